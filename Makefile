@@ -1,0 +1,73 @@
+# Tally's commands. `make` alone lists them. Each sets up what it needs: a virtual environment and the npm tools.
+
+PYTHON ?= python3
+PORT ?= 8080
+VENV := .venv
+PY := $(VENV)/bin/python
+CDK := node_modules/.bin/cdk
+export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
+export AWS_CDK_DISABLE_CLI_TELEMETRY := true
+
+.DEFAULT_GOAL := help
+.PHONY: help setup dev demo bench test openapi fuzz lint synth diff deploy smoke lock clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(VENV)/.ready node_modules/.ready ## virtual environment and npm tools, as pinned
+
+$(VENV)/.ready: requirements.txt
+	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
+	@echo "tally: setting up $(VENV) (about a minute, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "$$(grep -o '^uv==[^ ;]*' requirements.txt)"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet --requirement requirements.txt
+	@touch $@
+
+node_modules/.ready: package-lock.json
+	@command -v npm >/dev/null || { echo "tally: Node is missing: install Node 20 or newer (it brings npm)" >&2; exit 1; }
+	@node -e 'process.exit(Number(process.versions.node.split(".")[0] < 20))' || { echo "tally: Node is older than 20: install a newer one" >&2; exit 1; }
+	@echo "tally: installing the npm tools"
+	@npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
+	@$(PY) -m local --port $(PORT)
+
+demo: setup ## replay a real web server log against `make dev` and recount it
+	@$(PY) -m local.demo --port $(PORT) $(ARGS)
+
+bench: setup ## the same play counted in six ways, side by side
+	@$(PY) -m bench $(ARGS)
+
+test: setup lint ## every test
+	@$(PY) -m pytest
+
+openapi: setup ## print the OpenAPI document
+	@PYTHONPATH=lambdas $(PY) -m openapi
+
+fuzz: setup ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
+	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
+
+lint: setup ## ruff and mypy
+	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
+
+synth: setup ## the CloudFormation template, with cdk-nag and cfn-lint
+	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint
+
+diff: setup ## what a deploy would change
+	@$(CDK) diff $(ARGS)
+
+deploy: setup ## deploy to the AWS account of your credentials: ARGS="-c stage=prod"
+	@$(CDK) deploy $(ARGS)
+
+smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://…
+	@$(PY) -m local.smoke
+
+lock: setup ## compile the pins of requirements.in
+	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.txt
+	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" lambdas/requirements.in -o lambdas/requirements.txt
+
+clean: ## remove everything that was made, but for the local data in .tally
+	@rm -rf $(VENV) node_modules cdk.out .build .pytest_cache .mypy_cache .ruff_cache .hypothesis

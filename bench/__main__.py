@@ -1,0 +1,127 @@
+"""`python -m bench`: measure, print, write the JSON; exit status 1 if a claim does not hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
+from bench.costs import measure_batches, measure_likes, measure_reads
+from bench.designs import DESIGNS
+from bench.imports import measure_imports
+from bench.place import ENDPOINT_VARIABLE
+from bench.report import lines
+from bench.results import Results
+from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
+from local.engine import ROOT
+from local.errors import LocalError
+
+RESULTS = ROOT / "bench/results"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    rounds: int
+    plays: int
+    reads: int
+    import_runs: int
+    batches: int
+    judge_times: bool
+
+
+FULL = Size(rounds=100, plays=1000, reads=300, import_runs=15, batches=20, judge_times=True)
+QUICK = Size(rounds=3, plays=60, reads=5, import_runs=1, batches=1, judge_times=False)
+
+
+def measure(size: Size) -> Results:
+    """The whole run, phase by phase; nothing runs beside anything else. Raises LocalError."""
+    steps = len(DESIGNS) * (ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + size.plays)
+    with tqdm(desc="client time", total=steps, unit=" plays", file=sys.stderr, disable=None, leave=False) as bar:
+        times_us = measure_times(size.rounds, bar.update)
+        bar.set_description("round trips, capacity")
+        costs = measure_costs()
+        likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
+        bar.set_description("imports")
+        imports = measure_imports(size.import_runs)
+        bar.set_description("faults")
+        accuracy = measure_accuracy(size.plays, bar.update)
+    return Results(times_us, costs, accuracy, likes, reads, batches, imports, size.judge_times)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Count the same play in six ways on one engine: client time, round trips, capacity units, and the"
+        f" error of the count after {FULL.plays:,} plays of which {ANSWERS_LOST_SHARE:.0%} lose their answer and"
+        f" {CRASHES_SHARE:.0%} crash. Exit status 1 if something that Tally claims does not hold.",
+    )
+    parser.add_argument("--out", type=Path, help="file for the JSON (bench/results/latest.json, or quick.json)")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, times are not judged")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from the command line; the exit status."""
+    arguments = _arguments(argv)
+    size = QUICK if arguments.quick else FULL
+    out = arguments.out or RESULTS / ("quick.json" if arguments.quick else "latest.json")
+    started_s = time.monotonic()
+    try:
+        results = measure(size)
+        _write(out, results, size)
+    except (LocalError, OSError, BotoCoreError, ClientError) as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("tally: bench stopped", file=sys.stderr)
+        return 130
+    print(_head(size))
+    print(*lines(results), sep="\n")
+    broken = [claim.what for claim in results.claims() if claim.held is False]
+    print(f"\n{out}, in {time.monotonic() - started_s:.0f} s")
+    if broken:
+        print(f"tally: does not hold: {'; '.join(broken)}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def _head(size: Size) -> str:
+    engine = os.environ.get(ENDPOINT_VARIABLE, "dynoxide, in memory")
+    return (
+        f"Engine: {engine}; tables without streams. {os.cpu_count()} CPUs, Python {platform.python_version()}.\n"
+        f"Client time: median of {size.rounds * ROUND_PLAYS:,} plays of each design in turn, one thread, no faults.\n"
+        f"Counted: {size.plays:,} plays of one video from {THREADS} threads. {ANSWERS_LOST_SHARE:.0%} lose their"
+        " answer, half of them between\nstore and SDK, which retries by itself, half between function and caller, who"
+        f" retries with the same key.\n{CRASHES_SHARE:.0%} crash between two writes, or behind the only one, and are"
+        " retried likewise.\n"
+    )
+
+
+def _write(path: Path, results: Results, size: Size) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "plays": size.plays,
+        "timed_plays": size.rounds * ROUND_PLAYS,
+        "times_judged": size.judge_times,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        **results.document(),
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the engine is stopped
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""How far off the count is after plays whose answers were lost and whose processes crashed, on a seeded plan."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from uuid import UUID
+
+import counters
+from bench.designs import DESIGNS, Design, Play
+from bench.place import fresh_engine, place
+from bench.speed import Progress
+from bench.watch import Crasher, CrashError
+from local.fault_proxy import FaultProxy
+from local.faults import LOSE_RESPONSE, Fault
+
+THREADS = 8
+SEED = 1995
+ANSWERS_LOST_SHARE = 0.02
+CRASHES_SHARE = 0.01
+CALLER_ATTEMPTS_MAX = 40  # with the pause: 2 s, several times designs.INVOCATION_S
+CALLER_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which plays of a run meet which fault; every design meets the same."""
+
+    plays: int
+    lost_at_store: frozenset[int]
+    """The n-th counting writes whose answers are lost between the store and the SDK, which then retries by itself."""
+    lost_at_caller: frozenset[int]
+    """The plays whose answer never reaches the caller, who then retries with the same key."""
+    crashes: frozenset[int]
+    """The plays whose process ends between two writes, or behind the only one; then the caller retries likewise."""
+
+    @classmethod
+    def seeded(cls, plays: int) -> Schedule:
+        """Half of the lost answers are lost on each side; at least one fault of each sort."""
+        lost_each = max(1, round(plays * ANSWERS_LOST_SHARE / 2))
+        crashes = max(1, round(plays * CRASHES_SHARE))
+        drawn = random.Random(SEED).sample(range(plays), lost_each + crashes)
+        at_store = random.Random(SEED + 1).sample(range(plays), lost_each)
+        return cls(plays, frozenset(at_store), frozenset(drawn[:lost_each]), frozenset(drawn[lost_each:]))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What became of the plays of one design."""
+
+    expected: int
+    counted: int
+    unanswered: int
+    """Plays that the caller gave up on."""
+    lost_at_store: int
+    """Answers that the proxy really took away."""
+    took_s: float
+
+    @property
+    def error(self) -> int:
+        """How far off the count is."""
+        return self.counted - self.expected
+
+
+class _LosesAnswers:
+    """A plan for the proxy: takes away the answers of those counting writes that the schedule names."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._seen = 0
+
+    def __call__(self, operation: str, body: bytes, number: int) -> Fault | None:
+        # Powertools' receipts are UpdateItem and PutItem too, but do not name the number.
+        if operation == "GetItem" or counters.PLAYS.attribute.encode() not in body:
+            return None
+        self._seen += 1
+        return LOSE_RESPONSE if self._seen - 1 in self._schedule.lost_at_store else None
+
+
+def measure_accuracy(plays: int, progress: Progress) -> dict[str, Accuracy]:
+    """Count `plays` with each design from THREADS threads, on a fresh engine each, with the same faults."""
+    schedule = Schedule.seeded(plays)
+    return {design.name: _run(design, schedule, progress) for design in DESIGNS}
+
+
+def _run(design: Design, schedule: Schedule, progress: Progress) -> Accuracy:
+    with fresh_engine() as endpoint, FaultProxy(endpoint, _LosesAnswers(schedule)) as proxy:
+        clients = place(proxy.endpoint)
+        crasher = Crasher(clients.plain, clients.store.client)
+        caller = _Caller(design, design.make(clients, design.name), crasher, schedule)
+        lock = threading.Lock()
+
+        def one(index: int) -> bool:
+            answered = caller.play(index)
+            with lock:
+                progress(1)
+            return answered
+
+        started_s = time.perf_counter()
+        with ThreadPoolExecutor(THREADS) as threads:
+            answered = sum(threads.map(one, range(schedule.plays)))
+        took_s = time.perf_counter() - started_s
+        lost = proxy.injected(LOSE_RESPONSE)
+        counted = place(endpoint).counted(design.name)
+    return Accuracy(schedule.plays, counted, schedule.plays - answered, lost, took_s)
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """Whoever wants plays counted: retries with the same key until an answer comes."""
+
+    design: Design
+    count: Play
+    crasher: Crasher
+    schedule: Schedule
+
+    def play(self, index: int) -> bool:
+        """Have one play counted; whether an answer came within CALLER_ATTEMPTS_MAX attempts."""
+        chance = random.Random(f"{SEED}/{index}")
+        key = str(UUID(int=chance.getrandbits(128), version=4))
+        behind_write = chance.randint(1, max(1, self.design.writes - 1)) if index in self.schedule.crashes else 0
+        for attempt in range(CALLER_ATTEMPTS_MAX):
+            self.crasher.arm(behind_write if attempt == 0 else 0)
+            try:
+                self.count(key)
+            except (Exception, CrashError):  # whatever the design raises, a caller sees a failure and retries
+                time.sleep(CALLER_PAUSE_S)
+                continue
+            if attempt == 0 and index in self.schedule.lost_at_caller:
+                continue
+            return True
+        return False

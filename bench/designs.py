@@ -1,0 +1,148 @@
+"""One play, counted in six ways: what teams write, and what Tally does. Each as its own documentation shows it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aws_lambda_powertools.utilities.idempotency import (
+    DynamoDBPersistenceLayer,
+    IdempotencyConfig,
+    idempotent_function,
+)
+
+import counters
+from bench.place import SETTINGS, Place
+from tally import increments
+from tally.counter import Guarantee
+from tally.increments import Increment
+from tally.store import Call
+
+INVOCATION_S = 0.3
+"""How long an invocation may take: after it Powertools lets a play be counted that was left in progress. Short, so
+that the callers who wait for that need not wait long."""
+MARKER_TTL_S = 24 * 3600
+_FAST_PLAYS = replace(counters.PLAYS, guarantee=Guarantee.FAST)
+_COUNTER = counters.PLAYS
+
+Play = Callable[[str], None]
+"""Counts one play under an idempotency key; raises what the design raises."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A way to count. `writes`: how many writes it makes one after the other, between which it can crash."""
+
+    name: str
+    title: str
+    writes: int
+    make: Callable[[Place, str], Play]
+    """From the clients and the video's id. May be called by several threads at once."""
+
+
+def _key(video_id: str) -> dict[str, Any]:
+    return {"PK": {"S": _COUNTER.partition_key(video_id)}, "SK": {"S": _COUNTER.shard_key(0)}}
+
+
+def _add(video_id: str) -> dict[str, Any]:
+    return {
+        "TableName": SETTINGS.counts_table,
+        "Key": _key(video_id),
+        "UpdateExpression": f"ADD {_COUNTER.attribute} :one",
+        "ExpressionAttributeValues": {":one": {"N": "1"}},
+    }
+
+
+def _read_modify_write(place: Place, video_id: str) -> Play:
+    def play(key: str) -> None:
+        found = place.plain.get_item(TableName=SETTINGS.counts_table, Key=_key(video_id), ConsistentRead=True)
+        number = int(found.get("Item", {}).get(_COUNTER.attribute, {"N": "0"})["N"])
+        item = {**_key(video_id), _COUNTER.attribute: {"N": str(number + 1)}}
+        place.plain.put_item(TableName=SETTINGS.counts_table, Item=item)
+
+    return play
+
+
+def _plain_add(place: Place, video_id: str) -> Play:
+    def play(key: str) -> None:
+        place.plain.update_item(**_add(video_id))
+
+    return play
+
+
+class _Invocation:
+    """As much of a Lambda context as Powertools looks at."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(INVOCATION_S * 1000)
+
+
+def _powertools(place: Place, video_id: str) -> Play:
+    made = threading.local()  # a layer is not to be shared by threads
+
+    def make() -> Callable[..., dict[str, Any]]:
+        config = IdempotencyConfig(event_key_jmespath="key")
+        config.register_lambda_context(_Invocation())  # type: ignore[arg-type]  # it has what is asked for
+        layer = DynamoDBPersistenceLayer(table_name=SETTINGS.receipts_table, boto3_client=place.plain)
+
+        def count(*, data: dict[str, str]) -> dict[str, Any]:
+            place.plain.update_item(**_add(data["video_id"]))
+            return {"video_id": data["video_id"], "counted": True}
+
+        guarded: Callable[..., dict[str, Any]] = idempotent_function(
+            count, data_keyword_argument="data", persistence_store=layer, config=config
+        )
+        return guarded
+
+    def play(key: str) -> None:
+        if not hasattr(made, "count"):
+            made.count = make()
+        made.count(data={"key": key, "video_id": video_id})
+
+    return play
+
+
+def _bare_transaction(place: Place, video_id: str) -> Play:
+    def play(key: str) -> None:
+        marker = {"id": {"S": f"{video_id}#{key}"}, "expiration": {"N": str(int(time.time()) + MARKER_TTL_S)}}
+        put = {
+            "TableName": SETTINGS.receipts_table,
+            "Item": marker,
+            "ConditionExpression": "attribute_not_exists(id)",
+        }
+        writes: Any = [{"Put": put}, {"Update": _add(video_id)}]
+        try:
+            place.plain.transact_write_items(TransactItems=writes)
+        except place.plain.exceptions.TransactionCanceledException as cancelled:
+            if cancelled.response["CancellationReasons"][0].get("Code") != "ConditionalCheckFailed":
+                raise
+            # else it was counted before
+
+    return play
+
+
+def _exact(place: Place, video_id: str) -> Play:
+    def play(key: str) -> None:
+        body = {"video_id": video_id, "counted": True}
+        increments.count(Call(place.store), Increment(counters.PLAYS, video_id, 1, "play", key, body))
+
+    return play
+
+
+def _fast(place: Place, video_id: str) -> Play:
+    def play(key: str) -> None:
+        increments.count(Call(place.store), Increment(_FAST_PLAYS, video_id, 1, "play", None, {"counted": True}))
+
+    return play
+
+
+READ_MODIFY_WRITE = Design("read-modify-write", "read-modify-write", 1, _read_modify_write)
+PLAIN_ADD = Design("plain-add", "plain ADD", 1, _plain_add)
+POWERTOOLS = Design("powertools", "Powertools' layer around an ADD", 3, _powertools)
+BARE_TRANSACTION = Design("bare-transaction", "bare transaction with a marker", 1, _bare_transaction)
+EXACT = Design("exact", "Tally EXACT", 1, _exact)
+FAST = Design("fast", "Tally FAST", 1, _fast)
+DESIGNS = (READ_MODIFY_WRITE, PLAIN_ADD, POWERTOOLS, BARE_TRANSACTION, EXACT, FAST)

@@ -1,0 +1,85 @@
+"""What importing a hot handler costs at a cold start, beside the import of boto3 with one client."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from bench.place import SETTINGS
+from local.engine import ROOT
+from local.errors import LocalError
+
+HOT_HANDLERS = ("plays", "likes", "visits")
+HEAVY = ("pydantic", "pydantic_core", "aws_xray_sdk")
+"""What the hot path does not import: 130 to 300 ms of cold start."""
+IMPORT_S_MAX = 60.0
+_TIMED = """
+import time
+started_s = time.perf_counter()
+{what}
+took_s = time.perf_counter() - started_s
+import json, sys
+print(json.dumps({{"took_s": took_s, "modules": [name for name in {heavy!r} if name in sys.modules]}}))
+"""
+_BOTO3 = 'import boto3\nboto3.client("dynamodb")'
+
+
+@dataclass(frozen=True)
+class Imports:
+    """Median wall times of the imports, without the interpreter's own start.
+
+    `ratio`: the handler's over boto3's, the median over pairs that ran one after the other: noise comes in bursts.
+    """
+
+    boto3_ms: float
+    handler_ms: float
+    ratio: float
+    heavy: dict[str, list[str]]
+    """For each hot handler: what it imported that it must not."""
+
+
+def measure_imports(runs: int) -> Imports:
+    """Import the first hot handler and boto3 in fresh interpreters, in turn, `runs` times each.
+
+    Raises LocalError with what the interpreter said if an import fails.
+    """
+    codes = {"boto3": _BOTO3, "handler": f"import {HOT_HANDLERS[0]}"}
+    taken_s: dict[str, list[float]] = {name: [] for name in codes}
+    for number in range(runs + 1):
+        for name in sorted(codes, reverse=number % 2 == 1):
+            took_s, _ = imported(codes[name])
+            if number:  # the first run fills the caches of the file system and of Python's byte code
+                taken_s[name].append(took_s)
+    heavy = {handler: imported(f"import {handler}")[1] for handler in HOT_HANDLERS}
+    boto3_ms, handler_ms = (statistics.median(taken_s[name]) * 1e3 for name in ("boto3", "handler"))
+    ratio = statistics.median(
+        handler_s / boto3_s for handler_s, boto3_s in zip(taken_s["handler"], taken_s["boto3"], strict=True)
+    )
+    return Imports(boto3_ms, handler_ms, ratio, heavy)
+
+
+def imported(what: str) -> tuple[float, list[str]]:
+    """Run `what` in a fresh interpreter, as a function's environment is; seconds taken, HEAVY modules found."""
+    environment = {
+        "PATH": os.environ.get("PATH", ""),
+        "PYTHONPATH": str(ROOT / "lambdas"),
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "TALLY_COUNTS_TABLE": SETTINGS.counts_table,
+        "TALLY_RECEIPTS_TABLE": SETTINGS.receipts_table,
+        "TALLY_LEDGER_TABLE": SETTINGS.ledger_table,
+    }
+    command = [sys.executable, "-c", _TIMED.format(what=what, heavy=HEAVY)]
+    try:
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=IMPORT_S_MAX)
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"`{what}` took longer than {IMPORT_S_MAX:.0f} s") from None
+    if run.returncode:
+        raise LocalError(f"`{what}` failed: {run.stderr.strip().splitlines()[-1:]}")
+    found = json.loads(run.stdout)
+    return found["took_s"], found["modules"]

@@ -1,0 +1,89 @@
+"""Where the measurements take place: a fresh engine with empty tables, and the clients that count on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import boto3
+
+import counters
+from local.engine import Engine
+from tally import tallies
+from tally.settings import Settings
+from tally.store import Call, Store, dynamodb_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SETTINGS = Settings.from_environment({
+    "TALLY_COUNTS_TABLE": "bench-counts",
+    "TALLY_RECEIPTS_TABLE": "bench-receipts",
+    "TALLY_LEDGER_TABLE": "bench-ledger",
+})  # fmt: skip
+ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_DYNAMODB"
+_TABLES = {SETTINGS.counts_table: ("PK", "SK"), SETTINGS.receipts_table: ("id",)}
+_LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """The clients of one phase. `plain`: boto3's as `boto3.client("dynamodb")` makes it; `store`: Tally's."""
+
+    plain: DynamoDBClient
+    store: Store
+
+    def counted(self, video_id: str) -> int:
+        """What the tally says."""
+        return tallies.read(Call(self.store), counters.PLAYS, video_id)
+
+
+def place(endpoint: str) -> Place:
+    """Clients for the engine (or the proxy before it) at `endpoint`."""
+    plain = boto3.client("dynamodb", endpoint_url=endpoint, **_LOCAL)
+    return Place(plain, Store(dynamodb_client(endpoint_url=endpoint, **_LOCAL), SETTINGS))
+
+
+@contextmanager
+def fresh_engine() -> Iterator[str]:
+    """The endpoint of an engine with empty tables: a process of its own for each phase, in memory.
+
+    AWS_ENDPOINT_URL_DYNAMODB names an engine to use instead; its tables named bench-… are made anew. The tables have
+    no streams: dynoxide takes longer for each write the more records a table has streamed, and what is compared here
+    are clients. Raises LocalError if the engine does not start, or botocore's errors.
+    """
+    given = os.environ.get(ENDPOINT_VARIABLE)
+    if given is None:
+        with Engine() as engine:
+            _create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **_LOCAL))
+            yield engine.endpoint
+        return
+    client = boto3.client("dynamodb", endpoint_url=given, **_LOCAL)
+    _delete_tables(client)  # a run that was killed left them
+    _create_tables(client)
+    try:
+        yield given
+    finally:
+        _delete_tables(client)
+
+
+def _create_tables(client: DynamoDBClient) -> None:
+    for name, keys in _TABLES.items():
+        schema: Any = [
+            {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+        ]
+        client.create_table(
+            TableName=name,
+            KeySchema=schema,
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+
+def _delete_tables(client: DynamoDBClient) -> None:
+    for name in _TABLES:
+        with suppress(client.exceptions.ResourceNotFoundException):
+            client.delete_table(TableName=name)

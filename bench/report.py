@@ -1,0 +1,65 @@
+"""The results as tables for a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench.designs import BARE_TRANSACTION, DESIGNS
+from bench.imports import HOT_HANDLERS
+from bench.results import Results
+
+_VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> Iterator[str]:
+    """Lines of a table: the first `texts` columns to the left, the rest to the right."""
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    for row in (heads, ["─" * width for width in widths], *rows):
+        cells = [
+            cell.ljust(width) if column < texts else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def lines(results: Results) -> Iterator[str]:
+    """The whole report."""
+    yield from _designs(results)
+    yield ""
+    yield from _costs(results)
+    yield ""
+    rows = [(claim.what, claim.measured, claim.bound, _VERDICTS[claim.held]) for claim in results.claims()]
+    yield from table(("claim", "measured", "bound", ""), rows, texts=4)
+
+
+def _designs(results: Results) -> Iterator[str]:
+    base_us = results.times_us[BARE_TRANSACTION.name]
+    rows = []
+    for design in DESIGNS:
+        time_us, cost = results.times_us[design.name], results.costs[design.name]
+        run = results.accuracy[design.name]
+        units = (f"{cost.round_trips:g}", f"{cost.write_units:g}", f"{cost.read_units:g}")
+        counted = (f"{run.expected:,}", f"{run.counted:,}", f"{run.error:+,d}" if run.error else "0")
+        rows.append((design.title, f"{time_us:,.0f} µs", f"{time_us / base_us:.2f}", *units, *counted))
+    yield from table(
+        ("one play", "client time", "to bare tx", "round trips", "WCU", "RCU", "expected", "counted", "error"), rows
+    )
+
+
+def _costs(results: Results) -> Iterator[str]:
+    for like in results.likes:
+        yield f"a like of a post of {like.text_bytes:,} B: {like.round_trips} round trip, {like.write_units:g} WCU"
+    for read in results.reads:
+        yield (
+            f"a read of {read.shards} shard(s): {read.round_trips} request,"
+            f" {read.read_units:g} RCU, {read.median_us:,.0f} µs"
+        )
+    for batch in results.batches:
+        how = f"in a batch of {batch.plays}" if batch.plays > 1 else "sent alone"
+        trips = f"{batch.round_trips:.2f} round trips"
+        yield f"a play {how}: {batch.write_units:.2f} WCU, {trips}, {batch.median_us:,.0f} µs"
+    imports = results.imports
+    yield (
+        f"import {HOT_HANDLERS[0]}: {imports.handler_ms:.0f} ms; import boto3 and make one client:"
+        f" {imports.boto3_ms:.0f} ms"
+    )

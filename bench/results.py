@@ -1,0 +1,121 @@
+"""Everything that a run measured, and whether it keeps what Tally claims."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.accuracy import Accuracy
+from bench.costs import BATCH_PLAYS, Batch, Like, Read
+from bench.designs import BARE_TRANSACTION, DESIGNS, EXACT, FAST, PLAIN_ADD, POWERTOOLS
+from bench.imports import Imports
+from bench.speed import Cost
+
+EXACT_TO_BARE_MAX = 1.2
+EXACT_TO_POWERTOOLS_MAX = 0.55
+FAST_TO_ADD_MAX = 1.1
+IMPORT_TO_BOTO3_MAX = 1.3
+EXACT_WRITE_UNITS = 4.0
+FAST_WRITE_UNITS = 1.0
+LIKE_WRITE_UNITS = 4.0
+BATCH_WRITE_UNITS_MAX = 2.05  # a receipt is 2, and the one update is shared by all
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that Tally claims: what, what was measured, what it must be, and whether it held.
+
+    `held` is None where it was not judged: times of a quick run say nothing.
+    """
+
+    what: str
+    measured: str
+    bound: str
+    held: bool | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured, by the designs' names. `judge_times`: whether there were plays enough to judge times."""
+
+    times_us: dict[str, float]
+    costs: dict[str, Cost]
+    accuracy: dict[str, Accuracy]
+    likes: list[Like]
+    reads: list[Read]
+    batches: list[Batch]
+    imports: Imports
+    judge_times: bool
+
+    def claims(self) -> list[Claim]:
+        """Every claim, judged."""
+        return [*self._time_claims(), *self._cost_claims(), *self._exactness_claims()]
+
+    def _time_claims(self) -> list[Claim]:
+        def ratio(what: str, measured: float, most: float) -> Claim:
+            return Claim(what, f"{measured:.2f}", f"≤ {most}", measured <= most if self.judge_times else None)
+
+        us = self.times_us
+        return [
+            ratio("time: EXACT to a bare transaction", us[EXACT.name] / us[BARE_TRANSACTION.name], EXACT_TO_BARE_MAX),
+            ratio("time: EXACT to Powertools' layer", us[EXACT.name] / us[POWERTOOLS.name], EXACT_TO_POWERTOOLS_MAX),
+            ratio("time: FAST to a plain ADD", us[FAST.name] / us[PLAIN_ADD.name], FAST_TO_ADD_MAX),
+            ratio("import: hot handler to boto3 with a client", self.imports.ratio, IMPORT_TO_BOTO3_MAX),
+        ]
+
+    def _cost_claims(self) -> list[Claim]:
+        def equal(what: str, measured: float, expected: float) -> Claim:
+            return Claim(what, f"{measured:g}", f"= {expected:g}", measured == expected)
+
+        heavy = sorted({module for modules in self.imports.heavy.values() for module in modules})
+        return [
+            equal("EXACT: round trips", self.costs[EXACT.name].round_trips, 1),
+            equal("EXACT: WCU", self.costs[EXACT.name].write_units, EXACT_WRITE_UNITS),
+            equal("FAST: round trips", self.costs[FAST.name].round_trips, 1),
+            equal("FAST: WCU", self.costs[FAST.name].write_units, FAST_WRITE_UNITS),
+            *(equal(f"a like, text of {like.text_bytes:,} B: WCU", like.write_units, LIKE_WRITE_UNITS)
+              for like in self.likes),
+            *(equal(f"a read, {_shards(read.shards)}: requests", read.round_trips, 1) for read in self.reads),
+            *(Claim(f"a play in a batch of {batch.plays}: WCU", f"{batch.write_units:.2f}",
+                    f"≤ {BATCH_WRITE_UNITS_MAX}", batch.write_units <= BATCH_WRITE_UNITS_MAX)
+              for batch in self.batches if batch.plays == BATCH_PLAYS),
+            Claim("hot handlers: heavy modules imported", ", ".join(heavy) or "none", "none", not heavy),
+        ]  # fmt: skip
+
+    def _exactness_claims(self) -> list[Claim]:
+        accuracy = self.accuracy
+        off = accuracy[EXACT.name].error
+        unanswered = sum(run.unanswered for run in accuracy.values())
+        doubled, lost = accuracy[PLAIN_ADD.name].error, min(run.lost_at_store for run in accuracy.values())
+        return [
+            Claim("EXACT: error of the count", f"{off:+d}" if off else "0", "= 0", not off),
+            Claim("plays without an answer, all designs", str(unanswered), "= 0", not unanswered),
+            # Without these two the run would prove nothing: no fault would have reached the store.
+            Claim("plain ADD: error of the count", f"{doubled:+d}", "> 0, or nothing was put to the test", doubled > 0),
+            Claim("answers lost between store and SDK, least", str(lost), "> 0, likewise", lost > 0),
+        ]  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        designs = {
+            design.name: {
+                "title": design.title,
+                "time_us": round(self.times_us[design.name], 1),
+                **asdict(self.costs[design.name]),
+                **asdict(self.accuracy[design.name]),
+                "error": self.accuracy[design.name].error,
+            }
+            for design in DESIGNS
+        }
+        return {
+            "designs": designs,
+            "likes": [asdict(like) for like in self.likes],
+            "reads": [asdict(read) for read in self.reads],
+            "batches": [asdict(batch) for batch in self.batches],
+            "imports": asdict(self.imports),
+            "claims": [asdict(claim) for claim in self.claims()],
+        }
+
+
+def _shards(shards: int) -> str:
+    return f"{shards} shard" if shards == 1 else f"{shards} shards"

@@ -1,0 +1,66 @@
+"""Looks over a client's shoulder: how many requests it sends, what they cost, and a crash between two of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+_READS = frozenset({"GetItem", "Query", "BatchGetItem"})
+
+
+class CrashError(BaseException):
+    """The process ended here. No Exception, so that nobody on the way handles it: a killed process handles nothing."""
+
+
+class Meter:
+    """Counts the requests of its clients, attempts of the SDK included, and the capacity that DynamoDB bills."""
+
+    def __init__(self, *clients: DynamoDBClient) -> None:
+        self.requests = 0
+        self.write_units = 0.0
+        self.read_units = 0.0
+        for client in clients:
+            client.meta.events.register("provide-client-params.dynamodb", self._ask)
+            client.meta.events.register("before-send.dynamodb", self._sent)
+            client.meta.events.register("after-call.dynamodb", self._answered)
+
+    def reset(self) -> None:
+        """Start again at zero."""
+        self.requests, self.write_units, self.read_units = 0, 0.0, 0.0
+
+    def _ask(self, params: dict[str, Any], **_: object) -> None:
+        params["ReturnConsumedCapacity"] = "TOTAL"
+
+    def _sent(self, **_: object) -> None:
+        self.requests += 1
+
+    def _answered(self, parsed: dict[str, Any], model: Any, **_: object) -> None:
+        consumed = parsed.get("ConsumedCapacity", [])
+        units = sum(table["CapacityUnits"] for table in (consumed if isinstance(consumed, list) else [consumed]))
+        if model.name in _READS:
+            self.read_units += units
+        else:
+            self.write_units += units
+
+
+class Crasher:
+    """Crashes the calling thread's play behind one of its writes, if `arm` was called before it."""
+
+    def __init__(self, *clients: DynamoDBClient) -> None:
+        self._armed = threading.local()
+        for client in clients:
+            client.meta.events.register("after-call.dynamodb", self._answered)
+
+    def arm(self, write: int) -> None:
+        """Crash this thread behind its `write`-th write from here (1: the next); 0: not at all."""
+        self._armed.write = write
+
+    def _answered(self, model: Any, **_: object) -> None:
+        left = getattr(self._armed, "write", 0)
+        if left and model.name not in _READS:
+            self._armed.write = left - 1
+            if left == 1:
+                raise CrashError

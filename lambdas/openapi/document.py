@@ -1,0 +1,181 @@
+"""The document, put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import operations
+from operations import Operation
+from tally.counter import Counter, Guarantee
+from tally.settings import RECEIPT_TTL_DEFAULT_S
+
+from . import inputs, refusals, schemas
+from .answers import CONTRACTS, TAGS, Contract
+
+API_VERSION = "1.0.0"  # of the HTTP contract, not of a deployment: that is in `GET /health`
+Schema = dict[str, Any]
+_SECURITY = "token"
+_ABOUT = f"""\
+Counting that is right after retries, crashes and viral posts.
+
+- **Retries.** A change with an `Idempotency-Key` counts once, however often it is sent; a replay has the header
+  `Idempotency-Replayed: true` and the same body. Keys are remembered for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless
+  the deployment says otherwise. The same key with another payload is refused (422).
+- **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. What API Gateway answers by
+  itself (a token that is missing or lacks the scope, an unknown route, too many requests) is `{{"message": …}}`.
+- **503** means that nothing is wrong with the request: send it again, with the same key.
+"""
+_HEADERS: dict[str, Schema] = {
+    "Idempotency-Replayed": {
+        "description": "There if this change was counted before, and this is what was answered then.",
+        "schema": {"const": "true"},
+    },
+    "ETag": {
+        "description": "The version: of a counter (if it has one), for `If-Match`; of a text, for `If-None-Match`.",
+        "schema": {"type": "string", "pattern": '^(W/)?"[0-9a-f]+"$'},
+    },
+    "Retry-After": {
+        "description": "Seconds to wait.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "WWW-Authenticate": {
+        "description": "What API Gateway says of the token.",
+        "schema": {"type": "string"},
+    },
+}
+_IF_NONE_MATCH: Schema = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The `ETag` of what you have already.",
+    "schema": {"type": "string"},
+    "example": 'W/"0123456789abcdef"',
+}
+
+
+def text(indent: int | None = None) -> str:
+    """The document as JSON."""
+    return json.dumps(document(), indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
+
+
+def document(declared: Iterable[Operation] = operations.OPERATIONS) -> Schema:
+    """The OpenAPI 3.1 document of these operations. Operations that no declared counter fits are left out."""
+    paths: dict[str, Schema] = {}
+    components: dict[str, Schema] = {"schemas": {**schemas.SCHEMAS, **refusals.SCHEMAS}, "headers": _HEADERS}
+    components["responses"] = {}
+    documented = [operation for operation in declared if "{counter}" not in operation.path or inputs.served(operation)]
+    for operation in documented:
+        contract = CONTRACTS[operation]
+        links = {name: link for name, link in contract.links.items() if link.to in documented}
+        made = _operation(operation, replace(contract, links=links), components)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = made
+    token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
+    token["description"] = "A JWT of the deployment's issuer. Who you are is its `sub`; some operations need a scope."
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tally",
+            "version": API_VERSION,
+            "description": _ABOUT,
+            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "Where this document comes from."}],
+        "tags": [{"name": name, "description": said} for name, said in TAGS.items()],
+        "paths": paths,
+        "components": {**components, "securitySchemes": {_SECURITY: token}},
+    }
+
+
+def _operation(operation: Operation, contract: Contract, components: dict[str, Schema]) -> Schema:
+    made: Schema = {
+        "operationId": operation.name,
+        "tags": [contract.tag],
+        "summary": contract.summary,
+        "description": _description(operation, contract),
+        "security": [{_SECURITY: [operation.scope] if operation.scope else []}] if operation.needs_caller else [],
+    }
+    if parameters := inputs.parameters(operation) + ([_IF_NONE_MATCH] if 304 in operation.success else []):
+        made["parameters"] = parameters
+    if body := inputs.body(operation):
+        components["schemas"][f"{operation.name}_body"], made["requestBody"] = body
+    responses = {str(status): _success(operation, contract, status) for status in operation.success}
+    for status, response in refusals.responses(operation, contract.errors).items():
+        responses[str(status)] = _shared(status, response, components["responses"])
+    made["responses"] = responses
+    return made
+
+
+def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
+    """A reference to the response among the components, where those of many operations are one."""
+    equal = [name for name, other in shared.items() if other == response]
+    if not equal:
+        variants = sum(name.partition("_")[0] == str(status) for name in shared)
+        equal = [f"{status}_{variants + 1}" if variants else str(status)]
+        shared[equal[0]] = response
+    return {"$ref": f"#/components/responses/{equal[0]}"}
+
+
+def _success(operation: Operation, contract: Contract, status: int) -> Schema:
+    made: Schema = {"description": _SUCCESS[status]}
+    headers = []
+    if operation.counts and any(field.name == "idempotency_key" for field in operation.fields):
+        headers.append("Idempotency-Replayed")
+    if 304 in operation.success or operation in (operations.GET_COUNTER, operations.SET_COUNTER):
+        headers.append("ETag")
+    if headers:
+        made["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
+    if status != 304:
+        schema = {"$ref": f"#/components/schemas/{contract.answer}"} if contract.answer else {"type": "string"}
+        example = {} if contract.example is None else {"example": contract.example}
+        made["content"] = {operation.media_type: {"schema": schema, **example}}
+    if contract.links:
+        made["links"] = {
+            name: {"operationId": link.to.name, "parameters": dict(link.parameters)}
+            for name, link in contract.links.items()
+        }
+    return made
+
+
+_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have it already."}
+
+
+def _description(operation: Operation, contract: Contract) -> str:
+    parts = [contract.description] if contract.description else []
+    if operation is operations.INCREMENT:
+        parts.append(_table(inputs.served(operation)))
+    who = {operations.Access.ANYONE: "Anyone", operations.Access.SIGNED_IN: "Whoever is signed in"}.get(
+        operation.access, f"Whoever is signed in with the scope `{operation.scope}`"
+    )
+    parts.append(
+        f"{who} may call it. Throttled to {operation.rate_per_s} requests a second for all callers together, in bursts"
+        f" of {operation.burst}."
+    )
+    return "\n\n".join(parts)
+
+
+def _table(counters: list[Counter]) -> str:
+    """The declared counters, in Markdown."""
+    rows = [
+        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_promise(counter)} |" for counter in counters
+    ]
+    return "\n".join(["| counter | step | limits | guarantee |", "|---|---|---|---|", *rows])
+
+
+def _step(counter: Counter) -> str:
+    return "any amount" if counter.delta is None else f"{counter.delta:+d}"
+
+
+def _limits(counter: Counter) -> str:
+    limits = [f"from {counter.floor}"] if counter.floor is not None else []
+    limits += [f"to {counter.ceiling}"] if counter.ceiling is not None else []
+    limits += [f"starts at {counter.start}"] if counter.start else []
+    return ", ".join(limits) or "none"
+
+
+def _promise(counter: Counter) -> str:
+    if counter.guarantee is Guarantee.FAST:
+        return "at once; a retry can count twice"
+    return "once for each key" + (", numbered" if counter.numbered else "")

@@ -1,0 +1,93 @@
+"""JSON Schemas of what operations answer when all is well, by name.
+
+Open, so that a client goes on to work when a field is added; the tests hold real answers against them closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tally import fields, holds
+
+Schema = dict[str, Any]
+_TEXT: Schema = {"type": "string"}
+_WHOLE: Schema = {"type": "integer"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_YES_NO: Schema = {"type": "boolean"}
+_YES: Schema = {"const": True}
+_SECONDS: Schema = {"type": "integer", "minimum": 0, "description": "Seconds since 1970."}
+
+
+def _object(description: str, optional: Mapping[str, Schema] | None = None, /, **properties: Schema) -> Schema:
+    made: Schema = {"description": description, "type": "object", "properties": {**properties, **(optional or {})}}
+    return made | {"required": list(properties)}
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_KEPT = ("play", "visit", "like", "increment", "set_value", "hold")  # the answers that receipts hold
+_STATES = [holds.COMMITTED, holds.RELEASED, holds.EXPIRED]
+_NUMBERED: dict[str, Schema] = {
+    "number": {**_WHOLE, "description": "Of a numbered counter: the number that this change took, and no other did."},
+    "last": {**_YES_NO, "description": "Of a numbered counter: whether the next change will be refused."},
+}
+_VERSION: Schema = {**_COUNT, "description": "Every change increments it. It is the `ETag`, without the quotes."}
+_OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
+SCHEMAS: dict[str, Schema] = {
+    "play": _object("A play was counted.", video_id=_TEXT, counted=_YES),
+    "plays": _object("How often a video was played.", video_id=_TEXT, play_count=_COUNT),
+    "post": _object(
+        "A post. `likeTally` is summed over its shards; `revision` counts edits.",
+        post_id=_TEXT, authorId=_TEXT, createdAt=_SECONDS, revision=_COUNT, likeTally=_COUNT, body=_TEXT,
+    ),
+    "like": _object(
+        "Whether you like the post, and whether that changed.", post_id=_TEXT, liked=_YES_NO, changed=_YES_NO
+    ),
+    "likes": _object(
+        "Who likes a post, in the order of their ids. `cursor` is null on the last page.",
+        post_id=_TEXT,
+        likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SECONDS)},
+        cursor={"type": ["string", "null"]},
+    ),
+    "visit": _object("A visit was counted.", counted=_YES),
+    "visits": _object(
+        "How often a page was visited, by its normalised URL.", url=_TEXT, visits=_COUNT, bot_visits=_COUNT
+    ),
+    "increment": _object("The change was counted.", _NUMBERED, **_OF_COUNTER, counted=_YES),
+    "value": _object(
+        "The value of a counter; with a version, if it has compare-and-set.",
+        {"version": _VERSION},
+        **_OF_COUNTER, value=_WHOLE,
+    ),
+    "set_value": _object("The value was set.", **_OF_COUNTER, value=_WHOLE, version=_VERSION),
+    "hold": _object(
+        "The amount is taken, and held until `expires_at`.",
+        **_OF_COUNTER, hold_id=_TEXT, amount={"type": "integer", "minimum": 1}, expires_at=_SECONDS,
+    ),
+    "settled_hold": _object(
+        "What became of a hold, and whether this request did it.",
+        **_OF_COUNTER, hold_id=_TEXT, state={"enum": _STATES}, changed=_YES_NO,
+    ),
+    "receipt": {
+        "description": "Whether a change was counted.",
+        "oneOf": [
+            _object(
+                "It was counted; `answer` is what was answered then.",
+                operation={"enum": list(fields.RECEIPT_OPERATIONS)}, target=_TEXT, state={"const": "counted"},
+                answer={"anyOf": [_reference(name) for name in _KEPT]},
+            ),
+            _object(
+                "No such change is known: it was never sent, was refused, or is longer ago than receipts are kept.",
+                operation={"enum": list(fields.RECEIPT_OPERATIONS)}, target=_TEXT, state={"const": "unknown"},
+            ),
+        ],
+    },
+    "health": _object("Tally reaches its store.", status={"const": "ok"}, version=_TEXT),
+    "openapi": _object(
+        "This document.", {name: {} for name in ("servers", "tags", "components")},
+        openapi={"type": "string", "pattern": "^3\\.1\\."}, info={"type": "object"}, paths={"type": "object"},
+    ),
+}  # fmt: skip

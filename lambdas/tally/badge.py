@@ -1,0 +1,44 @@
+"""A number as a badge: a small SVG picture to put into a page."""
+
+from __future__ import annotations
+
+from html import escape
+
+_HEIGHT = 20
+_MARGIN = 6
+# Verdana at 11 px; textLength makes other fonts fit.
+_WIDTHS = {"i": 3.0, "l": 3.0, "j": 3.8, ".": 4.0, "t": 4.4, "r": 4.8, "s": 5.8, "M": 9.3}
+_WIDTH_USUAL = 6.9
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
+
+
+def short(number: int) -> str:
+    """As few characters as say it: 999, 1k, 1.2k, 34k, 5.6M. Cut, not rounded: never more than was counted."""
+    for unit, letter in _UNITS:
+        if number >= unit:
+            whole, tenth = divmod(number * 10 // unit, 10)
+            return f"{whole}.{tenth}{letter}" if whole < 10 and tenth else f"{whole}{letter}"
+    return str(number)
+
+
+def svg(label: str, number: int) -> str:
+    """The picture: label on the left, number on the right. Whoever cannot see it is told the whole number."""
+    left, right = _width(label), _width(short(number))
+    width, title = left + right, escape(f"{label}: {number:,}")
+    left_half = f"M3 0H{left}V{_HEIGHT}H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z"  # round where the whole is round
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" role="img" aria-label="{title}">'
+        f"<title>{title}</title>"
+        f'<rect width="{width}" height="{_HEIGHT}" rx="3" fill="#07609c"/><path d="{left_half}" fill="#555"/>'
+        f'<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
+        f"{_text(label, 0)}{_text(short(number), left)}</g></svg>\n"
+    )
+
+
+def _text(text: str, start: int) -> str:
+    return f'<text x="{start + _MARGIN}" y="14" textLength="{_width(text) - 2 * _MARGIN}">{escape(text)}</text>'
+
+
+def _width(text: str) -> int:
+    """Of one half, in pixels: the text as wide as it probably is, and margins."""
+    return round(sum(_WIDTHS.get(character, _WIDTH_USUAL) for character in text)) + 2 * _MARGIN

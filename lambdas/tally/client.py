@@ -1,0 +1,310 @@
+"""Tally for other Lambda functions: one method an operation, safe to retry, with Tally's own errors.
+
+    from tally import requests
+    from tally.client import Tally
+
+    tally = Tally.from_environment(caller="checkout")
+    tally.play("9f3a")
+    results = tally.batch([requests.play("9f3a"), requests.increment("stock", "mug", -1)])
+
+Needs boto3, which Lambda's runtime has, and of `tally` nothing but `requests.py` and `errors.py`: bundle the three, or
+take them as a layer (docs/client.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+from . import requests
+from .errors import (
+    PROBLEM_TYPE_PREFIX,
+    CallerError,
+    ConfigurationError,
+    PayloadTooLargeError,
+    RetryableError,
+    StoreBusyError,
+    StoreUnreachableError,
+    TallyError,
+)
+from .requests import Reply, Request
+
+FUNCTIONS = ("plays", "posts", "likes", "visits", "increments", "holds", "receipts", "health")
+BATCH_ENTRIES_MAX = 100  # what Tally takes at once
+DEADLINE_DEFAULT_S = 15.0
+ATTEMPTS_MAX = 6
+PAUSE_FIRST_S = 0.1  # doubled for each attempt, with full jitter
+PAUSE_MAX_S = 2.0
+CONNECT_S_MAX = 1.0
+# What Lambda says instead of invoking, and what passes by itself. Whatever it says with a 5xx passes too.
+_BUSY_CODES = frozenset(
+    {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
+)
+_UNANSWERED = ("Sandbox.", "Runtime.ExitError", "Extension.")  # error types of an environment that ended while it ran
+_STRANGER = "What answered is none of Tally's functions."
+_PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Tally, P], T]:
+    """The method that sends what `build` makes."""
+
+    @functools.wraps(build)
+    def send(tally: Tally, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return tally.send(build(*arguments, **named))
+
+    return send
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Tally's functions, called by name. Make it once, outside of the handler; threads may share it.
+
+    Every method raises TallyError: CallerError when the request is at fault, RetryableError when it still failed after
+    the retries; then it may have been counted, and sending it again with the same key is safe.
+    """
+
+    functions: Mapping[str, str]
+    """The name or ARN of each function that is used, by its name in FUNCTIONS."""
+    caller: str | None = None
+    """For whom it calls, where a method is not told: a service's name, or a user's `sub`."""
+    deadline_s: float = DEADLINE_DEFAULT_S
+    """Time for one call, or one batch, with all its retries. An attempt takes a third of it at most."""
+    lambda_client: Any = field(default=None, compare=False)
+    """A boto3 client for Lambda. One of your own keeps its own time-outs, and should not retry."""
+
+    def __post_init__(self) -> None:
+        if self.lambda_client is None:
+            connect_s = min(CONNECT_S_MAX, self._attempt_s / 2)
+            config = Config(
+                connect_timeout=connect_s,
+                read_timeout=self._attempt_s - connect_s,
+                retries={"total_max_attempts": 1},  # the retries are here, where an answer can be read first
+            )
+            object.__setattr__(self, "lambda_client", boto3.client("lambda", config=config))
+
+    @property
+    def _attempt_s(self) -> float:
+        return self.deadline_s / 3  # a lost answer leaves time for another attempt
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, **options: Any) -> Tally:
+        """From TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX before each name in FUNCTIONS.
+
+        TALLY_FUNCTION_QUALIFIER: an alias or version, with the prefix only. `options`: the other fields. Raises
+        ConfigurationError.
+        """
+        if "TALLY_FUNCTIONS" in environment:
+            try:
+                functions = json.loads(environment["TALLY_FUNCTIONS"])
+            except ValueError:
+                functions = None
+            if not isinstance(functions, dict) or not all(isinstance(name, str) for name in functions.values()):
+                raise ConfigurationError("TALLY_FUNCTIONS must be a JSON object of function names or ARNs.")
+            return cls(functions, **options)
+        if "TALLY_FUNCTION_PREFIX" not in environment:
+            raise ConfigurationError("Neither TALLY_FUNCTIONS nor TALLY_FUNCTION_PREFIX is set.")
+        qualifier = environment.get("TALLY_FUNCTION_QUALIFIER", "")
+        prefix, suffix = environment["TALLY_FUNCTION_PREFIX"], f":{qualifier}" if qualifier else ""
+        return cls({name: f"{prefix}{name}{suffix}" for name in FUNCTIONS}, **options)
+
+    play = _sends(requests.play)
+    get_plays = _sends(requests.get_plays)
+    put_post = _sends(requests.put_post)
+    get_post = _sends(requests.get_post)
+    like = _sends(requests.like)
+    unlike = _sends(requests.unlike)
+    get_like = _sends(requests.get_like)
+    list_likes = _sends(requests.list_likes)
+    visit = _sends(requests.visit)
+    get_visits = _sends(requests.get_visits)
+    health = _sends(requests.health)
+    increment = _sends(requests.increment)
+    get_counter = _sends(requests.get_counter)
+    set_counter = _sends(requests.set_counter)
+    hold = _sends(requests.hold)
+    commit_hold = _sends(requests.commit_hold)
+    release_hold = _sends(requests.release_hold)
+    get_receipt = _sends(requests.get_receipt)
+    get_own_receipt = _sends(requests.get_own_receipt)
+
+    def send(self, request: Request[T]) -> T:
+        """Send one request; its result. Raises TallyError."""
+        return self._patiently(lambda: request.read(_reply(self._invoke(request.function, self._event(request)))))
+
+    def enqueue(self, request: Request[Any]) -> None:
+        """Hand one request to Lambda and do not wait: Lambda itself retries it. What is refused nobody is told."""
+        self._patiently(lambda: self._invoke(request.function, self._event(request), InvocationType="Event"))
+
+    def batch(self, requests: Sequence[Request[T]]) -> list[T | TallyError]:
+        """Send requests together; for each, in order, its result or the error that it met. Nothing is raised for one.
+
+        Requests of one function go 100 at a time, in order; those that met a RetryableError are sent again.
+        """
+        end_s = time.monotonic() + self.deadline_s
+        results: dict[int, T | TallyError] = {}
+        for function in dict.fromkeys(request.function for request in requests):
+            places = [place for place, request in enumerate(requests) if request.function == function]
+            for start in range(0, len(places), BATCH_ENTRIES_MAX):
+                chunk = {place: requests[place] for place in places[start : start + BATCH_ENTRIES_MAX]}
+                answered = self._send_together(function, chunk, end_s)
+                results.update(answered)
+        return [results[place] for place in range(len(requests))]
+
+    def _send_together(self, function: str, chunk: Mapping[int, Request[T]], end_s: float) -> dict[int, T | TallyError]:
+        results: dict[int, T | TallyError] = {}
+        for place in chunk:
+            results[place] = StoreBusyError("There was no time left to send this.")
+        patience, left = _Patience(end_s, self._attempt_s), dict(chunk)
+        while left and patience.has_time():
+            answered = self._attempt(function, left)
+            results.update(answered)
+            left = {place: request for place, request in left.items() if isinstance(results[place], RetryableError)}
+            if left and not patience.wait():
+                break
+        return results
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        patience = _Patience(time.monotonic() + self.deadline_s, self._attempt_s)
+        while True:
+            try:
+                return attempt()
+            except RetryableError:
+                if not patience.wait():
+                    raise
+
+    def _attempt(self, function: str, requests: Mapping[int, Request[T]]) -> dict[int, T | TallyError]:
+        try:
+            events = [self._event(request) for request in requests.values()]
+            answers = _results(self._invoke(function, {"batch": events}))
+        except TallyError as error:
+            return dict.fromkeys(requests, error)
+        results: dict[int, T | TallyError] = {}
+        for (place, request), answer in zip(requests.items(), answers, strict=True):
+            try:
+                results[place] = request.read(_reply(answer))
+            except TallyError as error:
+                results[place] = error
+        return results
+
+    def _event(self, request: Request[Any]) -> dict[str, Any]:
+        caller = self.caller if request.caller is None else request.caller
+        named = {} if caller is None else {"caller": caller}
+        return {"operation": request.operation, **request.fields, **named}
+
+    def _invoke(self, function: str, event: Mapping[str, Any], **how: str) -> Any:
+        """What the function answers. Raises TallyError for what Lambda says in its place."""
+        if function not in self.functions:
+            raise ConfigurationError(f"No function is given for {function!r}.")
+        payload = json.dumps(event).encode()
+        try:
+            answer = self.lambda_client.invoke(FunctionName=self.functions[function], Payload=payload, **how)
+            said = answer["Payload"].read()
+            if how and not answer.get("FunctionError"):
+                return None
+            document = json.loads(said)
+        except (ClientError, BotoCoreError) as error:
+            raise _refused(error) from error
+        except ValueError:
+            raise StoreUnreachableError("The function's answer was cut. Send the request again.") from None
+        if answer.get("FunctionError"):
+            raise _crashed(document)
+        return document
+
+
+@dataclass
+class _Patience:
+    """The bounded, jittered retries of one call. No attempt begins that could last beyond the end."""
+
+    end_s: float
+    """On time.monotonic()'s clock."""
+    attempt_s: float
+    attempts: int = 0
+
+    def has_time(self, pause_s: float = 0.0) -> bool:
+        """Whether an attempt that begins after the pause is over in time."""
+        return time.monotonic() + pause_s + self.attempt_s <= self.end_s
+
+    def wait(self) -> bool:
+        """Sleep before the next attempt; False, at once, when there is to be none."""
+        self.attempts += 1
+        pause_s = SystemRandom().uniform(0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.attempts))
+        if self.attempts >= ATTEMPTS_MAX or not self.has_time(pause_s):
+            return False
+        time.sleep(pause_s)
+        return True
+
+
+def _reply(answer: Any) -> Reply:
+    """What a function answered. Raises the TallyError that a problem document stands for."""
+    if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
+        raise ConfigurationError(_STRANGER)
+    if answer["status"] >= 400:
+        raise error_of(answer["body"])
+    return Reply(answer["status"], answer["body"], answer["replayed"])
+
+
+def _results(answer: Any) -> list[Any]:
+    """What a function answered to a batch. Raises the TallyError with which it was refused as a whole."""
+    if isinstance(answer, dict) and isinstance(answer.get("results"), list):
+        return list(answer["results"])
+    _reply(answer)
+    raise ConfigurationError(_STRANGER)
+
+
+def _tree(root: type[TallyError]) -> Iterator[type[TallyError]]:
+    """The errors that are answered: those with a slug of their own."""
+    if "slug" in vars(root):
+        yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
+_BY_SLUG = {kind.slug: kind for kind in _tree(TallyError)}
+_BY_NAME = {kind.__name__: kind for kind in _tree(TallyError)}
+
+
+def error_of(problem: Mapping[str, Any]) -> TallyError:
+    """The error that a problem document stands for. Of a slug that is not known here, its status says the kind."""
+    status = problem["status"]
+    unknown = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
+    kind = _BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
+    return kind(problem["detail"], **{name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS})
+
+
+def _crashed(document: Mapping[str, Any]) -> TallyError:
+    """The error of an invocation that failed: one that Tally raised, so that it is retried, or the runtime's own."""
+    name, words = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
+    if name in _BY_NAME:
+        return _BY_NAME[name](words)
+    if name.startswith(_UNANSWERED) or "Task timed out" in words:
+        return StoreUnreachableError(f"The function gave no answer: {words}")
+    return TallyError(f"The function failed: {name}: {words}")
+
+
+def _refused(error: ClientError | BotoCoreError) -> TallyError:
+    """The error for what Lambda says, or the network, instead of invoking or answering."""
+    if isinstance(error, HTTPClientError | BotoConnectionError | IncompleteReadError):
+        return StoreUnreachableError("The function gave no answer in time. Send the request again with the same key.")
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        if code in _BUSY_CODES:
+            return StoreBusyError(f"Lambda is taking more calls than it can: {code}.")
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+            return StoreUnreachableError(f"Lambda failed: {code}.")
+        if code == "RequestTooLargeException":
+            return PayloadTooLargeError("The request is larger than Lambda takes.")
+    return ConfigurationError(f"Lambda does not invoke it: {error}")

@@ -1,0 +1,157 @@
+"""What a counter is: the declaration that `counters.py` fills in, and the keys that follow from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from .errors import ConfigurationError
+
+AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
+MAX_SHARDS_DEFAULT = 16  # more buy nothing: one partition is the limit then, see docs/how-it-works.md
+AUTOMATIC = 0
+MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
+_FORMS = {
+    "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
+    "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
+    "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # no `#1`: that is a shard's
+    "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),
+}
+_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "version"})
+
+
+class Guarantee(Enum):
+    """What a counter promises, and what a change of it costs (docs/how-it-works.md)."""
+
+    FAST = "FAST"
+    """1 WCU. An ambiguous retry can count twice."""
+    EXACT = "EXACT"
+    """4 WCU. Counted once for the receipt's life, visible at once."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One declared kind of number. Checked when it is made: ConfigurationError says which field of which and why."""
+
+    name: str
+    prefix: str
+    """Start of the partition key: `VID` makes `VID#9f3a`."""
+    sort_key: str
+    """Sort key of shard 0; shard k has `#k` behind it."""
+    attribute: str
+    """The attribute that holds the number."""
+    guarantee: Guarantee = Guarantee.EXACT
+    delta: int | None = None
+    """By how much each change moves it; None: by the amount that the caller gives."""
+    start: int = 0
+    """Its value before the first change."""
+    floor: int | None = None
+    """It never goes below this, whoever races whom."""
+    ceiling: int | None = None
+    """It never goes above this."""
+    numbered: bool = False
+    """Each change is told the number that it brought the counter to: no number twice, none missing."""
+    max_shards: int = AUTOMATIC
+    """How many shards a contended tally may spread over: 16, or 1 where the number must be known to change it."""
+    api: bool = True
+    """Whether `/counters/{name}/{id}` serves it. Not for numbers that count something else, as likes do."""
+
+    def __post_init__(self) -> None:
+        for field, form in _FORMS.items():
+            value = getattr(self, field)
+            if not isinstance(value, str) or not form.fullmatch(value):
+                raise self._wrong(field, f"must have the form {form.pattern}")
+        if self.attribute in _RESERVED_ATTRIBUTES:
+            raise self._wrong("attribute", "is an attribute that Tally itself keeps")
+        if not isinstance(self.guarantee, Guarantee):
+            raise self._wrong("guarantee", "must be a Guarantee")
+        for field in ("numbered", "api"):
+            if not isinstance(getattr(self, field), bool):
+                raise self._wrong(field, "must be True or False")
+        self._check_numbers()
+        self._check_shards()
+
+    def _check_numbers(self) -> None:
+        for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
+            value = getattr(self, field)
+            if value is None and optional:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or abs(value) > AMOUNT_MAX:
+                raise self._wrong(field, f"must be a whole number within ±{AMOUNT_MAX}")
+        if self.delta == 0:
+            raise self._wrong("delta", "would never change anything")
+        if self.floor is not None and self.start < self.floor:
+            raise self._wrong("floor", f"is above start, which is {self.start}")
+        if self.ceiling is not None and self.start > self.ceiling:
+            raise self._wrong("ceiling", f"is below start, which is {self.start}")
+        if self.numbered and self.delta is None:
+            raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
+        if self.numbered and self.guarantee is not Guarantee.EXACT:
+            raise self._wrong("numbered", "needs EXACT: a retry must be told the number that it was given")
+
+    def _check_shards(self) -> None:
+        shards = self.max_shards
+        if shards == AUTOMATIC and not isinstance(shards, bool):
+            object.__setattr__(self, "max_shards", 1 if self.known else MAX_SHARDS_DEFAULT)
+            return
+        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS_LIMIT:
+            raise self._wrong("max_shards", f"must be a whole number from 1 to {MAX_SHARDS_LIMIT}")
+        if shards > 1 and self.known:
+            raise self._wrong(
+                "max_shards", "must be 1: a start, floor, ceiling or number is of the whole, not of a part"
+            )
+
+    def _wrong(self, field: str, why: str) -> ConfigurationError:
+        return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
+
+    @property
+    def known(self) -> bool:
+        """Whether a change depends on the number that is there, which therefore is in one place."""
+        return self.numbered or self.start != 0 or self.floor is not None or self.ceiling is not None
+
+    @property
+    def versioned(self) -> bool:
+        """Whether it has a version (an `ETag`) and compare-and-set: every counter of one shard has."""
+        return self.max_shards == 1
+
+    @property
+    def holdable(self) -> bool:
+        """Whether an amount can be held: it can run out, and its changes are not numbered one by one."""
+        exact = self.guarantee is Guarantee.EXACT
+        return exact and self.floor is not None and self.ceiling is None and self.delta is None and not self.numbered
+
+    @property
+    def signed(self) -> bool:
+        """Whether its value may be below zero. One that only counts up is never shown so."""
+        return self.api and (self.delta is None or self.delta < 0)
+
+    def partition_key(self, id_: str) -> str:
+        """`VID#9f3a`. `id_` has been checked (fields.py): it holds no `#`."""
+        return f"{self.prefix}#{id_}"
+
+    def shard_key(self, shard: int) -> str:
+        """Sort key of one shard."""
+        return self.sort_key if shard == 0 else f"{self.sort_key}#{shard}"
+
+    @property
+    def shard_range(self) -> tuple[str, str]:
+        """First and last sort key that BETWEEN takes in: every shard and nothing else (`:` follows `9`)."""
+        return self.sort_key, f"{self.sort_key}#:"
+
+
+def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
+    """The counters by name. Raises ConfigurationError where two have one name or would share an item."""
+    by_name: dict[str, Counter] = {}
+    by_item: dict[tuple[str, str], Counter] = {}
+    for counter in counters:
+        if counter.name in by_name:
+            raise ConfigurationError(f"counter {counter.name!r}: name is declared twice")
+        other = by_item.get((counter.prefix, counter.sort_key))
+        if other is not None:
+            raise ConfigurationError(
+                f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is {other.name!r}'s"
+            )
+        by_name[counter.name] = by_item[counter.prefix, counter.sort_key] = counter
+    return by_name

@@ -1,0 +1,213 @@
+"""Every error that Tally raises, its HTTP status, and which of botocore's errors becomes which.
+
+TallyError
+├── CallerError                     the caller can mend it
+│   ├── InvalidInputError           400
+│   ├── UnauthenticatedError        401
+│   ├── ForbiddenError              403
+│   ├── NotFoundError               404
+│   ├── EditConflictError           409
+│   ├── LimitReachedError           409  a floor or ceiling; `left` says what may still be taken
+│   ├── HoldSettledError            409
+│   ├── RecordExistsError           409  (records.py)
+│   ├── RecordChangedError          409  (records.py)
+│   ├── PreconditionFailedError     412
+│   ├── PayloadTooLargeError        413
+│   ├── UnsupportedMediaTypeError   415
+│   ├── KeyReusedError              422
+│   └── PreconditionRequiredError   428
+├── RetryableError                  nothing is wrong with the request: send it again, with the same key
+│   ├── StoreBusyError              503  conflicts or throttling beyond our retries
+│   ├── StoreUnreachableError       503  no answer: it may or may not have been counted
+│   ├── StoreRefusedError           503  a fault of the deployment: permissions, a missing table
+│   └── NotCommittedError           503  the receipt layer was skipped or is inconsistent; nothing was answered
+├── ConfigurationError              500  the function does not start
+├── ExpressionError                 500  a bug of ours (expression_syntax.py)
+├── RecordMismatchError             500  an item that its record class does not fit (attribute_values.py)
+└── (control flow inside the core, never answered)
+    ├── ReceiptFoundError           the key was counted before
+    └── ChangeRefusedError          a condition of the change failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+PROBLEM_TYPE_PREFIX = "urn:problem-type:tally:"
+RETRY_AFTER_S = 1
+
+
+class TallyError(Exception):
+    """The root. `slug` is the stable end of the problem type; `status` is the HTTP status."""
+
+    slug: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(self, detail: str, **members: str | int | None) -> None:
+        """`members` join the problem document: `field`, the input at fault; `left`; `version`."""
+        super().__init__(detail)
+        self.detail = detail
+        self.members = members
+
+    @property
+    def field(self) -> str | None:
+        """The input at fault, if it is one."""
+        field = self.members.get("field")
+        return None if field is None else str(field)
+
+
+class CallerError(TallyError):
+    """The request is at fault; sending it again unchanged gives the same answer."""
+
+
+class InvalidInputError(CallerError):
+    slug, status, title = "invalid-input", 400, "The request is malformed"
+
+
+class UnauthenticatedError(CallerError):
+    slug, status, title = "unauthenticated", 401, "Sign in first"
+
+
+class ForbiddenError(CallerError):
+    slug, status, title = "forbidden", 403, "Not allowed"
+
+
+class NotFoundError(CallerError):
+    slug, status, title = "not-found", 404, "Not found"
+
+
+class EditConflictError(CallerError):
+    slug, status, title = "edit-conflict", 409, "Somebody else is changing this"
+
+
+class LimitReachedError(CallerError):
+    slug, status, title = "limit-reached", 409, "The counter does not go further"
+
+    @property
+    def left(self) -> int | None:
+        """How much may still be taken, or how much more fits; None if no amount was refused but a value."""
+        left = self.members.get("left")
+        return left if isinstance(left, int) else None
+
+
+class HoldSettledError(CallerError):
+    slug, status, title = "hold-settled", 409, "The hold is settled otherwise"
+
+
+class PreconditionFailedError(CallerError):
+    slug, status, title = "precondition-failed", 412, "The counter has moved"
+
+    @property
+    def version(self) -> int | None:
+        """The version that the counter has now, if that is known."""
+        version = self.members.get("version")
+        return version if isinstance(version, int) else None
+
+
+class PreconditionRequiredError(CallerError):
+    slug, status, title = "precondition-required", 428, "If-Match is needed"
+
+
+class PayloadTooLargeError(CallerError):
+    slug, status, title = "payload-too-large", 413, "The body is too large"
+
+
+class UnsupportedMediaTypeError(CallerError):
+    slug, status, title = "unsupported-media-type", 415, "The content type is not supported"
+
+
+class KeyReusedError(CallerError):
+    slug, status, title = "key-reused", 422, "The idempotency key was used for another change"
+
+
+class RetryableError(TallyError):
+    """Answered with `Retry-After`. Whoever sends it again with the same key is counted once."""
+
+    slug, status, title = "unavailable", 503, "Try again"
+
+
+class StoreBusyError(RetryableError):
+    slug, title = "busy", "The store is busy; try again"
+
+
+class StoreUnreachableError(RetryableError):
+    slug, title = "unreachable", "The store gave no answer; try again"
+
+
+class StoreRefusedError(RetryableError):
+    slug, title = "store-refused", "The store refused the request; the operator has been told"
+
+
+class NotCommittedError(RetryableError):
+    slug, title = "not-committed", "The change was not committed; try again"
+
+
+class ConfigurationError(TallyError):
+    slug, status, title = "misconfigured", 500, "The deployment is misconfigured"
+
+
+class ReceiptFoundError(TallyError):
+    """A live receipt stands under this key. `item` is the stored receipt, in DynamoDB's wire form."""
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        super().__init__("the key was counted before")
+        self.item = item
+
+
+class ChangeRefusedError(TallyError):
+    """Conditions failed. `old_items` has, for each write of the change, None if its condition held, else the item
+    that stood there (empty if there was none, or if the write did not ask for it). `shard`: the one that was tried."""
+
+    def __init__(self, old_items: Sequence[Mapping[str, Any] | None], shard: int) -> None:
+        super().__init__("a condition of the change failed")
+        self.old_items = old_items
+        self.shard = shard
+
+
+# What DynamoDB and botocore say, and what it means to a caller. Cancelled transactions and failed conditions are not
+# here: `commit.py` judges them before this map is asked.
+BUSY_CODES = frozenset({
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "ThrottlingError",
+    "RequestLimitExceeded",
+    "LimitExceededException",
+    "TransactionConflictException",
+    "TransactionInProgressException",
+    "ReplicatedWriteConflictException",
+})  # fmt: skip
+UNREACHABLE_CODES = frozenset(
+    {"InternalServerError", "ServiceUnavailable", "RequestTimeout", "RequestTimeoutException"}
+)
+
+
+def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
+    """The error to raise for one of botocore's. Total: anything unknown is the deployment's fault, and retryable."""
+    if isinstance(error, HTTPClientError | BotoConnectionError | ChecksumError):
+        return StoreUnreachableError("The store gave no answer in time. Send the request again with the same key.")
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        if code in BUSY_CODES:
+            return StoreBusyError("The store is taking more changes than it can. Send the request again.")
+        if code in UNREACHABLE_CODES or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+            return StoreUnreachableError("The store failed. Send the request again with the same key.")
+    return StoreRefusedError("The store refused the request. This is a fault of the deployment, not of the request.")
+
+
+def problem(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
+    """The RFC 9457 problem document of an error."""
+    document: dict[str, Any] = {
+        "type": PROBLEM_TYPE_PREFIX + error.slug,
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail if error.status != 500 else "Tally failed. The operator has been told.",
+    }
+    document |= {name: value for name, value in error.members.items() if value is not None}
+    if request_id is not None and error.status >= 500:
+        document["request_id"] = request_id
+    return document

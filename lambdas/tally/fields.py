@@ -1,0 +1,290 @@
+"""What comes in from outside is checked here, before it becomes part of a key. Each check returns the value to use.
+
+All raise InvalidInputError; `page` also raises ForbiddenError for a host that the deployment does not list.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from .counter import AMOUNT_MAX, Counter
+from .errors import CallerError, ForbiddenError, InvalidInputError, NotFoundError, PreconditionRequiredError
+from .settings import ANY_HOST
+
+ID_CHARACTERS_MAX = 128
+KEY_CHARACTERS_MAX = 255
+ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody guesses another's key
+PAGE_BYTES_MAX = 1024
+USER_BYTES_MAX = 512
+TEXT_BYTES_MAX = 10_240
+USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; the rest cannot turn a browser into a crawler
+HOLD_TTL_MAX_S = 7 * 24 * 3600
+PAGE_SIZE_DEFAULT = 50
+PAGE_SIZE_MAX = 1000
+CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
+# Forms are JSON Schema's patterns too (lambdas/openapi): nothing in them may mean something else in ECMA 262.
+ID_FORM = re.compile(r"[A-Za-z0-9._:~@-]+")
+KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which gateways join repeated headers
+_QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
+HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
+ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
+CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
+# What every page has: a scheme, a host without a user before it, no spaces. Not all that has it is a page.
+PAGE_FORM = re.compile(
+    r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
+)
+RECEIPT_OPERATIONS = ("play", "visit", "like", "unlike", "increment", "set_counter", "hold")
+
+
+class Kind(Enum):
+    """What a field holds."""
+
+    ID = "id"
+    KEY = "key"
+    TEXT = "text"
+    PAGE = "page"
+    LISTED_PAGE = "listed page"
+    PAGE_SIZE = "page size"
+    CURSOR = "cursor"
+    COUNTER = "counter"
+    AMOUNT = "amount"
+    HELD_AMOUNT = "held amount"
+    TTL = "ttl"
+    VERSION = "version"
+    HOLD = "hold"
+    OPERATION = "operation"
+    TARGET = "target"
+    USER_AGENT = "user agent"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What checks depend on, beside the value."""
+
+    anonymous: bool
+    page_hosts: frozenset[str]
+    counters: Mapping[str, Counter]
+
+
+def check(kind: Kind, value: object, field: str, context: Context) -> Any:
+    """The value to use for what came in as `field`. Raises InvalidInputError; NotFoundError, ForbiddenError by kind."""
+    if kind is Kind.KEY:
+        return idempotency_key(value, field, anonymous=context.anonymous)
+    if kind is Kind.LISTED_PAGE:
+        return listed_page(value, field, context.page_hosts)
+    if kind is Kind.COUNTER:
+        return counter(value, field, context.counters)
+    return _CHECKS[kind](value, field)
+
+
+def missing(kind: Kind, field: str) -> CallerError:
+    """The error for a required field that is not there."""
+    if kind is Kind.VERSION:
+        return PreconditionRequiredError(f"{field} is missing: send the ETag that you read.", field=field)
+    return InvalidInputError(f"{field} is missing.", field=field)
+
+
+def _text(value: object, field: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{field} must be a string.", field=field)
+    if not value:
+        raise InvalidInputError(f"{field} must not be empty.", field=field)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"{field} holds half a surrogate pair: it is not valid Unicode.", field=field) from None
+    return value
+
+
+def identifier(value: object, field: str) -> str:
+    """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`."""
+    text = _text(value, field)
+    if len(text) > ID_CHARACTERS_MAX or not ID_FORM.fullmatch(text):
+        raise InvalidInputError(f"{field} must be 1 to {ID_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -", field=field)
+    return text
+
+
+def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
+    """The caller's name for one change: 1 to 255 visible ASCII characters but commas; at least 22 if anonymous."""
+    text = _text(value, field)
+    shortest = ANONYMOUS_KEY_CHARACTERS_MIN if anonymous else 1
+    if not shortest <= len(text) <= KEY_CHARACTERS_MAX:
+        raise InvalidInputError(
+            f"{field} must have {shortest} to {KEY_CHARACTERS_MAX} characters; a UUID fits.", field=field
+        )
+    if not KEY_FORM.fullmatch(text):
+        raise InvalidInputError(f"{field} must be visible ASCII characters without commas.", field=field)
+    return text
+
+
+def user(value: object, field: str) -> str:
+    """A JWT's `sub`, percent-encoded: `auth0|123` becomes `auth0%7C123`, at most 512 bytes."""
+    quoted = quote(_text(value, field), safe="")
+    if len(quoted) > USER_BYTES_MAX:
+        raise InvalidInputError(f"{field} is longer than {USER_BYTES_MAX} bytes, percent-encoded.", field=field)
+    return quoted
+
+
+def user_name(quoted: str) -> str:
+    """The name again that `user` encoded."""
+    return unquote(quoted)
+
+
+def text(value: object, field: str) -> str:
+    """Free text of 1 to 10,240 bytes in UTF-8."""
+    checked = _text(value, field)
+    if len(checked.encode()) > TEXT_BYTES_MAX:
+        raise InvalidInputError(f"{field} is longer than {TEXT_BYTES_MAX} bytes in UTF-8.", field=field)
+    return checked
+
+
+def page(value: object, field: str) -> str:
+    """A page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user, at most 1,024 bytes.
+
+    `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page.
+    """
+    from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
+
+    raw = _text(value, field)
+    if len(raw.encode()) > PAGE_BYTES_MAX or not PAGE_FORM.fullmatch(raw):
+        raise InvalidInputError(
+            f"{field} must be an absolute http or https URL of at most {PAGE_BYTES_MAX} bytes without spaces.",
+            field=field,
+        )
+    try:
+        normal = urlsplit(url_normalize(raw) or "")
+        host, port = normal.hostname, normal.port
+        if not host or not re.fullmatch(r"[a-z0-9.:-]+", host) or port == 0:
+            raise ValueError("no usable host")
+    except ValueError:  # url_normalize and idna raise subclasses of it
+        raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None
+    url = normal._replace(fragment="").geturl()
+    if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:
+        raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes when normalised.", field=field)
+    return url
+
+
+def listed_page(value: object, field: str, page_hosts: frozenset[str]) -> str:
+    """A page of one of the hosts that the deployment lists."""
+    url = page(value, field)
+    host = urlsplit(url).hostname
+    if ANY_HOST not in page_hosts and host not in page_hosts:
+        raise ForbiddenError(f"Pages of {host} are not counted here.", field=field)
+    return url
+
+
+def page_size(value: object, field: str) -> int:
+    """How many entries a listing gives at once: 1 to 1,000, 50 by default; as a number or in digits."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= PAGE_SIZE_MAX:
+        raise InvalidInputError(f"{field} must be a whole number from 1 to {PAGE_SIZE_MAX}.", field=field)
+    return value
+
+
+def cursor(value: object, field: str) -> str:
+    """The user, percent-encoded, behind whom a listing goes on; from the opaque form that `to_cursor` made."""
+    opaque = _text(value, field)
+    try:
+        quoted = base64.b64decode(opaque.encode("ascii") + b"=" * (-len(opaque) % 4), altchars=b"-_", validate=True)
+        user_quoted = quoted.decode("ascii")
+    except (UnicodeError, binascii.Error):
+        user_quoted = ""
+    if not _QUOTED_USER.fullmatch(user_quoted) or to_cursor(user_quoted) != opaque:
+        raise InvalidInputError(f"{field} is not one that this listing gave out.", field=field)
+    return user_quoted
+
+
+def to_cursor(user_quoted: str) -> str:
+    """The opaque form of a place in a listing."""
+    return base64.urlsafe_b64encode(user_quoted.encode()).decode().rstrip("=")
+
+
+def amount(value: object, field: str) -> int:
+    """A whole number within ±10^9; no booleans, no floats."""
+    return _whole(value, field, -AMOUNT_MAX, AMOUNT_MAX)
+
+
+def held_amount(value: object, field: str) -> int:
+    """How much a hold takes: a whole number from 1 to 10^9."""
+    return _whole(value, field, 1, AMOUNT_MAX)
+
+
+def ttl(value: object, field: str) -> int:
+    """How long a hold is held, in seconds: 1 to 604,800 (a week)."""
+    return _whole(value, field, 1, HOLD_TTL_MAX_S)
+
+
+def _whole(value: object, field: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidInputError(f"{field} must be a whole number from {least} to {most}.", field=field)
+    return value
+
+
+def version(value: object, field: str) -> int:
+    """The version in an `ETag` as it was given out, `"7"`, or as a number."""
+    found = ETAG_FORM.fullmatch(value) if isinstance(value, str) else None
+    return _whole(int(found[1]) if found else value, field, 0, 10**15)
+
+
+def hold(value: object, field: str) -> str:
+    """The id of a hold, as it was given out."""
+    text = _text(value, field)
+    if not HOLD_FORM.fullmatch(text):
+        raise NotFoundError("There is no such hold.", field=field)
+    return text
+
+
+def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
+    """A declared counter that has an API, by its name."""
+    name = _text(value, field)
+    if name not in counters or not counters[name].api:
+        raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
+    return counters[name]
+
+
+def operation(value: object, field: str) -> str:
+    """The name of an operation that leaves receipts."""
+    name = _text(value, field)
+    if name not in RECEIPT_OPERATIONS:
+        raise InvalidInputError(f"{field} must be one of: {', '.join(RECEIPT_OPERATIONS)}.", field=field)
+    return name
+
+
+def target(value: object, field: str) -> str:
+    """What a change was made to: an id, `counter/id`, or a page."""
+    text = _text(value, field)
+    if len(text.encode()) > PAGE_BYTES_MAX:
+        raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes.", field=field)
+    return text
+
+
+def user_agent(value: object, field: str) -> str:
+    """The User-Agent that a visit came with, as it is but for its end: it may hold anything, and is not kept."""
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{field} must be a string.", field=field)
+    return value[:USER_AGENT_CHARACTERS_MAX]
+
+
+_CHECKS: dict[Kind, Callable[[object, str], object]] = {
+    Kind.ID: identifier,
+    Kind.TEXT: text,
+    Kind.PAGE: page,
+    Kind.PAGE_SIZE: page_size,
+    Kind.CURSOR: cursor,
+    Kind.AMOUNT: amount,
+    Kind.HELD_AMOUNT: held_amount,
+    Kind.TTL: ttl,
+    Kind.VERSION: version,
+    Kind.HOLD: hold,
+    Kind.OPERATION: operation,
+    Kind.TARGET: target,
+    Kind.USER_AGENT: user_agent,
+}

@@ -1,0 +1,52 @@
+"""Logs and metrics: structured JSON lines and EMF, both through Powertools.
+
+Metrics are gathered while an invocation runs and written at its end, one line a counter. Never a dimension per item:
+that is a bill.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Multiset
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+SERVICE = "tally"
+NAMESPACE = "Tally"
+COUNTED, REPLAYED, REFUSED, CONFLICTS = "Counted", "Replayed", "Refused", "Conflicts"
+
+logger = Logger(service=SERVICE)
+
+_gathered: ContextVar[Multiset[tuple[str, str]] | None] = ContextVar("gathered", default=None)
+
+
+def count(counter: str, metric: str, amount: int = 1) -> None:
+    """Add to a metric of this invocation; outside of one (tests of the core, the benchmark) nothing is gathered."""
+    gathered = _gathered.get()
+    if gathered is not None:
+        gathered[counter, metric] += amount
+
+
+@contextmanager
+def metrics() -> Iterator[None]:
+    """Gather the metrics of one invocation and write them when it ends, however it ends."""
+    gathered: Multiset[tuple[str, str]] = Multiset()
+    token = _gathered.set(gathered)
+    try:
+        yield
+    finally:
+        _gathered.reset(token)
+        _write(gathered)
+
+
+def _write(gathered: Multiset[tuple[str, str]]) -> None:
+    for counter in sorted({counter for counter, _ in gathered}):
+        emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
+        emf.add_dimension("counter", counter)
+        for (name, metric), amount in gathered.items():
+            if name == counter:
+                emf.add_metric(metric, MetricUnit.Count, amount)
+        emf.flush_metrics()

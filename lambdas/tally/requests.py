@@ -1,0 +1,321 @@
+"""What other Lambdas can ask of Tally: for each operation the request, and the typed result that it brings.
+
+A request is made here and sent by `client.Tally`, alone or in a batch. It has its idempotency key from the start, given
+or made: sent again, it is counted once. Part of the client's bundle: nothing of `tally` is imported (docs/client.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+_SNAKE = {"authorId": "author_id", "createdAt": "created_at", "likeTally": "like_tally", "likedAt": "liked_at"}
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+_Fields = dict[str, str | int | None]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The change is in the count. `replayed`: an earlier one with the same key put it there, which may have been an
+    attempt of this very call whose answer was lost."""
+
+    replayed: bool
+    number: int | None = None
+    """Of a numbered counter: the number that this change was given."""
+    last: bool | None = None
+    """Of a numbered counter: whether no number is left after it."""
+
+
+@dataclass(frozen=True)
+class Plays:
+    """How often a video was played."""
+
+    video_id: str
+    play_count: int
+
+
+@dataclass(frozen=True)
+class Post:
+    """A post with its likes."""
+
+    post_id: str
+    author_id: str
+    created_at: int
+    """Epoch seconds."""
+    revision: int
+    """How often it was edited."""
+    like_tally: int
+    body: str
+    created: bool = False
+    """Whether this very call created it."""
+
+
+@dataclass(frozen=True)
+class Liked:
+    """Whether the caller likes the post, and whether that changed just now."""
+
+    post_id: str
+    liked: bool
+    changed: bool
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class Liker:
+    """One who likes a post."""
+
+    user_id: str
+    liked_at: int
+    """Epoch seconds."""
+
+
+@dataclass(frozen=True)
+class Likers:
+    """A page of who likes a post. `cursor` asks for the next one; None on the last."""
+
+    post_id: str
+    likes: tuple[Liker, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True)
+class Visits:
+    """How often a page was visited, by people and by crawlers."""
+
+    url: str
+    """As Tally normalises it."""
+    visits: int
+    bot_visits: int = 0
+
+
+@dataclass(frozen=True)
+class Health:
+    """`ok`, and the version that is deployed."""
+
+    status: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """A counter. `version`: what `set_counter` compares; None for a counter that is spread over shards."""
+
+    counter: str
+    id: str
+    value: int
+    version: int | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Hold:
+    """An amount that is taken until `expires_at` (epoch seconds), unless it is committed or released before."""
+
+    counter: str
+    id: str
+    hold_id: str
+    amount: int
+    expires_at: int
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of a hold: `committed`, `released`, or `expired`. `changed`: by this very call."""
+
+    counter: str
+    id: str
+    hold_id: str
+    state: str
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Whether a change was counted, and what was answered then. Not counted: never sent, refused, or too long ago."""
+
+    operation: str
+    target: str
+    counted: bool
+    answer: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a function answered."""
+
+    status: int
+    body: Mapping[str, Any]
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class Request(Generic[T_co]):
+    """One operation of one function, and how its reply is read."""
+
+    function: str
+    operation: str
+    read: Callable[[Reply], T_co]
+    caller: str | None
+    fields: Mapping[str, Any]
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key, given or made; None if the operation takes none."""
+        return self.fields.get("idempotency_key")
+
+
+def _into(made: Callable[..., T]) -> Callable[[Reply], T]:
+    """How to read a reply as a `made`: the fields that it has; others, of a newer Tally, are left out."""
+    names = {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+
+    def read(reply: Reply) -> T:
+        told = {_SNAKE.get(name, name): value for name, value in reply.body.items()}
+        told |= {"replayed": reply.replayed, "created": reply.status == 201}
+        return made(**{name: value for name, value in told.items() if name in names})
+
+    return read
+
+
+def _likers(reply: Reply) -> Likers:
+    likes = tuple(Liker(like["user_id"], like["likedAt"]) for like in reply.body["likes"])
+    return Likers(reply.body["post_id"], likes, reply.body["cursor"])
+
+
+def _receipt(reply: Reply) -> Receipt:
+    body = reply.body
+    return Receipt(body["operation"], body["target"], body["state"] == "counted", body.get("answer"))
+
+
+def _request(
+    function: str, operation: str, read: Callable[[Reply], T], caller: str | None, **fields: str | int | None
+) -> Request[T]:
+    given = {name: value for name, value in fields.items() if value is not None}
+    return Request(function, operation, read, caller, given)
+
+
+def _key(given: str | None) -> str:
+    return secrets.token_urlsafe(18) if given is None else given
+
+
+def play(video_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Counted]:
+    """Count one play of a video."""
+    key = _key(idempotency_key)
+    return _request("plays", "play", _into(Counted), caller, video_id=video_id, idempotency_key=key)
+
+
+def get_plays(video_id: str) -> Request[Plays]:
+    """How often a video was played."""
+    return _request("plays", "get_plays", _into(Plays), None, video_id=video_id)
+
+
+def put_post(post_id: str, body: str, *, caller: str | None = None) -> Request[Post]:
+    """Create a post or, as its author, edit it. Raises ForbiddenError, EditConflictError."""
+    return _request("posts", "put_post", _into(Post), caller, post_id=post_id, body=body)
+
+
+def get_post(post_id: str) -> Request[Post]:
+    """A post with its likes. Raises NotFoundError."""
+    return _request("posts", "get_post", _into(Post), None, post_id=post_id)
+
+
+def like(post_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Liked]:
+    """Like a post as the caller. Raises NotFoundError."""
+    key = _key(idempotency_key)
+    return _request("likes", "like", _into(Liked), caller, post_id=post_id, idempotency_key=key)
+
+
+def unlike(post_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Liked]:
+    """Take the caller's like back. Raises NotFoundError."""
+    key = _key(idempotency_key)
+    return _request("likes", "unlike", _into(Liked), caller, post_id=post_id, idempotency_key=key)
+
+
+def get_like(post_id: str, *, caller: str | None = None) -> Request[Liked]:
+    """Whether the caller likes a post. Raises NotFoundError."""
+    return _request("likes", "get_like", _into(Liked), caller, post_id=post_id)
+
+
+def list_likes(post_id: str, *, limit: int | None = None, cursor: str | None = None) -> Request[Likers]:
+    """Who likes a post, at most `limit` (1 to 1,000) behind `cursor`. Raises NotFoundError."""
+    return _request("likes", "list_likes", _likers, None, post_id=post_id, limit=limit, cursor=cursor)
+
+
+def visit(
+    url: str, *, user_agent: str | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Counted]:
+    """Count one visit of a page, apart if `user_agent` is a crawler's. Raises ForbiddenError for an unlisted host."""
+    key = _key(idempotency_key)
+    return _request("visits", "visit", _into(Counted), caller, url=url, user_agent=user_agent, idempotency_key=key)
+
+
+def get_visits(url: str) -> Request[Visits]:
+    """How often a page was visited."""
+    return _request("visits", "get_visits", _into(Visits), None, url=url)
+
+
+def health() -> Request[Health]:
+    """Whether Tally can reach its store."""
+    return _request("health", "health", _into(Health), None)
+
+
+def increment(
+    counter: str, id: str, amount: int | None = None, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Counted]:
+    """Move a counter by `amount`, or by its own delta. Raises LimitReachedError, with what is `left`."""
+    key = _key(idempotency_key)
+    fields: _Fields = {"counter": counter, "id": id, "amount": amount, "idempotency_key": key}
+    return _request("increments", "increment", _into(Counted), caller, **fields)
+
+
+def get_counter(counter: str, id: str, *, caller: str | None = None) -> Request[Value]:
+    """A counter's value, and its version if it has one."""
+    return _request("increments", "get_counter", _into(Value), caller, counter=counter, id=id)
+
+
+def set_counter(
+    counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Value]:
+    """Set a counter that still has `version`. Raises PreconditionFailedError, with the `version` that it has now."""
+    key = _key(idempotency_key)
+    fields: _Fields = {"counter": counter, "id": id, "value": value, "version": version, "idempotency_key": key}
+    return _request("increments", "set_counter", _into(Value), caller, **fields)
+
+
+def hold(
+    counter: str, id: str, amount: int, ttl_s: int, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Hold]:
+    """Take `amount` now, to be committed within `ttl_s` seconds. Raises LimitReachedError, with what is `left`."""
+    key = _key(idempotency_key)
+    fields: _Fields = {"counter": counter, "id": id, "amount": amount, "ttl_s": ttl_s, "idempotency_key": key}
+    return _request("holds", "hold", _into(Hold), caller, **fields)
+
+
+def commit_hold(counter: str, id: str, hold_id: str, *, caller: str | None = None) -> Request[Settled]:
+    """Keep what a hold has taken. Raises HoldSettledError if it is released or expired, NotFoundError."""
+    return _request("holds", "commit_hold", _into(Settled), caller, counter=counter, id=id, hold_id=hold_id)
+
+
+def release_hold(counter: str, id: str, hold_id: str, *, caller: str | None = None) -> Request[Settled]:
+    """Give back what a hold has taken. Raises HoldSettledError if it is committed, NotFoundError."""
+    return _request("holds", "release_hold", _into(Settled), caller, counter=counter, id=id, hold_id=hold_id)
+
+
+def get_receipt(of: str, target: str, idempotency_key: str, *, caller: str | None = None) -> Request[Receipt]:
+    """Whether the change `of` that operation, made to `target` with this key by the same caller, was counted.
+
+    `target`: an id, `counter/id`, or a page's URL.
+    """
+    fields: _Fields = {"of": of, "target": target, "idempotency_key": idempotency_key}
+    return _request("receipts", "get_receipt", _receipt, caller, **fields)
+
+
+def get_own_receipt(of: str, target: str, idempotency_key: str, *, caller: str | None = None) -> Request[Receipt]:
+    """As `get_receipt`, for a caller that must be named."""
+    fields: _Fields = {"of": of, "target": target, "idempotency_key": idempotency_key}
+    return _request("receipts", "get_own_receipt", _receipt, caller, **fields)

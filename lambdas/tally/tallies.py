@@ -1,0 +1,150 @@
+"""The tally of one id: how it is read, and the write that moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .commit import Write
+from .counter import Counter
+from .errors import ChangeRefusedError, LimitReachedError
+from .store import Call, Item, query
+
+
+@dataclass(frozen=True)
+class State:
+    """The number of an unsharded counter, and the version that every write of it increments (0: never written)."""
+
+    value: int
+    version: int
+
+
+def read(call: Call, counter: Counter, id_: str) -> int:
+    """The tally of `id_`: one strongly consistent Query, whatever the shards; `start` if nothing was counted."""
+    if counter.versioned:
+        return read_state(call, counter, id_).value
+    low, high = counter.shard_range
+    page: dict[str, Any] = query(call, counter.partition_key(id_), low, high)
+    return total(counter, page["Items"])
+
+
+def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
+    """The tallies of `id_` under counters that share a prefix, in order: one Query over all their shards."""
+    ranges = [counter.shard_range for counter in counters]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    page: dict[str, Any] = query(call, counters[0].partition_key(id_), low, high)
+    return [
+        total(counter, (item for item in page["Items"] if first <= item["SK"]["S"] <= last))
+        for counter, (first, last) in zip(counters, ranges, strict=True)
+    ]
+
+
+def total(counter: Counter, items: Iterable[Item]) -> int:
+    """The sum over shards. Not a snapshot: while changes race it may be off by those in flight.
+
+    The parts of a tally that only counts up, or that counts children, are never shown below zero.
+    """
+    number = sum(int(item.get(counter.attribute, {"N": "0"})["N"]) for item in items)
+    return number if counter.signed else max(0, number)
+
+
+def read_state(call: Call, counter: Counter, id_: str) -> State:
+    """Number and version of a counter that has one shard."""
+    page = query(call, counter.partition_key(id_), counter.sort_key, counter.sort_key)
+    return state_of(counter, page["Items"][0] if page["Items"] else {})
+
+
+def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
+    """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty."""
+    value = item.get(counter.attribute, {"N": str(counter.start)})["N"]
+    return State(int(value), int(item.get("version", {"N": "0"})["N"]))
+
+
+def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int) -> Write:
+    """The update that adds `amount` to one shard, within the counter's limits, and stamps the minute.
+
+    Makes the shard if it is not there. When a limit refuses it, the old item comes back with the refusal.
+    """
+    write: Write = {
+        "TableName": call.store.settings.counts_table,
+        "Key": key(counter, id_, shard),
+        "UpdateExpression": "SET #at = :at ADD #number :amount",
+        "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
+        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":amount": {"N": str(amount)}},
+    }
+    if counter.versioned:
+        write["UpdateExpression"] = "SET #at = :at, #number = if_not_exists(#number, :start) + :amount ADD version :one"
+        write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
+    limit, condition = _limit(counter, amount)
+    if limit is not None:
+        write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
+        write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    return write
+
+
+def _limit(counter: Counter, amount: int) -> tuple[int | None, str]:
+    """What the number must be for `amount` to fit, and the condition on it; None if it fits any number."""
+    if amount < 0 and counter.floor is not None:
+        limit, comparison = counter.floor - amount, ">="
+        fresh_fits = counter.start >= limit
+    elif amount > 0 and counter.ceiling is not None:
+        limit, comparison = counter.ceiling - amount, "<="
+        fresh_fits = counter.start <= limit
+    else:
+        return None, ""
+    return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
+
+
+def refuse(counter: Counter, value: int, amount: int) -> LimitReachedError:
+    """The refusal of `amount` at `value`, saying what is left."""
+    if amount < 0 and counter.floor is not None:
+        return LimitReachedError(f"{value - counter.floor} are left.", left=value - counter.floor)
+    left = (counter.ceiling or 0) - value
+    return LimitReachedError(f"There is room for {left} more.", left=left)
+
+
+def refusal(counter: Counter, refused: ChangeRefusedError, amount: int) -> LimitReachedError:
+    """The refusal of `amount` by a write that `add` made first of its change: the old item says what is left."""
+    return refuse(counter, state_of(counter, refused.old_items[0] or {}).value, amount)
+
+
+def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
+    """What a receipt says of a change, for whoever reads the receipts' stream."""
+    return {
+        "counter": {"S": counter.name},
+        "target": {"S": id_},
+        "amount": {"N": str(amount)},
+        "at": {"N": str(at)},
+    }
+
+
+def fits(counter: Counter, value: int) -> bool:
+    """Whether `value` is within floor and ceiling."""
+    return (counter.floor is None or value >= counter.floor) and (counter.ceiling is None or value <= counter.ceiling)
+
+
+def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int) -> Write:
+    """The update that sets an unsharded counter on condition that it has not moved since it was `seen`."""
+    unmoved = "version = :seen" if seen.version else "attribute_not_exists(version)"
+    write: Write = {
+        "TableName": call.store.settings.counts_table,
+        "Key": key(counter, id_, 0),
+        "UpdateExpression": "SET #at = :at, #number = :value, version = :next",
+        "ConditionExpression": unmoved,
+        "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
+        "ExpressionAttributeValues": {
+            ":at": {"N": str(at)},
+            ":value": {"N": str(value)},
+            ":next": {"N": str(seen.version + 1)},
+        },
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    if seen.version:
+        write["ExpressionAttributeValues"][":seen"] = {"N": str(seen.version)}
+    return write
+
+
+def key(counter: Counter, id_: str, shard: int) -> Item:
+    """The key of one shard's item."""
+    return {"PK": {"S": counter.partition_key(id_)}, "SK": {"S": counter.shard_key(shard)}}

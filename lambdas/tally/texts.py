@@ -1,0 +1,61 @@
+"""Answers that are no JSON, a script or a picture: cached for a while, asked for again with `If-None-Match`."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_NO_GZIP = re.compile(r"q=0(\.0*)?")
+_SAFE = {
+    "cross-origin-resource-policy": "cross-origin",  # to be embedded anywhere is what they are for
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",  # a picture by itself runs nothing
+    "x-content-type-options": "nosniff",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text for browsers, its type without parameters, and for how long whoever got it may use it again."""
+
+    text: str
+    media_type: str
+    max_age_s: int
+
+    @property
+    def etag(self) -> str:
+        """Weak: the text and its compressed form are one."""
+        return f'W/"{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"'
+
+
+def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
+    """An answer for API Gateway: 200, or 304 if the caller has it. API Gateway compresses nothing: it is done here."""
+    headers = {name.lower(): value for name, value in request_headers.items()}
+    sent = {"cache-control": f"public, max-age={body.max_age_s}", "etag": body.etag, "vary": "accept-encoding"}
+    if _has(headers.get("if-none-match", ""), body.etag):
+        return {"statusCode": 304, "headers": sent, "body": "", "isBase64Encoded": False}
+    sent |= {"content-type": f"{body.media_type}; charset=utf-8", **_SAFE}
+    if not _takes_gzip(headers.get("accept-encoding", "")):
+        return {"statusCode": 200, "headers": sent, "body": body.text, "isBase64Encoded": False}
+    packed = base64.b64encode(gzip.compress(body.text.encode(), 9, mtime=0)).decode()
+    sent["content-encoding"] = "gzip"
+    return {"statusCode": 200, "headers": sent, "body": packed, "isBase64Encoded": True}
+
+
+def _has(if_none_match: str, etag: str) -> bool:
+    """RFC 9110, section 13.1.2: tags are compared weakly; `*` is whatever there is."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return "*" in tags or etag.removeprefix("W/") in tags
+
+
+def _takes_gzip(accept_encoding: str) -> bool:
+    """RFC 9110, section 12.5.3; without the header nothing is compressed, for a plain client may not undo it."""
+    for offer in accept_encoding.lower().split(","):
+        name, _, weight = (part.strip() for part in offer.partition(";"))
+        if name == "gzip":
+            return not _NO_GZIP.fullmatch(weight)
+    return False

@@ -1,0 +1,135 @@
+"""The faults that local/fault_proxy.py injects, and the plans that say which request meets which."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Kind(Enum):
+    """What goes wrong with one request, and whether the engine sees the request."""
+
+    LOSE_RESPONSE = "forwarded, then the connection is closed without an answer"
+    SILENCE = "forwarded, never answered: the client's read times out"
+    FAIL_AFTER = "forwarded, answered 500"
+    FAIL_BEFORE = "not forwarded, answered 500"
+    DROP_BEFORE = "not forwarded, the connection is closed"
+    HANG_BEFORE = "not forwarded, never answered"
+    THROTTLE = "not forwarded, ProvisionedThroughputExceededException"
+    CONFLICT = "not forwarded, cancelled for a conflict (TransactionConflictException outside of transactions)"
+    THROTTLED_TRANSACTION = "not forwarded, cancelled for throttling"
+    MIXED = "not forwarded, cancelled for a conflict and for a condition that failed"
+    ANSWER = "not forwarded, answered 400 with a code"
+    ANSWER_AFTER = "forwarded, answered 400 with a code"
+    TRUNCATE = "forwarded, then the connection is closed in the midst of the answer"
+    DELAY = "forwarded late, also if the client has given up by then; answered"
+    LATE_ANSWER = "forwarded, answered late"
+
+
+UNFORWARDED = frozenset({
+    Kind.FAIL_BEFORE, Kind.DROP_BEFORE, Kind.HANG_BEFORE,
+    Kind.THROTTLE, Kind.CONFLICT, Kind.THROTTLED_TRANSACTION, Kind.MIXED, Kind.ANSWER,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. `at`: which write of the transaction is in conflict or throttled (-1: the last)."""
+
+    kind: Kind
+    at: int = -1
+    refused_at: int = 0
+    """MIXED: the write whose condition failed, and in `item` what stood there, in DynamoDB's JSON."""
+    item: str = "{}"
+    code: str = "TransactionConflict"
+    """MIXED: what is the matter at `at`. ANSWER, ANSWER_AFTER: the error's code."""
+    delay_s: float = 0.0
+
+
+LOSE_RESPONSE = Fault(Kind.LOSE_RESPONSE)
+SILENCE = Fault(Kind.SILENCE)
+TRUNCATE = Fault(Kind.TRUNCATE)
+FAIL_AFTER = Fault(Kind.FAIL_AFTER)
+FAIL_BEFORE = Fault(Kind.FAIL_BEFORE)
+DROP_BEFORE = Fault(Kind.DROP_BEFORE)
+HANG_BEFORE = Fault(Kind.HANG_BEFORE)
+THROTTLE = Fault(Kind.THROTTLE)
+CONFLICT = Fault(Kind.CONFLICT)
+THROTTLED_TRANSACTION = Fault(Kind.THROTTLED_TRANSACTION)
+
+
+def mixed(
+    refused_at: int, busy_at: int, item: Mapping[str, Any] | None = None, code: str = "TransactionConflict"
+) -> Fault:
+    """A transaction cancelled for two reasons at once; `item` stood where the condition failed."""
+    return Fault(Kind.MIXED, at=busy_at, refused_at=refused_at, item=json.dumps(item or {}), code=code)
+
+
+def refused(at: int, item: Mapping[str, Any] | None = None) -> Fault:
+    """A transaction cancelled because the condition of one write failed, where `item` stood."""
+    return mixed(at, at, item)
+
+
+def answer(code: str) -> Fault:
+    """An error of the client's kind, and nothing done."""
+    return Fault(Kind.ANSWER, code=code)
+
+
+def answer_after(code: str) -> Fault:
+    """An error of the client's kind, although it was done."""
+    return Fault(Kind.ANSWER_AFTER, code=code)
+
+
+def delay(delay_s: float) -> Fault:
+    """The request reaches the engine late."""
+    return Fault(Kind.DELAY, delay_s=delay_s)
+
+
+def late_answer(delay_s: float) -> Fault:
+    """The answer reaches the client late."""
+    return Fault(Kind.LATE_ANSWER, delay_s=delay_s)
+
+
+Plan = Callable[[str, bytes, int], Fault | None]
+"""(operation, body, how many requests of this operation came before) -> what goes wrong with this one."""
+
+
+def no_faults(operation: str, body: bytes, number: int) -> Fault | None:
+    """The plan in which nothing goes wrong."""
+    return None
+
+
+def always(fault: Fault, *operations: str) -> Plan:
+    """Every request of these operations (of all, if none is named) meets the fault."""
+    return lambda operation, body, number: fault if not operations or operation in operations else None
+
+
+def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
+    """The first requests of each operation meet these faults in this order; the rest meet none."""
+
+    def plan(operation: str, body: bytes, number: int) -> Fault | None:
+        listed = faults.get(operation, ())
+        return listed[number] if number < len(listed) else None
+
+    return plan
+
+
+def seeded(seed: int, probabilities: Mapping[str, Mapping[Fault, float]]) -> Plan:
+    """Faults by chance, the n-th request of an operation always the same one: it depends on the seed alone."""
+
+    def plan(operation: str, body: bytes, number: int) -> Fault | None:
+        chances = probabilities.get(operation)
+        if not chances:
+            return None
+        drawn = random.Random(f"{seed}/{operation}/{number}").random()
+        for fault, probability in chances.items():
+            drawn -= probability
+            if drawn < 0:
+                return fault
+        return None
+
+    return plan

@@ -1,0 +1,152 @@
+"""One Lambda function for each handler module, with a role that allows what its operations need and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+import operations
+from operations import Need, Table
+
+from . import bundling
+from .options import Options
+from .tables import Tables
+
+MEMORY_MB = 512  # 0.29 of a CPU: about 4 ms for a call that waits 5 to 10 ms for DynamoDB; twice as much halves the 4
+TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
+LOG_RETENTION = logs.RetentionDays.ONE_MONTH
+ALIAS = "live"
+
+
+class Functions(Construct):
+    """The functions, by the name of their handler's module, each behind its alias `live`."""
+
+    aliases: dict[str, lambda_.Alias]
+
+    def __init__(self, scope: Construct, id: str, *, tables: Tables, options: Options) -> None:
+        super().__init__(scope, id)
+        self._tables = tables
+        self._options = options
+        self._code = bundling.code(bundled=Stack.of(self).bundling_required)
+        self._version = bundling.digest()[:12]
+        self.aliases = {
+            module: self._function(module, ", ".join(operation.name for operation in found), operations.needs_of(found))
+            for module, found in operations.functions().items()
+        }
+        for schedule in operations.SCHEDULES:
+            self._run_on_schedule(schedule, self._function(schedule.function, schedule.does, schedule.needs))
+
+    def _run_on_schedule(self, schedule: operations.Schedule, alias: lambda_.Alias) -> None:
+        events.Rule(
+            alias,
+            "Schedule",
+            description=f"Runs Tally's {schedule.function}, which {schedule.does}",
+            schedule=events.Schedule.rate(Duration.minutes(schedule.every_min)),
+            targets=[targets.LambdaFunction(alias, retry_attempts=0)],  # the next run does what this one did not
+        )
+
+    def _function(self, module: str, does: str, needs: Iterable[Need]) -> lambda_.Alias:
+        scope = Construct(self, module.capitalize())
+        log_group = logs.LogGroup(
+            scope,
+            "Logs",
+            retention=LOG_RETENTION,
+            removal_policy=RemovalPolicy.RETAIN if self._options.keeps_data else RemovalPolicy.DESTROY,
+        )
+        role = iam.Role(
+            scope,
+            "Role",
+            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            description=f"What Tally's {module} function may do",
+        )
+        log_group.grant_write(role)
+        for statement in self._statements(needs):
+            role.add_to_policy(statement)
+        function = lambda_.Function(
+            scope,
+            "Function",
+            description=f"Tally: {does}"[:256],
+            code=self._code,
+            handler=f"{module}.handler",
+            runtime=lambda_.Runtime.PYTHON_3_14,
+            architecture=lambda_.Architecture.ARM_64,
+            memory_size=MEMORY_MB,
+            timeout=TIMEOUT,
+            role=role,
+            log_group=log_group,
+            tracing=lambda_.Tracing.ACTIVE,
+            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS,
+            environment=self._environment(),
+        )
+        _acknowledge(role, function)
+        return lambda_.Alias(scope, "Live", alias_name=ALIAS, version=function.current_version)
+
+    def _environment(self) -> dict[str, str]:
+        hosts = ",".join(self._options.page_hosts)
+        return {
+            "TALLY_COUNTS_TABLE": self._tables.counts.table_name,
+            "TALLY_RECEIPTS_TABLE": self._tables.receipts.table_name,
+            "TALLY_LEDGER_TABLE": self._tables.ledger.table_name,
+            "TALLY_VERSION": self._version,
+            "POWERTOOLS_SERVICE_NAME": "tally",
+            "POWERTOOLS_METRICS_NAMESPACE": "Tally",
+            "POWERTOOLS_LOG_LEVEL": "INFO",
+            **({"TALLY_PAGE_HOSTS": hosts} if hosts else {}),
+        }
+
+    def _statements(self, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
+        """The fewest statements that allow `needs`: the actions that share a table and key prefixes go together."""
+        arns: dict[Table, dynamodb.Table] = {
+            Table.COUNTS: self._tables.counts,
+            Table.RECEIPTS: self._tables.receipts,
+            Table.LEDGER: self._tables.ledger,
+        }
+        prefixes: dict[tuple[Table, str], set[str]] = {}
+        for need in needs:
+            prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
+        actions: dict[tuple[Table, tuple[str, ...]], list[str]] = {}
+        for (table, action), found in sorted(prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])):
+            actions.setdefault((table, tuple(sorted(found))), []).append(f"dynamodb:{action}")
+        return [
+            iam.PolicyStatement(
+                actions=named,
+                resources=[arns[table].table_arn],
+                conditions={
+                    "ForAllValues:StringLike": {
+                        "dynamodb:LeadingKeys": [_pattern(prefix) for prefix in found_prefixes]
+                    },
+                    # ForAllValues is also true of a request that names no key at all.
+                    "Null": {"dynamodb:LeadingKeys": "false"},
+                },
+            )
+            for (table, found_prefixes), named in actions.items()
+        ]
+
+
+def _pattern(prefix: str) -> str:
+    """`VID#` takes in every id behind it; a prefix that does not end in the separator is a whole key."""
+    return f"{prefix}*" if prefix.endswith("#") else prefix
+
+
+def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:
+    """What cdk-nag and CDK object to, and why it stands."""
+    Validations.of(role).acknowledge(
+        Acknowledgment(
+            id="AwsSolutions-IAM5[Resource::*]",
+            reason="xray:PutTraceSegments and PutTelemetryRecords know no resources; nothing else is on *",
+        )
+    )
+    Validations.of(function).acknowledge(
+        Acknowledgment(
+            id="@aws-cdk/aws-lambda:snapStartRequirePublish",
+            reason="The version is published below, and nothing but its alias is ever invoked",
+        )
+    )

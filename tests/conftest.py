@@ -1,0 +1,76 @@
+"""Every test runs on the embedded engine: a fresh process for each module, fresh tables for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+os.environ.setdefault("AWS_ACCESS_KEY_ID", "local")
+os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "local")
+os.environ.setdefault("AWS_DEFAULT_REGION", "eu-west-1")
+os.environ["TALLY_COUNTS_TABLE"] = "tally-test-counts"
+os.environ["TALLY_RECEIPTS_TABLE"] = "tally-test-receipts"
+os.environ["TALLY_LEDGER_TABLE"] = "tally-test-ledger"
+os.environ["TALLY_PAGE_HOSTS"] = "*"
+
+import pytest
+
+from local.engine import Engine
+from tally.settings import Settings
+from tally.store import Call, Store, dynamodb_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine() as running:
+        yield running
+
+
+def create_tables(client: DynamoDBClient, settings: Settings) -> None:
+    """The tables that functions write to, with their keys."""
+    for table in (settings.counts_table, settings.ledger_table):
+        client.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],
+            BillingMode="PAY_PER_REQUEST",
+        )
+    client.create_table(
+        TableName=settings.receipts_table,
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
+@pytest.fixture
+def settings(engine: Engine) -> Settings:
+    """The settings of a test, with tables of its own that are there and empty."""
+    number = next(_numbers)
+    made = Settings.from_environment(
+        {
+            "TALLY_COUNTS_TABLE": f"tally-test-counts-{number}",
+            "TALLY_RECEIPTS_TABLE": f"tally-test-receipts-{number}",
+            "TALLY_LEDGER_TABLE": f"tally-test-ledger-{number}",
+            "TALLY_PAGE_HOSTS": "*",
+        }
+    )
+    create_tables(dynamodb_client(endpoint_url=engine.endpoint), made)
+    return made
+
+
+@pytest.fixture
+def store(engine: Engine, settings: Settings) -> Store:
+    return Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
+
+
+@pytest.fixture
+def call(store: Store) -> Call:
+    return Call(store)

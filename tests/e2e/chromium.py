@@ -1,0 +1,89 @@
+"""The Chromium that browser tests run in: the one that npm installed, or one of this machine's.
+
+npm's `@sparticuz/chromium` holds a headless Chromium for Linux on x86-64, compressed, with the libraries that a bare
+system lacks. It is unpacked once.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "node_modules/@sparticuz/chromium"
+UNPACKED = ROOT / ".build"
+COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
+UNPACK_S_MAX = 60  # it takes three
+_INFLATE = """
+const [,, ...pairs] = process.argv, fs = require("fs"), zlib = require("zlib");
+for (let at = 0; at < pairs.length; at += 2)
+  fs.createReadStream(pairs[at]).pipe(zlib.createBrotliDecompress()).pipe(fs.createWriteStream(pairs[at + 1]));
+"""
+
+
+class NoChromiumError(Exception):
+    """There is none. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Chromium:
+    """An executable, and what its environment needs beside the usual."""
+
+    executable: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def find() -> Chromium:
+    """TALLY_CHROMIUM, npm's, or one on the PATH. Raises NoChromiumError."""
+    if os.environ.get("TALLY_CHROMIUM"):
+        return Chromium(Path(os.environ["TALLY_CHROMIUM"]))
+    if (platform.system(), platform.machine()) == ("Linux", "x86_64") and PACKAGE.exists():
+        return _of_npm()
+    for command in (*COMMANDS, str(MAC)):
+        found = shutil.which(command)
+        if found:
+            return Chromium(Path(found))
+    raise NoChromiumError(
+        "no Chromium for the browser tests: run `npm ci` (Linux on x86-64), put `chromium` or `google-chrome` on the"
+        " PATH, or set TALLY_CHROMIUM to one"
+    )
+
+
+def _of_npm() -> Chromium:
+    packed = PACKAGE / "bin/chromium.br"
+    target = UNPACKED / f"chromium-{packed.stat().st_size}"  # another version has another size
+    if not target.exists():
+        _unpack(target)
+    executable, environment = target / "chromium", {}
+    libraries = subprocess.run(["ldd", executable], capture_output=True, text=True, check=True).stdout
+    if "not found" in libraries:
+        environment["LD_LIBRARY_PATH"] = str(target / "al2023/lib")
+    if not Path("/etc/fonts/fonts.conf").exists():
+        environment["FONTCONFIG_PATH"] = str(target / "fonts")
+    return Chromium(executable, environment)
+
+
+def _unpack(target: Path) -> None:
+    """Unpack npm's package to `target`, whole or not at all. Node knows Brotli, Python does not."""
+    UNPACKED.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=UNPACKED) as name:
+        folder = Path(name) / "chromium"
+        folder.mkdir()
+        files = {"chromium.br": "chromium", "al2023.tar.br": "al2023.tar", "fonts.tar.br": "fonts.tar"}
+        pairs = [str(path) for packed, raw in files.items() for path in (PACKAGE / "bin" / packed, folder / raw)]
+        subprocess.run(["node", "-e", _INFLATE, "-", *pairs], check=True, timeout=UNPACK_S_MAX)
+        for archive in ("al2023", "fonts"):
+            shutil.unpack_archive(folder / f"{archive}.tar", folder / archive, filter="data")
+            (folder / f"{archive}.tar").unlink()
+        (folder / "chromium").chmod(0o755)
+        try:
+            folder.rename(target)
+        except OSError:
+            if not target.exists():  # else another run has just made the same
+                raise

@@ -1,0 +1,148 @@
+"""Starts `make dev` as a process of its own and talks to it over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+READY_S_MAX = 60.0  # 3 s, and the synthesis where it is needed, on a machine that does other things too
+END_S_MAX = 15.0
+KEY = "e2e-0123456789-0123456789"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.raw)
+
+
+class Dev:
+    """One `make dev`, on a port of its own choice and the data folder `data`."""
+
+    def __init__(self, data: Path, *arguments: str, **environment: str) -> None:
+        self.data = data
+        self.output = data.parent / f"{data.name}-{time.monotonic_ns()}.out"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "local", "--data", str(data), *(arguments or ("--port", "0"))],
+                cwd=ROOT,
+                env=kept | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def wait_until_ready(self) -> Dev:
+        wait_for(lambda: "tally: ready" in self.text or self.process.poll() is not None, READY_S_MAX)
+        assert self.process.poll() is None, self.text
+        found = re.search(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (http://\S+),", self.text, re.M)
+        assert found, self.text
+        self.port, self.endpoint = int(found[1]), found[2]
+        self.url = f"http://localhost:{self.port}"
+        return self
+
+    def end(self) -> int:
+        """The exit status, once it has ended by itself."""
+        return self.process.wait(END_S_MAX)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.end()
+
+    def descendants(self) -> list[int]:
+        """The processes that it started, and theirs."""
+        return descendants(self.process.pid)
+
+    def workers(self, function: str) -> list[int]:
+        return [pid for pid in self.descendants() if f"{function}.handler" in command(pid)]
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        raw: bytes | None = None,
+        token: str | None = None,
+        **headers: str,
+    ) -> Answer:
+        """One request. Keywords are headers, `_` for `-`. `body` goes as JSON, `raw` as it is."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None:
+            raw = json.dumps(body).encode()
+            sent.setdefault("content-type", "application/json")
+        if token is not None:
+            sent["authorization"] = f"Bearer {token}"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, raw, sent)
+            response = connection.getresponse()
+            return Answer(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
+        finally:
+            connection.close()
+
+    def token(self, sub: str = "alice", **more: Any) -> str:
+        answer = self.call("POST", "/dev/token", {"sub": sub, **more})
+        assert answer.status == 200, answer
+        return str(answer.body["access_token"])
+
+
+def wait_for(condition: Any, seconds_max: float) -> None:
+    deadline_s = time.monotonic() + seconds_max
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {seconds_max} s"
+        time.sleep(0.02)
+
+
+def descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for child in _children().get(pid, []):
+        found += [child, *descendants(child)]
+    return found
+
+
+def _children() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended in between
+            continue
+        found.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    return found
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def running(pids: list[int]) -> list[int]:
+    """Those that still run; a zombie does not."""
+    return [pid for pid in pids if command(pid)]

@@ -1,0 +1,118 @@
+"""Runs schemathesis over the whole OpenAPI document of a running Tally, and says what it found.
+
+`python -m tests.e2e.schemathesis_run --url http://localhost:8080` runs it against a running `make dev`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONFIGURATION = ROOT / "tests/e2e/schemathesis.toml"
+EXAMPLES_DEFAULT = 200  # of each operation: about 5,000 requests
+RUN_S_MAX = 1800
+SCOPES = "tally/read tally/write"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found. `accepted`: for each operation, how many well-formed requests were answered with success."""
+
+    cases: int
+    failures: int
+    seconds: float
+    seed: int
+    whole: bool
+    """Whether every operation was tested in every phase."""
+    accepted: dict[str, int]
+    output: str
+
+    @property
+    def line(self) -> str:
+        """All of it in a line."""
+        asked = f"{self.cases} cases of {len(self.accepted)} operations in {self.seconds:.0f} s"
+        return f"{asked}: {self.failures} failures (seed {self.seed})"
+
+
+def run(url: str, token: str, *, examples: int, seed: int | None = None) -> Found:
+    """Put there what requests refer to, and run every phase with every check."""
+    prepare(url, token)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIGURATION), "run"]
+        command += [f"{url}/openapi.json", "--url", url, "--max-examples", str(examples), "--no-color"]
+        command += ["--include-path-regex", "^/"]  # the document's own path too, which is left out otherwise
+        command += ["--generation-database", "none", "--report-json-path", str(report), "--report-dir", folder]
+        command += ["--seed", str(seed)] if seed is not None else []
+        paths = os.pathsep.join((str(ROOT), str(ROOT / "lambdas")))
+        ran = subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | {"TALLY_TOKEN": token, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_S_MAX,
+        )
+        if not report.exists():
+            raise RuntimeError(ran.stdout)
+        return found(json.loads(report.read_text()), ran.stdout)
+
+
+def found(report: dict[str, Any], output: str) -> Found:
+    """Read schemathesis' report."""
+    operations, cases = report["operations"], report["test_cases"]
+    accepted = {
+        operation: sum(phase["accepted"] for phase in phases.values())
+        for operation, phases in report["valid_rates"].items()
+    }
+    return Found(
+        cases=cases["generated"],
+        failures=cases["unique_failures"] + cases["errored"] + len(report["errors"]),
+        seconds=report["running_time"],
+        seed=report["seed"],
+        whole=report["complete"] and operations["tested"] == operations["total"],
+        accepted=accepted,
+        output=output,
+    )
+
+
+def prepare(url: str, token: str) -> None:
+    """The post and the stock that the examples of the document name."""
+    _send(url, "PUT", "/posts/a91f", {"body": "Hello"}, token)
+    _send(url, "POST", "/counters/stock/7c20/increments", {"amount": 10**9}, token, key=os.urandom(16).hex())
+
+
+def _send(url: str, method: str, path: str, body: object, token: str | None = None, key: str | None = None) -> Any:
+    headers = {"content-type": "application/json"}
+    headers |= {"authorization": f"Bearer {token}"} if token else {}
+    headers |= {"idempotency-key": key} if key else {}
+    request = urllib.request.Request(url + path, json.dumps(body).encode(), headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def main() -> int:
+    """Run it; 1 if anything disagrees."""
+    parser = argparse.ArgumentParser(description="Run schemathesis against a running `make dev`.")
+    parser.add_argument("--url", default="http://localhost:8080")
+    parser.add_argument("--examples", type=int, default=EXAMPLES_DEFAULT, help="requests made up for each operation")
+    parser.add_argument("--seed", type=int)
+    given = parser.parse_args()
+    token = _send(given.url, "POST", "/dev/token", {"sub": "schemathesis", "scope": SCOPES})["access_token"]
+    result = run(given.url, token, examples=given.examples, seed=given.seed)
+    print(result.output if result.failures else "", f"tally: {result.line}", sep="")
+    return 1 if result.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

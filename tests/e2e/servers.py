@@ -1,0 +1,121 @@
+"""A site, and Tally's API on another origin: the handlers behind as much of a gateway as pages see of one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import operations
+from tests import events
+
+Event = dict[str, Any]
+LOST = -1
+"""Instead of a status: the request is answered by nobody, after it was counted."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server answers. `status` LOST hangs up instead."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Server:
+    """An HTTP server on the loopback interface. `answer` takes method, target, headers (lower case) and body."""
+
+    def __init__(self, answer: Callable[[str, str, dict[str, str], bytes], Reply]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                body = self.rfile.read(int(headers.get("content-length", 0)))
+                reply = answer(self.command, self.path, headers, body)
+                if reply.status == LOST:
+                    self.close_connection = True
+                    return
+                self.send_response(reply.status)
+                for name, value in {**reply.headers, "content-length": str(len(reply.body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(reply.body)
+
+            do_POST = do_GET
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.origin = f"http://127.0.0.1:{self._server.server_port}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Serve in the background."""
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield
+        finally:
+            self._server.shutdown()
+            thread.join()
+            self._server.server_close()
+
+
+class Api:
+    """Tally's API. `plan` holds what becomes of the next visits that come in: a status, LOST, or 0 for nothing."""
+
+    def __init__(self, invoke: Callable[[str, Event], Event]) -> None:
+        self._invoke, self._turn = invoke, threading.Lock()  # a function has one invocation at a time
+        self.plan: list[int] = []
+        self.visits: list[dict[str, str]] = []
+        """The bodies of the visits that came in, in order."""
+        self.types: set[str] = set()
+        self.server = Server(self._answer)
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        path, _, query = target.partition("?")
+        operation = next(o for o in operations.OPERATIONS if (o.method, o.path) == (method, path))
+        with self._turn:
+            status = 0
+            if operation is operations.VISIT:
+                self.visits.append(json.loads(body))
+                self.types.add(headers["content-type"])
+                status = self.plan.pop(0) if self.plan else 0
+            if status > 0:
+                return Reply(status, b"{}", {"access-control-allow-origin": "*"})
+            event = {**events.sample("health/http-health"), "routeKey": operation.route, "rawPath": path}
+            event |= {"rawQueryString": query, "headers": headers, "body": base64.b64encode(body).decode()}
+            answer = self._invoke(operation.function, event | {"isBase64Encoded": True})
+        text = answer["body"]
+        raw = base64.b64decode(text) if answer["isBase64Encoded"] else text.encode()
+        return Reply(status or answer["statusCode"], raw, {**answer["headers"], "access-control-allow-origin": "*"})
+
+    def counted(self, url: str) -> tuple[int, int]:
+        """The visits of a page by people and by crawlers, as Tally answers them."""
+        with self._turn:
+            body = self._invoke("visits", {"operation": "get_visits", "url": url})["body"]
+        return body["visits"], body["bot_visits"]
+
+
+class Site:
+    """Somebody's web site. Every path is a page that embeds the script; `head` is what else pages have, by path."""
+
+    def __init__(self, api_origin: str) -> None:
+        self.tag = f'<script src="{api_origin}/beacon.js" async></script>'
+        self.head: dict[str, str] = {}
+        self.server = Server(self._answer)
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        path = target.partition("?")[0]
+        head = self.head.get(path, self.tag)
+        page = f"<!doctype html><html lang=en><title>{path}</title>{head}<link rel=icon href=data:,><p>{path}"
+        return Reply(200, page.encode(), {"content-type": "text/html", "cache-control": "no-cache"})

@@ -1,0 +1,382 @@
+"""The script in real Chromium, embedded by a site of another origin: the count is what a person would say."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
+
+from tally.entry import Entry
+from tally.store import Store
+from tests.e2e import chromium
+from tests.e2e.servers import LOST, Api, Site
+from tests.integration.conftest import Context
+
+COUNT_S_MAX = 10.0  # a beacon comes within milliseconds; the rest is for a loaded machine
+QUIET_MS = 250  # what has not come by then is not expected to come
+PERSON = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36"
+CRAWLER = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+KEEPS_NO_PAGES = "--disable-back-forward-cache"  # Playwright's default, without which it does not know its way back
+# The script waits for seconds before it tries again: a hundredth of that.
+HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 100, ...more);"
+NO_NAVIGATION_API = "delete window.navigation;"
+NO_BEACON = "delete Navigator.prototype.sendBeacon;"
+FULL_BEACON = "Navigator.prototype.sendBeacon = () => false;"
+
+
+def getter(of: str, name: str, value: str) -> str:
+    """JavaScript that makes a property of the browser say something else."""
+    return f"Object.defineProperty({of}.prototype, '{name}', {{ get: () => {value} }});"
+
+
+@dataclass
+class Visitor:
+    """Somebody with a browser, what their pages threw, and the site and API that they meet."""
+
+    context: BrowserContext
+    api: Api
+    site: Site
+    page: Page
+    errors: list[str] = field(default_factory=list)
+
+    def go(self, path: str) -> None:
+        """Follow a link, or type an address."""
+        self.page.goto(self.site.server.origin + path)
+
+    def run(self, script: str) -> object:
+        """Do something in the page, after the script has run."""
+        self.page.wait_for_function(f"self['{self.api.server.origin}/visits']")
+        return self.page.evaluate(script)
+
+    def counts(self, *paths: str) -> list[int]:
+        """What Tally says of the paths."""
+        return [self.api.counted(self.site.server.origin + path)[0] for path in paths]
+
+    def settled(self, *paths: str, expected: list[int]) -> list[int]:
+        """What Tally says when it says what is expected, or after a while anyway; and a moment later."""
+        self.until(lambda: self.counts(*paths) == expected)
+        self.page.wait_for_timeout(QUIET_MS)
+        return self.counts(*paths)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for it, but not for ever: what is asserted afterwards tells."""
+        deadline_s = time.monotonic() + COUNT_S_MAX
+        while not condition() and time.monotonic() < deadline_s:
+            self.page.wait_for_timeout(10)
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    # For this module only: as long as it runs, nothing else in this thread can run an event loop.
+    with sync_playwright() as running:
+        yield running
+
+
+def launch(playwright: Playwright, *, keeps_pages: bool = False) -> Browser:
+    found = chromium.find()
+    return playwright.chromium.launch(
+        executable_path=found.executable,
+        env={**os.environ, **found.environment},
+        ignore_default_args=[KEEPS_NO_PAGES] if keeps_pages else None,
+    )
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    with launch(playwright) as running:
+        yield running
+
+
+@pytest.fixture
+def api(store: Store) -> Iterator[Api]:
+    entries = {name: Entry(importlib.import_module(name).handler.functions, store) for name in ("visits", "beacon")}
+    made = Api(lambda function, event: entries[function](event, Context()))
+    with made.server.running():
+        yield made
+
+
+@pytest.fixture
+def site(api: Api) -> Iterator[Site]:
+    made = Site(api.server.origin)
+    with made.server.running():
+        yield made
+
+
+Visits = Callable[..., Visitor]
+
+
+@pytest.fixture
+def visits(browser: Browser, api: Api, site: Site) -> Iterator[Visits]:
+    """Make a visitor: `before` is JavaScript that runs before any page's. Nothing may be thrown into their pages."""
+    visitors: list[Visitor] = []
+
+    def make(*before: str, agent: str = PERSON, browser: Browser = browser) -> Visitor:
+        context = browser.new_context(user_agent=agent)
+        for script in before:
+            context.add_init_script(script)
+        visitor = Visitor(context, api, site, context.new_page())
+        visitor.page.on("pageerror", lambda error: visitor.errors.append(str(error)))
+        visitors.append(visitor)
+        return visitor
+
+    yield make
+    for visitor in visitors:
+        visitor.context.close()
+        assert visitor.errors == []
+
+
+def test_visits_from_another_origin_are_counted_page_by_page(visits: Visits, api: Api) -> None:
+    visitor = visits()
+    visitor.go("/a")
+    visitor.page.reload()
+    visitor.go("/b?id=1")
+    visitor.go("/b?id=2")
+    visitor.go("/a#part")
+    assert visitor.settled("/a", "/b?id=1", "/b?id=2", "/b", expected=[3, 1, 1, 0]) == [3, 1, 1, 0]
+    assert api.types == {"text/plain;charset=UTF-8"}  # else a preflight would come before each
+    assert len({visit["key"] for visit in api.visits}) == 5
+    assert not any("#" in visit["url"] for visit in api.visits)
+    assert {tuple(visit) for visit in api.visits} == {("url", "key")}  # and nothing of the visitor
+
+
+def test_nothing_is_stored_on_the_visitors_machine(visits: Visits) -> None:
+    visitor = visits()
+    visitor.go("/a")
+    visitor.settled("/a", expected=[1])
+    assert visitor.context.cookies() == []
+    assert visitor.context.storage_state(indexed_db=True) == {"cookies": [], "origins": []}
+    assert visitor.run("sessionStorage.length + (window.name ? 1 : 0)") == 0
+
+
+def test_a_page_that_is_left_at_once_is_counted(visits: Visits, site: Site) -> None:
+    site.head["/gone"] = site.tag.replace(" async", "") + "<script>location = '/there'</script>"
+    visitor = visits()
+    visitor.go("/gone")
+    assert visitor.settled("/gone", "/there", expected=[1, 1]) == [1, 1]
+
+
+def test_crawlers_are_counted_apart(visits: Visits, api: Api, site: Site) -> None:
+    crawler, person = visits(agent=CRAWLER), visits()
+    crawler.go("/a")
+    crawler.go("/a")
+    person.go("/a")
+    person.until(lambda: len(api.visits) == 3)
+    person.settled("/a", expected=[1])
+    assert api.counted(f"{site.server.origin}/a") == (1, 2)
+
+
+HISTORIES = {"Navigation API": "", "patched history": NO_NAVIGATION_API}
+over_each_history = pytest.mark.parametrize("before", HISTORIES.values(), ids=HISTORIES.keys())
+
+
+@over_each_history
+def test_a_single_page_application_is_counted_by_its_addresses(before: str, visits: Visits, site: Site) -> None:
+    site.head["/app"] = site.tag + "<nav id=navigation></nav>"  # where there is no Navigation API, this has its name
+    visitor = visits(before)
+    visitor.go("/app")
+    for step, there in (
+        ("history.pushState(null, '', '/app/one')", "/app/one"),
+        ("history.pushState(null, '', '/app/two?page=1')", "/app/two?page=1"),
+        ("history.back()", "/app/one"),
+        ("history.forward()", "/app/two?page=1"),
+        ("history.pushState({ open: true }, '', location.href)", "/app/two?page=1"),  # a state, no page
+        ("history.pushState(null, '', '/app/two?page=2')", "/app/two?page=2"),
+    ):
+        visitor.run(step)
+        visitor.page.wait_for_function("there => location.pathname + location.search == there", arg=there)
+    paths = "/app", "/app/one", "/app/two?page=1", "/app/two?page=2"
+    assert visitor.settled(*paths, expected=[1, 2, 2, 1]) == [1, 2, 2, 1]
+
+
+@over_each_history
+def test_a_fragment_is_no_page(before: str, visits: Visits, api: Api) -> None:
+    visitor = visits(before)
+    visitor.go("/a")
+    for step in ("location.hash = 'part'", "history.pushState(null, '', '#other')", "history.go(-2)"):
+        visitor.run(step)
+        visitor.page.wait_for_timeout(50)
+    assert visitor.settled("/a", expected=[1]) == [1]
+    assert len(api.visits) == 1
+
+
+@over_each_history
+def test_replacing_the_address_is_a_visit_only_of_another_path(before: str, visits: Visits, api: Api) -> None:
+    visitor = visits(before)
+    visitor.go("/list?utm_source=mail")
+    visitor.run("history.replaceState(null, '', '/list')")  # the campaign is taken out of the address
+    for letters in ("t", "ta", "tal"):
+        visitor.run(f"history.replaceState(null, '', '/list?q={letters}')")  # a filter while somebody types
+    visitor.run("history.pushState(null, '', '/list?q=tal#top')")  # still there
+    visitor.run("history.replaceState(null, '', '/login')")  # sent elsewhere by the application
+    paths = "/list?utm_source=mail", "/list", "/list?q=tal", "/login"
+    assert visitor.settled(*paths, expected=[1, 0, 0, 1]) == [1, 0, 0, 1]
+    assert len(api.visits) == 2
+
+
+@over_each_history
+def test_an_error_of_the_pages_own_stays_its_own(before: str, visits: Visits, api: Api) -> None:
+    visitor = visits(before)
+    visitor.go("/a")
+    caught = visitor.run(
+        "(() => { try { history.pushState(null, '', 'https://other.example/') } catch (e) { return e.name } })()"
+    )
+    assert caught == "SecurityError"
+    assert visitor.run("history.pushState({ a: 1 }, '', '/b'); history.state.a") == 1
+    assert visitor.settled("/a", "/b", expected=[1, 1]) == [1, 1]
+
+
+OPT_OUTS = {
+    "Do Not Track": getter("Navigator", "doNotTrack", "'1'"),
+    "Global Privacy Control": getter("Navigator", "globalPrivacyControl", "true"),
+    "data-tally=off": "",
+}
+
+
+@pytest.mark.parametrize("before", OPT_OUTS.values(), ids=OPT_OUTS.keys())
+def test_who_does_not_want_to_be_counted_is_not(before: str, visits: Visits, api: Api, site: Site) -> None:
+    if not before:
+        site.tag = site.tag.replace(" async", ' async data-tally="off"')
+    visitor = visits(before)
+    visitor.go("/a")
+    visitor.run("history.pushState(null, '', '/b')")
+    visitor.page.wait_for_timeout(QUIET_MS)
+    assert api.visits == []
+
+
+@pytest.mark.parametrize("said", ["'0'", "'unspecified'", "null"])
+def test_who_does_not_mind_is_counted(said: str, visits: Visits) -> None:
+    visitor = visits(getter("Navigator", "doNotTrack", said), getter("Navigator", "globalPrivacyControl", "false"))
+    visitor.go("/a")
+    assert visitor.settled("/a", expected=[1]) == [1]
+
+
+@pytest.mark.parametrize("before", [NO_BEACON, FULL_BEACON], ids=["no sendBeacon", "sendBeacon is full"])
+def test_without_a_beacon_the_same_visit_is_sent_until_it_is_counted_once(
+    before: str, visits: Visits, api: Api
+) -> None:
+    api.plan = [503, LOST, 429]
+    visitor = visits(before, HASTE)
+    visitor.go("/a")
+    visitor.until(lambda: len(api.visits) >= 4)
+    assert visitor.settled("/a", expected=[1]) == [1]
+    assert len(api.visits) == 4
+    assert len({visit["key"] for visit in api.visits}) == 1
+    assert api.types == {"text/plain;charset=UTF-8"}
+
+
+def test_retries_have_an_end(visits: Visits, api: Api) -> None:
+    api.plan = [503] * 20
+    visitor = visits(NO_BEACON, HASTE)
+    visitor.go("/a")
+    visitor.until(lambda: len(api.visits) >= 4)
+    visitor.page.wait_for_timeout(1000)  # longer than a fifth would wait
+    assert len(api.visits) == 4
+
+
+def test_a_refusal_is_not_sent_again(visits: Visits, api: Api) -> None:
+    api.plan = [403] * 20
+    visitor = visits(NO_BEACON, HASTE)
+    visitor.go("/a")
+    visitor.until(lambda: api.visits != [])
+    visitor.page.wait_for_timeout(QUIET_MS)
+    assert len(api.visits) == 1
+
+
+def test_back_to_a_page_is_a_visit_whether_the_browser_kept_it_or_not(playwright: Playwright, visits: Visits) -> None:
+    with launch(playwright, keeps_pages=True) as browser:
+        visitor = visits(browser=browser)
+        visitor.go("/a")
+        visitor.settled("/a", expected=[1])
+        visitor.go("/b")
+        visitor.run("setTimeout(() => history.back())")
+        assert visitor.settled("/a", "/b", expected=[2, 1]) == [2, 1]
+
+
+def test_a_page_that_was_kept_is_visited_when_it_is_shown_again(visits: Visits) -> None:
+    # As above, in browsers that keep no pages: the headless shell is one.
+    visitor = visits()
+    visitor.go("/a")
+    visitor.run("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+    visitor.run("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: false }))")
+    assert visitor.settled("/a", expected=[2]) == [2]
+
+
+def test_a_prerendered_page_is_visited_when_somebody_goes_there(visits: Visits, site: Site) -> None:
+    # The headless shell prerenders nothing and loads the page when it is asked to: the count is the same.
+    rules = '{ "prerender": [{ "urls": ["/next"], "eagerness": "immediate" }] }'
+    site.head["/first"] = f"{site.tag}<script type=speculationrules>{rules}</script><a href=/next>next</a>"
+    visitor = visits()
+    visitor.go("/first")
+    visitor.settled("/first", expected=[1])
+    assert visitor.counts("/next") == [0]
+    visitor.run("setTimeout(() => document.querySelector('a').click())")
+    assert visitor.settled("/next", expected=[1]) == [1]
+
+
+def test_a_page_is_not_visited_while_it_is_prerendering(visits: Visits, api: Api) -> None:
+    visitor = visits("window.early = true;" + getter("Document", "prerendering", "window.early"))
+    visitor.go("/a")
+    visitor.run("history.replaceState(null, '', '/b')")
+    visitor.page.wait_for_timeout(QUIET_MS)
+    assert api.visits == []
+    visitor.run("window.early = false; document.dispatchEvent(new Event('prerenderingchange'))")
+    assert visitor.settled("/a", "/b", expected=[0, 1]) == [0, 1]
+
+
+def test_a_page_that_embeds_it_twice_is_visited_once(visits: Visits, site: Site) -> None:
+    site.head["/a"] = site.tag * 2 + site.tag.replace(".js", ".js?v=2")
+    visitor = visits()
+    visitor.go("/a")
+    visitor.run("history.pushState(null, '', '/b')")
+    assert visitor.settled("/a", "/b", expected=[1, 1]) == [1, 1]
+
+
+HOSTILE = {
+    "no crypto": "delete window.crypto;",
+    "no sendBeacon, no fetch": NO_BEACON + "delete window.fetch;",
+    "a blocker in sendBeacon": "Navigator.prototype.sendBeacon = () => { throw new Error('blocked') };",
+    "a frozen history": NO_NAVIGATION_API + "Object.freeze(History.prototype); Object.freeze(history);",
+}
+
+
+@pytest.mark.parametrize("before", HOSTILE.values(), ids=HOSTILE.keys())
+def test_whatever_is_missing_nothing_is_thrown_into_the_page(before: str, visits: Visits) -> None:
+    visitor = visits(before)  # whose end looks at what was thrown
+    visitor.go("/a")
+    assert visitor.run("history.pushState({ a: 1 }, '', '/b'); history.state.a") == 1
+
+
+def test_where_it_does_not_know_whose_script_it_is_it_does_nothing(visits: Visits, api: Api, site: Site) -> None:
+    site.head["/module"] = site.tag.replace("async", "type=module crossorigin")
+    visitor = visits()
+    visitor.go("/module")
+    visitor.page.wait_for_load_state("networkidle")
+    assert api.visits == []
+
+
+def test_a_server_that_is_away_is_not_noticed_by_the_page(visits: Visits, api: Api, site: Site) -> None:
+    api.plan = [LOST] * 20
+    visitor = visits(NO_BEACON, HASTE, "addEventListener('unhandledrejection', () => { window.unhandled = true })")
+    visitor.go("/a")
+    visitor.until(lambda: len(api.visits) >= 4)
+    visitor.page.wait_for_timeout(QUIET_MS)
+    assert visitor.run("window.unhandled") is None
+
+
+def test_the_badge_is_a_picture_that_any_page_can_show(visits: Visits, api: Api, site: Site) -> None:
+    visitor = visits()
+    visitor.go("/a")
+    visitor.settled("/a", expected=[1])
+    picture = f"{api.server.origin}/visits/badge.svg?url={site.server.origin}/a"
+    site.head["/readme"] = f'<meta http-equiv=content-security-policy content="img-src *"><img src="{picture}">'
+    visitor.go("/readme")
+    size = visitor.page.evaluate("[document.images[0].naturalWidth, document.images[0].naturalHeight]")
+    assert size == [60, 20]
+    visitor.page.goto(picture)
+    assert visitor.page.get_by_role("img", name="visits: 1", exact=True).count() == 1
+    assert visitor.page.title() == "visits: 1"

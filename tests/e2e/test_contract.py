@@ -1,0 +1,163 @@
+"""The HTTP contract and the Invoke API, through the whole local stack."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.e2e.dev import KEY, Dev, wait_for
+
+if TYPE_CHECKING:
+    from mypy_boto3_lambda import LambdaClient
+
+
+def test_the_commands_that_it_prints_work(dev: Dev) -> None:
+    commands = dev.text.partition("Ctrl-C stops)")[2].partition("# as another Lambda")[0]
+    assert commands.count("curl") == 8
+    run = subprocess.run(["bash", "-e", "-c", commands], capture_output=True, text=True, timeout=30, check=True)
+    for expected in (
+        '"counted":true', '"play_count": 1', '"revision": 0', '"liked": true', '"likeTally": 1', '"visits": 1'
+    ):  # fmt: skip
+        assert expected.replace(" ", "") in run.stdout.replace(" ", ""), (expected, run.stdout)
+
+
+def test_a_play_is_counted_once_for_its_key(dev: Dev) -> None:
+    first = dev.call("POST", "/videos/once/plays", idempotency_key=KEY)
+    again = dev.call("POST", "/videos/once/plays", idempotency_key=KEY)
+    assert (first.status, first.body) == (200, {"video_id": "once", "counted": True})
+    assert "idempotency-replayed" not in first.headers
+    assert (again.status, again.raw) == (200, first.raw)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert dev.call("GET", "/videos/once/plays").body == {"video_id": "once", "play_count": 1}
+
+
+def test_plays_of_many_callers_at_once_are_all_counted(dev: Dev) -> None:
+    with ThreadPoolExecutor(16) as callers:
+        played = callers.map(
+            lambda n: dev.call("POST", "/videos/many/plays", idempotency_key=f"{KEY}-{n // 2}"), range(64)
+        )
+        assert {answer.status for answer in played} == {200}
+    assert dev.call("GET", "/videos/many/plays").body["play_count"] == 32
+    assert len(dev.workers("plays")) > 1  # it grew
+
+
+def test_posts_and_likes(dev: Dev) -> None:
+    alice, bob = dev.token("alice"), dev.token("auth0|bob")
+    assert dev.call("PUT", "/posts/p1", {"body": "hello"}, token=alice).status == 201
+    assert dev.call("PUT", "/posts/p1", {"body": "hello again"}, token=alice).status == 200
+    assert dev.call("PUT", "/posts/p1", {"body": "mine now"}, token=bob).status == 403
+    for token in (alice, bob, bob):
+        assert dev.call("PUT", "/posts/p1/like", token=token).status == 200
+    post = dev.call("GET", "/posts/p1").body
+    assert (post["likeTally"], post["body"]) == (2, "hello again")
+    assert "auth0|bob" in json.dumps(dev.call("GET", "/posts/p1/likes").body)
+    assert dev.call("DELETE", "/posts/p1/like", token=bob).body == {"post_id": "p1", "liked": False, "changed": True}
+    assert dev.call("GET", "/posts/p1/like", token=bob).body["liked"] is False
+    assert dev.call("GET", "/posts/p1").body["likeTally"] == 1
+    assert dev.call("PUT", "/posts/none/like", token=bob).status == 404
+
+
+def test_visits_also_as_a_beacon_sends_them(dev: Dev) -> None:
+    url = "https://example.com/page?a=1"
+    assert dev.call("POST", "/visits", {"url": url, "key": KEY}).status == 202
+    beacon = json.dumps({"url": url, "key": f"{KEY}-b"}).encode()
+    assert dev.call("POST", "/visits", raw=beacon, content_type="text/plain;charset=UTF-8").status == 202
+    answer = dev.call("GET", "/visits?url=https%3A%2F%2Fexample.com%2Fpage%3Fa%3D1")
+    assert answer.body == {"url": url, "visits": 0, "bot_visits": 2}
+
+
+def test_a_body_that_is_no_text_reaches_the_function_in_base64(dev: Dev) -> None:
+    body = json.dumps({"url": "https://example.com/b64", "key": KEY}).encode()
+    sent = dev.call("POST", "/visits", raw=body, content_type="application/json", content_encoding="identity")
+    assert sent.status == 202
+    assert dev.call("GET", "/visits?url=https://example.com/b64").body["bot_visits"] == 1
+    assert dev.call("POST", "/visits", raw=body, content_type="application/octet-stream").status == 415
+
+
+def test_health(dev: Dev) -> None:
+    answer = dev.call("GET", "/health")
+    assert (answer.status, answer.body["status"]) == (200, "ok")
+    assert len(answer.headers["apigw-requestid"]) == 16
+
+
+def test_bodies_over_the_limits_are_413_of_function_and_gateway(dev: Dev) -> None:
+    by_function = dev.call("POST", "/visits", raw=b'"' + b"x" * 17_000 + b'"', content_type="application/json")
+    assert by_function.status == 413
+    assert by_function.headers["content-type"] == "application/problem+json"
+    by_gateway = dev.call("POST", "/visits", raw=b"x" * (10 * 1024 * 1024 + 1), content_type="text/plain")
+    assert (by_gateway.status, by_gateway.body) == (413, {"message": "Request Entity Too Large"})
+    for_lambda = dev.call("POST", "/visits", raw=b"x" * (6 * 1024 * 1024), content_type="text/plain")
+    assert (for_lambda.status, for_lambda.body) == (413, {"message": "Request Entity Too Large"})
+
+
+@pytest.mark.parametrize("path", ["/videos/%FF/plays", "/videos/a%2Fb/plays", "/videos/%23/plays", "/visits?url=%FF"])
+def test_paths_that_decode_to_nonsense_are_400(dev: Dev, path: str) -> None:
+    assert dev.call("GET", path).status == 400
+
+
+@pytest.fixture(scope="module")
+def lambda_client(dev: Dev) -> Iterator[LambdaClient]:
+    client = boto3.client("lambda", endpoint_url=dev.url, config=Config(retries={"total_max_attempts": 1}, proxies={}))
+    yield client
+    client.close()
+
+
+def invoke(client: LambdaClient, function: str, event: object, **more: Any) -> dict[str, Any]:
+    answer: Any = client.invoke(FunctionName=function, Payload=json.dumps(event).encode(), **more)
+    with answer["Payload"] as payload:
+        text = payload.read()
+    return {**answer, "body": json.loads(text) if text else None}
+
+
+def test_another_lambda_plays_and_reads(lambda_client: LambdaClient) -> None:
+    play = {"operation": "play", "video_id": "direct", "idempotency_key": KEY}
+    first, again = invoke(lambda_client, "plays", play), invoke(lambda_client, "plays", play)
+    assert (first["StatusCode"], first["ExecutedVersion"], "FunctionError" in first) == (200, "$LATEST", False)
+    assert (first["body"]["replayed"], again["body"]["replayed"]) == (False, True)
+    read = invoke(lambda_client, "plays", {"operation": "get_plays", "video_id": "direct"})
+    assert read["body"]["body"]["play_count"] == 1
+
+
+def test_a_batch_is_answered_entry_by_entry(lambda_client: LambdaClient) -> None:
+    entries = [{"operation": "play", "video_id": "batch", "idempotency_key": f"{KEY}-{n % 3}"} for n in range(4)]
+    arn = "arn:aws:lambda:eu-west-1:000000000000:function:plays:live"
+    results = invoke(lambda_client, arn, {"batch": [*entries, {"operation": "nonsense"}]})["body"]["results"]
+    assert [result["status"] for result in results] == [200, 200, 200, 200, 400]
+    assert [result["replayed"] for result in results] == [False, False, False, True, False]
+
+
+def test_an_asynchronous_event_is_done_later(dev: Dev, lambda_client: LambdaClient) -> None:
+    play = {"operation": "play", "video_id": "later", "idempotency_key": KEY}
+    assert invoke(lambda_client, "plays", play, InvocationType="Event")["StatusCode"] == 202
+    wait_for(lambda: dev.call("GET", "/videos/later/plays").body["play_count"] == 1, 10)
+
+
+def test_an_unknown_function_is_named(lambda_client: LambdaClient) -> None:
+    with pytest.raises(lambda_client.exceptions.ResourceNotFoundException, match="nobody"):
+        invoke(lambda_client, "nobody", {})
+
+
+def test_what_is_no_json_is_refused(lambda_client: LambdaClient) -> None:
+    with pytest.raises(lambda_client.exceptions.InvalidRequestContentException):
+        lambda_client.invoke(FunctionName="plays", Payload=b"{")
+
+
+def test_a_burst_is_throttled_and_passes_again_later(dev: Dev) -> None:
+    """Last: it uses up what /health may be called. Its throttle is 10 a second, 20 at once."""
+    started_s = time.monotonic()
+    with ThreadPoolExecutor(8) as callers:
+        answers = list(callers.map(lambda _: dev.call("GET", "/health"), range(120)))
+    passed = [answer for answer in answers if answer.status == 200]
+    refused = [answer for answer in answers if answer.status == 429]
+    assert len(passed) + len(refused) == 120
+    assert 10 <= len(passed) <= 20 + 10 * (time.monotonic() - started_s)
+    assert {answer.raw for answer in refused} == {b'{"message":"Too Many Requests"}'}
+    wait_for(lambda: dev.call("GET", "/health").status == 200, 5)

@@ -1,0 +1,204 @@
+"""What API Gateway answers by itself: routes, tokens, CORS, limits."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import time
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.e2e.dev import Dev
+
+ORIGIN = "https://app.example.com"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/nothing"),
+        ("PATCH", "/posts/a"),
+        ("HEAD", "/health"),
+        ("GET", "/health/"),
+        ("GET", "/videos//plays"),
+        ("GET", "/nothing%0Aat%0Dall"),
+    ],
+)
+def test_an_unknown_route_is_404_in_the_gateways_shape(dev: Dev, method: str, path: str) -> None:
+    answer = dev.call(method, path)
+    assert (answer.status, answer.headers["content-type"]) == (404, "application/json")
+    assert answer.raw == (b"" if method == "HEAD" else b'{"message":"Not Found"}')
+
+
+def signed(dev: Dev, *, key: Any = None, headers: dict[str, str] | None = None, **changes: Any) -> str:
+    """A token like the issuer's, but for `changes` (None takes a claim away)."""
+    good = dev.token()
+    claims = jwt.decode(good, options={"verify_signature": False}) | changes
+    claims = {name: value for name, value in claims.items() if value is not None}
+    kid = {"kid": jwt.get_unverified_header(good)["kid"]}
+    return jwt.encode(claims, key or (dev.data / "issuer.pem").read_bytes(), "RS256", headers=kid | (headers or {}))
+
+
+def like(dev: Dev, authorization: str | None) -> Any:
+    return dev.call("PUT", "/posts/p/like", **({} if authorization is None else {"authorization": authorization}))
+
+
+def test_a_token_passes_with_or_without_bearer(dev: Dev) -> None:
+    for token in (dev.token(), signed(dev), signed(dev, aud=None, client_id=audience(dev))):
+        for authorization in (token, f"Bearer {token}", f"bearer {token}"):
+            assert like(dev, authorization).status == 404  # of the function: there is no such post
+
+
+def audience(dev: Dev) -> str:
+    return str(jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0])  # people's, then programs'
+
+
+def test_no_token_is_401(dev: Dev) -> None:
+    answer = like(dev, None)
+    assert (answer.status, answer.raw) == (401, b'{"message":"Unauthorized"}')
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"exp": 1}, "the token has expired"),
+        ({"aud": "another"}, "the token does not have a valid audience"),
+        ({"aud": None}, "the token does not have a valid audience"),
+        ({"aud": [{}, 1]}, "the token does not have a valid audience"),
+        ({"iss": "https://issuer.example.com"}, "Invalid issuer"),
+        ({"iss": None}, 'missing the "iss" claim'),
+        ({"exp": None}, 'missing the "exp" claim'),
+        ({"nbf": int(time.time()) + 3600}, "not yet valid"),
+        ({"iat": int(time.time()) + 3600}, "not yet valid"),
+        ({"headers": {"kid": "another"}}, "kid is unknown"),
+        ({"key": rsa.generate_private_key(65537, 2048)}, "Signature verification failed"),
+    ],
+)
+def test_a_wrong_token_is_401_and_says_why(dev: Dev, changes: dict[str, Any], reason: str) -> None:
+    answer = like(dev, f"Bearer {signed(dev, **changes)}")
+    assert (answer.status, answer.raw) == (401, b'{"message":"Unauthorized"}')
+    challenge = answer.headers["www-authenticate"]
+    assert challenge.startswith('Bearer scope="" error="invalid_token" error_description="')
+    assert reason.replace('"', "'") in challenge
+
+
+def unsigned(dev: Dev, algorithm: str, key: Any) -> str:
+    token = dev.token()
+    claims = jwt.decode(token, options={"verify_signature": False})
+    return jwt.encode(claims, key, algorithm, headers={"kid": jwt.get_unverified_header(token)["kid"]})
+
+
+def test_no_other_algorithm_passes(dev: Dev) -> None:
+    for token in (unsigned(dev, "none", None), unsigned(dev, "HS256", "0" * 64), "x", "a.b.c", "Bearer", "Bearer "):
+        assert like(dev, token).status == 401, token
+
+
+def test_a_changed_claim_breaks_the_signature(dev: Dev) -> None:
+    head, _, signature = dev.token().split(".")
+    claims = jwt.decode(dev.token(), options={"verify_signature": False}) | {"sub": "mallory"}
+    forged = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    assert like(dev, f"Bearer {head}.{forged}.{signature}").status == 401
+
+
+def test_the_issuer_publishes_the_key_that_it_signs_with(dev: Dev) -> None:
+    configuration = dev.call("GET", "/.well-known/openid-configuration").body
+    assert configuration["issuer"] == dev.url
+    [key] = dev.call("GET", configuration["jwks_uri"].removeprefix(dev.url)).body["keys"]
+    claims = jwt.decode(dev.token(scope="a b"), jwt.PyJWK(key), ["RS256"], audience=audience(dev), issuer=dev.url)
+    assert (claims["sub"], claims["scope"], claims["exp"] - claims["iat"]) == ("alice", "a b", 3600)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({}, "sub must be"),
+        ([], "send a JSON object"),
+        ({"sub": 7}, "sub must be"),
+        ({"sub": "a", "scope": ["a"]}, "scope must be"),
+        ({"sub": "a", "expires_in": True}, "expires_in must be"),
+        ({"sub": "a", "expires_in": 0}, "expires_in must be"),
+        ({"sub": "a", "admin": 1}, "no field 'admin'"),
+    ],
+)
+def test_a_wrong_request_for_a_token_is_400_and_says_how(dev: Dev, body: object, says: str) -> None:
+    answer = dev.call("POST", "/dev/token", body)
+    assert answer.status == 400
+    assert says in answer.body["message"]
+
+
+def test_a_preflight_is_answered_by_the_gateway(dev: Dev) -> None:
+    asked = {
+        "origin": ORIGIN,
+        "access_control_request_method": "PUT",
+        "access_control_request_headers": "authorization",
+    }
+    answer = dev.call("OPTIONS", "/posts/a/like", **asked)
+    assert (answer.status, answer.raw) == (204, b"")
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert "PUT" in answer.headers["access-control-allow-methods"].split(",")
+    assert {"authorization", "idempotency-key"} <= set(answer.headers["access-control-allow-headers"].split(","))
+    assert int(answer.headers["access-control-max-age"]) > 0
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_options_without_an_origin_is_204_without_cors(dev: Dev) -> None:
+    answer = dev.call("OPTIONS", "/posts/a/like")
+    assert answer.status == 204
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_answers_to_other_origins_say_what_may_be_read(dev: Dev) -> None:
+    answer = dev.call("GET", "/videos/cors/plays", origin=ORIGIN)
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert "Idempotency-Replayed" in answer.headers["access-control-expose-headers"].split(",")
+    assert "access-control-allow-origin" not in dev.call("GET", "/videos/cors/plays").headers
+
+
+def test_too_many_headers_are_refused(dev: Dev) -> None:
+    assert dev.call("GET", "/videos/a/plays", x_long="x" * 9_000).status == 200
+    answer = dev.call("GET", "/videos/a/plays", x_long="x" * 10_300)
+    assert (answer.status, answer.body) == (431, {"message": "Request Header Fields Too Large"})
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"PUT /posts/a/like HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe.\xff.\xff\r\n\r\n",
+        b"GET /videos/\xff\xfe/plays HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /visits?url=\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /visits HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n\xff\xfe",
+        b"POST /visits HTTP/1.1\r\nHost: x\r\nContent-Length: nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /dev/token HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_text_never_give_a_500(dev: Dev, request_bytes: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", dev.port), timeout=10) as connection:
+        connection.sendall(request_bytes)
+        status_line = connection.recv(65536).split(b"\r\n")[0]
+    assert status_line.split()[1].startswith(b"4"), status_line
+    assert "Traceback" not in dev.text
+
+
+def test_the_page_at_dev_names_every_route(dev: Dev) -> None:
+    page = dev.call("GET", "/dev").raw.decode()
+    assert "POST /videos/{id}/plays" in page
+    assert dev.url in page
+
+
+def test_a_target_may_be_a_whole_url(dev: Dev) -> None:
+    assert dev.call("GET", f"{dev.url}/videos/a/plays?").status == 200
+
+
+def test_requests_are_in_the_access_log(dev: Dev) -> None:
+    request_id = dev.call("GET", "/videos/logged/plays").headers["apigw-requestid"]
+    lines = [json.loads(line) for line in (dev.data / "logs/access.log").read_text().splitlines()]
+    [line] = [line for line in lines if line["requestId"] == request_id]
+    assert (line["route"], line["status"]) == ("GET /videos/{id}/plays", "200")
+    assert request_id in (dev.data / "logs/plays.log").read_text()  # the function logged with it

@@ -1,0 +1,199 @@
+"""How `make dev` starts, fails, is killed, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from local import tables
+from local.engine import Engine
+from local.errors import LocalError
+from local.options import Options
+from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running, wait_for
+
+Start = Callable[..., Dev]
+
+
+def one_line(dev: Dev) -> str:
+    """The only line that it wrote before it ended with status 1."""
+    assert dev.end() == 1
+    [line] = dev.text.splitlines()
+    assert line.startswith("tally: ")
+    return line
+
+
+def test_what_was_acknowledged_survives_kill_9(start: Start) -> None:
+    first = start().wait_until_ready()
+    token = first.token()
+    assert first.call("PUT", "/posts/p", {"body": "hello"}, token=token).status == 201
+    assert first.call("PUT", "/posts/p/like", token=token).status == 200
+    counted = [first.call("POST", "/videos/v/plays", idempotency_key=f"{KEY}-{n}").status for n in range(20)]
+    assert counted == [200] * 20
+    below = first.descendants()
+    assert len(below) >= 6  # the engine and the functions
+    first.process.kill()
+    first.process.wait()
+    wait_for(lambda: not running(below), 5)
+
+    again = start("--port", str(first.port)).wait_until_ready()
+    assert again.call("GET", "/videos/v/plays").body["play_count"] == 20
+    assert again.call("GET", "/posts/p").body["likeTally"] == 1
+    assert again.call("POST", "/videos/v/plays", idempotency_key=f"{KEY}-7").headers["idempotency-replayed"] == "true"
+    assert again.call("GET", "/posts/p/like", token=token).body["liked"] is True  # the key outlived it as well
+
+
+def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
+    dev = start(TALLY_PAGE_HOSTS="example.com").wait_until_ready()
+    assert dev.call("POST", "/visits", {"url": "https://example.com/", "key": KEY}).status == 202
+    assert dev.call("POST", "/visits", {"url": "https://elsewhere.com/", "key": KEY}).status == 403
+    below = dev.descendants()
+    assert below
+    assert dev.stop(signal.SIGINT) == 0
+    assert not running(below)
+    assert dev.text.endswith("tally: stopped\n")
+    assert "Traceback" not in dev.text
+    assert "Warning" not in dev.text
+
+
+@pytest.mark.parametrize("after_s", [1.0, 2.0])
+def test_ctrl_c_stops_it_also_while_it_starts(start: Start, after_s: float) -> None:
+    dev = start()
+    time.sleep(after_s)
+    below = dev.descendants()
+    assert dev.stop(signal.SIGINT) == 0, dev.text
+    assert dev.text.endswith("tally: stopped\n")
+    assert "Traceback" not in dev.text
+    assert not running(below)
+
+
+def test_ctrl_c_in_the_middle_of_an_exec_ends_it_with_status_0(tmp_path: Path) -> None:
+    """Every dataclass is made by an `exec`: after a KeyboardInterrupt there, even caught, CPython ends by SIGINT."""
+    code = """
+import sys
+from local import __main__ as it
+it.run = lambda options: exec("print('in', flush=True); import time; time.sleep(30)")
+sys.argv[1:] = []
+sys.exit(it.main())
+"""
+    (tmp_path / "interrupted.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    command = [sys.executable, "-m", "interrupted"]  # -c would end otherwise
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == b"tally: stopped\n"
+        assert process.wait(10) == 0
+
+
+def test_a_dead_engine_is_said_and_ends_it(start: Start) -> None:
+    dev = start().wait_until_ready()
+    below = dev.descendants()
+    [engine] = [pid for pid in below if "dynoxide" in command(pid)]
+    os.kill(engine, signal.SIGKILL)
+    assert dev.end() == 1
+    assert dev.text.splitlines()[-1].startswith("tally: the DynamoDB engine died")
+    assert "Traceback" not in dev.text
+    assert not running(below)
+
+
+def test_an_engine_of_ones_own_is_used(start: Start, tmp_path: Path) -> None:
+    with Engine() as engine:
+        dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
+        assert dev.call("POST", "/videos/v/plays", idempotency_key=KEY).status == 200
+        assert not [pid for pid in dev.descendants() if "dynoxide" in command(pid)]
+        assert not (dev.data / "engine.db").exists()
+        assert dev.stop() == 0
+        again = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
+        assert again.call("GET", "/videos/v/plays").body["play_count"] == 1
+        engine.kill()
+        assert again.call("GET", "/videos/v/plays").status == 503
+        assert "tally: 503 for GET /videos/{id}/plays: " in again.text
+        assert "log plays.log)" in again.text
+
+
+def test_a_killed_function_is_replaced(dev: Dev) -> None:
+    """Killed while it works: that caller gets the gateway's 500, the next ones are served, and nothing is lost."""
+    answers: list[Answer] = []
+
+    def play() -> None:
+        for n in range(60):
+            answers.append(dev.call("POST", "/videos/killed/plays", idempotency_key=f"{KEY}-{n}"))
+
+    caller = threading.Thread(target=play)
+    caller.start()
+    for answered in range(5, 50, 12):
+        wait_for(lambda enough=answered: len(answers) > enough, 30)
+        for pid in dev.workers("plays"):
+            os.kill(pid, signal.SIGKILL)
+    caller.join()
+    assert {answer.status for answer in answers} <= {200, 500}
+    assert {answer.raw for answer in answers if answer.status == 500} <= {b'{"message":"Internal Server Error"}'}
+    counted = [dev.call("POST", "/videos/killed/plays", idempotency_key=f"{KEY}-{n}").status for n in range(60)]
+    assert counted == [200] * 60
+    assert dev.call("GET", "/videos/killed/plays").body["play_count"] == 60
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port} cannot be used (Address already in use)" in one_line(start("--port", str(port)))
+
+
+def test_a_port_that_is_no_number_is_said_in_one_line(start: Start) -> None:
+    assert "the port is 'eighty'" in one_line(start("--port", "eighty"))
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "8080 ", "٣", "1e3"])
+def test_what_is_no_port_is_refused(port: str) -> None:
+    with pytest.raises(LocalError, match="it must be a number from 0 to 65535"):
+        Options.read([], {"PORT": port})
+
+
+def test_options_come_from_the_command_line_then_the_environment() -> None:
+    environment = {"PORT": "81", "TALLY_DATA": "d", "AWS_ENDPOINT_URL_DYNAMODB": "http://e", "TALLY_PAGE_HOSTS": "h"}
+    assert Options.read([], environment) == Options(81, Path("d"), "http://e", "h")
+    assert Options.read(["--port", "82", "--data", "x", "--verbose"], environment) == Options(
+        82, Path("x"), "http://e", "h", verbose=True
+    )
+    assert Options.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}) == Options(8080, Path(".tally"), None, "*")
+
+
+def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(dev.data)
+    line = one_line(start())
+    assert f"another `make dev` (process {dev.process.pid})" in line
+    assert dev.call("GET", "/videos/a/plays").status == 200
+
+
+def test_a_data_folder_that_is_a_file_is_said_in_one_line(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    assert "cannot be written to" in one_line(start())
+
+
+def test_a_broken_data_file_is_said_in_one_line(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/engine.db").write_text("this is no database" * 100)
+    assert "engine" in one_line(start())
+    assert (tmp_path / "data/engine.db").read_text().startswith("this is no database")
+
+
+def test_an_engine_that_does_not_answer_is_said_in_one_line(start: Start) -> None:
+    line = one_line(start(AWS_ENDPOINT_URL_DYNAMODB="http://127.0.0.1:1"))
+    assert "no DynamoDB engine to work with at http://127.0.0.1:1" in line
+
+
+def test_an_endpoint_that_is_no_url_is_refused() -> None:
+    with pytest.raises(LocalError, match="no DynamoDB engine to work with at nonsense"):
+        tables.create([], "nonsense")

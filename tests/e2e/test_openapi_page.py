@@ -1,0 +1,52 @@
+"""The page at /dev/openapi, in real Chromium: it shows every operation, and its requests are answered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+import operations
+from tests.e2e import chromium
+from tests.e2e.dev import Dev
+
+
+@pytest.fixture
+def page(dev: Dev) -> Iterator[Page]:
+    """The page, opened; nothing may fail in it, and nothing be loaded from elsewhere."""
+    found, errors, asked = chromium.find(), [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found.executable, env={**os.environ, **found.environment})
+        opened = browser.new_page()
+        opened.on("pageerror", lambda error: errors.append(str(error)))
+        opened.on("request", lambda request: asked.append(request.url))
+        opened.goto(f"{dev.url}/dev/openapi")
+        yield opened
+        browser.close()
+    assert errors == []
+    assert [url for url in asked if not url.startswith((dev.url, "data:"))] == []
+
+
+def test_it_shows_every_operation_and_all_that_is_said_of_it(page: Page) -> None:
+    names = [operation.name for operation in operations.OPERATIONS]
+    expect(page.locator("main > details")).to_have_count(len(names))
+    for name in names:
+        page.locator(f"#{name} > summary").click()
+        expect(page.locator(f"#{name} > table tr").first).to_be_visible()
+    expect(page.locator("#increment")).to_contain_text("from 0, starts at 100")
+    assert "undefined" not in page.inner_text("main")
+
+
+def test_it_sends_what_is_filled_in_as_whoever_is_signed_in(page: Page) -> None:
+    page.locator("#increment > summary").click()
+    answer = page.locator("#increment form > pre").last
+    page.locator("#increment").get_by_role("button").click()
+    expect(answer).to_contain_text("401")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#signed")).to_contain_text("signed in as alice")
+    page.locator("#increment").get_by_role("button").click()
+    expect(answer).to_contain_text('"counted": true')
+    page.locator("#increment").get_by_role("button").click()
+    expect(answer).to_contain_text("idempotency-replayed: true")

@@ -1,0 +1,206 @@
+"""The parts of the gateway that need no process: events, responses, routes, throttles, CORS, claims."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from local import cors, event
+from local.event import AnswerError, Request, Response
+from local.routes import Bucket, Routes
+from local.template import Cors, Route, Throttle
+from local.tokens import claim_text, scopes
+from tests.events import sample
+
+
+def request(**changes: Any) -> Request:
+    fields: dict[str, Any] = {
+        "method": "GET",
+        "raw_path": "/videos/a%20b/plays",
+        "query": "",
+        "headers": (("Host", "x.example.com:8080"), ("User-Agent", "curl")),
+        "body": b"",
+        "source_ip": "127.0.0.1",
+        "protocol": "HTTP/1.1",
+        "request_id": "JKJaXmPLvHcESHA=",
+        "port": 8080,
+    }
+    return Request(**fields | changes)
+
+
+ROUTE = Route("GET", "/videos/{id}/plays", "plays")
+
+
+def made(**changes: Any) -> dict[str, Any]:
+    return event.event(request(**changes), ROUTE, {"id": "a b"}, None)
+
+
+def shape(value: Any) -> Any:
+    return {name: shape(entry) for name, entry in value.items()} if isinstance(value, dict) else type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "claims"),
+    [("plays/http-get-plays", None), ("visits/http-get-visits", None), ("likes/http-like", {"sub": "a"})],
+)
+def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str] | None) -> None:
+    wanted = sample(name)
+    query = wanted["rawQueryString"]
+    authorizer = {"claims": claims, "scopes": None} if claims else None
+    path = wanted.get("pathParameters", {})
+    ours = event.event(request(query=query), Route("GET", "/x", "x"), path, authorizer)
+    for document in (wanted, ours):
+        document["headers"] = {}
+        document["requestContext"].get("authorizer", {}).get("jwt", {}).pop("claims", None)
+    assert shape(ours) == shape(wanted)
+
+
+def test_paths_are_decoded_and_where_they_came_from_is_said() -> None:
+    found = made()
+    assert found["rawPath"] == found["requestContext"]["http"]["path"] == "/videos/a b/plays"
+    assert found["routeKey"] == found["requestContext"]["routeKey"] == "GET /videos/{id}/plays"
+    assert (found["version"], found["pathParameters"]) == ("2.0", {"id": "a b"})
+    assert found["requestContext"]["domainName"] == "x.example.com:8080"
+    assert found["headers"]["x-forwarded-for"] == "127.0.0.1"
+    assert "body" not in found
+    assert "queryStringParameters" not in found
+
+
+def test_headers_are_lower_case_joined_and_without_cookies() -> None:
+    headers = (("X-A", "1"), ("x-a", "2"), ("Cookie", "a=1; b=2"), ("Host", "h"))
+    found = made(headers=headers)
+    assert found["headers"]["x-a"] == "1,2"
+    assert found["cookies"] == ["a=1", "b=2"]
+    assert "cookie" not in found["headers"]
+
+
+def test_query_parameters_are_decoded_and_joined() -> None:
+    found = made(query="a=1&a=x%20y&b=")
+    assert found["rawQueryString"] == "a=1&a=x%20y&b="
+    assert found["queryStringParameters"] == {"a": "1,x y", "b": ""}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "encoded"),
+    [
+        ({"content-type": "application/json"}, b'{"a":1}', False),
+        ({"content-type": "text/plain;charset=UTF-8"}, "é".encode(), False),
+        ({"content-type": "text/plain"}, b"\xff", True),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, b"{}", True),
+        ({"content-type": "application/octet-stream"}, b"a", True),
+        ({}, b"a", True),
+    ],
+)
+def test_bodies_that_are_no_text_come_in_base64(headers: dict[str, str], body: bytes, encoded: bool) -> None:
+    found = made(headers=tuple(headers.items()), body=body)
+    assert found["isBase64Encoded"] is encoded
+    assert (base64.b64decode(found["body"]) if encoded else found["body"].encode()) == body
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        ({"a": 1}, Response(200, b'{"a": 1}', (("content-type", "application/json"),))),
+        ("text", Response(200, b"text", (("content-type", "application/json"),))),
+        ({"statusCode": 204}, Response(204, b"", (("content-type", "text/plain;charset=utf-8"),))),
+        (
+            {"statusCode": "201", "headers": {"X-N": 7, "Content-Type": "a/b"}, "cookies": ["c=1"], "body": "b"},
+            Response(201, b"b", (("x-n", "7"), ("content-type", "a/b"), ("set-cookie", "c=1"))),
+        ),
+        (
+            {"statusCode": 200, "headers": {"content-type": "a/b"}, "body": "/w==", "isBase64Encoded": True},
+            Response(200, b"\xff", (("content-type", "a/b"),)),
+        ),
+    ],
+)
+def test_answers_become_responses(answer: object, wanted: Response) -> None:
+    assert event.response(json.dumps(answer).encode()) == wanted
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"statusCode": "x"},
+        {"statusCode": 99},
+        {"statusCode": None},
+        {"statusCode": 200, "headers": ["a"]},
+        {"statusCode": 200, "body": "?", "isBase64Encoded": True},
+    ],
+)
+def test_malformed_answers_are_errors(answer: object) -> None:
+    with pytest.raises(AnswerError):
+        event.response(json.dumps(answer).encode())
+
+
+ROUTES = Routes(
+    [
+        Route("ANY", "$default", "default"),
+        Route("ANY", "/pets/{rest+}", "greedy"),
+        Route("GET", "/pets/{id}", "parameter"),
+        Route("ANY", "/pets/dog", "any"),
+        Route("GET", "/pets/dog", "full"),
+        Route("GET", "/pets/{id}/toys", "toys"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "function", "parameters"),
+    [
+        ("GET", "/pets/dog", "full", {}),
+        ("POST", "/pets/dog", "any", {}),
+        ("GET", "/pets/cat%2F1", "parameter", {"id": "cat/1"}),
+        ("GET", "/pets/dog/toys", "toys", {"id": "dog"}),
+        ("GET", "/pets/dog/1/2", "greedy", {"rest": "dog/1/2"}),
+        ("POST", "/pets/cat", "greedy", {"rest": "cat"}),
+        ("GET", "/other", "default", {}),
+        ("GET", "/pets/", "default", {}),
+    ],
+)
+def test_the_most_specific_route_wins(method: str, path: str, function: str, parameters: dict[str, str]) -> None:
+    match = ROUTES.match(method, path)
+    assert match
+    assert (match.route.function, match.parameters) == (function, parameters)
+
+
+def test_without_a_default_there_is_no_match() -> None:
+    assert Routes([ROUTE]).match("GET", "/videos/a/plays/") is None
+    assert Routes([ROUTE]).match("POST", "/videos/a/plays") is None
+
+
+def test_a_bucket_lets_the_burst_through_and_refills(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("local.routes.time.monotonic", lambda: now_s[0])
+    bucket = Bucket(Throttle(2, 3))
+    assert [bucket.take() for _ in range(5)] == [True, True, True, False, False]
+    now_s[0] = 0.5
+    assert [bucket.take() for _ in range(2)] == [True, False]
+    now_s[0] = 1000
+    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
+
+
+def test_cors_names_only_origins_that_are_listed() -> None:
+    listed = Cors(("https://a.example.com", "http://*"), ("GET",), ("etag",), ("ETag",), 60, credentials=True)
+    asked = {"origin": "https://a.example.com", "access-control-request-method": "GET"}
+    assert cors.preflight(listed, asked) == {
+        "access-control-allow-origin": "https://a.example.com",
+        "vary": "origin",
+        "access-control-allow-credentials": "true",
+        "access-control-allow-methods": "GET",
+        "access-control-allow-headers": "etag",
+        "access-control-max-age": "60",
+    }
+    assert cors.preflight(listed, asked | {"origin": "https://b.example.com"}) == {}
+    assert cors.preflight(listed, {"origin": "https://a.example.com"}) == {}
+    assert cors.simple(listed, {"origin": "http://any"})["access-control-expose-headers"] == "ETag"
+    assert cors.simple(listed, {"origin": "https://b.example.com"}) == {}
+
+
+def test_claims_are_text_and_scopes_are_found() -> None:
+    assert [claim_text(value) for value in ("a", 7, True, ["a", "b"], None)] == ["a", "7", "true", "[a b]", "null"]
+    assert scopes({"scope": "a b"}) == {"a", "b"}
+    assert scopes({"scp": ["a", "b"]}) == {"a", "b"}
+    assert scopes({"scope": 7}) == scopes({}) == set()

@@ -1,0 +1,208 @@
+"""Functions under AWS's runtime client: what happens when they fail, hang, die, or are wanted by many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local import pool, runtime
+from local.pool import Pool, ThrottledError
+from local.runtime import Outcome
+from local.template import Function
+from tests.e2e.dev import running
+
+HANDLER = """
+import os, signal, sys, time
+print("cold start")
+def handler(event, context):
+    match event.get("do"):
+        case "raise": raise ValueError("no")
+        case "die": os.kill(os.getpid(), signal.SIGKILL)
+        case "exit": sys.exit(3)
+        case "sleep": time.sleep(event["s"])
+        case "large": return "x" * 7_000_000
+        case "environment": return dict(os.environ)
+        case "context":
+            return [context.aws_request_id, context.function_name, context.get_remaining_time_in_millis(),
+                    context.invoked_function_arn]
+    return os.getpid()
+"""
+
+
+@pytest.fixture
+def task_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tried.py").write_text(HANDLER)
+    monkeypatch.setattr(runtime, "TASK_ROOT", tmp_path)
+    return tmp_path
+
+
+def run(body: Callable[[Pool], Awaitable[None]], log: Path, *, timeout_s: float = 10, **more: Any) -> None:
+    """Run `body` with a pool of the function, and see that nothing of it is left."""
+
+    async def whole() -> None:
+        function = Function("tried", "tried.handler", "python3.14", {"OWN": "1"}, timeout_s, 256)
+        with log.open("ab") as file:
+            made = Pool(function, runtime.environment(function, {"EXTRA": "2"}), file, **more)
+            try:
+                await body(made)
+            finally:
+                await made.close()
+
+    asyncio.run(whole())
+
+
+async def call(made: Pool, **event: object) -> Any:
+    outcome = await made.invoke(json.dumps(event).encode())
+    assert not outcome.failed, outcome
+    return json.loads(outcome.payload)
+
+
+async def failure(made: Pool, **event: object) -> Any:
+    outcome = await made.invoke(json.dumps(event).encode())
+    assert outcome.failed
+    return json.loads(outcome.payload)
+
+
+def test_the_environment_is_lambdas_and_nothing_else(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example.com")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+
+    async def body(made: Pool) -> None:
+        found = await call(made, do="environment")
+        assert (found["OWN"], found["EXTRA"], found["_HANDLER"]) == ("1", "2", "tried.handler")
+        assert found["LAMBDA_TASK_ROOT"] == str(task_root)
+        assert (found["AWS_LAMBDA_FUNCTION_NAME"], found["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("tried", "256")
+        assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_COUNTS_TABLE"} & found.keys()
+        request_id, name, remaining_ms, arn = await call(made, do="context")
+        assert (len(request_id), name) == (36, "tried")
+        assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:tried"
+        assert 5_000 < remaining_ms <= 10_000
+
+    run(body, task_root / "log")
+
+
+def test_an_exception_is_the_functions_error_and_the_process_stays(task_root: Path) -> None:
+    async def body(made: Pool) -> None:
+        pid = await call(made)
+        error = await failure(made, do="raise")
+        assert (error["errorType"], error["errorMessage"]) == ("ValueError", "no")
+        assert await call(made) == pid
+
+    run(body, task_root / "log")
+    assert "[ERROR] ValueError: no" in (task_root / "log").read_text()
+
+
+@pytest.mark.parametrize(("how", "says"), [("die", "signal: SIGKILL"), ("exit", "exit status 3")])
+def test_a_process_that_ends_is_replaced(task_root: Path, how: str, says: str) -> None:
+    async def body(made: Pool) -> None:
+        pid = await call(made)
+        error = await failure(made, do=how)
+        assert error["errorType"] == "Runtime.ExitError"
+        assert says in error["errorMessage"]
+        assert await call(made) != pid
+
+    run(body, task_root / "log")
+
+
+def test_an_idle_process_that_was_killed_is_not_used(task_root: Path) -> None:
+    async def body(made: Pool) -> None:
+        for _ in range(3):
+            os.kill(await call(made), 9)
+            await asyncio.sleep(0.3)  # within milliseconds, on a machine that has nothing else to do
+
+    run(body, task_root / "log")
+
+
+def test_one_that_takes_too_long_is_killed(task_root: Path) -> None:
+    async def body(made: Pool) -> None:
+        pid = await call(made)
+        started_s = time.monotonic()
+        error = await failure(made, do="sleep", s=30)
+        assert 0.4 < time.monotonic() - started_s < 10
+        assert error["errorType"] == "Sandbox.Timedout"
+        assert error["errorMessage"].endswith("Task timed out after 0.50 seconds")
+        assert await call(made) != pid
+        assert not running([pid])
+
+    run(body, task_root / "log", timeout_s=0.5)
+
+
+def test_an_answer_that_is_too_large_is_an_error(task_root: Path) -> None:
+    async def body(made: Pool) -> None:
+        assert (await failure(made, do="large"))["errorType"] == "Function.ResponseSizeTooLarge"
+        assert await call(made)
+
+    run(body, task_root / "log")
+
+
+def test_code_that_does_not_load_is_said_and_tried_again(task_root: Path) -> None:
+    (task_root / "tried.py").write_text("import nothing_of_that_name")
+
+    async def body(made: Pool) -> None:
+        failed = await made.warm()
+        assert isinstance(failed, Outcome)
+        assert "No module named 'nothing_of_that_name'" in failed.reason
+        assert (await failure(made))["errorType"] == "Runtime.ImportModuleError"
+        (task_root / "tried.py").write_text(HANDLER)
+        assert await call(made)
+
+    run(body, task_root / "log")
+
+
+def test_new_code_runs_after_retiring_the_processes(task_root: Path) -> None:
+    async def body(made: Pool) -> None:
+        old = await call(made)
+        busy = asyncio.create_task(call(made, do="sleep", s=0.3))
+        await asyncio.sleep(0.1)
+        (task_root / "tried.py").write_text("def handler(event, context):\n    return 'new code'\n")
+        made.retire()
+        assert await busy == old  # what is under way ends as it began
+        assert await call(made) == "new code"
+
+    run(body, task_root / "log")
+
+
+def test_the_pool_grows_up_to_its_bound(task_root: Path) -> None:
+    async def body(made: Pool) -> None:
+        await made.warm()
+        seen: set[int] = set()
+        for _ in range(40):  # a second one is there after a while
+            seen |= set(await asyncio.gather(*(call(made, do="sleep", s=0.1) for _ in range(4))))
+            if len(seen) > 1:
+                break
+        seen |= set(await asyncio.gather(*(call(made, do="sleep", s=0.2) for _ in range(8))))
+        assert len(seen) == 2
+
+    run(body, task_root / "log", workers_max=2)
+
+
+def test_who_waits_too_long_for_a_process_is_refused(task_root: Path) -> None:
+    async def body(made: Pool) -> None:
+        await made.warm()
+        long = asyncio.create_task(call(made, do="sleep", s=1))
+        await asyncio.sleep(0.1)
+        with pytest.raises(ThrottledError):
+            await made.invoke(b"{}")
+        assert await long == await call(made)  # nothing was lost on the way
+
+    run(body, task_root / "log", workers_max=1, queue_s_max=0.3)
+
+
+def test_a_second_process_is_not_started_for_callers_in_turn(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has answered asks for its next invocation a little later than its caller asks for more."""
+    assert pool.GROW_AFTER_S > 0
+    monkeypatch.setattr(pool, "GROW_AFTER_S", 5.0)  # this machine may be slow
+
+    async def body(made: Pool) -> None:
+        assert await made.warm() is None
+        assert len({await call(made) for _ in range(200)}) == 1
+
+    run(body, task_root / "log")
+    assert (task_root / "log").read_text().count("cold start") == 1

@@ -1,0 +1,28 @@
+"""What is documented and what is answered agree, over the whole document, with every check that schemathesis has.
+
+The same requests at each run, as many as a test may take time for; `make fuzz` sends thousands, and others each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import operations
+from tests.e2e.dev import Dev
+from tests.e2e.schemathesis_run import SCOPES, run
+
+EXAMPLES = 25  # made up for each operation, beside the bounds of every input: about 1,400 requests
+CASES_MIN = 1000
+SEED = 3
+
+
+@pytest.mark.timeout(300)
+def test_documented_and_real_answers_agree(start: Callable[..., Dev]) -> None:
+    dev = start().wait_until_ready()
+    result = run(dev.url, dev.token("schemathesis", scope=SCOPES), examples=EXAMPLES, seed=SEED)
+    assert (result.failures, result.whole) == (0, True), result.output
+    assert result.cases >= CASES_MIN, result.line
+    never = {operation.route for operation in operations.OPERATIONS if not result.accepted.get(operation.route)}
+    assert not never, f"no request for {never} was accepted: {result.line}"

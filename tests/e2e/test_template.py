@@ -1,0 +1,242 @@
+"""Reading a template: a miniature by hand, and the stack's own."""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import operations
+from local import synth, tables
+from local.engine import Engine
+from local.errors import LocalError
+from local.template import Authorizer, Cors, Throttle, parse, read, synthesized
+
+MINIATURE: dict[str, Any] = json.loads(Path(__file__).with_name("miniature.template.json").read_text())
+COUNTS, RECEIPTS = "Tally-local-CountsTable", "Tally-local-ReceiptsTable"
+
+
+def test_tables_with_their_streams_and_ttl() -> None:
+    found = parse(MINIATURE).tables
+    assert set(found) == {COUNTS, RECEIPTS}
+    assert found[COUNTS].arguments["StreamSpecification"] == {
+        "StreamEnabled": True,
+        "StreamViewType": "NEW_AND_OLD_IMAGES",
+    }
+    assert "PointInTimeRecoverySpecification" not in found[COUNTS].arguments
+    assert (found[COUNTS].ttl_attribute, found[RECEIPTS].ttl_attribute) == (None, "expiration")
+
+
+def test_functions_with_their_environment_resolved() -> None:
+    [plays] = parse(MINIATURE).functions.values()
+    assert (plays.name, plays.handler, plays.timeout_s, plays.memory_mb) == ("plays", "plays.handler", 15.0, 128)
+    assert plays.environment == {
+        "TALLY_COUNTS_TABLE": COUNTS,
+        "ARN": f"arn:aws:dynamodb:eu-west-1:000000000000:table/{COUNTS}",
+        "URL": "https://Pool.amazonaws.com",
+        "SUB": f"eu-west-1/{RECEIPTS}/Pool.Id",
+        "NUMBER": "7",
+    }
+    assert parse(MINIATURE).table_of("TALLY_COUNTS_TABLE").name == COUNTS
+    with pytest.raises(LocalError, match="TALLY_OTHER"):
+        parse(MINIATURE).table_of("TALLY_OTHER")
+
+
+def test_routes_with_their_function_authorizer_and_throttle() -> None:
+    play, get = parse(MINIATURE).routes
+    assert (play.key, play.function, play.authorizer) == ("POST /videos/{id}/plays", "plays", None)
+    assert (play.throttle, get.throttle) == (Throttle(500, 1000), Throttle(10, 20))
+    assert get.authorizer == Authorizer("https://cognito-idp.eu-west-1.amazonaws.com/Pool", ("Client",))
+    assert get.scopes == ("tally/read",)
+
+
+def test_cors_and_access_log() -> None:
+    template = parse(MINIATURE)
+    assert template.cors == Cors(
+        ("https://a.example.com",), ("GET", "POST"), ("authorization",), ("ETag",), max_age_s=60
+    )
+    assert template.access_log_format == "$context.requestId"
+
+
+@pytest.mark.parametrize(
+    ("resource", "change", "says"),
+    [
+        ("CountsTable", {"KeySchema": None}, "CountsTable has no KeySchema"),
+        ("PlaysFunction", {"Handler": None}, "PlaysFunction has no Handler"),
+        ("PlaysFunction", {"Environment": {"Variables": {"X": {"Fn::If": ["a", 1, 2]}}}}, "Fn::If"),
+        ("PlaysFunction", {"Environment": {"Variables": {"X": {"Ref": "Gone"}}}}, "Gone, which is not in it"),
+        ("Integration", {"IntegrationUri": {"Ref": "Pool"}}, "Pool, which is no function"),
+        ("Integration", {"IntegrationUri": "https://example.com"}, "cannot find"),
+        ("Play", {"AuthorizationType": "AWS_IAM"}, "authorization AWS_IAM"),
+        ("Play", {"Target": "integrations/Gone"}, "leads to Gone"),
+    ],
+)
+def test_what_cannot_be_read_is_named(resource: str, change: dict[str, Any], says: str) -> None:
+    document = copy.deepcopy(MINIATURE)
+    properties = document["Resources"][resource]["Properties"]
+    for name, value in change.items():
+        properties[name] = value
+        if value is None:
+            del properties[name]
+    with pytest.raises(LocalError, match=says):
+        parse(document)
+
+
+def test_a_folder_without_one_template_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="holds 0 templates"):
+        read(tmp_path)
+
+
+def test_the_stack_serves_every_operation() -> None:
+    template = synthesized()
+    routes = {route.key: route for route in template.routes}
+    assert set(routes) == {operation.route for operation in operations.OPERATIONS}
+    for operation in operations.OPERATIONS:
+        route = routes[operation.route]
+        assert route.function == operation.function
+        assert (route.authorizer is not None) == operation.needs_caller
+        assert route.throttle == Throttle(operation.rate_per_s, operation.burst)
+        assert route.scopes == ((operation.scope,) if operation.scope else ())
+    schedules = {(schedule.function, schedule.every_min * 60) for schedule in operations.SCHEDULES}
+    assert {(schedule.function, schedule.every_s) for schedule in template.schedules} == schedules
+    assert set(template.functions) == {*operations.functions(), *(function for function, _ in schedules)}
+    assert min(map(len, template.tables)) >= 11
+
+
+def test_tables_are_created_once_and_keep_what_they_hold() -> None:
+    found = parse(MINIATURE).tables
+    with Engine() as engine:
+        tables.create(found.values(), engine.endpoint)
+        client = tables.client(engine.endpoint)
+        client.put_item(TableName=RECEIPTS, Item={"id": {"S": "a"}})
+        tables.create(found.values(), engine.endpoint)
+        assert client.scan(TableName=RECEIPTS)["Count"] == 1
+        assert client.describe_table(TableName=COUNTS)["Table"]["StreamSpecification"]["StreamEnabled"]
+        ttl = client.describe_time_to_live(TableName=RECEIPTS)["TimeToLiveDescription"]
+        assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "expiration")
+
+        client.delete_table(TableName=COUNTS)
+        client.create_table(TableName=COUNTS, **found[RECEIPTS].arguments)
+        with pytest.raises(LocalError, match=f"{COUNTS} .* has another key"):
+            tables.create(found.values(), engine.endpoint)
+        client.close()
+
+
+def test_a_table_that_had_no_stream_gets_it() -> None:
+    found = parse(MINIATURE).tables[COUNTS]
+    with Engine() as engine:
+        client = tables.client(engine.endpoint)
+        bare = {name: value for name, value in found.arguments.items() if name != "StreamSpecification"}
+        client.create_table(TableName=COUNTS, **bare)
+        tables.create([found], engine.endpoint)
+        assert client.describe_table(TableName=COUNTS)["Table"]["StreamSpecification"]["StreamEnabled"]
+        client.close()
+
+
+def test_the_engines_stream_records_are_indexed_while_it_runs(tmp_path: Path) -> None:
+    path = tmp_path / "engine.db"
+    with Engine(path) as engine:
+        tables.create(parse(MINIATURE).tables.values(), engine.endpoint)
+        for _ in range(2):
+            tables.index_stream_records(path)
+        with closing(sqlite3.connect(path)) as database:
+            assert "tally_stream_order" in {row[1] for row in database.execute("PRAGMA index_list(_stream_records)")}
+    tables.index_stream_records(tmp_path / "of_another_version.db")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose app.py writes the miniature, and counts how often it ran."""
+    (tmp_path / "lambdas").mkdir()
+    (tmp_path / "lambdas/plays.py").write_text("")
+    (tmp_path / "cdk.json").write_text('{"context": {"a": 1}}')
+    (tmp_path / "miniature.json").write_text(json.dumps(MINIATURE))
+    (tmp_path / "app.py").write_text(
+        "import json, os, pathlib, time\n"
+        "context = json.loads(os.environ['CDK_CONTEXT_JSON'])\n"
+        "assert context == {'a': 1, 'aws:cdk:bundling-stacks': []}, context\n"
+        "with open('runs', 'a') as runs: runs.write('x')\n"
+        "time.sleep(0.2)\n"
+        "out = pathlib.Path(os.environ['CDK_OUTDIR'])\n"
+        "out.mkdir()\n"
+        "(out / 'Tally.template.json').write_text(pathlib.Path('miniature.json').read_text())\n"
+    )
+    monkeypatch.setattr(synth, "ROOT", tmp_path)
+    monkeypatch.setattr(synth, "BUILD", tmp_path / ".build")
+    monkeypatch.setattr(synth, "OUT", tmp_path / ".build/cdk.out")
+    return tmp_path
+
+
+def test_it_synthesizes_only_what_changed(checkout: Path) -> None:
+    def runs() -> int:
+        return len((checkout / "runs").read_text())
+
+    assert set(synthesized().tables) == {COUNTS, RECEIPTS}
+    synthesized()
+    assert runs() == 1
+    (checkout / "lambdas/plays.py").write_text("CHANGED = True")
+    synthesized()
+    assert runs() == 2
+    (checkout / "lambdas/likes.py").write_text("")
+    synthesized()
+    assert runs() == 3
+    (checkout / "README.md").write_text("nothing that it is made from")
+    synthesized()
+    assert runs() == 3
+
+
+def test_two_at_once_synthesize_once(checkout: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=synthesized) for _ in range(3)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(30)
+    assert [other.exitcode for other in others] == [0, 0, 0]
+    assert (checkout / "runs").read_text() == "x"
+
+
+def test_a_stack_that_does_not_synthesize_is_one_line_and_leaves_nothing_stale(checkout: Path) -> None:
+    synthesized()
+    good = (checkout / "app.py").read_text()
+    (checkout / "app.py").write_text("print('some words')\nraise ValueError('no such construct')")
+    for _ in range(2):
+        with pytest.raises(LocalError, match=r"ValueError: no such construct \(all of it: .build/synth.log\)"):
+            synthesized()
+    assert "some words" in (checkout / ".build/synth.log").read_text()
+    (checkout / "app.py").write_text(good)
+    assert synthesized().routes
+
+
+def test_a_stack_that_only_breaks_a_rule_runs_here(checkout: Path) -> None:
+    with (checkout / "app.py").open("a") as app:
+        app.write("(out / 'validation-report.json').write_text('{}')\nraise SystemExit(1)\n")
+    assert synthesized().routes
+
+
+def test_a_missing_node_is_said_only_where_it_is_needed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.delenv("JSII_NODE", raising=False)
+    with pytest.raises(LocalError, match="Node is missing"):
+        synthesized()
+    monkeypatch.undo()
+    monkeypatch.setattr(synth, "ROOT", checkout)
+    monkeypatch.setattr(synth, "BUILD", checkout / ".build")
+    monkeypatch.setattr(synth, "OUT", checkout / ".build/cdk.out")
+    synthesized()
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert synthesized().routes
+
+
+def test_a_missing_engine_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("local.engine.ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LocalError, match=r"no DynamoDB engine for linux-.*npm ci"):
+        Engine().start()

@@ -1,0 +1,53 @@
+"""The stack, synthesized in this process, with cdk-nag and CDK's own rules, once for each context and session."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
+os.environ["JSII_DEPRECATED"] = "fail"  # as pytest does with Python's warnings: what CDK deprecates is not used
+
+import pytest
+
+import app
+from tests.infra.template import Template
+
+Synthesize = Callable[..., Template]
+ROOT = Path(__file__).parents[2]
+UNBUNDLED = {"aws:cdk:bundling-stacks": []}
+
+
+def context_of_cdk_json() -> dict[str, Any]:
+    """The context that the `cdk` command gives the app."""
+    context: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
+    return context
+
+
+@pytest.fixture(scope="session")
+def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
+    """`synthesize(stage="prod", …)`: the template of that context. Raises if any rule is broken."""
+    made: dict[str, Template] = {}
+
+    def template(**options: str) -> Template:
+        name = json.dumps(options, sort_keys=True)
+        if name not in made:
+            out = tmp_path_factory.mktemp("cdk.out")
+            app.build({**context_of_cdk_json(), **UNBUNDLED, **options}, str(out)).synth()
+            made[name] = Template(out)
+        return made[name]
+
+    return template
+
+
+@pytest.fixture(scope="session")
+def dev(synthesize: Synthesize) -> Template:
+    return synthesize()
+
+
+@pytest.fixture(scope="session")
+def prod(synthesize: Synthesize) -> Template:
+    return synthesize(stage="prod")

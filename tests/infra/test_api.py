@@ -1,0 +1,158 @@
+"""The HTTP API: routes, who may call them, how often, and what is logged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import operations
+from operations import Access, Operation
+from tests.infra.conftest import Synthesize
+from tests.infra.template import Json, Template
+
+SCHEDULED = [schedule.function for schedule in operations.SCHEDULES]
+BY_NAME = pytest.mark.parametrize("operation", operations.OPERATIONS, ids=lambda operation: operation.name)
+
+
+def stage(template: Template) -> Json:
+    return template.only("AWS::ApiGatewayV2::Stage")
+
+
+def test_the_routes_are_the_operations(dev: Template) -> None:
+    assert sorted(dev.routes()) == sorted(operation.route for operation in operations.OPERATIONS)
+
+
+@BY_NAME
+def test_a_route_reaches_its_functions_alias(dev: Template, operation: Operation) -> None:
+    alias = {"Ref": dev.alias_of(dev.functions()[operation.function])}
+    prefix, integration = dev.routes()[operation.route]["Target"]["Fn::Join"][1]
+    assert prefix == "integrations/"
+    properties = dev.resources[integration["Ref"]]["Properties"]
+    assert properties["IntegrationType"] == "AWS_PROXY"
+    assert properties["PayloadFormatVersion"] == "2.0"
+    assert properties["IntegrationUri"] == alias
+    permissions = [
+        found["Properties"]["SourceArn"]["Fn::Join"][1][-1]
+        for found in dev.of_type("AWS::Lambda::Permission").values()
+        if found["Properties"]["FunctionName"] == alias
+    ]
+    assert f"/*/*{operation.path}" in permissions
+
+
+def test_only_the_api_or_its_schedule_may_invoke_a_function_and_only_the_alias(dev: Template) -> None:
+    principals = {"apigateway.amazonaws.com": operations.functions().keys(), "events.amazonaws.com": SCHEDULED}
+    functions = dev.functions()
+    for permission in dev.of_type("AWS::Lambda::Permission").values():
+        theirs = principals[permission["Properties"]["Principal"]]
+        assert permission["Properties"]["FunctionName"] in [{"Ref": dev.alias_of(functions[name])} for name in theirs]
+
+
+@BY_NAME
+def test_who_may_call(dev: Template, operation: Operation) -> None:
+    route = dev.routes()[operation.route]
+    if operation.access is Access.ANYONE:
+        assert route["AuthorizationType"] == "NONE"
+        assert "AuthorizerId" not in route
+    else:
+        [authorizer] = dev.of_type("AWS::ApiGatewayV2::Authorizer")
+        assert route["AuthorizationType"] == "JWT"
+        assert route["AuthorizerId"] == {"Ref": authorizer}
+
+
+def test_writes_in_someones_name_need_a_token(dev: Template) -> None:
+    """Beside the comparison with the declarations: these, whatever those say."""
+    signed_in = {key for key, route in dev.routes().items() if route["AuthorizationType"] == "JWT"}
+    counters = {key for key in dev.routes() if "/counters/" in key}
+    posts = {"PUT /posts/{id}", "PUT /posts/{id}/like", "DELETE /posts/{id}/like", "GET /posts/{id}/like"}
+    assert signed_in == {*counters, *posts, "GET /receipts/own"}
+    assert len(counters) == 6
+
+
+def test_counters_need_a_scope(dev: Template) -> None:
+    for key, route in dev.routes().items():
+        wanted = (["tally/read"] if key.startswith("GET ") else ["tally/write"]) if "/counters/" in key else None
+        assert route.get("AuthorizationScopes") == wanted
+
+
+def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:
+    clients = dev.of_type("AWS::Cognito::UserPoolClient")
+    [machines] = [id_ for id_, found in clients.items() if found["Properties"].get("GenerateSecret")]
+    [client] = clients.keys() - {machines}
+    authorizer = dev.only("AWS::ApiGatewayV2::Authorizer")
+    assert authorizer["AuthorizerType"] == "JWT"
+    assert authorizer["IdentitySource"] == ["$request.header.Authorization"]
+    assert authorizer["JwtConfiguration"] == {
+        "Issuer": {"Fn::GetAtt": ["UserPool", "ProviderURL"]},
+        "Audience": [{"Ref": client}, {"Ref": machines}],
+    }
+    assert dev.outputs["UserPoolId"]["Value"] == {"Ref": "UserPool"}
+    assert dev.outputs["UserPoolClientId"]["Value"] == {"Ref": client}
+    assert dev.outputs["MachineClientId"]["Value"] == {"Ref": machines}
+    assert clients[machines]["Properties"]["AllowedOAuthFlows"] == ["client_credentials"]
+    server = dev.only("AWS::Cognito::UserPoolResourceServer")
+    assert server["Identifier"] == "tally"
+    assert [scope["ScopeName"] for scope in server["Scopes"]] == ["read", "write"]
+    assert dev.only("AWS::Cognito::UserPool")["AdminCreateUserConfig"] == {"AllowAdminCreateUserOnly": True}
+
+
+def test_tokens_of_another_issuer(synthesize: Synthesize) -> None:
+    template = synthesize(issuer="https://login.example.com/", audience="tally, other")
+    assert template.only("AWS::ApiGatewayV2::Authorizer")["JwtConfiguration"] == {
+        "Issuer": "https://login.example.com/",
+        "Audience": ["tally", "other"],
+    }
+    assert not template.of_type("AWS::Cognito::UserPool")
+    assert "UserPoolId" not in template.outputs
+
+
+def test_every_route_has_its_throttle_by_the_names_that_cloudformation_knows(dev: Template) -> None:
+    assert stage(dev)["RouteSettings"] == {
+        operation.route: {"ThrottlingRateLimit": operation.rate_per_s, "ThrottlingBurstLimit": operation.burst}
+        for operation in operations.OPERATIONS
+    }
+
+
+def test_a_route_without_a_throttle_would_get_the_lowest(dev: Template) -> None:
+    settings = stage(dev)["DefaultRouteSettings"]
+    assert settings["ThrottlingRateLimit"] == min(operation.rate_per_s for operation in operations.OPERATIONS)
+    assert settings["ThrottlingBurstLimit"] == min(operation.burst for operation in operations.OPERATIONS)
+
+
+def test_the_stage_waits_for_the_routes_that_it_throttles(dev: Template) -> None:
+    [name] = dev.of_type("AWS::ApiGatewayV2::Stage")
+    assert set(dev.of_type("AWS::ApiGatewayV2::Route")) <= set(dev.resources[name]["DependsOn"])
+
+
+def test_access_log_is_json_of_what_no_caller_writes(dev: Template) -> None:
+    settings = stage(dev)["AccessLogSettings"]
+    group, attribute = settings["DestinationArn"]["Fn::GetAtt"]
+    assert dev.resources[group]["Type"] == "AWS::Logs::LogGroup"
+    assert attribute == "Arn"
+    fields = json.loads(settings["Format"])
+    assert fields["requestId"] == "$context.requestId"
+    assert {"$context.routeKey", "$context.status", "$context.responseLatency"} <= set(fields.values())
+    assert not {"$context.path", "$context.identity.userAgent"} & set(fields.values())
+
+
+def test_cors(dev: Template) -> None:
+    assert dev.only("AWS::ApiGatewayV2::Api")["CorsConfiguration"] == {
+        "AllowOrigins": ["*"],
+        "AllowMethods": ["DELETE", "GET", "POST", "PUT"],
+        "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match"],
+        "ExposeHeaders": ["ETag", "Idempotency-Replayed", "Retry-After"],
+        "MaxAge": 86_400,
+    }
+
+
+def test_cors_of_listed_origins(synthesize: Synthesize) -> None:
+    template = synthesize(corsOrigins="https://example.com,http://localhost:3000")
+    origins = template.only("AWS::ApiGatewayV2::Api")["CorsConfiguration"]["AllowOrigins"]
+    assert origins == ["https://example.com", "http://localhost:3000"]
+
+
+def test_the_stack_tells_its_url_and_that_no_page_is_counted_yet(dev: Template) -> None:
+    [api] = dev.of_type("AWS::ApiGatewayV2::Api")
+    assert dev.outputs["ApiUrl"]["Value"] == {"Fn::GetAtt": [api, "ApiEndpoint"]}
+    assert dev.outputs["PageHosts"]["Value"].startswith("none")
+    assert json.dumps(dev.outputs, ensure_ascii=False).isascii(), "CloudFormation shows other characters as ?"

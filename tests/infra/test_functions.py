@@ -1,0 +1,171 @@
+"""The functions: how they run, and that their roles allow what their operations need and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+import operations
+from operations import Need, Table
+from tests.infra.conftest import Synthesize
+from tests.infra.template import Grant, Template, listed
+
+CALLED = sorted(operations.functions())
+SCHEDULED = {schedule.function: schedule for schedule in operations.SCHEDULES}
+MODULES = sorted([*CALLED, *SCHEDULED])
+TABLES = {Table.COUNTS: "CountsTable", Table.RECEIPTS: "ReceiptsTable", Table.LEDGER: "LedgerTable"}
+
+
+def grants(template: Template, function: str) -> list[Grant]:
+    """What the function's role allows on tables; each condition must be exactly the one that limits the keys."""
+    found = []
+    for statement in template.statements(function):
+        actions = [action for action in listed(statement["Action"]) if action.startswith("dynamodb:")]
+        if not actions:
+            continue
+        condition = statement["Condition"]
+        patterns = condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+        assert condition == {
+            "ForAllValues:StringLike": {"dynamodb:LeadingKeys": patterns},
+            "Null": {"dynamodb:LeadingKeys": "false"},
+        }
+        for resource in listed(statement["Resource"]):
+            table, attribute = resource["Fn::GetAtt"]
+            assert attribute == "Arn"
+            found += [
+                Grant(action.removeprefix("dynamodb:"), table, pattern) for action in actions for pattern in patterns
+            ]
+    return found
+
+
+def wanted(need: Need) -> Grant:
+    pattern = f"{need.prefix}*" if need.prefix.endswith("#") else need.prefix
+    return Grant(need.action, TABLES[need.table], pattern)
+
+
+def test_there_is_one_function_for_each_handler(dev: Template) -> None:
+    assert sorted(dev.functions()) == MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_role_allows_exactly_what_the_operations_need(dev: Template, module: str) -> None:
+    found = grants(dev, dev.functions()[module])
+    needs = SCHEDULED[module].needs if module in SCHEDULED else operations.needs_of(operations.functions()[module])
+    assert sorted(found, key=str) == sorted(map(wanted, needs), key=str)
+
+
+def test_roles_in_plain_words(dev: Template) -> None:
+    """Beside the comparison with the declarations: two roles as they must come out, whatever those say."""
+    functions = dev.functions()
+    assert set(grants(dev, functions["health"])) == {Grant("GetItem", "CountsTable", "HEALTH")}
+    assert set(grants(dev, functions["plays"])) == {
+        Grant("UpdateItem", "CountsTable", "VID#*"),
+        Grant("Query", "CountsTable", "VID#*"),
+        Grant("PutItem", "ReceiptsTable", "tally#*"),
+    }
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_beside_tables_a_role_allows_its_own_log_and_traces(dev: Template, module: str) -> None:
+    function = dev.functions()[module]
+    log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
+    others = [
+        (sorted(listed(statement["Action"])), statement["Resource"], statement["Effect"], statement.get("Condition"))
+        for statement in dev.statements(function)
+        if not any(action.startswith("dynamodb:") for action in listed(statement["Action"]))
+    ]
+    assert sorted(others) == [
+        (["logs:CreateLogStream", "logs:PutLogEvents"], {"Fn::GetAtt": [log_group, "Arn"]}, "Allow", None),
+        (["xray:PutTelemetryRecords", "xray:PutTraceSegments"], "*", "Allow", None),  # X-Ray knows no resources
+    ]
+
+
+def test_each_function_has_a_role_and_a_log_of_its_own(dev: Template) -> None:
+    found = [dev.resources[name]["Properties"] for name in dev.functions().values()]
+    roles = {properties["Role"]["Fn::GetAtt"][0] for properties in found}
+    logs = {properties["LoggingConfig"]["LogGroup"]["Ref"] for properties in found}
+    assert len(roles) == len(logs) == len(MODULES)
+    for role in roles:
+        [trust] = dev.resources[role]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+        assert trust["Principal"] == {"Service": "lambda.amazonaws.com"}
+
+
+def test_every_log_group_forgets(dev: Template, prod: Template) -> None:
+    for template in (dev, prod):
+        groups = template.of_type("AWS::Logs::LogGroup")
+        assert len(groups) == len(MODULES) + 1  # and the access log
+        assert {group["Properties"]["RetentionInDays"] for group in groups.values()} == {30}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_how_a_function_runs(dev: Template, module: str) -> None:
+    properties = dev.resources[dev.functions()[module]]["Properties"]
+    assert properties["Runtime"] == "python3.14"
+    assert properties["Architectures"] == ["arm64"]
+    assert properties["Timeout"] == 15
+    assert properties["MemorySize"] == 512
+    assert properties["TracingConfig"] == {"Mode": "Active"}
+    assert properties["SnapStart"] == {"ApplyOn": "PublishedVersions"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_function_is_called_at_a_published_version_behind_its_alias(dev: Template, module: str) -> None:
+    function = dev.functions()[module]
+    alias = dev.resources[dev.alias_of(function)]["Properties"]
+    version, attribute = alias["FunctionVersion"]["Fn::GetAtt"]
+    assert (alias["Name"], attribute) == ("live", "Version")
+    assert dev.resources[version]["Type"] == "AWS::Lambda::Version"
+    assert dev.resources[version]["Properties"]["FunctionName"] == {"Ref": function}
+    if module in CALLED:
+        assert dev.outputs[f"{module.capitalize()}FunctionArn"]["Value"] == {"Ref": dev.alias_of(function)}
+
+
+def test_all_functions_share_one_asset_and_one_version_of_the_code(dev: Template) -> None:
+    found = [dev.resources[name]["Properties"] for name in dev.functions().values()]
+    assert len({str(properties["Code"]) for properties in found}) == 1
+    versions = {properties["Environment"]["Variables"]["TALLY_VERSION"] for properties in found}
+    assert len(versions) == 1
+    assert len(versions.pop()) == 12
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_environment(dev: Template, module: str) -> None:
+    variables = dict(dev.resources[dev.functions()[module]]["Properties"]["Environment"]["Variables"])
+    del variables["TALLY_VERSION"]
+    assert variables == {
+        "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
+        "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},
+        "TALLY_LEDGER_TABLE": {"Ref": "LedgerTable"},
+        "POWERTOOLS_SERVICE_NAME": "tally",
+        "POWERTOOLS_METRICS_NAMESPACE": "Tally",
+        "POWERTOOLS_LOG_LEVEL": "INFO",
+    }
+
+
+def test_page_hosts_reach_the_functions(synthesize: Synthesize) -> None:
+    template = synthesize(stage="prod", pageHosts="Example.com, blog.example.org,")
+    for function in template.functions().values():
+        variables = template.resources[function]["Properties"]["Environment"]["Variables"]
+        assert variables["TALLY_PAGE_HOSTS"] == "example.com,blog.example.org"
+    assert template.outputs["PageHosts"]["Value"] == "example.com, blog.example.org"
+
+
+def test_the_policy_for_other_lambdas_lets_them_invoke_the_aliases_only(dev: Template) -> None:
+    policy = dev.only("AWS::IAM::ManagedPolicy")
+    [statement] = policy["PolicyDocument"]["Statement"]
+    assert statement["Action"] == "lambda:InvokeFunction"
+    aliases = [{"Ref": dev.alias_of(dev.functions()[module])} for module in CALLED]
+    assert sorted(statement["Resource"], key=str) == sorted(aliases, key=str)
+    assert "Condition" not in statement
+    assert not {"Roles", "Users", "Groups"} & policy.keys()
+
+
+@pytest.mark.parametrize("schedule", operations.SCHEDULES, ids=lambda schedule: schedule.function)
+def test_a_scheduled_function_runs_behind_its_alias_and_is_not_retried(
+    dev: Template, schedule: operations.Schedule
+) -> None:
+    alias = {"Ref": dev.alias_of(dev.functions()[schedule.function])}
+    rules = [found["Properties"] for found in dev.of_type("AWS::Events::Rule").values()]
+    [rule] = [rule for rule in rules if rule["Targets"][0]["Arn"] == alias]
+    assert rule["ScheduleExpression"] == f"rate({schedule.every_min} minute{'s' * (schedule.every_min > 1)})"
+    assert rule["State"] == "ENABLED"
+    assert rule["Targets"][0]["RetryPolicy"] == {"MaximumRetryAttempts": 0}

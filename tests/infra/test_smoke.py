@@ -1,0 +1,176 @@
+"""The smoke test that is run after a deploy: that it calls everything, and that it cannot pass by mistake."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+import operations
+from local import smoke
+
+CLAIMS = (
+    base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice", "scope": "tally/read tally/write"}).encode())
+    .decode()
+    .rstrip("=")
+)
+TOKEN = f"e30.{CLAIMS}.signature"
+GOOD: dict[str, tuple[int, Any]] = {
+    "GET /health": (200, {"status": "ok"}),
+    "POST /videos/{id}/plays": (200, {"counted": True}),
+    "GET /videos/{id}/plays": (200, {"play_count": 1}),
+    "PUT /posts/{id}": (201, {"post_id": "smoke"}),
+    "GET /posts/{id}": (200, {"body": "A post of the smoke test."}),
+    "PUT /posts/{id}/like": (200, {"liked": True, "changed": True}),
+    "GET /posts/{id}/like": (200, {"liked": True}),
+    "GET /posts/{id}/likes": (200, {"likes": [{"user_id": "auth0|alice"}]}),
+    "DELETE /posts/{id}/like": (200, {"liked": False, "changed": True}),
+    "POST /visits": (202, {"counted": True}),
+    "GET /visits": (200, {"visits": 1}),
+    "GET /visits/badge.svg": (200, "<svg/>"),
+    "GET /beacon.js": (200, "navigator.sendBeacon()"),
+    "GET /openapi.json": (200, {"openapi": "3.1.0"}),
+    "GET /receipts": (200, {"state": "counted"}),
+    "GET /receipts/own": (200, {"state": "unknown"}),
+    "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
+    "GET /counters/{counter}/{id}": (200, {"value": 1}),
+    "PUT /counters/{counter}/{id}": (412, {"version": 1}),
+    "POST /counters/{counter}/{id}/holds": (409, {"left": 0}),
+    "POST /counters/{counter}/{id}/holds/{hold}/commit": (404, {"title": "Not found"}),
+    "DELETE /counters/{counter}/{id}/holds/{hold}": (404, {"title": "Not found"}),
+}
+
+
+class Stub(ThreadingHTTPServer):
+    """Answers each route with what stands in `answers`; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers = dict(GOOD)
+        self.asked: list[str] = []
+        self.keys: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Stub
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = re.sub(r"^/(videos|posts)/[^/]+", r"/\1/{id}", self.path.split("?")[0])
+        path = re.sub(r"^/counters/[^/]+/[^/]+", "/counters/{counter}/{id}", path)
+        path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)
+        route = f"{self.command} {path}"
+        operation = next(operation for operation in operations.OPERATIONS if operation.route == route)
+        self.server.asked.append(operation.name)
+        status, body = self.server.answers[route]
+        if operation.needs_caller and self.headers["Authorization"] != f"Bearer {TOKEN}":
+            status, body = 401, {"message": "Unauthorized"}
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        key = self.headers["Idempotency-Key"]
+        if key in self.server.keys:
+            self.send_header("Idempotency-Replayed", "true")
+        if key:
+            self.server.keys.append(key)
+        self.end_headers()
+        self.wfile.write(raw)
+
+    do_GET = do_PUT = do_POST = do_DELETE = answer
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with Stub() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def run(stub: Stub, *more: str) -> int:
+    return smoke.main(["--url", stub.url, "--token", TOKEN, *more])
+
+
+def test_it_calls_every_operation(stub: Stub) -> None:
+    assert run(stub) == 0
+    assert set(stub.asked) == {operation.name for operation in operations.OPERATIONS}
+
+
+def test_each_run_counts_under_a_key_of_its_own(stub: Stub) -> None:
+    assert run(stub) == run(stub) == 0
+    assert len(set(stub.keys)) == 2
+
+
+@pytest.mark.parametrize("route", GOOD)
+@pytest.mark.parametrize("bad", [(500, {"title": "Failed"}), (200, ["text"]), (403, {"message": "Forbidden"})])
+def test_one_broken_operation_is_told_and_fails_the_run(
+    stub: Stub, capsys: pytest.CaptureFixture[str], route: str, bad: tuple[int, Any]
+) -> None:
+    stub.answers[route] = bad
+    assert run(stub, "--page", "https://example.com/a") == 1
+    broken = {operation.name for operation in operations.OPERATIONS if operation.route == route}
+    told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
+    assert broken <= set(told)
+
+
+def test_a_page_that_is_not_counted_is_no_failure_unless_it_was_named(
+    stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.answers["POST /visits"] = (403, {"title": "Forbidden"})
+    assert run(stub) == 0
+    assert re.search("^skipped +visit .*--page", capsys.readouterr().out, re.MULTILINE)
+    assert run(stub, "--page", "https://example.com/a") == 1
+
+
+def test_a_token_without_scopes_is_no_failure_of_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
+    todo = smoke.counter_calls("key", set())
+    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 6
+    assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
+
+
+def test_an_api_that_lets_anybody_like_fails() -> None:
+    todo = smoke.calls("alice", "https://example.com/", "key", page_given=False)
+    [open_door] = [call for call in todo if call.name == "no token"]
+    assert smoke.judge(open_door, smoke.Answer(200, {}, {"liked": True}))[0] == "failed"
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with Stub() as closed:
+        url = closed.url
+    assert smoke.main(["--url", url, "--token", TOKEN]) == 1
+    assert "24 of 24 calls failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--url", "", "--token", TOKEN], "no URL to call"),
+        (["--url", "example.com", "--token", TOKEN], "no URL to call"),
+        (["--url", "http://localhost", "--token", ""], "no token to sign in with"),
+        (["--url", "http://localhost", "--token", "a.b.c"], "no JWT with a sub"),
+        (["--url", "http://localhost", "--token", "a.MQ.c"], "no JWT with a sub"),
+    ],
+)
+def test_what_it_needs_is_asked_for_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        smoke.main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,231 @@
+"""The script, visits by people and by crawlers, and the badge, as the handlers answer them."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import crawleruseragents
+import pytest
+
+import beacon
+import counters
+import visits
+from tally import crawlers, tallies
+from tally.entry import Entry
+from tally.store import Call, Store
+from tests import events
+from tests.integration.conftest import Context
+
+Invoke = Callable[..., dict[str, Any]]
+LAMBDAS = Path(beacon.__file__).parent
+PAGE = "https://example.com/a"
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+
+
+def visited(invoke: Invoke, url: str = PAGE) -> tuple[int, int]:
+    body = invoke("visits", {"operation": "get_visits", "url": url})["body"]
+    assert body["url"] == url
+    return body["visits"], body["bot_visits"]
+
+
+# The script
+
+
+def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> None:
+    answer = invoke("beacon", events.sample("beacon/http-beacon"))
+    headers = answer["headers"]
+    assert (answer["statusCode"], headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert headers["cache-control"] == "public, max-age=3600"
+    assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding")
+    assert headers["cross-origin-resource-policy"] == "cross-origin"
+    sent = base64.b64decode(answer["body"])
+    assert len(sent) < 1024
+    assert gzip.decompress(sent).decode() == beacon.SCRIPT.text
+
+
+@pytest.mark.parametrize("accepted", ["", "identity", "br", "gzip;q=0", "gzip; q=0.000", "x-gzip"])
+def test_who_takes_no_gzip_gets_the_script_as_it_is(accepted: str, invoke: Invoke) -> None:
+    answer = invoke("beacon", events.http("beacon/http-beacon", headers={"accept-encoding": accepted}))
+    assert (answer["body"], answer["isBase64Encoded"]) == (beacon.SCRIPT.text, False)
+    assert "content-encoding" not in answer["headers"]
+
+
+def test_who_takes_gzip_rather_not_still_gets_it(invoke: Invoke) -> None:
+    answer = invoke("beacon", events.http("beacon/http-beacon", headers={"accept-encoding": "br, GZIP;q=0.5"}))
+    assert answer["isBase64Encoded"]
+
+
+def test_who_has_the_script_is_told_so(invoke: Invoke) -> None:
+    tag = invoke("beacon", events.sample("beacon/http-beacon"))["headers"]["etag"]
+    for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+        answer = invoke("beacon", events.http("beacon/http-beacon", headers={"If-None-Match": sent}))
+        assert (answer["statusCode"], answer["body"], answer["headers"]["etag"]) == (304, "", tag)
+    for sent in ('"other"', "", "W/"):
+        answer = invoke("beacon", events.http("beacon/http-beacon", headers={"If-None-Match": sent}))
+        assert answer["statusCode"] == 200
+
+
+def test_another_lambda_gets_the_script_as_text(invoke: Invoke) -> None:
+    body = invoke("beacon", events.sample("beacon/direct-beacon"))["body"]
+    assert body == {"media_type": "text/javascript", "text": beacon.SCRIPT.text}
+
+
+# People and crawlers
+
+
+def test_people_and_crawlers_are_counted_apart_and_read_at_once(invoke: Invoke, store: Store) -> None:
+    for number, agent in enumerate([FIREFOX, GOOGLEBOT, GOOGLEBOT, FIREFOX, FIREFOX]):
+        body = {"url": PAGE, "key": f"{events.KEY}-{number}"}
+        answer = invoke("visits", events.http("visits/http-visit", body=body, headers={"user-agent": agent}))
+        assert (answer["statusCode"], events.body_of(answer)) == (202, {"counted": True})
+    asked: list[str] = []
+    store.client.meta.events.register("before-call.dynamodb", lambda model, **_: asked.append(model.name))
+    assert visited(invoke) == (3, 2)
+    assert asked == ["Query"]
+    items = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    assert {(item["PK"]["S"], item["SK"]["S"]): item.get("visits") or item.get("bot_visits") for item in items} == {
+        (f"SITE#{PAGE}", "VISITS"): {"N": "3"}, (f"SITE#{PAGE}", "BOTS"): {"N": "2"},
+    }  # fmt: skip
+
+
+def test_every_shard_of_both_tallies_is_read_and_no_neighbour(invoke: Invoke, store: Store, call: Call) -> None:
+    for sort_key, attribute in (
+        ("BOTS", "bot_visits"), ("BOTS#1", "bot_visits"), ("BOTS#15", "bot_visits"), ("VISITS", "visits"),
+        ("VISITS#2", "visits"), ("BOT", "bot_visits"), ("BOTSX", "bot_visits"), ("MOBILE", "visits"),
+        ("MOBILE", "bot_visits"), ("VISITSX", "visits"), ("VISIT", "visits"),
+    ):  # fmt: skip
+        store.client.update_item(
+            TableName=store.settings.counts_table,
+            Key={"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": sort_key}},
+            UpdateExpression=f"ADD {attribute} :ten",
+            ExpressionAttributeValues={":ten": {"N": "10"}},
+        )
+    assert visited(invoke) == (20, 30)
+    assert tallies.read_together(call, [counters.BOT_VISITS, counters.VISITS], PAGE) == [30, 20]
+
+
+def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: Invoke) -> None:
+    visit = events.sample("visits/direct-visit")
+    replayed = [
+        invoke("visits", {**visit, "user_agent": agent})["replayed"] for agent in (GOOGLEBOT, FIREFOX, GOOGLEBOT)
+    ]
+    assert replayed == [False, True, True]
+    assert visited(invoke) == (0, 1)
+
+
+def test_a_batch_of_visits_is_counted_apart_too(invoke: Invoke) -> None:
+    batch = [
+        {"operation": "visit", "url": PAGE, "idempotency_key": f"{events.KEY}-{number}", "user_agent": agent}
+        for number, agent in enumerate([FIREFOX, GOOGLEBOT] * 5)
+    ]
+    results = invoke("visits", {"batch": batch})["results"]
+    assert [result["status"] for result in results] == [202] * 10
+    assert visited(invoke) == (5, 5)
+
+
+def test_a_request_without_a_user_agent_is_a_crawlers_and_another_lambdas_is_not(invoke: Invoke) -> None:
+    without = events.sample("visits/http-visit")
+    del without["headers"]["user-agent"]
+    invoke("visits", without)
+    assert visited(invoke) == (0, 1)
+    invoke("visits", {**events.sample("visits/direct-visit"), "idempotency_key": f"{events.KEY}-2"})
+    assert visited(invoke) == (1, 1)
+    invoke("visits", {**events.sample("visits/direct-visit"), "idempotency_key": f"{events.KEY}-3", "user_agent": ""})
+    assert visited(invoke) == (1, 2)
+
+
+@pytest.mark.parametrize("agent", ["x" * 9000, "\x00", "ü;(", "(" * 600])
+def test_whatever_an_agent_calls_itself_the_visit_is_counted(agent: str, invoke: Invoke) -> None:
+    answer = invoke("visits", events.http("visits/http-visit", headers={"user-agent": agent}))
+    assert answer["statusCode"] == 202
+    assert sum(visited(invoke)) == 1
+
+
+@pytest.mark.parametrize("agent", [None, 7, [FIREFOX], True])
+def test_another_lambdas_user_agent_is_a_string(agent: object, invoke: Invoke) -> None:
+    answer = invoke("visits", {**events.sample("visits/direct-visit"), "user_agent": agent})
+    assert (answer["status"], answer["body"]["field"]) == (400, "User-Agent")
+    assert visited(invoke) == (0, 0)
+
+
+def test_crawlers_have_metrics_of_their_own(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
+    invoke("visits", events.sample("visits/direct-visit-of-a-crawler"))
+    metrics = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
+    assert [(metric["counter"], metric["Counted"]) for metric in metrics] == [("bot_visits", [1.0])]
+
+
+PEOPLE = [
+    FIREFOX,
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36",
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/26.1 "
+    "Safari/605.1.15",
+    "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.5 "
+    "Mobile/15E148 Safari/604.1",
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36 "
+    "Edg/147.0.0.0",
+    "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0 Mobile "
+    "Safari/537.36",  # a telephone with an unlucky name
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("agent", PEOPLE)
+def test_browsers_are_people(agent: str) -> None:
+    assert not crawlers.is_crawler(agent)
+
+
+def test_every_crawler_that_the_list_knows_by_an_example_is_one() -> None:
+    known = [agent for entry in crawleruseragents.CRAWLER_USER_AGENTS_DATA for agent in entry["instances"]]
+    assert len(known) > 2000
+    assert [agent for agent in known if not crawlers.is_crawler(agent)] == []
+    crawlers.is_crawler.cache_clear()
+
+
+@pytest.mark.parametrize(("start", "ready"), [("on-demand", False), ("snap-start", True)])
+def test_the_list_is_read_when_it_is_needed_or_before_a_snapshot_is_taken(start: str, ready: bool) -> None:
+    script = "import sys, visits; print('crawleruseragents' in sys.modules)"
+    environment = {
+        "PYTHONPATH": str(LAMBDAS), "AWS_LAMBDA_INITIALIZATION_TYPE": start, "AWS_DEFAULT_REGION": "eu-west-1",
+        "TALLY_COUNTS_TABLE": "a", "TALLY_RECEIPTS_TABLE": "b", "TALLY_LEDGER_TABLE": "c",
+    }  # fmt: skip
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str(ready)
+
+
+# The badge
+
+
+def test_the_badge_shows_what_people_visited(invoke: Invoke) -> None:
+    invoke("visits", events.sample("visits/http-visit"))
+    invoke("visits", events.http("visits/http-visit-of-a-crawler", body={"url": PAGE, "key": f"{events.KEY}-2"}))
+    answer = invoke("visits", events.sample("visits/http-get-badge"))
+    assert (answer["statusCode"], answer["headers"]["content-type"]) == (200, "image/svg+xml; charset=utf-8")
+    assert answer["headers"]["cache-control"] == "public, max-age=60"
+    assert "default-src 'none'" in answer["headers"]["content-security-policy"]
+    assert "<title>visits: 1</title>" in answer["body"]
+    assert invoke("visits", events.sample("visits/direct-get-badge"))["body"]["text"] == answer["body"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "slug"),
+    [
+        ("", 400, "invalid-input"),
+        ("url=nonsense", 400, "invalid-input"),
+        ("url=https%3A%2F%2Fexample.com%2F&label=x", 400, "invalid-input"),
+        ("url=https%3A%2F%2Felsewhere.example%2F", 403, "forbidden"),
+    ],
+)
+def test_a_badge_of_no_page_of_ours_is_a_problem(query: str, status: int, slug: str, store: Store) -> None:
+    listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
+    entry = Entry(visits.handler.functions, listed)
+    answer = entry(events.http("visits/http-get-badge", query=query), Context())
+    assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
+    assert events.body_of(answer)["type"].endswith(slug)

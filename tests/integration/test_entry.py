@@ -1,0 +1,159 @@
+"""What every function does around its operations: logs, metrics, and answers when the store or Tally itself fails."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import operations
+from local.engine import Engine, free_port
+from tally import observe
+from tally.entry import Answer, Entry
+from tally.errors import StoreRefusedError, StoreUnreachableError
+from tally.settings import Settings
+from tally.store import Call, Store, dynamodb_client
+from tests import events
+from tests.integration.conftest import Context
+
+Invoke = Callable[..., dict[str, Any]]
+PLAY = {"operation": "play", "video_id": "9f3a", "idempotency_key": events.KEY}
+
+
+def entry_on(store: Store) -> Entry:
+    return Entry(importlib.import_module("plays").handler.functions, store)
+
+
+class _Stdout:
+    """Whatever stdout is at the moment of writing: the logger holds on to the one that it was made with."""
+
+    def write(self, text: str) -> None:
+        sys.stdout.write(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+@pytest.fixture(autouse=True)
+def logs_to_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe.logger.registered_handler, "stream", _Stdout())
+
+
+def emf(printed: str) -> list[dict[str, Any]]:
+    """The metrics among the lines that an invocation printed."""
+    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return [line for line in lines if "_aws" in line]
+
+
+def logs(printed: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return [line for line in lines if "_aws" not in line]
+
+
+def test_counted_replayed_and_refused_are_metered_by_counter_and_never_by_item(
+    invoke: Invoke, capsys: pytest.CaptureFixture[str]
+) -> None:
+    invoke("plays", {"batch": [PLAY, PLAY, {**PLAY, "video_id": "#"}]})
+    (metric,) = emf(capsys.readouterr().out)
+    assert {name: metric[name] for name in ("Counted", "Replayed", "Refused")} == {
+        "Counted": [1.0], "Replayed": [1.0], "Refused": [1.0],
+    }  # fmt: skip
+    (directive,) = metric["_aws"]["CloudWatchMetrics"]
+    assert directive["Namespace"] == "Tally"
+    assert [sorted(dimensions) for dimensions in directive["Dimensions"]] == [["counter", "service"]]
+    assert (metric["service"], metric["counter"]) == ("tally", "plays")
+
+
+def test_conflicts_are_metered(invoke: Invoke, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    attempts = []
+
+    def fail_once(model: Any, **_: Any) -> Any:
+        attempts.append(model.name)
+        if len(attempts) > 1:
+            return None
+        error = {"Code": "TransactionCanceledException", "Message": "injected"}
+        reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}]
+        response = type("Response", (), {"status_code": 400})()
+        return response, {"Error": error, "CancellationReasons": reasons, "ResponseMetadata": {"HTTPStatusCode": 400}}
+
+    store.client.meta.events.register("before-call.dynamodb.TransactWriteItems", fail_once)
+    assert invoke("plays", PLAY)["body"]["counted"]
+    assert attempts == ["TransactWriteItems"] * 2
+    assert emf(capsys.readouterr().out)[0]["Conflicts"] == [1.0]
+
+
+def test_reads_are_not_counted_as_counted(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
+    invoke("plays", {"operation": "get_plays", "video_id": "9f3a"})
+    assert emf(capsys.readouterr().out) == []
+
+
+def test_a_log_line_carries_the_correlation_id_of_its_request(
+    invoke: Invoke, capsys: pytest.CaptureFixture[str]
+) -> None:
+    invoke("plays", events.sample("plays/http-play"))
+    invoke("plays", PLAY)
+    http, direct = logs(capsys.readouterr().out)
+    assert (http["correlation_id"], http["operation"], http["status"]) == ("JKJaXmPLvHcESHA=", "play", 200)
+    assert direct["correlation_id"] == Context().aws_request_id
+    assert events.KEY not in json.dumps([http, direct])
+
+
+@pytest.fixture
+def dead_store(settings: Settings) -> Store:
+    """A store whose engine is not there."""
+    return Store(dynamodb_client(endpoint_url=f"http://127.0.0.1:{free_port()}"), settings)
+
+
+def test_a_store_that_is_away_is_503_with_retry_after_over_http(dead_store: Store) -> None:
+    answer = entry_on(dead_store)(events.sample("plays/http-play"), Context())
+    assert answer["statusCode"] == 503
+    assert answer["headers"]["retry-after"] == "1"
+    document = events.body_of(answer)
+    assert document["type"].endswith(":unreachable")
+    assert document["request_id"] == "JKJaXmPLvHcESHA="
+
+
+def test_a_single_direct_event_raises_what_can_be_retried_so_that_lambda_retries_it(dead_store: Store) -> None:
+    with pytest.raises(StoreUnreachableError):
+        entry_on(dead_store)(PLAY, Context())
+
+
+def test_a_batch_answers_503_for_each_entry_that_can_be_retried(dead_store: Store) -> None:
+    answer = entry_on(dead_store)({"batch": [PLAY]}, Context())
+    assert [result["status"] for result in answer["results"]] == [503]
+
+
+def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine) -> None:
+    settings = Settings.from_environment(
+        {
+            "TALLY_COUNTS_TABLE": "not-there-1",
+            "TALLY_RECEIPTS_TABLE": "not-there-2",
+            "TALLY_LEDGER_TABLE": "not-there-3",
+        }
+    )
+    store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
+    with pytest.raises(StoreRefusedError):
+        entry_on(store)(PLAY, Context())
+    assert entry_on(store)(events.sample("plays/http-get-plays"), Context())["statusCode"] == 503
+
+
+def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(call: Call, **_: Any) -> Answer:
+        raise KeyError("secret")
+
+    answer = Entry({operations.PLAY: broken}, store)(events.sample("plays/http-play"), Context())
+    assert answer["statusCode"] == 500
+    assert "secret" not in answer["body"]
+    assert any("secret" in str(line.get("exception")) for line in logs(capsys.readouterr().out))
+
+
+def test_health_tells_whether_the_store_answers(invoke: Invoke, dead_store: Store) -> None:
+    assert events.body_of(invoke("health", events.sample("health/http-health")))["status"] == "ok"
+    dead = Entry(importlib.import_module("health").handler.functions, dead_store)
+    assert dead(events.sample("health/http-health"), Context())["statusCode"] == 503

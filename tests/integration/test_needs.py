@@ -1,0 +1,218 @@
+"""What each operation does to the tables, recorded as it runs, is what it declares and so what its role grants.
+
+AWS alone would tell otherwise: `grant_write_data`, for one, lacks `ConditionCheckItem`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import counters
+import operations
+import sweep
+from operations import Need, Operation, Table
+from tally import holds
+from tally.store import Store
+from tests.events import KEY
+
+Invoke = Callable[..., dict[str, Any]]
+TRANSACTION_ACTIONS = {
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+}
+
+
+def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(action, table, key or item) of each item that one API call touches."""
+    if action == "TransactWriteItems":
+        for write in parameters["TransactItems"]:
+            ((kind, target),) = write.items()
+            yield TRANSACTION_ACTIONS[kind], target["TableName"], target.get("Key") or target["Item"]
+    elif action == "BatchGetItem":
+        for table, request in parameters["RequestItems"].items():
+            for key in request["Keys"]:
+                yield action, table, key
+    elif action == "Query":
+        yield action, parameters["TableName"], {"PK": parameters["ExpressionAttributeValues"][":pk"]}
+    else:
+        yield action, parameters["TableName"], parameters.get("Key") or parameters["Item"]
+
+
+class Recorder:
+    """Records what a client asks of the tables, as needs."""
+
+    def __init__(self, store: Store) -> None:
+        self.needs: set[Need] = set()
+        settings = store.settings
+        self._tables = {
+            settings.counts_table: Table.COUNTS,
+            settings.receipts_table: Table.RECEIPTS,
+            settings.ledger_table: Table.LEDGER,
+        }
+        store.client.meta.events.register("provide-client-params.dynamodb", self._record)
+
+    def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+        for action, table, key in _accesses(model.name, params):
+            partition_key = (key.get("PK") or key["id"])["S"]
+            prefix = partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
+            self.needs.add(Need(action, self._tables[table], prefix))
+
+
+ARGUMENTS = {
+    "video_id": "9f3a",
+    "post_id": "a91f",
+    "url": "https://example.com/a",
+    "idempotency_key": KEY,
+    "body": "one",
+    "of": "play",
+    "target": "9f3a",
+}
+
+
+STOCK: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
+NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
+
+Scenario = Iterator[None]
+"""What is done up to the first `yield` prepares, and is not recorded."""
+
+
+def like(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Changes and none, with and without a key, on the first shard and on new ones; unlikes need the same."""
+    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+    yield
+    for key in ({}, {"idempotency_key": "first"}):
+        for operation in ("like", "like", "unlike", "unlike"):
+            event = {"operation": operation, "post_id": "a91f", "caller": "alice"} | key
+            invoke("likes", event)
+            invoke("likes", event | {"idempotency_key": f"{operation}-again"})
+    for user in ("bob", "carol", "dave"):
+        store.spread.conflict("POST#a91f", 16)
+        invoke("likes", {"operation": "like", "post_id": "a91f", "caller": user})
+
+
+def visit(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """By a person and by a crawler."""
+    yield
+    for agent in ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "Googlebot/2.1"):
+        event = {"operation": "visit", "url": ARGUMENTS["url"], "user_agent": agent}
+        invoke("visits", event | {"idempotency_key": secrets.token_hex(16)})
+
+
+def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Every counter, up to its end: the last number given, given again, refused; stock after expired holds."""
+    for counter in counters.COUNTERS.values():
+        if counter.numbered and counter.floor is not None:
+            last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
+            key = {"PK": {"S": counter.partition_key("x")}, "SK": {"S": counter.sort_key}}
+            store.client.put_item(TableName=store.settings.counts_table, Item={**key, **last})
+    stocked_and_held(invoke)
+    pass_a_minute()
+    yield
+    for counter in counters.COUNTERS.values():
+        event = {"operation": "increment", "counter": counter.name, "id": "x", "caller": "alice"}
+        for key in ("first", "first", "second"):
+            invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key})
+    for amount in (-5, -6):
+        invoke("increments", {**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
+
+
+def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Every counter."""
+    yield
+    for name in counters.COUNTERS:
+        invoke("increments", {"operation": "get_counter", "counter": name, "id": "x", "caller": "alice"})
+
+
+def set_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Every counter: set, again, and when it has moved."""
+    yield
+    for name in counters.COUNTERS:
+        event = {"operation": "set_counter", "counter": name, "id": "x", "value": 1, "caller": "alice"}
+        for version in (0, 0, 7):
+            invoke("increments", event | {"version": version})
+
+
+def hold(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Taken, taken of expired ones, refused."""
+    stocked_and_held(invoke)
+    pass_a_minute()
+    yield
+    assert [held(invoke, amount)["status"] for amount in (4, 2)] == [201, 409]
+
+
+def settle(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
+    """In time, again, too late, and of no hold at all."""
+    in_time, late = stocked_and_held(invoke), held(invoke, 1)["body"]["hold_id"]
+    yield
+    for hold_id in (in_time, in_time, NO_HOLD):
+        invoke("holds", {**STOCK, "operation": operation, "hold_id": hold_id})
+    pass_a_minute()
+    invoke("holds", {**STOCK, "operation": operation, "hold_id": late})
+
+
+def held(invoke: Invoke, amount: int) -> dict[str, Any]:
+    """Hold some stock for a minute."""
+    key = secrets.token_hex(8)
+    return invoke("holds", {**STOCK, "operation": "hold", "amount": amount, "ttl_s": 60, "idempotency_key": key})
+
+
+def stocked_and_held(invoke: Invoke) -> str:
+    """Stock 5 more and hold 4 of them; the hold's id."""
+    key = secrets.token_hex(8)
+    invoke("increments", {**STOCK, "operation": "increment", "amount": 5, "idempotency_key": key})
+    return str(held(invoke, 4)["body"]["hold_id"])
+
+
+def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: Operation) -> Scenario:
+    """Once with its arguments; a post is written, and edited."""
+    if "post_id" in {field.name for field in operation.fields} and operation is not operations.PUT_POST:
+        invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+    yield
+    fields = {field.name: ARGUMENTS[field.name] for field in operation.fields if field.name in ARGUMENTS}
+    caller = {"caller": "alice"} if operation.access is operations.Access.SIGNED_IN else {}
+    for body in ({}, {"body": "two"} if "body" in fields else {}):
+        invoke(operation.function, {"operation": operation.name, **fields, **caller, **body})
+
+
+SCENARIOS: dict[str, Callable[..., Scenario]] = {
+    "like": like, "unlike": like, "visit": visit, "increment": increment, "get_counter": get_counter,
+    "set_counter": set_counter, "hold": hold,
+    "commit_hold": partial(settle, operation="commit_hold"),
+    "release_hold": partial(settle, operation="release_hold"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", operations.OPERATIONS, ids=lambda operation: operation.name)
+def test_an_operation_does_what_it_declares_and_no_more(
+    operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_a_minute() -> None:
+        monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
+
+    scenario = SCENARIOS.get(operation.name, partial(plain, operation=operation))
+    steps = scenario(invoke, store, pass_a_minute)
+    next(steps)
+    recorder = Recorder(store)
+    list(steps)
+    assert recorder.needs == operation.needs
+
+
+def test_the_sweep_does_what_its_schedule_declares_and_no_more(
+    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stocked_and_held(invoke)
+    monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
+    monkeypatch.setattr(sweep, "_store", store)
+    recorder = Recorder(store)
+    assert sweep.handler({}, None) == {"released": 1}
+    (schedule,) = (schedule for schedule in operations.SCHEDULES if schedule.function == "sweep")
+    assert recorder.needs == schedule.needs

@@ -1,0 +1,136 @@
+"""What changes and reads cost: capacity units as the engine bills them, requests as the proxy saw them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import counters
+from tally import fields, increments, likes
+from tally.increments import Increment
+from tally.store import Item
+from tests.invariants.world import FAST, POST, VIDEO, World
+
+UNIT_BYTES = 1024
+LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
+LONGEST_KEY = "k" * fields.KEY_CHARACTERS_MAX
+LONGEST_USER = "%" * 128
+SHARDS = counters.PLAYS.max_shards
+
+
+def size_bytes(item: Item) -> int:
+    """An item's size by DynamoDB's rules: names and strings in UTF-8, a number as one byte for two digits and one."""
+    size = 0
+    for name, value in item.items():
+        ((kind, content),) = value.items()
+        assert kind in ("S", "N"), "receipts hold nothing else"
+        digits = len(content.strip("-").strip("0"))
+        size += len(name.encode()) + (len(content.encode()) if kind == "S" else (digits + 1) // 2 + 1)
+        size += kind == "N" and content.startswith("-")
+    return size
+
+
+def test_size_rules_are_dynamodbs() -> None:
+    """The examples of its documentation, "Amazon DynamoDB item sizes and formats"."""
+    assert size_bytes({"Attribute": {"S": "value"}}) == 14
+    assert size_bytes({"n": {"N": "100"}}) == 1 + 2
+    assert size_bytes({"n": {"N": "-27"}}) == 1 + 3
+    assert size_bytes({"é": {"S": "é"}}) == 4
+
+
+@pytest.mark.parametrize("change", ["play", "like", "unlike"])
+def test_receipt_with_the_longest_ids_and_key_is_under_1_kb(world: World, change: str) -> None:
+    if change == "play":
+        call = world.call(fields.user(LONGEST_USER, "caller"))
+        world.play(LONGEST_KEY, LONGEST_ID, -fields.AMOUNT_MAX, call=call)
+    else:
+        world.write_post(LONGEST_ID)
+        getattr(world, change)(fields.user(LONGEST_USER, "caller"), LONGEST_ID, LONGEST_KEY)
+    assert size_bytes(world.receipt()) < UNIT_BYTES
+
+
+def test_receipt_of_a_visit_is_under_1_kb_for_pages_of_up_to_600_bytes(world: World) -> None:
+    """The page stands once in its receipt; the longest ones that are taken cost a unit more."""
+    page = fields.page("https://example.com/" + "p" * 580, "url")
+    assert len(page) == 600
+    body = {"counted": True}
+    increments.count(world.call(), Increment(counters.VISITS, page, 1, "visit", LONGEST_KEY, body))
+    assert size_bytes(world.receipt()) < UNIT_BYTES
+
+
+Change = Callable[[World], object]
+COSTS: dict[str, tuple[Change, str, float]] = {
+    "EXACT": (lambda world: world.play("new"), "TransactWriteItems", 4),
+    "FAST": (lambda world: world.play("new", counter=FAST), "UpdateItem", 1),
+    "like": (lambda world: world.like("ann"), "TransactWriteItems", 4),
+    "like with a key": (lambda world: world.like("ann", key="new"), "TransactWriteItems", 6),
+    "unlike": (lambda world: world.unlike("bob"), "TransactWriteItems", 4),
+    "unlike with a key": (lambda world: world.unlike("bob", key="new"), "TransactWriteItems", 6),
+}
+
+
+@pytest.mark.parametrize(("change", "operation", "units"), COSTS.values(), ids=COSTS.keys())
+def test_change_is_one_request_and_costs_what_the_design_says(
+    world: World, change: Change, operation: str, units: float
+) -> None:
+    world.write_post()
+    for counter in (counters.PLAYS, FAST):
+        world.play("earlier", counter=counter)
+    world.like("bob")
+    world.proxy.forget()
+    with world.capacity() as measured:
+        change(world)
+    assert measured == [(operation, units)]
+    assert len(world.sent()) == 1
+
+
+@pytest.mark.parametrize("text", ["x", "x" * fields.TEXT_BYTES_MAX], ids=["1 byte", "10 KB"])
+def test_like_costs_the_same_whatever_the_length_of_the_text(world: World, text: str) -> None:
+    world.write_post(text=text)
+    with world.capacity() as measured:
+        world.like("ann")
+        world.unlike("ann")
+        world.like("ann", key="key-1")
+    assert [units for _, units in measured] == [4, 4, 6]
+
+
+@pytest.mark.parametrize("shards", [0, 1, SHARDS])
+def test_read_is_one_request_of_one_unit_whatever_the_number_of_shards(world: World, shards: int) -> None:
+    for shard in range(shards):
+        key = counters.PLAYS.shard_key(shard)
+        world.put(
+            {"PK": {"S": f"VID#{VIDEO}"}, "SK": {"S": key}, "play_count": {"N": "1000000"}, "at": {"N": "29000000"}}
+        )
+    with world.capacity() as measured:
+        assert world.read_plays() == shards * 1_000_000
+    assert measured == [("Query", 1.0)] if shards else [("Query", 0.5)]
+    assert [request.operation for request in world.proxy.requests] == ["Query"]
+    assert world.sent()[0]["ConsistentRead"] is True
+
+
+def test_read_of_a_post_is_one_request_whatever_its_shards_and_likes(world: World) -> None:
+    world.write_post(text="x" * 1000)
+    for shard in range(1, SHARDS):
+        world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": f"META#{shard}"}, "likeTally": {"N": "2"}})
+    for number in range(50):
+        world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": f"LIKE#USER#{number}"}, "likedAt": {"N": "1"}})
+    world.proxy.forget()
+    with world.capacity() as measured:
+        assert world.read_post()["likeTally"] == 2 * (SHARDS - 1)
+    assert measured == [("Query", 1.0)]  # the likes are not read
+    assert [request.operation for request in world.proxy.requests] == ["Query"]
+
+
+def test_replay_is_one_request(world: World) -> None:
+    world.play("key-1")
+    world.proxy.forget()
+    assert world.play("key-1")[1] is True
+    assert [request.operation for request in world.proxy.requests] == ["TransactWriteItems"]
+
+
+def test_state_of_a_like_is_one_request(world: World) -> None:
+    world.write_post()
+    world.proxy.forget()
+    likes.read_like(world.call("ann"), counters.LIKES, POST)
+    assert [request.operation for request in world.proxy.requests] == ["BatchGetItem"]

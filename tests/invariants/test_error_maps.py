@@ -1,0 +1,155 @@
+"""Both maps of errors are total: from botocore to ours, and from ours to HTTP."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+
+import botocore.exceptions
+import botocore.session
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+from local import faults
+from tally import errors
+from tally.attribute_values import RecordMismatchError
+from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
+from tally.expression_syntax import ExpressionError
+from tally.records import RecordChangedError, RecordExistsError
+from tests.invariants.world import World, persist
+
+OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")
+COMMON_ERRORS = (  # of every AWS service: docs.aws.amazon.com, "Common Errors"
+    "AccessDeniedException", "ExpiredTokenException", "IncompleteSignature", "InternalFailure", "InvalidAction",
+    "InvalidClientTokenId", "MalformedQueryString", "MissingAuthenticationToken", "NotAuthorized", "OptInRequired",
+    "RequestExpired", "RequestTimeout", "ServiceUnavailable", "ThrottlingException", "UnrecognizedClientException",
+    "ValidationException", "ValidationError", "SerializationException", "400", "", "SomethingNew",
+)  # fmt: skip
+STATUSES = {400, 401, 403, 404, 409, 412, 413, 415, 422, 428, 429, 503}
+CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError)
+ABSTRACT = (errors.CallerError, TallyError)
+OUR_FAULT = (errors.ConfigurationError, ExpressionError, RecordMismatchError)  # 500: no request can bring them about
+RECORDS = (RecordExistsError, RecordChangedError)  # made with the item that stands there
+
+
+def service_errors() -> list[str]:
+    """Every error that the model of DynamoDB lists for the operations that we use."""
+    model = botocore.session.get_session().get_service_model("dynamodb")
+    return sorted({shape.name for name in OPERATIONS for shape in model.operation_model(name).error_shapes})
+
+
+EVERY_CODE = sorted({*service_errors(), *COMMON_ERRORS, *errors.BUSY_CODES, *errors.UNREACHABLE_CODES} - {""})
+
+
+def botocore_errors() -> list[type[BotoCoreError]]:
+    found = vars(botocore.exceptions).values()
+    return sorted({cls for cls in found if inspect.isclass(cls) and issubclass(cls, BotoCoreError)}, key=str)
+
+
+def ours(root: type[TallyError] = TallyError) -> Iterator[type[TallyError]]:
+    yield root
+    for cls in root.__subclasses__():
+        yield from ours(cls)
+
+
+def client_error(code: str, status: int = 400) -> ClientError:
+    response = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, "TransactWriteItems")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [*service_errors(), *COMMON_ERRORS])
+def test_every_error_of_the_service_becomes_a_retryable_one_of_ours(code: str) -> None:
+    error = from_botocore(client_error(code))
+    assert isinstance(error, RetryableError)
+    assert error.status == 503
+
+
+@pytest.mark.parametrize("cls", botocore_errors(), ids=lambda cls: cls.__name__)
+def test_every_error_of_botocore_becomes_a_retryable_one_of_ours(cls: type[BotoCoreError]) -> None:
+    error = from_botocore(cls.__new__(cls))  # not made: each wants arguments of its own
+    assert isinstance(error, RetryableError)
+
+
+@pytest.mark.parametrize("code", sorted(errors.BUSY_CODES))
+def test_conflicts_and_throttling_are_busy(code: str) -> None:
+    assert isinstance(from_botocore(client_error(code)), StoreBusyError)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_failures_of_the_store_are_unreachable_whatever_their_code(status: int) -> None:
+    assert isinstance(from_botocore(client_error("NeverHeardOf", status)), StoreUnreachableError)
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        HTTPClientError,
+        botocore.exceptions.ConnectTimeoutError,
+        botocore.exceptions.ReadTimeoutError,
+        botocore.exceptions.EndpointConnectionError,
+        botocore.exceptions.ConnectionClosedError,
+        botocore.exceptions.SSLError,
+    ],
+    ids=lambda cls: cls.__name__,
+)
+def test_silence_is_unreachable(cls: type[BotoCoreError]) -> None:
+    assert isinstance(from_botocore(cls.__new__(cls)), StoreUnreachableError)
+
+
+@pytest.mark.parametrize("code", EVERY_CODE)
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_every_answer_of_the_store_to_a_change_is_an_error_of_ours_and_counts_once(
+    world: World, code: str, done: bool
+) -> None:
+    """Through the SDK: what it makes of the answer is what the core gets."""
+    fault = faults.answer_after(code) if done else faults.answer(code)
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
+    persist(lambda: world.play("key-1"))
+    assert world.tally() == 1
+
+
+@pytest.mark.parametrize("read", [World.read_plays, World.read_post], ids=["plays", "post"])
+def test_every_answer_of_the_store_to_a_read_is_an_error_of_ours(world: World, read: Callable[[World], object]) -> None:
+    for code in EVERY_CODE:
+        world.proxy.plan = faults.always(faults.answer(code))
+        with pytest.raises(RetryableError):
+            read(world)
+
+
+def test_every_error_of_ours_has_a_status_of_the_contract() -> None:
+    answered = [cls for cls in ours() if cls not in (*CONTROL_FLOW, *ABSTRACT, *OUR_FAULT)]
+    assert {cls.status for cls in answered} <= STATUSES
+    assert len(answered) >= 12
+    assert {cls.status for cls in ours(RetryableError)} == {503}
+    assert all(400 <= cls.status < 500 for cls in ours(errors.CallerError) if cls not in ABSTRACT)
+    assert {cls.status for cls in OUR_FAULT} == {500}
+
+
+def test_every_error_of_ours_has_a_slug_and_a_title_of_its_own() -> None:
+    told_apart = [cls for cls in ours() if cls not in (*CONTROL_FLOW, errors.CallerError)]
+    for attribute in ("slug", "title"):
+        values = [getattr(cls, attribute) for cls in told_apart]
+        assert len(set(values)) == len(values)
+        assert all(values)
+
+
+def test_tree_in_the_docstring_names_every_error_and_its_status() -> None:
+    assert errors.__doc__
+    for cls in ours():
+        assert cls.__name__ in errors.__doc__
+        if cls not in (*CONTROL_FLOW, *ABSTRACT, RetryableError):
+            (line,) = (line for line in errors.__doc__.splitlines() if cls.__name__ in line)
+            assert str(cls.status) in line
+
+
+def test_problem_of_every_error_is_complete() -> None:
+    for cls in ours():
+        if cls not in CONTROL_FLOW:
+            error = cls("why", {}) if cls in RECORDS else cls("why", field="id")  # type: ignore[call-arg,arg-type]
+            document = problem(error, request_id="r-1")
+            assert document.keys() >= {"type", "title", "status", "detail"}
+            assert ("field" in document) is (cls not in RECORDS)
+            assert document["type"] == errors.PROBLEM_TYPE_PREFIX + cls.slug
+            assert ("request_id" in document) is (cls.status >= 500)
+            assert ("why" in document["detail"]) is (cls.status != 500)  # what a bug says is not for callers

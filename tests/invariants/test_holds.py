@@ -1,0 +1,510 @@
+"""Holds: taken at once, then kept or given back, each exactly once. The stock always adds up."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import counters
+import sweep as sweep_handler
+from local import faults
+from tally import holds
+from tally.counter import Counter, declared
+from tally.errors import (
+    HoldSettledError,
+    KeyReusedError,
+    LimitReachedError,
+    NotFoundError,
+    RetryableError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
+from tally.holds import COMMITTED, EXPIRED, HELD, RELEASED
+from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
+from tests.invariants.threads import at_once
+from tests.invariants.world import World, persist
+
+CALLERS = 8
+SOME_OF_ALL = {
+    faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.03, faults.FAIL_BEFORE: 0.03, faults.CONFLICT: 0.1,
+    faults.THROTTLED_TRANSACTION: 0.03,
+}  # fmt: skip
+
+
+@pytest.fixture
+def counting(world: World) -> Counting:
+    return Counting(world)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that the test moves."""
+    made = Clock()
+    made.install(monkeypatch)
+    return made
+
+
+def neighbour() -> str:
+    """Another item, whose holds are in the same bucket."""
+    bucket = holds.bucket(counters.STOCK, ITEM)
+    return next(id_ for id_ in map(str, range(500)) if holds.bucket(counters.STOCK, id_) == bucket)
+
+
+def the_hold(counting: Counting) -> dict[str, Any]:
+    """The only hold there is, as it is stored."""
+    (hold,) = counting.ledger()
+    return hold
+
+
+def test_a_hold_takes_its_amount_at_once_and_carries_no_ttl(counting: Counting) -> None:
+    counting.stock(10)
+    before_s = int(time.time())
+    body, replayed = counting.take(3, ttl_s=60)
+    assert (body["counter"], body["id"], body["amount"], replayed) == ("stock", ITEM, 3, False)
+    assert before_s + 60 <= body["expires_at"] <= int(time.time()) + 60
+    assert counting.stored(counters.STOCK) == 7
+    hold = the_hold(counting)
+    assert (hold["state"], hold["amount"], hold["hold_id"]) == ({"S": HELD}, {"N": "3"}, {"S": body["hold_id"]})
+    assert "expiration" not in hold
+
+
+@pytest.mark.parametrize(("state", "left"), [(COMMITTED, 7), (RELEASED, 10)])
+def test_a_hold_is_settled_once_and_gets_its_ttl_then(counting: Counting, state: str, left: int) -> None:
+    counting.stock(10)
+    hold_id = counting.take(3)[0]["hold_id"]
+    settled = {"counter": "stock", "id": ITEM, "hold_id": hold_id, "state": state}
+    assert counting.settle(hold_id, state) == {**settled, "changed": True}
+    assert counting.settle(hold_id, state) == {**settled, "changed": False}
+    other = RELEASED if state == COMMITTED else COMMITTED
+    assert isinstance(refusal(partial(counting.settle, hold_id, other)), HoldSettledError)
+    assert counting.stored(counters.STOCK) == left
+    hold = the_hold(counting)
+    assert hold["state"] == {"S": state}
+    assert int(hold["expiration"]["N"]) >= time.time() + holds.SETTLED_KEPT_S - 5
+
+
+def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, clock: Clock) -> None:
+    counting.stock(10)
+    key = new_key()
+    body, _ = counting.take(3, key=key)
+    clock.pass_s(5)
+    assert counting.take(3, key=key) == (body, True)
+    assert isinstance(refusal(partial(counting.take, 4, key=key)), KeyReusedError)
+    assert isinstance(refusal(partial(counting.take, 3, 61, key=key)), KeyReusedError)
+    assert counting.stored(counters.STOCK) == 7
+    assert the_hold(counting)["hold_id"] == {"S": body["hold_id"]}
+
+
+def test_a_replay_is_the_same_hold_also_when_nothing_is_left_or_it_is_settled(counting: Counting) -> None:
+    counting.stock(3)
+    body, _ = counting.take(3, key="key-1")
+    assert counting.take(3, key="key-1") == (body, True)
+    counting.settle(body["hold_id"], RELEASED)
+    assert counting.take(3, key="key-1") == (body, True)
+    assert counting.stored(counters.STOCK) == 3
+
+
+@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER], ids=["lost", "failed after"])
+def test_a_take_whose_answer_was_lost_is_one_hold(counting: Counting, fault: faults.Fault) -> None:
+    counting.stock(10)
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    first, replayed = counting.take(3, key="key-1")
+    assert replayed is False
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
+    with pytest.raises(StoreUnreachableError):
+        counting.take(2, key="key-2")
+    second, replayed = counting.take(2, key="key-2")
+    assert replayed is True
+    assert {hold["hold_id"]["S"] for hold in counting.ledger()} == {first["hold_id"], second["hold_id"]}
+    assert counting.stored(counters.STOCK) == 5
+
+
+@pytest.mark.parametrize("state", [COMMITTED, RELEASED])
+def test_settling_whose_answers_were_lost_is_done_once(counting: Counting, state: str) -> None:
+    counting.stock(10)
+    hold_id = counting.take(3)[0]["hold_id"]
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
+    with pytest.raises(StoreUnreachableError):
+        counting.settle(hold_id, state)
+    assert counting.settle(hold_id, state)["changed"] is False
+    assert counting.in_existence() == 10
+    assert counting.stored(counters.STOCK) == (7 if state == COMMITTED else 10)
+
+
+def test_more_than_is_left_is_not_held_and_leaves_nothing(counting: Counting) -> None:
+    counting.stock(3)
+    refused = refusal(partial(counting.take, 4, key="key-1"))
+    assert isinstance(refused, LimitReachedError)
+    assert refused.members == {"left": 3}
+    assert counting.ledger() == []
+    assert len(counting.world.receipts()) == 1
+    counting.stock(1)
+    assert counting.take(4, key="key-1")[1] is False
+
+
+def test_a_hold_that_never_was_is_not_found(counting: Counting) -> None:
+    counting.stock(3)
+    for state in (COMMITTED, RELEASED):
+        assert isinstance(refusal(partial(counting.settle, "1700000000-AAAAAAAAAAAAAAAA", state)), NotFoundError)
+    assert counting.ledger() == []
+    assert counting.stored(counters.STOCK) == 3
+
+
+def test_a_hold_is_found_under_its_own_item_only(counting: Counting) -> None:
+    counting.stock(3)
+    hold_id = counting.take(3)[0]["hold_id"]
+    for state in (COMMITTED, RELEASED):
+        with pytest.raises(NotFoundError):
+            holds.settle(counting.world.call(), counters.STOCK, neighbour(), hold_id, state)
+    assert the_hold(counting)["state"] == {"S": HELD}
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["not swept", "swept"])
+def test_an_expired_hold_is_not_committed_and_its_amount_is_given_back_once(
+    counting: Counting, clock: Clock, swept: bool
+) -> None:
+    counting.stock(10)
+    hold_id = counting.take(3, ttl_s=60)[0]["hold_id"]
+    clock.pass_s(50)
+    assert counting.sweep() == 0
+    clock.pass_s(11)
+    if swept:
+        assert counting.sweep() == 1
+    assert isinstance(refusal(partial(counting.settle, hold_id, COMMITTED)), HoldSettledError)
+    assert counting.settle(hold_id, RELEASED) == {
+        "counter": "stock", "id": ITEM, "hold_id": hold_id, "state": EXPIRED, "changed": False,
+    }  # fmt: skip
+    assert counting.stored(counters.STOCK) == 10
+    assert the_hold(counting)["state"] == {"S": EXPIRED}
+    assert "expiration" in the_hold(counting)
+    assert counting.sweep() == 0
+
+
+def test_a_hold_can_be_committed_until_its_last_second_and_given_back_from_then_on(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = int(time.time())
+    ticks = {"s": now_s}
+    monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: ticks["s"]))
+    counting.stock(10)
+    in_time, late = (counting.take(1, ttl_s=60)[0]["hold_id"] for _ in range(2))
+    ticks["s"] = now_s + 59
+    assert counting.sweep() == 0
+    assert counting.settle(in_time, COMMITTED)["changed"] is True
+    ticks["s"] = now_s + 60
+    assert isinstance(refusal(partial(counting.settle, late, COMMITTED)), HoldSettledError)
+    assert counting.stored(counters.STOCK) == 9
+
+
+def test_a_hold_that_the_sweep_takes_for_due_too_early_stays_held(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The condition on time is in the write itself."""
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    monkeypatch.setattr(holds, "_due", lambda *_, **__: [the_hold(counting)])
+    assert holds.sweep(counting.world.call(), counters.COUNTERS, 0) == 0
+    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
+    assert the_hold(counting)["state"] == {"S": HELD}
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_before_a_refusal_expired_holds_are_given_back_and_the_take_is_tried_once_more(
+    counting: Counting, clock: Clock
+) -> None:
+    counting.stock(10)
+    for _ in range(5):
+        counting.take(2, ttl_s=60)
+    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
+    clock.pass_s(61)
+    counting.take(7)
+    assert counting.stored(counters.STOCK) == 3
+    assert counting.amounts() == {HELD: 7, EXPIRED: 10}
+    refused = refusal(partial(counting.take, 4))
+    assert refused.members == {"left": 3}
+
+
+def test_before_an_increment_is_refused_expired_holds_are_given_back(counting: Counting, clock: Clock) -> None:
+    counting.stock(2)
+    counting.take(2, ttl_s=60)
+    clock.pass_s(61)
+    assert buy(counting, counters.STOCK, -2) == {"counter": "stock", "id": ITEM, "counted": True}
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_its_own(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "RELEASE_BATCH_MAX", 1)
+    counting.increment(counters.STOCK, 1, id_=neighbour())
+    holds.take(counting.world.call("ann"), counters.STOCK, neighbour(), 1, 60, new_key())
+    clock.pass_s(61)
+    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
+    assert the_hold(counting)["state"] == {"S": HELD}
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    assert counting.take(1)[1] is False
+    assert counting.amounts() == {HELD: 2, EXPIRED: 1}
+
+
+def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_too(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep comes between the look for expired holds and giving them back."""
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    due = holds._due
+
+    def look(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(holds, "_due", due)
+        found = due(*arguments, **more)
+        assert counting.sweep() == 1
+        return found
+
+    monkeypatch.setattr(holds, "_due", look)
+    assert counting.take(1)[1] is False
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_a_release_that_finds_the_hold_committed_in_between_says_so(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another function's clock is behind ours: to it the hold is still good."""
+    counting.stock(1)
+    hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+    clock.pass_s(61)
+    expire = holds._expire
+
+    def commit_first(*arguments: Any) -> bool:
+        clock.pass_s(-10)
+        assert counting.settle(hold_id, COMMITTED)["changed"] is True
+        clock.pass_s(10)
+        return expire(*arguments)
+
+    monkeypatch.setattr(holds, "_expire", commit_first)
+    refused = refusal(partial(counting.settle, hold_id, RELEASED))
+    assert isinstance(refused, HoldSettledError)
+    assert COMMITTED in refused.detail
+    assert counting.stored(counters.STOCK) == 0
+
+
+def wander(counting: Counting, clock: Clock, seed: int, settled: list[str]) -> None:
+    """Take, and settle one's own and others' holds at random, as time passes."""
+    chance = random.Random(seed)
+    for turn in range(7):
+        try:
+            hold = persist(partial(counting.take, chance.randint(1, 3), chance.choice([1, 30]), f"{seed}-{turn}"))[0]
+        except LimitReachedError:
+            continue
+        if chance.random() < 0.3:
+            clock.pass_s(2)
+        for state in chance.sample([COMMITTED, RELEASED, None], 2):
+            try:
+                if state and persist(partial(counting.settle, hold["hold_id"], state))["changed"]:
+                    settled.append(hold["hold_id"])
+            except HoldSettledError:
+                continue
+
+
+def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(counting: Counting, clock: Clock) -> None:
+    counting.stock(20)
+    counting.world.proxy.plan = faults.seeded(11, {"TransactWriteItems": SOME_OF_ALL})
+    settled: list[str] = []
+    over = threading.Event()
+
+    def keep_sweeping() -> None:
+        while not over.is_set():
+            persist(counting.sweep)
+
+    def race() -> None:
+        try:
+            at_once([partial(wander, counting, clock, seed, settled) for seed in range(CALLERS)])
+        finally:
+            over.set()
+
+    at_once([race, keep_sweeping])
+    counting.world.proxy.plan = faults.no_faults
+    counting.world.proxy.settle()
+    assert counting.in_existence() == 20
+    assert 0 <= counting.stored(counters.STOCK) <= 20
+    assert len(settled) == len(set(settled))
+    for hold in counting.ledger():
+        assert ("expiration" in hold) is (hold["state"]["S"] != HELD)
+    states = [hold["state"]["S"] for hold in counting.ledger()]
+    assert {COMMITTED, RELEASED, EXPIRED} <= set(states)
+    clock.pass_s(31)
+    counting.sweep()
+    assert counting.amounts().get(HELD) is None
+    assert counting.stored(counters.STOCK) + counting.amounts().get(COMMITTED, 0) == 20
+
+
+def test_one_hold_that_all_settle_at_once_is_settled_once(counting: Counting, clock: Clock) -> None:
+    for round_ in range(6):
+        counting.stock(1)
+        hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+        clock.pass_s(61 if round_ % 2 else 0)
+
+        def settle(state: str, hold_id: str = hold_id) -> str | None:
+            try:
+                return state if counting.settle(hold_id, state)["changed"] else None
+            except HoldSettledError:
+                return None
+
+        def sweep() -> str | None:
+            return EXPIRED if counting.sweep() else None
+
+        settlers = [partial(settle, state) for state in (COMMITTED, RELEASED) * 3]
+        won = [state for state in at_once([*settlers, sweep, sweep]) if state]
+        state = next(hold["state"]["S"] for hold in counting.ledger() if hold["hold_id"]["S"] == hold_id)
+        assert won == [state] or (won, state) == ([], EXPIRED)  # a late commit gives it back and is refused
+        assert counting.in_existence() == round_ + 1
+
+
+def test_buyers_at_once_of_a_stock_that_is_all_in_expired_holds_are_never_sold_more(
+    counting: Counting, clock: Clock
+) -> None:
+    counting.stock(8)
+    for _ in range(8):
+        counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    outcomes = at_once([partial(buy, counting, counters.STOCK, -1) for _ in range(16)])
+    sold = sum(isinstance(outcome, dict) for outcome in outcomes)
+    assert 0 < sold <= 8
+    assert counting.stored(counters.STOCK) == 8 - sold
+    assert counting.amounts() == {EXPIRED: 8}
+
+
+def test_a_sweep_or_a_refusal_with_nothing_due_touches_no_hold(counting: Counting, clock: Clock) -> None:
+    counting.stock(3)
+    counting.take(1, ttl_s=60)
+    kept = counting.take(1, ttl_s=60)[0]["hold_id"]
+    counting.settle(kept, COMMITTED)
+    for due in (0, 1):
+        counting.world.proxy.forget()
+        assert counting.sweep() == due
+        assert len(counting.world.sent("TransactWriteItems")) == due
+        assert isinstance(refusal(partial(counting.take, 4)), LimitReachedError)
+        assert len(counting.world.sent("TransactWriteItems")) == due + 1
+        clock.pass_s(61)
+
+
+def test_what_the_sweep_did_not_get_to_it_does_the_next_time(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "SWEEP_BATCH_MAX", 2)
+    counting.stock(5)
+    for _ in range(5):
+        counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    assert [counting.sweep() for _ in range(4)] == [2, 2, 1, 0]
+    assert counting.stored(counters.STOCK) == 5
+
+
+def test_a_take_gives_back_a_bounded_number_of_expired_holds(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "RELEASE_BATCH_MAX", 2)
+    counting.stock(5)
+    for _ in range(5):
+        counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    counting.take(1)
+    assert counting.amounts() == {EXPIRED: 2, HELD: 4}
+
+
+def test_due_holds_behind_pages_of_settled_ones_are_found(counting: Counting, clock: Clock) -> None:
+    """A page of a Query ends after 1 MB, whatever the filter leaves of it."""
+    key = holds._key(counters.STOCK, ITEM, f"{int(time.time())}-settled")
+    for number in range(4):
+        item = {**key, "SK": {"S": f"{key['SK']['S']}{number}"}, "state": {"S": RELEASED}, "pad": {"S": "x" * 380_000}}
+        counting.world.raw.put_item(TableName=counting.world.store.settings.ledger_table, Item=item)
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    assert counting.take(1)[1] is False
+    assert len(counting.world.sent("Query")) >= 2
+
+
+def test_a_hold_that_cannot_be_given_back_keeps_no_other_one_waiting(counting: Counting, clock: Clock) -> None:
+    broken = neighbour()
+    for id_ in (broken, ITEM):
+        counting.increment(counters.STOCK, 1, id_=id_)
+        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, new_key())
+        clock.pass_s(1)
+    counting.world.put({"PK": {"S": f"ITEM#{broken}"}, "SK": {"S": "STOCK"}, "qty": {"S": "many"}})
+    clock.pass_s(61)
+    with pytest.raises(StoreRefusedError):
+        holds.release_expired(counting.world.call(), counters.STOCK, broken)
+    assert counting.sweep() == 1
+    assert counting.stored(counters.STOCK) == 1
+    assert counting.amounts() == {HELD: 1, EXPIRED: 1}
+
+
+def test_holds_of_a_counter_that_is_declared_no_more_keep_no_other_one_waiting(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "SWEEP_BATCH_MAX", 1)
+    gone = Counter("gone", prefix="GONE", sort_key="STOCK", attribute="qty", floor=0)
+    bucket = holds.bucket(counters.STOCK, ITEM)
+    id_ = next(id_ for id_ in map(str, range(500)) if holds.bucket(gone, id_) == bucket)
+    counting.increment(gone, 1, id_=id_)
+    holds.take(counting.world.call("ann"), gone, id_, 1, 60, new_key())
+    clock.pass_s(1)
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    assert counting.sweep() == 1
+    assert counting.stored(counters.STOCK) == 1
+    assert holds.sweep(counting.world.call(), declared([gone]), bucket) == 1
+    assert counting.stored(gone, id_) == 1
+
+
+def test_the_scheduled_function_sweeps_every_bucket(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [str(number) for number in range(40)]
+    assert len({holds.bucket(counters.STOCK, id_) for id_ in ids}) == 12
+    for id_ in ids:
+        counting.increment(counters.STOCK, 1, id_=id_)
+        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, new_key())
+    clock.pass_s(61)
+    monkeypatch.setattr(sweep_handler, "_store", counting.world.store)
+    assert sweep_handler.handler({}, None) == {"released": 40}
+    assert counting.amounts() == {EXPIRED: 40}
+    assert sweep_handler.handler({}, None) == {"released": 0}
+
+
+@pytest.mark.parametrize("operation", ["Query", "GetItem"])
+def test_an_answer_about_holds_that_was_cut_is_unreachable_and_never_a_404_or_409(
+    counting: Counting, clock: Clock, operation: str
+) -> None:
+    counting.stock(1)
+    hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+    counting.world.proxy.plan = faults.always(faults.TRUNCATE, operation)
+    change = {"Query": partial(counting.take, 1), "GetItem": partial(counting.settle, hold_id, RELEASED)}[operation]
+    with pytest.raises(StoreUnreachableError):
+        change()
+    counting.world.proxy.plan = faults.always(faults.THROTTLE, operation)
+    with pytest.raises(RetryableError):
+        change()
+    counting.world.proxy.plan = faults.no_faults
+    assert counting.settle(hold_id, RELEASED)["changed"] is True
+
+
+def test_a_hold_costs_6_write_units_and_settling_4_or_2(counting: Counting) -> None:
+    counting.stock(2)
+    with counting.world.capacity() as measured:
+        kept, given_back = (counting.take(1)[0]["hold_id"] for _ in range(2))
+        counting.settle(kept, COMMITTED)
+        counting.settle(given_back, RELEASED)
+    assert [units for name, units in measured if name == "TransactWriteItems"] == [6.0, 6.0, 2.0, 4.0]

@@ -1,0 +1,85 @@
+"""A transaction can be cancelled for several reasons at once; the order in which they are judged decides the count.
+
+A receipt found: counted before, whatever else stands there. Then conflicts and throttling: try again. A condition that
+failed beside them is judged afresh by the retry, for who knows what was about to change it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import counters
+from local import faults
+from tally.errors import NotFoundError
+from tests.invariants.world import POST, VIDEO, World
+
+BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
+RECEIPT, LIKE, TALLY = 0, 1, 2  # the places of the writes in the transaction of a keyed like
+PLAYED = {"video_id": VIDEO, "counted": True}
+LIKED = {"post_id": POST, "liked": True, "changed": True}
+
+
+@pytest.mark.parametrize("code", BUSY)
+def test_receipt_found_beside_a_conflict_is_a_replay_at_once(world: World, code: str) -> None:
+    world.play("key-1")
+    found = faults.mixed(refused_at=0, busy_at=1, item=world.receipt(), code=code)
+    world.proxy.plan = faults.always(found, "TransactWriteItems")
+    world.proxy.forget()
+    assert world.play("key-1") == (PLAYED, True)
+    assert len(world.sent()) == 1
+    assert world.tally() == 1
+
+
+@pytest.mark.parametrize("code", BUSY)
+def test_own_receipt_found_beside_a_conflict_is_a_first_answer(world: World, code: str) -> None:
+    call = world.call()
+    world.play("key-1", call=call)
+    found = faults.mixed(refused_at=0, busy_at=1, item=world.receipt(), code=code)
+    world.proxy.plan = faults.always(found, "TransactWriteItems")
+    assert world.play("key-1", call=call) == (PLAYED, False)  # as if the SDK had sent it again
+    assert world.tally() == 1
+
+
+@pytest.mark.parametrize("code", BUSY)
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+def test_like_refused_beside_a_conflict_is_judged_afresh(world: World, code: str, key: str | None) -> None:
+    world.write_post()
+    places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
+    assert world.like("ann", key=key) == (LIKED, False)
+    assert world.likes() == (1, {"ann"})
+
+
+@pytest.mark.parametrize("code", BUSY)
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+def test_missing_post_beside_a_conflict_is_judged_afresh(world: World, code: str, key: str | None) -> None:
+    world.write_post()
+    places = (TALLY, LIKE) if key else (TALLY - 1, LIKE - 1)
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
+    assert world.like("ann", key=key) == (LIKED, False)
+    assert world.likes() == (1, {"ann"})
+
+
+def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
+    """Two calls with one key at one moment: one is cancelled for a conflict on the receipt."""
+    conflict = faults.Fault(faults.Kind.CONFLICT, at=RECEIPT)
+    world.proxy.plan = faults.script({"TransactWriteItems": [conflict, conflict]})
+    assert world.play("key-1") == (PLAYED, False)
+    world.proxy.plan = faults.script({"TransactWriteItems": [conflict]})
+    assert world.play("key-1") == (PLAYED, True)
+    assert world.tally() == 1
+
+
+def test_throttling_beside_a_refusal_does_not_spread(world: World) -> None:
+    world.write_post()
+    refusal = faults.mixed(LIKE - 1, TALLY - 1, code="ThrottlingError")
+    world.proxy.plan = faults.script({"TransactWriteItems": [refusal] * 3})
+    world.like("ann")
+    assert world.store.spread.shards(counters.LIKES.partition_key(POST)) == 1
+
+
+def test_refusal_alone_is_a_refusal_at_once(world: World) -> None:
+    with pytest.raises(NotFoundError):
+        world.like("ann", key="key-1")
+    assert len(world.sent("TransactWriteItems")) == 1
+    assert world.receipts() == []

@@ -1,0 +1,194 @@
+"""Likes: the like item and the tally move together, and a key keeps a late retry from liking again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import counters
+from local import faults
+from tally.contention import Spread
+from tally.errors import NotFoundError, StoreBusyError
+from tally.likes import TURNS_MAX, read_like
+from tests.invariants.world import POST, InTurn, Last, World, meanwhile
+
+TALLY = counters.LIKES.partition_key(POST)
+LIKED = {"post_id": POST, "liked": True}
+UNLIKED = {"post_id": POST, "liked": False}
+
+
+@pytest.fixture
+def spread_world(make_world: Callable[..., World]) -> World:
+    """A world that writes to shard 1 of every post that it has met a conflict on."""
+    world = make_world(spread=Spread(random=Last()))
+    world.store.spread.conflict(TALLY, 16)
+    return world
+
+
+def test_delayed_retry_of_a_like_that_was_undone_stays_unliked_and_is_answered_as_before(world: World) -> None:
+    world.write_post()
+    first, _ = world.like("ann", key="key-1")
+    assert world.unlike("ann") == ({**UNLIKED, "changed": True}, False)
+    assert world.like("ann", key="key-1") == (first, True)
+    assert first == {**LIKED, "changed": True}
+    assert world.likes() == (0, set())
+
+
+def test_delayed_retry_of_an_unlike_that_was_redone_stays_liked(world: World) -> None:
+    world.write_post()
+    world.like("ann", key="key-1")
+    first, _ = world.unlike("ann", key="key-1")  # the same key names another change through another operation
+    world.like("ann", key="key-2")
+    assert world.unlike("ann", key="key-1") == (first, True)
+    assert world.likes() == (1, {"ann"})
+
+
+@pytest.mark.parametrize("liked", [True, False], ids=["like", "unlike"])
+def test_keyed_change_that_changes_nothing_commits_its_receipt(world: World, liked: bool) -> None:
+    world.write_post()
+    if liked:
+        world.like("ann")
+    change, opposite = (world.like, world.unlike) if liked else (world.unlike, world.like)
+    first = change("ann", key="key-1")
+    assert first == ({"post_id": POST, "liked": liked, "changed": False}, False)
+    assert len(world.receipts()) == 1
+    opposite("ann")
+    assert change("ann", key="key-1") == (first[0], True)
+    assert world.likes() == ((0, set()) if liked else (1, {"ann"}))
+
+
+def test_like_and_unlike_change_once_and_then_say_so(world: World) -> None:
+    world.write_post()
+    assert world.unlike("ann") == ({**UNLIKED, "changed": False}, False)
+    assert world.like("ann") == ({**LIKED, "changed": True}, False)
+    assert world.like("ann") == ({**LIKED, "changed": False}, False)
+    assert world.likes() == (1, {"ann"})
+    assert world.unlike("ann") == ({**UNLIKED, "changed": True}, False)
+    assert world.unlike("ann") == ({**UNLIKED, "changed": False}, False)
+    assert world.likes() == (0, set())
+
+
+def test_tally_never_goes_below_zero_by_unlikes(world: World) -> None:
+    world.write_post()
+    world.like("ann")
+    for user in ("ann", "ann", "bob", "carol"):
+        world.unlike(user)
+        world.unlike(user, key="key-1")
+    assert world.likes() == (0, set())
+    assert world.read_post()["likeTally"] == 0
+
+
+def test_like_makes_the_shard_that_is_not_there_once(spread_world: World) -> None:
+    spread_world.write_post()
+    assert spread_world.like("ann")[0]["changed"] is True
+    assert spread_world.like("bob", key="key-1")[0]["changed"] is True
+    assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 2}
+    assert spread_world.likes() == (2, {"ann", "bob"})
+
+
+def test_shard_that_another_writer_has_just_made_is_used_as_it_is(spread_world: World) -> None:
+    spread_world.write_post()
+    shard = {"PK": {"S": TALLY}, "SK": {"S": "META#1"}, "likeTally": {"N": "7"}}
+    spread_world.proxy.plan = meanwhile({1: lambda: spread_world.put(shard)})  # 0: the like, 1: the making, 2: the like
+    assert spread_world.like("ann")[0]["changed"] is True
+    assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 8}
+
+
+def test_unlike_may_go_to_another_shard_than_its_like_and_the_sum_holds(spread_world: World) -> None:
+    spread_world.write_post()
+    spread_world.like("ann")
+    spread_world.store.spread.conflict(TALLY, 16)
+    spread_world.unlike("ann")
+    assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 1, "META#3": -1}
+    assert spread_world.read_post()["likeTally"] == 0
+
+
+def test_retry_on_another_shard_after_a_conflict_likes_once(world: World) -> None:
+    world.write_post()
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT]})
+    assert world.like("ann", key="key-1")[0]["changed"] is True
+    assert world.likes() == (1, {"ann"})
+    assert world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 1}  # made for the like
+
+
+def test_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Callable[..., World]) -> None:
+    """Not one after another while each next one is missing too: with sixteen that would outlast the turns."""
+    world = make_world(spread=Spread(random=InTurn()))
+    for _ in range(4):
+        world.store.spread.conflict(TALLY, 16)
+    world.write_post()
+    world.proxy.forget()
+    assert world.like("ann", key="key-1")[0]["changed"] is True
+    assert len(world.sent("TransactWriteItems")) == 3  # refused, made, done
+    assert len(world.shards(counters.LIKES, POST)) == 2
+
+
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+@pytest.mark.parametrize("where", ["world", "spread_world"], ids=["first shard", "spread"])
+def test_like_of_a_missing_post_is_refused_and_leaves_nothing(
+    where: str, key: str | None, request: pytest.FixtureRequest
+) -> None:
+    world: World = request.getfixturevalue(where)
+    for change in (world.like, world.unlike):
+        with pytest.raises(NotFoundError):
+            change("ann", key=key)
+    assert world.items() == world.receipts() == []
+    world.write_post()
+    assert world.like("ann", key=key) == ({**LIKED, "changed": True}, False)  # judged afresh
+    assert world.likes() == (1, {"ann"})
+
+
+def test_post_that_vanishes_while_its_shard_is_made_is_not_found_and_leaves_nothing(spread_world: World) -> None:
+    spread_world.write_post()
+    spread_world.proxy.plan = meanwhile({1: lambda: spread_world.delete(TALLY, "META")})
+    with pytest.raises(NotFoundError):
+        spread_world.like("ann", key="key-1")
+    assert spread_world.likes() == (0, set())
+    assert spread_world.shards(counters.LIKES, POST) == {}
+    assert spread_world.receipts() == []
+
+
+def test_keyed_like_whose_like_is_undone_between_its_two_looks_likes_again(world: World) -> None:
+    world.write_post()
+    world.like("ann")
+    world.proxy.plan = meanwhile({1: lambda: world.by_hand("ann", False)})  # 0: refused, 1: the receipt alone
+    assert world.like("ann", key="key-1") == ({**LIKED, "changed": True}, False)
+    assert world.likes() == (1, {"ann"})
+
+
+def test_keyed_unlike_whose_like_comes_between_its_two_looks_unlikes_it(world: World) -> None:
+    world.write_post()
+    world.proxy.plan = meanwhile({1: lambda: world.by_hand("ann", True)})
+    assert world.unlike("ann", key="key-1") == ({**UNLIKED, "changed": True}, False)
+    assert world.likes() == (0, set())
+
+
+def test_like_that_keeps_changing_is_busy_and_leaves_no_receipt(world: World) -> None:
+    world.write_post()
+    world.like("ann")
+    turns = range(2 * TURNS_MAX)
+    world.proxy.plan = meanwhile({turn: lambda liked=turn % 2 == 0: world.by_hand("ann", liked) for turn in turns})
+    world.by_hand("ann", False)
+    world.proxy.forget()
+    with pytest.raises(StoreBusyError):
+        world.like("ann", key="key-1")
+    assert len(world.sent("TransactWriteItems")) <= 2 * TURNS_MAX
+    assert world.receipts() == []
+    tally, users = world.likes()
+    assert tally == len(users)
+
+
+def test_state_of_a_like_is_what_is_stored(world: World) -> None:
+    world.write_post()
+    for change, liked in ((world.like, True), (world.unlike, False)):
+        change("ann")
+        assert read_like(world.call("ann"), counters.LIKES, POST)["liked"] is liked
+        assert read_like(world.call("bob"), counters.LIKES, POST)["liked"] is False
+
+
+def test_likes_of_one_user_on_two_posts_are_two(world: World) -> None:
+    for post_id in ("p1", "p2"):
+        world.write_post(post_id)
+        assert world.like("ann", post_id, key="key-1")[0] == {"post_id": post_id, "liked": True, "changed": True}
+        assert world.likes(post_id) == (1, {"ann"})

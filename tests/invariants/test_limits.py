@@ -1,0 +1,347 @@
+"""Floors, ceilings and amounts: no number goes where it must not, and none is lost, whoever races whom."""
+
+from __future__ import annotations
+
+from collections import Counter as Multiset
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+from local import faults
+from tally.counter import Counter, Guarantee
+from tally.errors import (
+    KeyReusedError,
+    LimitReachedError,
+    PreconditionFailedError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
+from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
+from tests.invariants.threads import at_once
+from tests.invariants.world import World
+
+SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
+LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
+DEBT = Counter("debt", prefix="USER", sort_key="DEBT", attribute="debt", start=-5, floor=-10, ceiling=-1)
+FAST_SEATS = Counter(
+    "fast_seats", prefix="HALL", sort_key="FAST", attribute="taken", ceiling=2, guarantee=Guarantee.FAST
+)
+BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
+LOSSES = {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}}
+
+
+@pytest.fixture
+def counting(world: World) -> Counting:
+    return Counting(world)
+
+
+def test_usage_5_then_7_and_4_and_10_at_once_is_26(counting: Counting) -> None:
+    counting.increment(counters.USAGE, 5)
+    at_once([partial(counting.increment, counters.USAGE, amount) for amount in (7, 4, 10)])
+    assert counting.stored(counters.USAGE) == 26
+    assert counting.read(counters.USAGE)["value"] == 26
+
+
+def test_10_plays_at_once_of_a_video_at_41_give_51(counting: Counting) -> None:
+    counting.increment(counters.PLAYS, 1, id_="9f3a")
+    for _ in range(40):
+        counting.increment(counters.PLAYS, 1, id_="9f3a")
+    at_once([partial(counting.increment, counters.PLAYS, None, new_key(), "9f3a") for _ in range(10)])
+    assert counting.world.tally(counters.PLAYS, "9f3a") == 51
+    assert {item["PK"]["S"] for item in counting.world.items()} == {"VID#9f3a"}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["no faults", "10 % of answers lost"])
+def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(counting: Counting, lost: bool) -> None:
+    counting.stock(100)
+    counting.world.proxy.strip_tokens = lost
+    counting.world.proxy.plan = faults.seeded(200, LOSSES) if lost else faults.no_faults
+    outcomes = at_once([partial(buy, counting, counters.STOCK, -1) for _ in range(200)])
+    assert Multiset(type(outcome) for outcome in outcomes) == {dict: 100, int: 100}
+    assert {outcome for outcome in outcomes if isinstance(outcome, int)} == {0}
+    assert counting.stored(counters.STOCK) == 0
+    assert len(counting.world.receipts()) == 101  # the stocking, and one for each that was sold
+    assert (counting.world.proxy.injected(faults.LOSE_RESPONSE) > 10) is lost
+
+
+def test_buyers_of_different_amounts_never_take_more_than_there_is_and_leave_less_than_any_wanted(
+    counting: Counting,
+) -> None:
+    counting.stock(50)
+    amounts = [1, 2, 3, 5, 7] * 8
+    outcomes = at_once([partial(buy, counting, counters.STOCK, -amount) for amount in amounts])
+    sold = sum(amount for amount, outcome in zip(amounts, outcomes, strict=True) if isinstance(outcome, dict))
+    left = counting.stored(counters.STOCK)
+    assert sold + left == 50
+    for amount, outcome in zip(amounts, outcomes, strict=True):
+        assert isinstance(outcome, dict) or 0 <= outcome < amount
+
+
+def test_what_is_given_back_while_others_take_is_never_more_than_there_was(counting: Counting) -> None:
+    counting.stock(5)
+
+    def borrow(number: int) -> None:
+        for turn in range(6):
+            if isinstance(buy(counting, counters.STOCK, -2, f"{number}-{turn}"), dict):
+                seen.append(counting.stored(counters.STOCK))
+                counting.increment(counters.STOCK, 2)
+
+    seen: list[int] = []
+    at_once([partial(borrow, number) for number in range(8)])
+    assert counting.stored(counters.STOCK) == 5
+    assert seen
+    assert all(0 <= number <= 3 for number in seen)
+
+
+@pytest.mark.parametrize(
+    ("counter", "moves", "ends", "lefts"),
+    [
+        (SEATS, [4, 4, 4, 2, 1, -11, -10, -1], [4, 8, 8, 10, 10, 10, 0, 0], {2: 2, 4: 0, 5: 10, 7: 0}),
+        (LIVES, [-1, -1, -1, -1], [2, 1, 0, 0], {3: 0}),
+        (DEBT, [5, 4, 1, -10, -9], [-5, -1, -1, -1, -10], {0: 4, 2: 0, 3: 9}),
+        (counters.STOCK, [-1, 3, -4, -3], [0, 3, 3, 0], {0: 0, 2: 3}),
+        (FAST_SEATS, [3, 1, 2, 1, 1, -5], [0, 1, 1, 2, 2, -3], {0: 2, 2: 1, 4: 0}),
+    ],
+    ids=lambda value: value.name if isinstance(value, Counter) else "",
+)
+def test_a_number_stays_within_floor_and_ceiling_and_a_refusal_says_what_is_left(
+    counting: Counting, counter: Counter, moves: list[int], ends: list[int], lefts: dict[int, int]
+) -> None:
+    for place, (amount, end) in enumerate(zip(moves, ends, strict=True)):
+        if place in lefts:
+            refused = refusal(partial(counting.increment, counter, amount))
+            assert isinstance(refused, LimitReachedError)
+            assert refused.members == {"left": lefts[place]}
+        else:
+            counting.increment(counter, amount)
+        assert counting.stored(counter) == end, place
+    assert counting.read(counter)["value"] == ends[-1]
+
+
+def test_a_refusal_leaves_no_receipt_and_the_same_key_after_restocking_is_judged_afresh(counting: Counting) -> None:
+    key = new_key()
+    for _ in range(2):
+        assert isinstance(refusal(partial(counting.increment, counters.STOCK, -3, key)), LimitReachedError)
+    assert counting.world.receipts() == []
+    assert counting.world.items() == []
+    counting.stock(3)
+    body, replayed = counting.increment(counters.STOCK, -3, key)
+    assert (body["counted"], replayed) == (True, False)
+    assert counting.increment(counters.STOCK, -3, key) == (body, True)
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_a_key_that_took_the_last_one_is_told_so_again_although_nothing_is_left(counting: Counting) -> None:
+    counting.stock(2)
+    key = new_key()
+    body, _ = counting.increment(counters.STOCK, -2, key)
+    assert counting.increment(counters.STOCK, -2, key) == (body, True)
+    assert isinstance(refusal(partial(counting.increment, counters.STOCK, -1, key)), KeyReusedError)
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_a_taking_whose_answers_were_all_lost_is_counted_once_by_the_callers_retry(counting: Counting) -> None:
+    counting.stock(1)
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
+    key = new_key()
+    with pytest.raises(StoreUnreachableError):
+        counting.increment(counters.STOCK, -1, key)
+    assert counting.stored(counters.STOCK) == 0
+    assert counting.increment(counters.STOCK, -1, key)[1] is True
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_a_taking_that_meets_conflicts_and_throttling_takes_once(counting: Counting) -> None:
+    counting.stock(3)
+    plan = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.mixed(1, 0), faults.CONFLICT]
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": plan})
+    counting.increment(counters.STOCK, -2)
+    assert counting.stored(counters.STOCK) == 1
+
+
+def test_a_bounded_counter_keeps_its_one_shard_whatever_conflicts_it_meets(counting: Counting) -> None:
+    counting.stock(8)
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 6})
+    for _ in range(8):
+        counting.increment(counters.STOCK, -1)
+    assert counting.world.shards(counters.STOCK, ITEM) == {"STOCK": 0}
+
+
+def test_a_bounded_counter_beside_a_hot_one_of_the_same_key_keeps_its_one_shard_and_its_floor(
+    counting: Counting,
+) -> None:
+    spread = counting.world.store.spread
+    for _ in range(4):
+        spread.conflict(counters.USAGE.partition_key(ITEM), counters.USAGE.max_shards)
+    counting.increment(BESIDE_USAGE, 5)
+    for _ in range(4):
+        counting.increment(BESIDE_USAGE, -1)
+    spread.conflict(BESIDE_USAGE.partition_key(ITEM), BESIDE_USAGE.max_shards)
+    assert counting.world.shards(BESIDE_USAGE, ITEM) == {"CREDITS": 1}
+    assert spread.shards(counters.USAGE.partition_key(ITEM)) == 16
+    assert isinstance(refusal(partial(counting.increment, BESIDE_USAGE, -2)), LimitReachedError)
+
+
+def test_a_fast_counter_takes_1_write_unit_and_no_receipt_and_an_exact_one_4(counting: Counting) -> None:
+    fast = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
+    with counting.world.capacity() as measured:
+        counting.increment(fast, 3)
+        counting.increment(counters.USAGE, 3)
+        counting.increment(counters.STOCK, 3)
+    assert measured == [("UpdateItem", 1.0), ("TransactWriteItems", 4.0), ("TransactWriteItems", 4.0)]
+    assert counting.stored(fast) == 3
+    assert len(counting.world.receipts()) == 2
+
+
+def test_setting_41_to_42_succeeds_once_and_its_replay_changes_nothing(counting: Counting) -> None:
+    counting.stock(41)
+    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 41, "version": 1}
+    set_it = partial(counting.set, counters.STOCK, 42, 1, "key-1")
+    body = {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
+    assert set_it() == (body, False)
+    assert set_it() == (body, True)
+    counting.increment(counters.STOCK, 5)
+    assert set_it() == (body, True)
+    assert counting.read(counters.STOCK)["value"] == 47
+
+
+def test_of_16_who_set_41_to_42_at_once_with_keys_of_their_own_one_succeeds(counting: Counting) -> None:
+    counting.stock(41)
+
+    def try_it(number: int) -> int | None:
+        try:
+            return int(counting.set(counters.STOCK, 42, 1, f"key-{number}")[0]["version"])
+        except PreconditionFailedError:
+            return None
+
+    outcomes = at_once([partial(try_it, number) for number in range(16)])
+    assert [outcome for outcome in outcomes if outcome] == [2]
+    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
+    assert len(counting.world.receipts()) == 2
+
+
+def test_a_value_that_comes_back_to_41_is_not_mistaken_for_the_one_that_was_read(counting: Counting) -> None:
+    counting.stock(41)
+    version = counting.read(counters.STOCK)["version"]
+    counting.increment(counters.STOCK, -1)
+    counting.increment(counters.STOCK, 1)
+    assert counting.read(counters.STOCK)["value"] == 41
+    failed = refusal(partial(counting.set, counters.STOCK, 42, version))
+    assert isinstance(failed, PreconditionFailedError)
+    assert failed.members == {"version": 3}
+    assert counting.stored(counters.STOCK) == 41
+
+
+@pytest.mark.parametrize("counter", [counters.STOCK, SEATS, LIVES, counters.CONTEST, counters.TICKET])
+def test_every_write_of_a_counter_moves_its_version_by_one(counting: Counting, counter: Counter) -> None:
+    versions = [counting.read(counter)["version"]]
+    for change in (
+        partial(counting.increment, counter, counter.delta or 2),
+        partial(counting.set, counter, 1, 1),
+        partial(counting.increment, counter, counter.delta or -1),
+    ):
+        change()
+        versions.append(counting.read(counter)["version"])
+    assert versions == [0, 1, 2, 3]
+
+
+def test_a_counter_that_was_never_written_is_set_from_version_0_once(counting: Counting) -> None:
+    assert counting.set(LIVES, 2, 0)[0] == {"counter": "lives", "id": ITEM, "value": 2, "version": 1}
+    assert isinstance(refusal(partial(counting.set, LIVES, 1, 0, caller="bob")), PreconditionFailedError)
+    assert counting.read(LIVES)["value"] == 2
+
+
+def test_without_a_key_the_version_is_the_key_of_each_caller(counting: Counting) -> None:
+    counting.stock(41)
+    assert counting.set(counters.STOCK, 42, 1)[1] is False
+    assert counting.set(counters.STOCK, 42, 1)[1] is True
+    assert isinstance(refusal(partial(counting.set, counters.STOCK, 43, 1)), PreconditionFailedError)
+    assert isinstance(refusal(partial(counting.set, counters.STOCK, 42, 1, caller="bob")), PreconditionFailedError)
+    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
+
+
+def test_a_value_can_be_set_again_without_a_key_when_the_counter_has_moved(counting: Counting) -> None:
+    for version, value in enumerate((42, 41, 42, 42)):
+        assert counting.set(counters.STOCK, value, version)[1] is False
+    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 4}
+
+
+def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
+    counting.set(counters.STOCK, 42, 0, "key-1")
+    assert isinstance(refusal(partial(counting.set, counters.STOCK, 43, 0, "key-1")), KeyReusedError)
+    assert isinstance(refusal(partial(counting.set, counters.STOCK, 42, 1, "key-1")), KeyReusedError)
+    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 1}
+
+
+@pytest.mark.parametrize(("counter", "value"), [(counters.STOCK, -1), (SEATS, 11), (SEATS, -1), (DEBT, 0)])
+def test_a_value_out_of_the_limits_is_not_set(counting: Counting, counter: Counter, value: int) -> None:
+    assert isinstance(refusal(partial(counting.set, counter, value, 0)), LimitReachedError)
+    assert counting.world.items() == counting.world.receipts() == []
+
+
+def test_a_setting_whose_answer_was_lost_is_a_first_answer_and_its_retry_a_replay(counting: Counting) -> None:
+    counting.stock(41)
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE]})
+    assert counting.set(counters.STOCK, 42, 1, "key-1")[1] is False
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
+    with pytest.raises(StoreUnreachableError):
+        counting.set(counters.STOCK, 43, 2, "key-2")
+    assert counting.set(counters.STOCK, 43, 2, "key-2") == (
+        {"counter": "stock", "id": ITEM, "value": 43, "version": 3},
+        True,
+    )
+    assert counting.read(counters.STOCK)["version"] == 3
+
+
+def test_compare_and_set_races_increments_and_no_change_is_lost(counting: Counting) -> None:
+    """Whoever sets adds 100 to what it read; whoever increments adds 1."""
+
+    def set_until_it_fits(number: int) -> None:
+        while True:
+            state = counting.read(counters.STOCK)
+            try:
+                counting.set(counters.STOCK, state["value"] + 100, state["version"], f"{number}-{state['version']}")
+                return
+            except PreconditionFailedError:
+                continue
+
+    def add() -> None:
+        for _ in range(10):
+            counting.increment(counters.STOCK, 1)
+
+    at_once([*[partial(set_until_it_fits, number) for number in range(4)], add, add])
+    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 420, "version": 24}
+
+
+def test_a_receipt_lives_as_long_as_its_time_and_then_the_key_counts_anew(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    clock.install(monkeypatch)
+    counting.increment(counters.USAGE, 5, "key-1")
+    clock.pass_s(counting.world.store.settings.receipt_ttl_s - 5)
+    assert counting.increment(counters.USAGE, 5, "key-1")[1] is True
+    assert counting.stored(counters.USAGE) == 5
+    clock.pass_s(10)
+    assert counting.increment(counters.USAGE, 5, "key-1")[1] is False
+    assert counting.stored(counters.USAGE) == 10
+
+
+def test_a_tally_that_holds_no_number_is_the_deployments_fault_and_counts_nothing(counting: Counting) -> None:
+    key: dict[str, Any] = {"PK": {"S": f"USER#{ITEM}"}, "SK": {"S": "USAGE"}}
+    counting.world.put({**key, "usage": {"S": "many"}})
+    with pytest.raises(StoreRefusedError):
+        counting.increment(counters.USAGE, 5)
+    assert counting.world.receipts() == []
+
+
+def test_the_minute_of_the_last_change_is_on_the_tally_and_on_the_receipt(counting: Counting) -> None:
+    counting.increment(counters.STOCK, 5, "key-1")
+    (tally,) = counting.world.items()
+    receipt = counting.world.receipt()
+    assert tally["at"] == receipt["at"]
+    assert (receipt["counter"], receipt["target"], receipt["amount"]) == ({"S": "stock"}, {"S": ITEM}, {"N": "5"})

@@ -1,0 +1,219 @@
+"""Numbered counters: no number twice, none missing, each told again to whoever it was given to."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+from local import faults
+from tally import tallies
+from tally.counter import Counter
+from tally.errors import KeyReusedError, LimitReachedError, StoreBusyError, StoreUnreachableError
+from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
+from tests.invariants.threads import at_once
+from tests.invariants.world import World, persist
+
+PRIZES = 50
+CONTEST = Counter(
+    "prizes", prefix="PRIZE", sort_key="LEFT", attribute="left", start=PRIZES, delta=-1, floor=0, numbered=True
+)
+PAIRS = Counter(
+    "pairs", prefix="PAIR", sort_key="LEFT", attribute="left", start=5, delta=-2, floor=0, ceiling=5, numbered=True
+)
+SEATS = Counter("rows", prefix="HALL", sort_key="ROWS", attribute="row", delta=1, ceiling=3, numbered=True)
+CALLERS = 16
+SOME_OF_ALL = {
+    faults.LOSE_RESPONSE: 0.08, faults.FAIL_AFTER: 0.04, faults.FAIL_BEFORE: 0.04, faults.CONFLICT: 0.1,
+    faults.THROTTLED_TRANSACTION: 0.04,
+}  # fmt: skip
+
+
+@pytest.fixture
+def counting(world: World) -> Counting:
+    return Counting(world)
+
+
+def given(counting: Counting, counter: Counter) -> list[dict[str, Any]]:
+    """The answers that the stored receipts of a counter hold."""
+    receipts = [item for item in counting.world.receipts() if item["counter"]["S"] == counter.name]
+    return [json.loads(item["data"]["S"]) for item in receipts]
+
+
+@pytest.mark.parametrize(("lost", "callers"), [(False, 60), (True, 12)], ids=["60 at once", "10 % of answers lost"])
+def test_of_60_in_a_contest_of_50_each_of_50_has_a_number_of_its_own_and_one_is_told_that_it_was_the_last(
+    counting: Counting, lost: bool, callers: int
+) -> None:
+    counting.world.proxy.strip_tokens = lost
+    if lost:
+        counting.world.proxy.plan = faults.seeded(50, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
+    keys = [f"key-{number}" for number in range(PRIZES + 10)]
+
+    def enter(own: list[str]) -> list[dict[str, Any] | int]:
+        return [buy(counting, CONTEST, None, key) for key in own]
+
+    entries = at_once([partial(enter, keys[caller::callers]) for caller in range(callers)])
+    outcomes = [outcome for own in entries for outcome in own]
+    winners = [outcome for outcome in outcomes if isinstance(outcome, dict)]
+    assert sorted(body["number"] for body in winners) == list(range(PRIZES))
+    assert [body["number"] for body in winners if body["last"]] == [0]
+    assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [0] * 10
+    assert counting.stored(CONTEST) == 0
+    assert [enter(keys[caller::callers]) for caller in range(callers)] == entries
+    assert counting.stored(CONTEST) == 0
+
+
+def test_the_winner_is_told_so_again_when_nothing_is_left(counting: Counting) -> None:
+    counting.set(CONTEST, 1, 0)
+    body, replayed = counting.increment(CONTEST, key="key-1")
+    assert (body["number"], body["last"], replayed) == (0, True, False)
+    assert counting.increment(CONTEST, key="key-1") == (body, True)
+    refused = refusal(partial(counting.increment, CONTEST, key="key-2"))
+    assert isinstance(refused, LimitReachedError)
+    assert refused.members == {"left": 0}
+    assert isinstance(refusal(partial(counting.increment, CONTEST, key="key-1", caller="bob")), LimitReachedError)
+
+
+def test_the_winner_whose_answers_were_all_lost_is_told_so_by_its_retry(counting: Counting) -> None:
+    counting.set(CONTEST, 1, 0)
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
+    with pytest.raises(StoreUnreachableError):
+        counting.increment(CONTEST, key="key-1")
+    assert counting.stored(CONTEST) == 0
+    body, replayed = counting.increment(CONTEST, key="key-1")
+    assert (body["number"], body["last"], replayed) == (0, True, True)
+
+
+def test_a_retry_at_the_end_whose_receipt_cannot_be_read_is_not_refused(counting: Counting) -> None:
+    counting.set(CONTEST, 1, 0)
+    counting.increment(CONTEST, key="key-1")
+    for fault in (faults.LOSE_RESPONSE, faults.TRUNCATE):
+        counting.world.proxy.plan = faults.always(fault, "GetItem")
+        with pytest.raises(StoreUnreachableError):
+            counting.increment(CONTEST, key="key-1")
+
+
+def test_the_key_of_the_winner_is_told_so_as_long_as_its_receipt_lives(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    clock.install(monkeypatch)
+    counting.set(CONTEST, 1, 0)
+    counting.increment(CONTEST, key="key-1")
+    clock.pass_s(counting.world.store.settings.receipt_ttl_s - 5)
+    assert counting.increment(CONTEST, key="key-1")[1] is True
+    clock.pass_s(10)
+    assert isinstance(refusal(partial(counting.increment, CONTEST, key="key-1")), LimitReachedError)
+
+
+def test_tickets_of_16_callers_who_lose_answers_are_1_to_n_without_a_gap(counting: Counting) -> None:
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.seeded(16, {"TransactWriteItems": SOME_OF_ALL})
+
+    def queue(number: int) -> list[int]:
+        keys = [f"{number}-{turn}" for turn in range(5)]
+        return [
+            persist(partial(counting.increment, counters.TICKET, key=key))[0]["number"] for key in keys for _ in (1, 2)
+        ]
+
+    tickets = at_once([partial(queue, number) for number in range(CALLERS)])
+    assert sorted(number for own in tickets for number in own[::2]) == list(range(1, 5 * CALLERS + 1))
+    assert all(own[::2] == own[1::2] == sorted(own[::2]) for own in tickets)
+    assert counting.stored(counters.TICKET) == 5 * CALLERS
+    assert sorted(body["number"] for body in given(counting, counters.TICKET)) == list(range(1, 5 * CALLERS + 1))
+
+
+def test_one_key_of_16_callers_at_once_is_one_ticket(counting: Counting) -> None:
+    outcomes = at_once([partial(counting.increment, counters.TICKET, key="key-1")] * CALLERS)
+    assert [body["number"] for body, _ in outcomes] == [1] * CALLERS
+    assert sorted(replayed for _, replayed in outcomes) == [False] + [True] * (CALLERS - 1)
+    assert counting.stored(counters.TICKET) == 1
+
+
+def test_a_number_is_never_said_to_be_the_last_of_a_counter_without_an_end(counting: Counting) -> None:
+    assert counting.increment(counters.TICKET)[0]["last"] is False
+
+
+@pytest.mark.parametrize(
+    ("counter", "numbers", "left"), [(PAIRS, [3, 1], 1), (SEATS, [1, 2, 3], 0)], ids=["delta -2", "up to a ceiling"]
+)
+def test_the_last_is_the_one_after_which_no_step_fits(
+    counting: Counting, counter: Counter, numbers: list[int], left: int
+) -> None:
+    bodies = [counting.increment(counter)[0] for _ in numbers]
+    assert [body["number"] for body in bodies] == numbers
+    assert [body["last"] for body in bodies] == [False] * (len(numbers) - 1) + [True]
+    refused = refusal(partial(counting.increment, counter))
+    assert isinstance(refused, LimitReachedError)
+    assert refused.members == {"left": left}
+    assert counting.stored(counter) == numbers[-1]
+
+
+def test_a_refusal_at_the_end_leaves_no_receipt_and_is_judged_afresh(counting: Counting) -> None:
+    for _ in range(3):
+        counting.increment(SEATS)
+    assert isinstance(refusal(partial(counting.increment, SEATS, key="late")), LimitReachedError)
+    assert len(counting.world.receipts()) == 3
+    counting.set(SEATS, 2, 3)
+    assert counting.increment(SEATS, key="late")[0]["number"] == 3
+
+
+def test_numbers_go_on_from_what_was_set(counting: Counting) -> None:
+    assert counting.increment(counters.TICKET)[0]["number"] == 1
+    counting.set(counters.TICKET, 100, 1)
+    assert counting.increment(counters.TICKET)[0]["number"] == 101
+
+
+def test_numbers_of_two_ids_are_counted_apart(counting: Counting) -> None:
+    assert [counting.increment(counters.TICKET, id_=id_)[0]["number"] for id_ in ("a", "b", "a")] == [1, 1, 2]
+
+
+def test_a_number_that_meets_conflicts_is_taken_once(counting: Counting) -> None:
+    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT, faults.mixed(1, 0)]})
+    assert counting.increment(counters.TICKET)[0]["number"] == 1
+    assert counting.increment(counters.TICKET)[0]["number"] == 2
+
+
+def test_a_number_that_was_lost_to_another_is_the_next_one_without_another_read(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        counting.increment(counters.TICKET)
+    counting.world.proxy.forget()
+    monkeypatch.setattr(tallies, "read_state", lambda *_: tallies.State(1, 1))  # what stood before two others came
+    assert counting.increment(counters.TICKET, within_s=1)[0]["number"] == 4
+    assert len(counting.world.sent("TransactWriteItems")) == 2
+
+
+def test_a_number_that_is_lost_to_others_at_every_turn_is_503_and_takes_none(counting: Counting) -> None:
+    stands = {"version": {"N": "7"}, "last_ticket": {"N": "7"}}
+    counting.world.proxy.plan = faults.always(faults.refused(1, stands), "TransactWriteItems")
+    with pytest.raises(StoreBusyError):
+        counting.increment(counters.TICKET, key="key-1", within_s=0.3)
+    assert len(counting.world.sent("TransactWriteItems")) > 1
+    assert counting.world.items() == counting.world.receipts() == []
+
+
+def test_a_key_of_another_caller_is_another_ticket(counting: Counting) -> None:
+    key = new_key()
+    assert counting.increment(counters.TICKET, key=key, caller="ann")[0]["number"] == 1
+    assert counting.increment(counters.TICKET, key=key, caller="bob")[0]["number"] == 2
+
+
+def test_a_number_costs_one_read_and_one_transaction(counting: Counting) -> None:
+    with counting.world.capacity() as measured:
+        counting.increment(counters.TICKET)
+    assert [name for name, _ in measured] == ["Query", "TransactWriteItems"]
+    assert dict(measured)["TransactWriteItems"] == 4.0
+
+
+def test_the_key_of_a_number_is_no_key_of_another_step(counting: Counting) -> None:
+    """As after a deployment that changed the counter's delta."""
+    counting.increment(counters.TICKET, key="key-1")
+    twice = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=2, numbered=True)
+    assert isinstance(refusal(partial(counting.increment, twice, key="key-1")), KeyReusedError)
+    assert counting.world.shards(counters.TICKET, ITEM) == {"TICKETS": 1}

@@ -1,0 +1,157 @@
+"""Receipts that are expired, forged or broken: never a wrong count, never an error that says nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from typing import Any
+
+import pytest
+from aws_lambda_powertools.warnings import PowertoolsUserWarning
+
+from local import faults
+from tally.errors import ConfigurationError, KeyReusedError, NotCommittedError, TallyError
+from tally.settings import Settings
+from tests.invariants.world import VIDEO, World
+
+PLAYED = {"video_id": VIDEO, "counted": True}
+TTL_S = 24 * 3600
+MILLIS = 1000
+
+
+@pytest.fixture
+def played(world: World) -> World:
+    """A world with one play under key-1."""
+    world.play("key-1")
+    return world
+
+
+def test_receipt_lives_as_long_as_the_settings_say(played: World) -> None:
+    left_s = int(played.receipt()["expiration"]["N"]) - time.time()
+    assert TTL_S - 60 < left_s <= TTL_S + 1
+
+
+def test_expired_receipt_that_is_still_there_is_overwritten_and_counts_again(played: World) -> None:
+    played.put_receipt({**played.receipt(), "expiration": {"N": str(int(time.time()) - 10)}})
+    assert played.play("key-1", amount=5) == (PLAYED, False)  # with another payload, too: the key is free again
+    assert played.tally() == 6
+    assert int(played.receipt()["expiration"]["N"]) > time.time() + TTL_S - 60
+    assert played.play("key-1", amount=5) == (PLAYED, True)
+
+
+def test_receipt_in_its_last_minute_still_protects(played: World) -> None:
+    played.put_receipt({**played.receipt(), "expiration": {"N": str(int(time.time()) + 60)}})
+    assert played.play("key-1") == (PLAYED, True)
+    assert played.tally() == 1
+
+
+def test_receipt_that_expires_between_store_and_reader_counts_again_as_a_first_answer(played: World) -> None:
+    """The store's clock says that it lives, ours that it has just expired: Powertools asks again."""
+    old = {**played.receipt(), "expiration": {"N": str(int(time.time()) - 5)}}
+    played.put_receipt(old)
+    played.proxy.plan = faults.script({"TransactWriteItems": [faults.refused(0, old)]})
+    assert played.play("key-1") == (PLAYED, False)
+    assert played.tally() == 2
+
+
+def test_receipt_that_was_removed_protects_no_more_and_no_cache_pretends(played: World) -> None:
+    key = {"id": played.receipt()["id"]}
+    played.raw.delete_item(TableName=played.store.settings.receipts_table, Key=key)
+    assert played.play("key-1") == (PLAYED, False)
+    assert played.tally() == 2
+
+
+@pytest.mark.parametrize("left_s", [60, -60], ids=["running", "run out"])
+def test_forged_record_in_progress_is_not_committed_and_counts_nothing(played: World, left_s: int) -> None:
+    forged = played.receipt()
+    forged["status"] = {"S": "INPROGRESS"}
+    forged["in_progress_expiration"] = {"N": str(int((time.time() + left_s) * MILLIS))}
+    for record in (forged, {name: value for name, value in forged.items() if name not in ("data", "nonce")}):
+        played.put_receipt(record)
+        with pytest.raises(NotCommittedError) as raised:
+            played.play("key-1")
+        assert raised.value.status == 503
+        assert played.tally() == 1
+        assert played.receipt() == record
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "no data": {"data": None},
+    "data is not JSON": {"data": {"S": "{"}},
+    "data is null": {"data": {"S": "null"}},
+    "data is a list": {"data": {"S": "[1]"}},
+    "data is a number": {"data": {"N": "1"}},
+    "data is empty": {"data": {"S": ""}},
+    "no status": {"status": None},
+    "unknown status": {"status": {"S": "WEIRD"}},
+    "status is a list": {"status": {"L": []}},
+    "no expiration": {"expiration": None},
+    "expiration is text": {"expiration": {"S": "soon"}},
+    "nonce is a list": {"nonce": {"L": [{"S": "a"}]}, "data": None},
+    "only a key": dict.fromkeys(("data", "status", "expiration", "validation", "nonce")),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN.values(), ids=BROKEN.keys())
+def test_broken_receipt_is_a_retryable_error_of_ours_and_counts_nothing(played: World, damage: dict[str, Any]) -> None:
+    receipt = {name: value for name, value in {**played.receipt(), **damage}.items() if value is not None}
+    played.put_receipt(receipt)
+    with pytest.raises(NotCommittedError):
+        played.play("key-1")
+    assert played.tally() == 1
+    assert played.receipt() == receipt
+
+
+def test_broken_receipt_of_this_very_call_is_an_error_of_ours(played: World) -> None:
+    call = played.call()
+    played.put_receipt({**played.receipt(), "nonce": {"S": call.nonce}, "data": {"S": "null"}})
+    with pytest.raises(NotCommittedError):
+        played.play("key-1", call=call)
+    assert played.tally() == 1
+
+
+@pytest.mark.parametrize("validation", [None, {"S": ""}, {"S": "0" * 64}, {"N": "1"}], ids=str)
+def test_receipt_without_the_payloads_hash_is_never_replayed(played: World, validation: dict[str, str] | None) -> None:
+    receipt = {name: value for name, value in {**played.receipt(), "validation": validation}.items() if value}
+    played.put_receipt(receipt)
+    with pytest.raises(KeyReusedError):
+        played.play("key-1")
+    assert played.tally() == 1
+
+
+def test_engine_that_does_not_show_the_old_receipt_is_not_taken_for_a_count(played: World) -> None:
+    """Old builds of DynamoDB Local: the condition failed, and no item comes with it."""
+    played.proxy.plan = faults.always(faults.refused(0), "TransactWriteItems")
+    with pytest.raises(NotCommittedError):
+        played.play("key-1")
+    assert played.tally() == 1
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes", "on"])
+def test_idempotency_disabled_at_run_time_refuses_to_answer_and_counts_nothing(
+    world: World, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write_post()
+    monkeypatch.setenv("POWERTOOLS_IDEMPOTENCY_DISABLED", value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PowertoolsUserWarning)
+        for change in (lambda: world.play("key-1"), lambda: world.like("ann", key="key-1")):
+            with pytest.raises(NotCommittedError):
+                change()
+    assert world.tally() == 0
+    assert world.likes() == (0, set())
+    assert world.receipts() == []
+
+
+@pytest.mark.parametrize("value", ["1", "true", "True", "YES", "on", "y", "t"])
+def test_idempotency_disabled_in_the_environment_does_not_start(value: str) -> None:
+    environment = {**os.environ, "POWERTOOLS_IDEMPOTENCY_DISABLED": value}
+    with pytest.raises(ConfigurationError, match="POWERTOOLS_IDEMPOTENCY_DISABLED"):
+        Settings.from_environment(environment)
+
+
+def test_call_without_a_key_refuses_to_answer_and_counts_nothing(world: World) -> None:
+    with pytest.raises(TallyError):
+        world.play("")
+    assert world.sent() == []

@@ -1,0 +1,332 @@
+"""A batch of increments: packed into few transactions, and still each counted once, by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+import operations
+import plays as plays_handler
+from local import faults
+from tally import increments as increments_core
+from tally import packs, tallies
+from tally.counter import Counter, Guarantee
+from tally.entry import Answer, Entry, Function
+from tally.errors import (
+    KeyReusedError,
+    LimitReachedError,
+    NotCommittedError,
+    StoreBusyError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
+from tally.increments import Increment
+from tally.store import Call
+from tests.invariants.threads import at_once
+from tests.invariants.world import VIDEO, World, persist
+
+BODY = {"video_id": VIDEO, "counted": True}
+FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
+ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
+
+
+def play(key: str, id_: str = VIDEO, amount: int = 1, counter: Counter = counters.PLAYS) -> Increment:
+    body = {"video_id": id_, "counted": True}
+    if counter.numbered:
+        body = {"counter": counter.name, "id": id_, "counted": True}
+    return Increment(counter, id_, amount, "play" if counter is counters.PLAYS else "increment", key, body)
+
+
+def plays(number: int, id_: str = VIDEO, start: int = 0) -> list[Increment]:
+    return [play(f"key-{start + place}", id_) for place in range(number)]
+
+
+def count(world: World, increments: Sequence[Increment], **how: Any) -> list[packs.Result]:
+    """Count a batch, each entry in a call of its own as the entry point makes them."""
+    return packs.count([(world.call("ann", **how), increment) for increment in increments])
+
+
+def slugs(results: Sequence[packs.Result]) -> list[str]:
+    """What became of each: counted, replayed, or the error's slug."""
+    named = {False: "counted", True: "replayed"}
+    return [named[result[1]] if isinstance(result, tuple) else getattr(result, "slug", "bug") for result in results]
+
+
+def test_90_plays_of_one_video_are_one_transaction_of_about_2_write_units_each(world: World) -> None:
+    with world.capacity() as measured:
+        results = count(world, plays(90))
+    assert results == [(BODY, False)] * 90
+    assert world.shards() == {"STATS#TOTAL": 90}
+    assert len(world.receipts()) == 90
+    ((name, units),) = measured
+    assert name == "TransactWriteItems"
+    assert units == 182.0  # 2 for each receipt and 2 for the tally; one by one they would be 360
+
+
+def test_a_batch_of_100_plays_of_one_video_is_a_pack_of_99_and_a_single_one(world: World) -> None:
+    assert count(world, plays(100)) == [(BODY, False)] * 100
+    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [100, 2]
+    assert world.tally() == 100
+
+
+def test_more_than_100_items_are_split_over_transactions_that_hold_100_at_most(world: World) -> None:
+    increments = [play(f"key-{number}", f"v{number % 40}") for number in range(120)]
+    assert count(world, increments) == [(increment.body, False) for increment in increments]
+    sizes = [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")]
+    assert max(sizes) <= 100
+    assert len(sizes) == 2
+    assert {world.tally(id_=f"v{number}") for number in range(40)} == {3}
+
+
+def test_amounts_for_one_tally_are_summed_and_every_tally_is_written_once(world: World) -> None:
+    increments = [
+        play("a", "v1", 5, counters.USAGE),
+        play("b", "v2", 7, counters.USAGE),
+        play("c", "v1", -2, counters.USAGE),
+        play("d", "v1"),
+    ]
+    assert slugs(count(world, increments)) == ["counted"] * 4
+    (request,) = world.sent("TransactWriteItems")
+    assert [next(iter(write)) for write in request["TransactItems"]] == ["Put"] * 4 + ["Update"] * 3
+    tallies_ = [world.tally(counters.USAGE, "v1"), world.tally(counters.USAGE, "v2"), world.tally(id_="v1")]
+    assert tallies_ == [3, 7, 1]
+    amounts = {receipt["amount"]["N"] for receipt in world.receipts()}
+    assert amounts == {"5", "7", "-2", "1"}
+
+
+def test_results_come_in_the_order_of_the_entries_whatever_became_of_them(world: World) -> None:
+    count(world, [play("replayed", "old"), play("reused", "old", 3)])
+    increments = [
+        play("k1", "v1"),
+        play("late", "x", -1, counters.STOCK),
+        play("replayed", "old"),
+        play("k2", "v2"),
+        play("reused", "old", 4),
+        play("k1", "v1"),
+        play("n", "v3", 1, counters.TICKET),
+        play("f", "v4", 1, FAST),
+        play("k3", "v3"),
+    ]
+    results = count(world, increments)
+    assert slugs(results) == [
+        "counted", "limit-reached", "replayed", "counted", "key-reused", "replayed", "counted", "counted", "counted",
+    ]  # fmt: skip
+    for result, increment in zip(results, increments, strict=True):
+        if isinstance(result, tuple):
+            body = result[0]
+            assert body["video_id" if "video_id" in body else "id"] == increment.id
+    assert [world.tally(id_=id_) for id_ in ("v1", "v2", "v3", "old")] == [1, 1, 1, 4]
+    assert (world.tally(FAST, "v4"), world.tally(counters.TICKET, "v3")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("odd", "outcome"),
+    [
+        (play("old"), "replayed"),
+        (play("old", amount=2), "key-reused"),
+        (play("key-3"), "replayed"),
+        (play("key-3", amount=2), "key-reused"),
+        (play("late", "x", -1, counters.STOCK), "limit-reached"),
+        (play("", amount=2), "not-committed"),
+    ],
+    ids=["replayed", "key reused", "twice in the batch", "reused in the batch", "refused", "no key"],
+)
+@pytest.mark.parametrize("place", [0, 10])
+def test_one_odd_entry_does_not_fail_the_others(world: World, odd: Increment, outcome: str, place: int) -> None:
+    count(world, [play("old")])
+    others = plays(10)
+    results = count(world, [*others[:place], odd, *others[place:]])
+    expected = ["counted"] * 10
+    if odd.key == "key-3" and place == 0:  # then it is the first one of that key
+        expected[3], outcome = outcome, "counted"
+    assert slugs(results) == [*expected[:place], outcome, *expected[place:]]
+    assert world.tally() == (12 if (odd.amount, outcome) == (2, "counted") else 11)
+    assert len(world.receipts()) == 11
+
+
+def test_a_key_that_comes_twice_in_a_batch_leaves_the_others_packed(world: World) -> None:
+    assert slugs(count(world, [*plays(10), play("key-3"), play("key-3", amount=2)])) == [
+        *["counted"] * 10, "replayed", "key-reused",
+    ]  # fmt: skip
+    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [11, 2, 2]
+
+
+def test_replays_and_firsts_in_one_batch_cost_one_transaction_more_and_are_told_apart(world: World) -> None:
+    count(world, plays(5))
+    world.proxy.forget()
+    assert slugs(count(world, plays(12))) == ["replayed"] * 5 + ["counted"] * 7
+    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [13, 8]
+    assert world.tally() == 12
+
+
+@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER], ids=["lost", "failed after"])
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
+def test_a_pack_whose_answer_was_lost_is_counted_once_and_is_a_first_answer(
+    world: World, fault: faults.Fault, tokens: bool
+) -> None:
+    world.proxy.strip_tokens = not tokens
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    assert slugs(count(world, plays(20))) == ["counted"] * 20
+    assert world.tally() == 20
+    assert len(world.receipts()) == 20
+
+
+def test_a_pack_whose_answers_were_all_lost_is_503_for_each_and_replayed_by_the_callers_retry(world: World) -> None:
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
+    results = count(world, [*plays(20), play("late", "x", -1, counters.STOCK)])
+    assert [type(result) for result in results] == [StoreUnreachableError] * 20 + [LimitReachedError]
+    assert world.tally() == 20
+    assert slugs(count(world, plays(21))) == ["replayed"] * 20 + ["counted"]
+    assert world.tally() == 21
+
+
+def test_a_pack_that_was_lost_does_not_fail_the_next_one(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE] * 3})
+    results = count(world, plays(150))
+    assert slugs(results) == ["unreachable"] * 99 + ["counted"] * 51
+    assert world.tally() == 51
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, faults.answer("TransactionConflictException")],
+    ids=["conflict", "throttled", "table throttled", "conflict of the request"],
+)
+def test_a_pack_that_meets_others_is_tried_again_and_counted_once(world: World, fault: faults.Fault) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
+    assert slugs(count(world, plays(20))) == ["counted"] * 20
+    assert world.tally() == 20
+    conflicts = fault in (faults.CONFLICT, faults.answer("TransactionConflictException"))
+    assert (world.store.spread.shards(counters.PLAYS.partition_key(VIDEO)) > 1) is conflicts
+
+
+def test_a_conflict_beside_a_receipt_that_stands_replays_it_and_counts_the_others(world: World) -> None:
+    count(world, plays(1))
+    stands = world.receipt()
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(0, -1, stands), faults.CONFLICT]})
+    assert slugs(count(world, plays(5))) == ["replayed"] + ["counted"] * 4
+    assert world.tally() == 5
+
+
+def test_a_pack_that_meets_conflicts_without_end_is_busy_for_each_and_counts_nothing(world: World) -> None:
+    world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
+    results = count(world, plays(5), deadline_s=time.monotonic() + 0.2)
+    assert [type(result) for result in results] == [StoreBusyError] * 5
+    assert world.items() == world.receipts() == []
+
+
+def test_a_tally_that_holds_no_number_fails_its_own_entries_only(world: World) -> None:
+    world.put({"PK": {"S": "VID#broken"}, "SK": {"S": "STATS#TOTAL"}, "play_count": {"S": "many"}})
+    results = count(world, [*plays(5), play("x", "broken"), *plays(5, "v2", 10)])
+    assert [type(result) for result in results] == [tuple] * 5 + [StoreRefusedError] + [tuple] * 5
+    assert (world.tally(), world.tally(id_="v2")) == (5, 5)
+    assert len(world.receipts()) == 10
+
+
+@pytest.mark.parametrize(
+    "broken", [{"data": {"S": "{"}}, {"data": {"S": "[]"}}, {"status": {"S": "INPROGRESS"}}, {"status": {"S": "?"}}]
+)
+def test_a_receipt_that_tally_does_not_write_fails_its_own_entry_only(world: World, broken: dict[str, Any]) -> None:
+    count(world, plays(1))
+    world.put_receipt({**world.receipt(), **broken})
+    results = count(world, plays(4))
+    assert [type(result) for result in results] == [NotCommittedError] + [tuple] * 3
+    assert world.tally() == 4
+
+
+def test_a_bug_fails_the_entry_that_meets_it_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    single = increments_core.count
+
+    def meet(call: Call, change: Increment) -> tuple[dict[str, Any], bool]:
+        if change.id == "bug":
+            raise KeyError("bug")
+        return single(call, change)
+
+    monkeypatch.setattr(increments_core, "count", meet)
+    stock = [play(f"s{number}", id_, 1, counters.STOCK) for number, id_ in enumerate(("a", "bug", "b"))]
+    results = count(world, [*plays(3), *stock])
+    assert [type(result) for result in results] == [tuple] * 4 + [KeyError, tuple]
+    assert (world.tally(), world.tally(counters.STOCK, "a"), world.tally(counters.STOCK, "b")) == (3, 1, 1)
+
+
+def test_a_counter_of_one_shard_keeps_it_when_packed_and_its_version_moves(world: World) -> None:
+    for _ in range(3):
+        world.store.spread.conflict(ONE_SHARD.partition_key("v1"), 16)
+    assert slugs(count(world, [play(f"k{number}", "v1", 2, ONE_SHARD) for number in range(5)])) == ["counted"] * 5
+    assert world.shards(ONE_SHARD, "v1") == {"TOTAL": 10}
+    assert tallies.read_state(world.call(), ONE_SHARD, "v1").version == 1
+
+
+@pytest.mark.parametrize("counter", [counters.STOCK, counters.TICKET, counters.CONTEST, FAST])
+def test_counters_whose_number_decides_and_fast_ones_are_not_packed(world: World, counter: Counter) -> None:
+    amount = counter.delta or 1
+    assert slugs(count(world, [play(f"k{number}", "v1", amount, counter) for number in range(3)])) == ["counted"] * 3
+    assert all(len(request["TransactItems"]) == 2 for request in world.sent("TransactWriteItems"))
+    assert world.tally(counter, "v1") == counter.start + 3 * amount
+
+
+def test_of_a_stock_of_2_a_batch_of_3_takes_2_and_is_told_what_is_left_for_the_third(world: World) -> None:
+    count(world, [play("in", "x", 2, counters.STOCK)])
+    results = count(world, [play(f"k{number}", "x", -1, counters.STOCK) for number in range(3)])
+    assert slugs(results) == ["counted", "counted", "limit-reached"]
+    assert isinstance(results[2], LimitReachedError)
+    assert results[2].members == {"left": 0}
+
+
+def test_receipts_of_a_pack_are_those_of_single_changes(world: World) -> None:
+    assert slugs(count(world, plays(3))) == ["counted"] * 3
+    for increment in plays(3):
+        assert world.play(increment.key or "", call=world.call("ann")) == (BODY, True)
+    world.play("single", call=world.call("ann"))
+    assert slugs(count(world, [play("single"), play("new")])) == ["replayed", "counted"]
+    assert isinstance(count(world, [play("single", amount=2), play("more")])[0], KeyReusedError)
+    packed, single = (sorted(receipt) for receipt in world.receipts()[:2])
+    assert packed == single
+
+
+def test_a_single_entry_is_the_transaction_of_a_single_change(world: World) -> None:
+    assert slugs(count(world, plays(1))) == ["counted"]
+    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [2]
+
+
+def test_16_batches_at_once_with_the_same_keys_are_counted_once(world: World) -> None:
+    world.proxy.strip_tokens = True
+    some = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
+    world.proxy.plan = faults.seeded(3, {"TransactWriteItems": some})
+
+    def send() -> list[packs.Result]:
+        results = count(world, plays(30))
+        for result in results:
+            if isinstance(result, StoreBusyError | StoreUnreachableError):
+                raise result
+        return results
+
+    for results in at_once([partial(persist, send)] * 16):
+        assert set(slugs(results)) <= {"counted", "replayed"}
+    assert world.tally() == 30
+    assert len(world.receipts()) == 30
+
+
+def test_what_is_read_behind_increments_in_one_batch_sees_them(world: World) -> None:
+    functions: dict[Any, Function] = dict(plays_handler.handler.functions)
+    reads: list[int] = []
+
+    def get_plays(call: Any, *, video_id: str) -> Answer:
+        answer = plays_handler.get_plays(call, video_id=video_id)
+        reads.append(answer.body["play_count"])
+        return answer
+
+    functions[operations.GET_PLAYS] = get_plays
+    key = "0123456789-0123456789-"
+    read = {"operation": "get_plays", "video_id": VIDEO}
+    batch = [{"operation": "play", "video_id": VIDEO, "idempotency_key": f"{key}{number}"} for number in range(8)]
+    answer = Entry(functions, world.store)({"batch": [*batch[:3], read, *batch[3:], read]}, None)
+    assert [result["status"] for result in answer["results"]] == [200] * 10
+    assert reads == [3, 8]
+    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [4, 6]

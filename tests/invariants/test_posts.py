@@ -1,0 +1,148 @@
+"""Posts: `revision` is the number of accepted edits, whatever fails and whoever edits at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from local import faults
+from local.faults import Fault
+from tally.errors import EditConflictError, ForbiddenError, NotFoundError
+from tests.invariants.threads import at_once
+from tests.invariants.world import POST, World, meanwhile, persist
+
+EDITORS = 8
+DONE_BUT_LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
+
+
+def stored(world: World, post_id: str = POST) -> tuple[int, str]:
+    """The revision and the text of a post, as they are in the table."""
+    items = {item["SK"]["S"]: item for item in world.items(f"POST#{post_id}")}
+    return int(items["META"]["revision"]["N"]), items["META.BODY"]["body"]["S"]
+
+
+@pytest.fixture(params=[False, True], ids=["tokens", "no tokens"])
+def any_tokens(request: pytest.FixtureRequest, world: World) -> World:
+    world.proxy.strip_tokens = request.param
+    return world
+
+
+@pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=lambda fault: fault.kind.name.lower())
+def test_edit_whose_answer_is_lost_counts_one_revision(any_tokens: World, fault: Fault) -> None:
+    any_tokens.write_post(text="first")
+    any_tokens.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    post, created = any_tokens.write_post(text="second")
+    assert (post["revision"], post["body"], created) == (1, "second", False)
+    assert stored(any_tokens) == (1, "second")
+
+
+@pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=lambda fault: fault.kind.name.lower())
+def test_creation_whose_answer_is_lost_creates_once_and_counts_no_edit(any_tokens: World, fault: Fault) -> None:
+    any_tokens.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    post, _ = any_tokens.write_post(text="first")
+    assert post["revision"] == 0
+    assert stored(any_tokens) == (0, "first")
+
+
+def test_edit_sent_again_by_the_caller_counts_one_revision(world: World) -> None:
+    world.write_post(text="first")
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
+    post, _ = persist(lambda: world.write_post(text="second"))
+    assert post["revision"] == 1
+    assert stored(world) == (1, "second")
+
+
+def test_put_of_the_text_that_is_there_counts_no_edit_and_writes_nothing(world: World) -> None:
+    world.write_post(text="same")
+    world.proxy.forget()
+    assert world.write_post(text="same")[0]["revision"] == 0
+    assert world.sent("TransactWriteItems") == []
+    assert stored(world) == (0, "same")
+
+
+def test_8_edits_at_once_count_as_many_revisions_as_were_accepted(world: World) -> None:
+    world.write_post(text="first")
+
+    def edit(number: int) -> int | None:
+        try:
+            return int(world.write_post(text=f"text {number}")[0]["revision"])
+        except EditConflictError:
+            return None
+
+    revisions = [revision for revision in at_once([partial(edit, number) for number in range(EDITORS)]) if revision]
+    assert sorted(revisions) == list(range(1, len(revisions) + 1))  # each has a number of its own
+    revision, text = stored(world)
+    assert revision == len(revisions) >= 1
+    assert text.startswith("text ")
+
+
+def test_8_creations_at_once_create_one_post(world: World) -> None:
+    outcomes = at_once([partial(world.write_post, POST, "first")] * EDITORS)
+    assert sum(created for _, created in outcomes) == 1
+    assert stored(world) == (0, "first")
+
+
+def test_edit_that_always_comes_second_is_a_conflict_and_counts_nothing(world: World) -> None:
+    world.write_post(text="first")
+
+    def faster() -> None:
+        world.raw.update_item(
+            TableName=world.store.settings.counts_table,
+            Key={"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META"}},
+            UpdateExpression="ADD revision :one",
+            ExpressionAttributeValues={":one": {"N": "1"}},
+        )
+
+    world.proxy.plan = meanwhile(dict.fromkeys(range(20), faster))
+    world.proxy.forget()
+    with pytest.raises(EditConflictError):
+        world.write_post(text="mine")
+    attempts = len(world.sent("TransactWriteItems"))
+    assert 1 < attempts < 20
+    assert stored(world) == (attempts, "first")
+
+
+def test_post_that_somebody_else_creates_first_is_theirs(world: World) -> None:
+    theirs: dict[int, Callable[[], object]] = {
+        0: lambda: world.put({
+            "PK": {"S": f"POST#{POST}"}, "SK": {"S": "META"}, "authorId": {"S": "bob"},
+            "createdAt": {"N": "1"}, "revision": {"N": "0"}, "likeTally": {"N": "0"},
+        }),
+    }  # fmt: skip
+    world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META.BODY"}, "body": {"S": "theirs"}})
+    world.proxy.plan = meanwhile(theirs)
+    with pytest.raises(ForbiddenError):
+        world.write_post(text="mine", author="ann")
+    assert stored(world) == (0, "theirs")
+
+
+def test_only_the_author_edits(world: World) -> None:
+    world.write_post(text="mine", author="ann")
+    with pytest.raises(ForbiddenError):
+        world.write_post(text="yours", author="bob")
+    assert stored(world) == (0, "mine")
+
+
+def test_edit_keeps_likes_and_likes_keep_the_text(world: World) -> None:
+    world.write_post(text="first")
+    world.like("ann")
+    world.write_post(text="second")
+    world.like("bob")
+    post = world.read_post()
+    assert (post["revision"], post["body"], post["likeTally"]) == (1, "second", 2)
+
+
+def test_edits_and_likes_at_once_do_not_undo_each_other(world: World) -> None:
+    world.write_post(text="first")
+    users = [f"user-{number}" for number in range(12)]
+    edits = [partial(world.write_post, POST, f"text {number}") for number in range(3)]
+    at_once([*(partial(world.like, user) for user in users), *edits])
+    assert world.likes() == (len(users), set(users))
+    assert stored(world)[0] == 3
+
+
+def test_missing_post_is_not_found(world: World) -> None:
+    with pytest.raises(NotFoundError):
+        world.read_post()

@@ -1,0 +1,207 @@
+"""Random programs of plays, likes and unlikes with random faults, against a model that never fails."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter as Multiset
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+import counters
+from local import faults
+from local.engine import Engine
+from local.fault_proxy import FaultProxy
+from local.faults import Fault
+from tally import contention
+from tally.errors import KeyReusedError, NotFoundError, RetryableError
+from tally.settings import Settings
+from tally.store import Store, dynamodb_client
+from tests.conftest import create_tables
+from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
+
+EXAMPLES, STEPS_MIN, STEPS_MAX = 120, 3, 15
+VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
+FAULTS = (
+    faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.THROTTLE,
+    faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.mixed(0, -1, code="ThrottlingError"), faults.mixed(-1, 0),
+    faults.answer_after("TransactionInProgressException"), faults.answer("AccessDeniedException"),
+)  # fmt: skip
+# A refusal forged at the receipt's place, without a receipt, is no state that DynamoDB can be in: unkeyed changes only.
+FORGED_REFUSAL = FAULTS[8]
+SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change that somebody asks for, and what goes wrong meanwhile."""
+
+    what: str
+    target: str
+    user: str | None
+    key: str | None
+    amount: int
+    faults: tuple[Fault | None, ...]
+
+
+@dataclass
+class Model:
+    """What the numbers must be."""
+
+    plays: dict[str, int] = field(default_factory=dict)
+    likes: dict[str, set[str]] = field(default_factory=dict)
+    receipts: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = field(default_factory=dict)
+
+    def answer(self, step: Step) -> Outcome | type[Exception]:
+        """How a step is answered or refused; moves the numbers."""
+        name = (step.what, step.target, step.user or "", step.key or "")
+        if step.key is not None and name in self.receipts:
+            amount, body = self.receipts[name]
+            return (body, True) if amount == step.amount else KeyReusedError
+        body = self._play(step) if step.what == "play" else self._like(step)
+        if body is None:
+            return NotFoundError
+        if step.key is not None:
+            self.receipts[name] = (step.amount, body)
+        return body, False
+
+    def _play(self, step: Step) -> dict[str, Any]:
+        self.plays[step.target] = self.plays.get(step.target, 0) + step.amount
+        return {"video_id": step.target, "counted": True}
+
+    def _like(self, step: Step) -> dict[str, Any] | None:
+        if step.target not in self.likes:
+            return None
+        likers, liked = self.likes[step.target], step.what == "like"
+        changed = (step.user in likers) is not liked
+        (likers.add if liked else likers.discard)(step.user or "")
+        return {"post_id": step.target, "liked": liked, "changed": changed}
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    """A step; keys are few, so that they come again."""
+    what = draw(st.sampled_from(["play", "play", "like", "like", "unlike", "unlike", "post"]))
+    keys = st.sampled_from(["k1", "k2"])
+    key = draw(keys if what == "play" else st.none() | keys)
+    some = st.sampled_from([fault for fault in FAULTS if key is None or fault is not FORGED_REFUSAL])
+    injected = draw(
+        st.just([]) | st.lists(st.none() | some, min_size=1, max_size=4) | some.map(lambda fault: [fault] * 3)
+    )
+    return Step(
+        what,
+        target=draw(st.sampled_from(VIDEOS if what == "play" else POSTS)),
+        user=draw(st.sampled_from(USERS) if what in ("like", "unlike") else st.sampled_from([None, "ann"])),
+        key=key,
+        amount=draw(st.sampled_from([1, 1, 1, 7, -2])) if what == "play" else 0,
+        faults=tuple(injected),
+    )
+
+
+def attempt(world: World, step: Step) -> Outcome | type[Exception] | None:
+    """Ask the core for it, once: what it answers, how it refuses, or None if it may be asked again."""
+    try:
+        if step.what == "play":
+            return world.play(step.key or "", step.target, step.amount, call=world.call(step.user))
+        change = world.like if step.what == "like" else world.unlike
+        return change(step.user or "", step.target, step.key)
+    except (KeyReusedError, NotFoundError) as refusal:
+        return type(refusal)
+    except RetryableError:
+        return None
+
+
+def run(world: World, model: Model, step: Step) -> None:
+    """Do a step in the world and in the model, as a client that tries until it is answered, and compare."""
+    world.proxy.plan = faults.script({"TransactWriteItems": step.faults})
+    if step.what == "post":
+        persist(lambda: world.write_post(step.target))
+        model.likes.setdefault(step.target, set())
+        return
+    expected = model.answer(step)
+    answers = [attempt(world, step)]
+    while answers[-1] is None and len(answers) < CALLER_TRIES_MAX:
+        answers.append(attempt(world, step))
+    event("answered at once" if len(answers) == 1 else "answered after a failure")
+    event("refused" if isinstance(expected, type) else "replayed" if expected[1] else "first answer")
+    assert blurred(step, answers, answers[-1]) == blurred(step, answers, expected)
+
+
+def blurred(step: Step, answers: list[Any], answer: Any) -> Any:
+    """An answer without what cannot be known of it after failures: whether it is a replay, whether we changed it."""
+    if isinstance(answer, type):
+        return answer
+    body, replayed = answer
+    if step.key is None and any(step.faults):
+        body = {name: value for name, value in body.items() if name != "changed"}
+    return body, replayed if len(answers) == 1 else None
+
+
+def compare(world: World, model: Model) -> None:
+    """The tables, raw, against the model."""
+    plays, tallies, likers = Multiset[str](), dict.fromkeys(model.likes, 0), {post_id: set() for post_id in model.likes}
+    for item in world.items():
+        (prefix, target), sort_key = item["PK"]["S"].split("#"), item["SK"]["S"]
+        if prefix == "VID":
+            assert sort_key in SHARD_KEYS
+            plays[target] += int(item["play_count"]["N"])
+        elif sort_key.startswith("LIKE#USER#"):
+            likers[target].add(sort_key.removeprefix("LIKE#USER#"))
+        elif sort_key != "META.BODY":
+            tallies[target] += int(item["likeTally"]["N"])
+            assert item.get("revision", {"N": "0"}) == {"N": "0"}
+    assert dict(plays) == model.plays
+    assert likers == model.likes
+    assert tallies == {post_id: len(users) for post_id, users in likers.items()}
+    assert len(world.receipts()) == len(model.receipts)
+
+
+@pytest.fixture(scope="module")
+def shared_world(engine: Engine) -> Iterator[World]:
+    """For every program, as one process serves many calls. Our own pauses are as short as the SDK's are here."""
+    made = Settings.from_environment(
+        {
+            "TALLY_COUNTS_TABLE": "tally-program-counts",
+            "TALLY_RECEIPTS_TABLE": "tally-program-receipts",
+            "TALLY_LEDGER_TABLE": "tally-program-ledger",
+        }
+    )
+    with FaultProxy(engine.endpoint) as proxy, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contention, "BACKOFF_FIRST_S", 0.0002)
+        through, raw = dynamodb_client(endpoint_url=proxy.endpoint), dynamodb_client(endpoint_url=engine.endpoint)
+        with contextlib.closing(through), contextlib.closing(raw):
+            create_tables(raw, made)
+            yield World(Store(through, made), proxy, raw)
+
+
+def begin(world: World, *, strip_tokens: bool) -> Model:
+    """Empty the tables for the next program, and calm everything down; one post is there."""
+    made = world.store.settings
+    for table in (made.counts_table, made.receipts_table, made.ledger_table):
+        world.raw.delete_table(TableName=table)
+    create_tables(world.raw, made)
+    world.store.spread._widths.clear()
+    world.proxy.plan, world.proxy.strip_tokens = faults.no_faults, strip_tokens
+    world.proxy.forget()
+    world.write_post("p1")
+    return Model(likes={"p1": set()})
+
+
+@settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(program=st.lists(steps(), min_size=STEPS_MIN, max_size=STEPS_MAX), strip_tokens=st.booleans())
+def test_any_program_of_plays_and_likes_with_any_faults_gives_the_models_numbers(
+    shared_world: World, program: list[Step], strip_tokens: bool
+) -> None:
+    model = begin(shared_world, strip_tokens=strip_tokens)
+    for step in program:
+        run(shared_world, model, step)
+        compare(shared_world, model)

@@ -1,0 +1,198 @@
+"""Conflicts and throttling on seeded schedules: nothing lost, nothing doubled; shards where they help, only there."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from random import SystemRandom
+
+import pytest
+
+import counters
+from local import faults
+from local.faults import Fault
+from tally.contention import ATTEMPTS_MAX, CALM_S, RETRY_S_MAX, Spread
+from tally.counter import Counter
+from tally.errors import StoreBusyError, StoreUnreachableError
+from tests.invariants.threads import at_once
+from tests.invariants.world import FAST, POST, VIDEO, First, Last, World, persist
+
+TALLY = counters.PLAYS.partition_key(VIDEO)
+ONE_SHARD = Counter(name="single", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
+SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
+SLACK_S = 3.0  # for a loaded machine
+THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
+
+
+def shards_tried(world: World) -> list[str]:
+    """The tally item of each transaction that was sent, in order."""
+    return [sent["TransactItems"][-1]["Update"]["Key"]["SK"]["S"] for sent in world.sent("TransactWriteItems")]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(world: World, seed: int) -> None:
+    world.proxy.plan = faults.seeded(
+        seed, {"TransactWriteItems": {faults.CONFLICT: 0.25, faults.THROTTLED_TRANSACTION: 0.08, faults.THROTTLE: 0.02}}
+    )
+
+    def play(caller: int) -> int:
+        amounts = [random.Random(f"{seed}/{caller}/{number}").randint(1, 100) for number in range(12)]
+        for number, amount in enumerate(amounts):
+            persist(partial(world.play, f"{caller}-{number}", VIDEO, amount))
+        return sum(amounts)
+
+    accepted = at_once([partial(play, caller) for caller in range(6)])
+    shards = world.shards()
+    assert sum(shards.values()) == sum(accepted)
+    assert len(shards) > 1
+    assert shards.keys() <= SHARD_KEYS
+    assert world.read_plays() == sum(accepted)
+
+
+@pytest.mark.parametrize("chance", [First, Last, SystemRandom], ids=lambda cls: cls.__name__)
+def test_retry_after_a_conflict_is_on_another_shard(
+    make_world: Callable[..., World], chance: type[SystemRandom]
+) -> None:
+    world = make_world(spread=Spread(random=chance()))
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 6})
+    world.play("key-1")
+    tried = shards_tried(world)
+    assert len(tried) == 7
+    assert all(earlier != later for earlier, later in pairwise(tried))
+    assert world.shards() == {tried[-1]: 1}
+
+
+def test_writers_spread_over_twice_as_many_shards_at_each_conflict_up_to_the_counters_limit(world: World) -> None:
+    for number, expected in enumerate([2, 4, 8, 16, 16]):
+        world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT]})
+        world.play(f"key-{number}")
+        assert world.store.spread.shards(TALLY) == expected
+    for number in range(60):
+        world.play(f"more-{number}")
+    shards = world.shards()
+    assert sum(shards.values()) == 65
+    assert len(shards) > 8
+    assert shards.keys() <= SHARD_KEYS
+
+
+def test_tallies_do_not_spread_for_each_other(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 3})
+    world.play("key-1", "hot")
+    world.play("key-1", "cold")
+    assert world.store.spread.shards("VID#hot") == 8
+    assert world.store.spread.shards("VID#cold") == 1
+    assert world.shards(id_="cold") == {"STATS#TOTAL": 1}
+
+
+def test_counter_with_one_shard_stays_on_it(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 4})
+    world.play("key-1", counter=ONE_SHARD)
+    assert world.shards(ONE_SHARD) == {"TOTAL": 1}
+
+
+def test_plain_updates_spread_on_conflicts_too_and_count_once(make_world: Callable[..., World]) -> None:
+    world = make_world(spread=Spread(random=First()))
+    world.proxy.plan = faults.script({"UpdateItem": [faults.CONFLICT] * 4})
+    world.play("key-1", counter=FAST)
+    assert world.store.spread.shards(FAST.partition_key(VIDEO)) == 16
+    assert world.tally(FAST) == 1
+    tried = [sent["Key"]["SK"]["S"] for sent in world.sent("UpdateItem")]
+    assert all(earlier != later for earlier, later in pairwise(tried))
+
+
+@pytest.mark.parametrize("throttle", THROTTLES, ids=lambda fault: fault.kind.name.lower())
+def test_throttling_alone_does_not_spread(world: World, throttle: Fault) -> None:
+    for number in range(5):
+        world.proxy.plan = faults.script({"TransactWriteItems": [throttle] * 4})
+        world.play(f"key-{number}")
+    assert world.proxy.injected(throttle) == 20
+    assert world.store.spread.shards(TALLY) == 1
+    assert world.shards() == {"STATS#TOTAL": 5}
+
+
+def test_throttled_plain_updates_do_not_spread_and_count_once(world: World) -> None:
+    world.proxy.plan = faults.script({"UpdateItem": [faults.THROTTLE] * 4})
+    world.play("key-1", counter=FAST)
+    assert world.shards(FAST) == {"TOTAL": 1}
+    assert len(world.sent("UpdateItem")) == 5
+
+
+def test_tally_comes_back_to_one_shard_when_it_is_calm(make_world: Callable[..., World]) -> None:
+    now_s = [100.0]
+    world = make_world(spread=Spread(clock=lambda: now_s[0]))
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 4})
+    world.play("key-1")
+    before = world.shards()
+    for expected in (16, 8, 4, 2, 1):
+        assert world.store.spread.shards(TALLY) == expected
+        now_s[0] += CALM_S
+    for number in range(10):
+        world.play(f"calm-{number}")
+    after = world.shards()
+    assert after["STATS#TOTAL"] - before.get("STATS#TOTAL", 0) == 10
+    assert sum(after.values()) == 11
+
+
+@pytest.mark.parametrize("fault", [faults.CONFLICT, *THROTTLES], ids=lambda fault: fault.kind.name.lower())
+@pytest.mark.parametrize("counter", [counters.PLAYS, FAST], ids=lambda counter: counter.name)
+def test_persistent_contention_is_answered_busy_within_the_calls_time(
+    world: World, counter: Counter, fault: Fault
+) -> None:
+    if counter is FAST and fault is faults.THROTTLED_TRANSACTION:
+        fault = faults.answer("ThrottlingException")
+    world.proxy.plan = faults.always(fault, "TransactWriteItems", "UpdateItem")
+    started_s = time.monotonic()
+    with pytest.raises(StoreBusyError):
+        world.play("key-1", counter=counter, call=world.call(deadline_s=started_s + 0.5))
+    assert time.monotonic() - started_s < 0.5 + SLACK_S
+    assert len(world.sent()) > 1
+    assert world.items() == world.receipts() == []
+    world.proxy.plan = faults.no_faults
+    assert world.play("key-1", counter=counter)[1] is False
+    assert world.tally(counter) == 1
+
+
+def test_retries_are_bounded_where_the_call_has_more_time(world: World) -> None:
+    world.proxy.plan = faults.always(faults.CONFLICT)
+    started_s = time.monotonic()
+    with pytest.raises(StoreBusyError):
+        world.play("key-1", call=world.call(deadline_s=started_s + 60))
+    assert time.monotonic() - started_s < RETRY_S_MAX + SLACK_S
+    assert len(world.sent("TransactWriteItems")) <= ATTEMPTS_MAX
+    assert world.receipts() == []
+
+
+def test_call_without_time_left_does_not_wait(world: World) -> None:
+    world.proxy.plan = faults.always(faults.CONFLICT)
+    with pytest.raises(StoreBusyError):
+        world.play("key-1", call=world.call(deadline_s=time.monotonic() - 1))
+    assert len(world.sent("TransactWriteItems")) == 1
+
+
+@pytest.mark.parametrize("fault", [faults.DROP_BEFORE, faults.FAIL_BEFORE], ids=lambda fault: fault.kind.name.lower())
+def test_store_that_is_down_is_unreachable_and_a_later_retry_counts_once(world: World, fault: Fault) -> None:
+    world.write_post()
+    world.proxy.plan = faults.always(fault)
+    changes = [lambda: world.play("key-1"), lambda: world.like("ann"), lambda: world.like("bob", key="key-1")]
+    for change in [*changes, world.read_plays, world.read_post, lambda: world.write_post(text="new")]:
+        with pytest.raises(StoreUnreachableError):
+            change()
+    world.proxy.plan = faults.no_faults
+    assert [change()[1] for change in changes] == [False, False, False]
+    assert world.tally() == 1
+    assert world.likes(POST) == (2, {"ann", "bob"})
+
+
+def test_likes_under_persistent_conflicts_are_busy_and_change_nothing(world: World) -> None:
+    world.write_post()
+    world.like("ann")
+    world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
+    for change in (world.like, world.unlike):
+        for key in (None, "key-1"):
+            with pytest.raises(StoreBusyError):
+                change("ann", key=key, call=world.call("ann", deadline_s=time.monotonic() + 0.1))
+    assert world.likes() == (1, {"ann"})
+    assert world.receipts() == []

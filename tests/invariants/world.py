@@ -1,0 +1,232 @@
+"""What an invariant is tested in: the core behind a proxy that fails on a plan, and the tables as they really are.
+
+Changes go through the proxy, as a function's would go through the network. What is asserted is read with a client of
+its own straight from the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import counters
+from local.fault_proxy import FaultProxy
+from local.faults import Plan
+from tally import increments, likes, posts, tallies
+from tally.counter import Counter, Guarantee
+from tally.errors import RetryableError
+from tally.increments import Increment
+from tally.store import Call, Item, Store
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+FAST = Counter(name="fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
+VIDEO, POST, AUTHOR = "v1", "p1", "author"
+CALLER_TRIES_MAX = 40
+
+Outcome = tuple[dict[str, Any], bool]
+"""The body of an answer, and whether it is a replay."""
+T = TypeVar("T")
+
+
+@dataclass
+class World:
+    """One test's store. `store` goes through `proxy`; `raw` does not."""
+
+    store: Store
+    proxy: FaultProxy
+    raw: DynamoDBClient
+
+    def call(self, caller: str | None = None, **how: Any) -> Call:
+        """A new invocation."""
+        return Call(self.store, caller, **how)
+
+    def play(
+        self,
+        key: str,
+        video_id: str = VIDEO,
+        amount: int = 1,
+        *,
+        call: Call | None = None,
+        counter: Counter = counters.PLAYS,
+        operation: str = "play",
+    ) -> Outcome:
+        """Count a play, as the handler does."""
+        body = {"video_id": video_id, "counted": True}
+        return increments.count(call or self.call(), Increment(counter, video_id, amount, operation, key, body))
+
+    def like(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
+        """Like a post, as the handler does."""
+        return likes.set_like(call or self.call(user), counters.LIKES, post_id, True, operation="like", key=key)
+
+    def unlike(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
+        """Unlike it."""
+        return likes.set_like(call or self.call(user), counters.LIKES, post_id, False, operation="unlike", key=key)
+
+    def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
+        """Create or edit a post."""
+        return posts.write_post(self.call(author), counters.LIKES, post_id, text)
+
+    def read_post(self, post_id: str = POST) -> dict[str, Any]:
+        """Read a post through the core."""
+        return posts.read_post(self.call(), counters.LIKES, post_id)
+
+    def read_plays(self, video_id: str = VIDEO) -> int:
+        """Read a tally through the core."""
+        return tallies.read(self.call(), counters.PLAYS, video_id)
+
+    def shards(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> dict[str, int]:
+        """The tally items as they are stored: sort key -> number."""
+        numbers = {}
+        for item in self.items(counter.partition_key(id_)):
+            if counter.attribute in item:
+                numbers[item["SK"]["S"]] = int(item[counter.attribute]["N"])
+        return numbers
+
+    def tally(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
+        """The stored number: the sum of its shards."""
+        return sum(self.shards(counter, id_).values())
+
+    def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
+        """The stored like tally of a post, and who has a like item there."""
+        items = self.items(counters.LIKES.partition_key(post_id))
+        keys = {item["SK"]["S"] for item in items}
+        users = {key.removeprefix(likes.LIKE_KEY_PREFIX) for key in keys if key.startswith(likes.LIKE_KEY_PREFIX)}
+        return self.tally(counters.LIKES, post_id), users
+
+    def items(self, partition_key: str | None = None) -> list[Item]:
+        """The counts table as it is, or one item collection of it."""
+        return [
+            item for item in self._scan(self.store.settings.counts_table) if partition_key in (None, item["PK"]["S"])
+        ]
+
+    def receipts(self) -> list[Item]:
+        """The receipts table as it is."""
+        return self._scan(self.store.settings.receipts_table)
+
+    def receipt(self) -> Item:
+        """The only receipt there is."""
+        (receipt,) = self.receipts()
+        return receipt
+
+    def put_receipt(self, receipt: Item) -> None:
+        """Store a receipt by hand, over the one that is there."""
+        self.raw.put_item(TableName=self.store.settings.receipts_table, Item=receipt)
+
+    def put(self, item: Item) -> None:
+        """Store an item of the counts table by hand."""
+        self.raw.put_item(TableName=self.store.settings.counts_table, Item=item)
+
+    def delete(self, partition_key: str, sort_key: str) -> None:
+        """Remove an item of the counts table by hand."""
+        key = {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
+        self.raw.delete_item(TableName=self.store.settings.counts_table, Key=key)
+
+    def by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
+        """Like or unlike as another device of the user would, in no time and past the proxy."""
+        key = {"PK": {"S": f"POST#{post_id}"}, "SK": {"S": likes.LIKE_KEY_PREFIX + user}}
+        if liked:
+            self.put({**key, "likedAt": {"N": "1"}, "nonce": {"S": "another"}})
+        else:
+            self.delete(key["PK"]["S"], key["SK"]["S"])
+        self.raw.update_item(
+            TableName=self.store.settings.counts_table,
+            Key={"PK": key["PK"], "SK": {"S": "META"}},
+            UpdateExpression="ADD likeTally :amount",
+            ExpressionAttributeValues={":amount": {"N": "1" if liked else "-1"}},
+        )
+
+    def _scan(self, table: str) -> list[Item]:
+        pages = self.raw.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+        return [dict(item) for page in pages for item in page["Items"]]
+
+    def sent(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
+        """The requests that left boto3 since the proxy forgot; those that the engine saw, if asked."""
+        return [
+            json.loads(request.body)
+            for request in self.proxy.requests
+            if operation in (None, request.operation) and (request.forwarded or not forwarded)
+        ]
+
+    @contextmanager
+    def capacity(self) -> Iterator[list[tuple[str, float]]]:
+        """Measure (operation, capacity units) of every request made in here, by ReturnConsumedCapacity."""
+        events, measured = self.store.client.meta.events, list[tuple[str, float]]()
+
+        def ask(params: dict[str, Any], **_: Any) -> None:
+            params["ReturnConsumedCapacity"] = "TOTAL"
+
+        def note(model: Any, parsed: dict[str, Any], **_: Any) -> None:
+            used = parsed.get("ConsumedCapacity", [])
+            tables = used if isinstance(used, list) else [used]
+            measured.append((model.name, sum(table["CapacityUnits"] for table in tables)))
+
+        events.register("provide-client-params.dynamodb", ask, unique_id="ask")
+        events.register("after-call.dynamodb", note, unique_id="note")
+        try:
+            yield measured
+        finally:
+            events.unregister("provide-client-params.dynamodb", unique_id="ask")
+            events.unregister("after-call.dynamodb", unique_id="note")
+
+
+def meanwhile(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
+    """The plan in which somebody else does something just before the n-th request of an operation arrives."""
+
+    def plan(name: str, body: bytes, number: int) -> None:
+        if name == operation and number in actions:
+            actions[number]()
+
+    return plan
+
+
+def persist(change: Callable[[], T]) -> T:
+    """Do as a good client does: send it again, the very same, while the answer says that it may be sent again."""
+    for _ in range(CALLER_TRIES_MAX):
+        try:
+            return change()
+        except RetryableError:
+            time.sleep(0.002)
+    return change()
+
+
+class InTurn(random.SystemRandom):
+    """Not random: each shard in turn, from shard 1 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = 0
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        self._turn += 1
+        return self._turn % (start if stop is None else stop)
+
+
+class Chosen(random.SystemRandom):
+    """Not random: shards are the last one there is, pauses are short."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return (start if stop is None else stop) - 1
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+class First(random.SystemRandom):
+    """Not random: the first shard that may be."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0
+
+
+class Last(random.SystemRandom):
+    """Not random: the last shard that there is."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return (start if stop is None else stop) - 1

@@ -1,0 +1,328 @@
+"""How record classes are declared, and what their values are in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tally.errors import (
+    ConfigurationError,
+    InvalidInputError,
+)
+from tally.records import (
+    Condition,
+    Path,
+    RecordMismatchError,
+    Records,
+    UpdateExpression,
+    atomic_counter,
+    attribute,
+    partition_key,
+    record,
+    sort_key,
+)
+from tests.unit.records.samples import Customer, Meta, Note, counts, stored
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+# Types, names and values
+
+
+@record
+class Everything:
+    id: str = partition_key()
+    text: str | None = None
+    whole: int | None = None
+    exact: Decimal | None = None
+    flag: bool | None = None
+    raw: bytes | None = None
+    words: list[str] | None = None
+    mixed: list[Any] | None = None
+    plain: list | None = None  # type: ignore[type-arg]
+    prices: dict[str, Decimal] | None = None
+    tree: dict[str, dict[str, list[int]]] | None = None
+    anything: Any = None
+    texts: set[str] | None = None
+    wholes: set[int] | None = None
+    exacts: frozenset[Decimal] | None = None
+    raws: set[bytes] | None = None
+    holes: list[int | None] | None = None
+    required: int = 0
+    made: list[str] = field(default_factory=list)
+
+
+EVERYTHING = Everything(
+    id="1",
+    text="",
+    whole=-(10**37),
+    exact=Decimal("0.1"),
+    flag=False,
+    raw=b"\x00\xff",
+    words=["a", ""],
+    mixed=[1, Decimal("1.5"), "a", True, None, b"b", {"x": [1]}, {"s"}],
+    plain=[],
+    prices={"a": Decimal("1.10"), "b": Decimal(2)},
+    tree={"a": {"b": [1, 2]}},
+    anything={"x": [1, None]},
+    texts={"a", "b"},
+    wholes={1, 10**37},
+    exacts=frozenset({Decimal("0.5"), Decimal(1)}),
+    raws={b"a"},
+    holes=[1, None],
+    required=7,
+    made=["x"],
+)
+
+
+def test_every_type_comes_back_as_it_was_written(client: DynamoDBClient, table: str) -> None:
+    everything = Records(client, table, Everything)
+    assert everything.put_item(EVERYTHING) == everything.get_item("1") == EVERYTHING
+    again = replace(EVERYTHING, id="2")
+    assert everything.update_item(again) == everything.get_item("2") == again
+    read = everything.get_item("1")
+    assert read is not None
+    for name in vars(EVERYTHING):
+        assert type(getattr(read, name)) is type(getattr(EVERYTHING, name)), name
+    assert read.mixed is not None
+    assert [type(value) for value in read.mixed] == [int, Decimal, str, bool, type(None), bytes, dict, set]
+    assert all(type(price) is Decimal for price in (read.prices or {}).values())
+    assert type(read.exacts) is frozenset
+
+
+def test_defaults_are_for_writing_and_for_what_is_not_stored_only_if_it_cannot_be_none(
+    client: DynamoDBClient, table: str
+) -> None:
+    @record
+    class Defaulted:
+        id: str = partition_key()
+        maybe: str | None = "default"
+        always: str = "default"
+
+    client.put_item(TableName=table, Item={"id": {"S": "1"}, "unknown": {"S": "x"}})
+    assert Records(client, table, Defaulted).get_item("1") == Defaulted(id="1", maybe=None, always="default")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("whole", True, "bool"),
+        ("whole", 1.5, "float"),
+        ("whole", Decimal(1), "must be int"),
+        ("whole", "1", "must be int, and is a str"),
+        ("exact", 0.1, "float"),
+        ("exact", Decimal("1." + "1" * 38), "38 digits"),
+        ("flag", 1, "must be bool"),
+        ("text", 1, "must be str"),
+        ("text", "\ud800", "Unicode"),
+        ("raw", "a", "must be bytes"),
+        ("words", "ab", "must be list"),
+        ("words", ["a", 1], r"words\[1\] must be str"),
+        ("words", [None], r"words\[0\] must be str, and is None"),
+        ("prices", {"a": 0.1}, "prices.a is the float"),
+        ("prices", [1], "must be dict"),
+        ("tree", {"a": {"b": ["c"]}}, r"tree\.a\.b\[0\] must be int"),
+        ("texts", set(), "texts is an empty set"),
+        ("texts", {1}, "must be str"),
+        ("texts", ["a"], "must be set"),
+        ("wholes", {True}, "bool"),
+        ("wholes", {1.5}, "float"),
+        ("raws", {"a"}, "must be bytes"),
+        ("anything", [0.5], "float"),
+        ("required", None, "required must be int, and is None"),
+        ("id", "", "1 to 2048 bytes"),
+        ("id", "\u00e4" * 1025, "1 to 2048 bytes"),
+        ("id", None, "id must be str"),
+    ],
+)
+def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
+    client: DynamoDBClient, table: str, sent: list[str], name: str, value: object, why: str
+) -> None:
+    everything = Records(client, table, Everything)
+    wrong = replace(EVERYTHING, **{name: value})  # type: ignore[arg-type]
+    for write in (everything.put_item, everything.update_item, everything.put_write, everything.update_write):
+        with pytest.raises(InvalidInputError, match=why) as refused:
+            write(wrong)
+        assert (refused.value.field or "").startswith(name)
+    assert sent == []
+
+
+def test_keys_are_as_long_as_dynamodb_takes_them(metas: Records[Meta], sent: list[str]) -> None:
+    longest = Meta(post="p" * 2048, part="s" * 1024)
+    assert metas.get_item(longest.post, longest.part) == metas.put_item(longest) or metas.get_item(
+        longest.post, longest.part
+    )
+    sent.clear()
+    with pytest.raises(InvalidInputError, match="SK is a sort key: it must have 1 to 1024 bytes"):
+        metas.get_item("p", "s" * 1025)
+    assert sent == []
+
+
+def test_names_that_are_reserved_dotted_or_no_python_names(client: DynamoDBClient, table: str) -> None:
+    @record
+    class Odd:
+        id: str = partition_key()
+        status: str | None = None
+        size: int | None = None
+        dotted: int | None = attribute(name="a.b", default=None)
+        dashed: str | None = attribute(name="e-mail #1", default=None)
+        shadow: dict[str, int] | None = attribute(name="a", default=None)
+        count_: int | None = atomic_counter(name="count.of[0] #x")
+
+    odds = Records(client, table, Odd)
+    odd = Odd(id="1", status="new", size=1, dotted=2, dashed="x", shadow={"b": 3})
+    odds.update_item(odd)
+    assert odds.update_item(odd) == replace(odd, count_=1) == odds.get_item("1")
+    item = stored(client, table)
+    assert item is not None
+    assert {"a.b", "e-mail #1", "a", "count.of[0] #x", "status", "size"} <= item.keys()
+    changed = odds.update_item(
+        Odd(id="1"),
+        expression=UpdateExpression().set(Path.of("a.b"), 5).set("a.b", 6),
+        condition=Condition("#d = :two AND size = :one", names={"#d": "a.b"}, values={":two": 2, ":one": 1}),
+    )
+    assert (changed.dotted, changed.shadow, changed.status, changed.count_) == (5, {"b": 6}, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("wire", "why"),
+    [
+        ({"whole": {"S": "1"}}, "whole is stored as S, and the record class declares int"),
+        ({"whole": {"N": "1.5"}}, "whole is 1.5, and the record class declares int"),
+        ({"words": {"L": [{"S": "a"}, {"N": "1"}]}}, r"words\[1\] is stored as N"),
+        ({"words": {"L": [{"NULL": True}]}}, r"words\[0\] is stored as NULL"),
+        ({"texts": {"NS": ["1"]}}, "texts is stored as NS"),
+        ({"required": {"NULL": True}}, "required is stored as NULL"),
+    ],
+)
+def test_an_item_of_another_shape_is_told_by_name(
+    client: DynamoDBClient, table: str, wire: dict[str, Any], why: str
+) -> None:
+    client.put_item(TableName=table, Item={"id": {"S": "1"}, **wire})
+    with pytest.raises(RecordMismatchError, match=why):
+        Records(client, table, Everything).get_item("1")
+
+
+def test_what_is_missing_and_has_no_default_is_told_by_name(client: DynamoDBClient, table: str) -> None:
+    @record
+    class Strict:
+        id: str = partition_key()
+        name: str
+
+    client.put_item(TableName=table, Item={"id": {"S": "1"}})
+    with pytest.raises(RecordMismatchError, match="name is missing, and Strict declares str"):
+        Records(client, table, Strict).get_item("1")
+
+
+def test_a_null_that_something_else_stored_is_none(
+    client: DynamoDBClient, customers: Records[Customer], table: str
+) -> None:
+    client.put_item(TableName=table, Item={"id": {"S": "1"}, "name": {"NULL": True}})
+    assert customers.get_item("1") == Customer(id="1")
+
+
+def test_get_item_takes_the_keys_that_the_class_has(
+    customers: Records[Customer], metas: Records[Meta], sent: list[str]
+) -> None:
+    for read in (lambda: metas.get_item("p"), lambda: customers.get_item("1", "x"), lambda: customers.get_item(1)):
+        with pytest.raises(InvalidInputError):
+            read()
+    assert sent == []
+    assert metas.get_item("p", "s") is None
+    assert sent == ["GetItem"]
+
+
+def test_reads_are_strongly_consistent(client: DynamoDBClient, table: str) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Listening:
+        def get_item(self, **parameters: Any) -> dict[str, Any]:
+            asked.append(parameters)
+            return {"ConsumedCapacity": {}}
+
+    assert Records(Listening(), table, Customer).get_item("1") is None  # type: ignore[arg-type]
+    assert [parameters["ConsistentRead"] for parameters in asked] == [True]
+
+
+def test_a_record_of_another_class_is_refused(customers: Records[Any], sent: list[str]) -> None:
+    for write in (customers.put_item, customers.update_item):
+        with pytest.raises(InvalidInputError, match="Note is no Customer"):
+            write(Note(id="1"))
+    assert sent == []
+
+
+# Declarations
+
+
+def declare(**attributes: tuple[Any, ...]) -> Callable[[], type]:
+    """A record class of these attributes, each an annotation and perhaps a default; to be made later."""
+    members = {name: declared[1] for name, declared in attributes.items() if len(declared) > 1}
+    annotations = {name: declared[0] for name, declared in attributes.items()}
+    return lambda: record(type("Bad", (), {"__annotations__": annotations, **members}))
+
+
+def keyed(annotation: Any, *default: Any) -> Callable[[], type]:
+    return declare(id=(str, partition_key()), x=(annotation, *default))
+
+
+def counting(**arguments: Any) -> Callable[[], type]:
+    return keyed(int | None, atomic_counter(**arguments))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (declare(id=(str,)), "one partition_key"),
+        (declare(a=(str, partition_key()), b=(str, partition_key())), "one partition_key"),
+        (declare(a=(str, partition_key()), b=(str, sort_key()), c=(str, sort_key())), "at most one sort_key"),
+        (declare(id=(str | None, partition_key())), "id is the partition key: it must be str"),
+        (declare(id=(bool, partition_key())), "id is the partition key: it must be str"),
+        (keyed(list, sort_key()), "x is the sort key: it must be str"),
+        (keyed(int, atomic_counter()), r"x is an atomic counter.*int \| None"),
+        (keyed(str | None, atomic_counter()), "x is an atomic counter"),
+        (keyed(Decimal | None, atomic_counter()), "x is an atomic counter"),
+        (counting(delta=0), "x: delta is 0"),
+        (counting(delta=1.5), "x: delta is the float"),
+        (counting(start=True), "x: start must be int"),
+        (counting(start=int("9" * 38), delta=-9), "x: start - delta"),
+        (keyed(float), "x: <class 'float'> is no type of an attribute"),
+        (keyed(int | str), "x: .* is no type"),
+        (keyed(set[bool]), "x: .* is no type"),
+        (keyed(set[str | None]), "x: .* is no type"),
+        (keyed(dict[int, str]), "x: .* is no type"),
+        (keyed("Nowhere"), "Nowhere"),
+        (declare(id=(str, partition_key()), x=(str,), y=(str, attribute(name="x"))), "attributes are called x"),
+        (keyed(str, attribute(name="")), "x: name is empty"),
+        (keyed(str, field(init=False)), "x has init=False"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused_by_name_when_the_class_is_made(
+    make: Callable[[], type], why: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"record Bad: .*{why}"):
+        make()
+
+
+def test_records_are_of_record_classes_only(client: DynamoDBClient) -> None:
+    class Inheriting(Customer):
+        """Not decorated itself: its own attributes would be passed over."""
+
+        more: str | None = None
+
+    for cls in (Inheriting, str):
+        with pytest.raises(ConfigurationError, match=f"{cls.__name__} is no record class"):
+            Records(client, "any-table", cls)
+
+
+def test_a_record_class_inherits_attributes_and_counters(client: DynamoDBClient, table: str) -> None:
+    @record
+    class Special(Customer):
+        more: str | None = None
+
+    specials = Records(client, table, Special)
+    specials.update_item(Special(id="1", more="x"))
+    assert counts(specials.update_item(Special(id="1", more="x"))) == (1, 15, -21)

@@ -1,0 +1,228 @@
+"""The benchmark measures what it says, and says so when a claim does not hold."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bench.__main__ as command
+from bench.accuracy import Accuracy, Schedule
+from bench.costs import Batch, Like, Read
+from bench.designs import BARE_TRANSACTION, DESIGNS, EXACT, FAST, PLAIN_ADD, POWERTOOLS, READ_MODIFY_WRITE
+from bench.imports import Imports
+from bench.place import fresh_engine, place
+from bench.report import lines
+from bench.results import Claim, Results
+from bench.speed import Cost
+from bench.watch import Crasher, CrashError, Meter
+from local.engine import ROOT
+from local.errors import LocalError
+from local.fault_proxy import FaultProxy
+from local.faults import LOSE_RESPONSE, script
+
+GOOD = Results(
+    times_us={
+        READ_MODIFY_WRITE.name: 1500.0,
+        PLAIN_ADD.name: 800.0,
+        POWERTOOLS.name: 2600.0,
+        BARE_TRANSACTION.name: 1000.0,
+        EXACT.name: 1200.0,
+        FAST.name: 800.0,
+    },
+    costs={
+        design.name: Cost(1, 4 if design in (BARE_TRANSACTION, EXACT) else 1, 0) for design in DESIGNS
+    },  # as far as claims look at them
+    accuracy={
+        design.name: Accuracy(1000, 1000 if design is EXACT else 1030, unanswered=0, lost_at_store=10, took_s=1.0)
+        for design in DESIGNS
+    },
+    likes=[Like(1, 1, 4.0), Like(10_240, 1, 4.0)],
+    reads=[Read(1, 1, 1.0, 1000.0), Read(16, 1, 1.0, 1300.0)],
+    batches=[Batch(90, 2.02, 0.01, 500.0), Batch(1, 4.0, 1.0, 2000.0)],
+    imports=Imports(boto3_ms=160, handler_ms=190, ratio=1.19, heavy={"plays": []}),
+    judge_times=True,
+)
+
+
+def broken(results: Results) -> list[str]:
+    return [claim.what for claim in results.claims() if claim.held is False]
+
+
+def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--out", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    document = json.loads(out.read_text())
+    designs = document["designs"]
+    units = ("round_trips", "write_units", "read_units")
+    assert {name: tuple(found[unit] for unit in units) for name, found in designs.items()} == {
+        "read-modify-write": (2, 1, 1),
+        "plain-add": (1, 1, 0),
+        "powertools": (3, 3, 0),
+        "bare-transaction": (1, 4, 0),
+        "exact": (1, 4, 0),
+        "fast": (1, 1, 0),
+    }
+    errors = {name: found["error"] for name, found in designs.items()}
+    # One answer lost before the SDK, one before the caller, one crash: each can double a play.
+    assert errors == errors | {"plain-add": 3, "fast": 3, "bare-transaction": 0, "exact": 0}
+    assert errors["read-modify-write"] < 0 < errors["powertools"]
+    for design in DESIGNS:
+        assert re.search(rf"^{re.escape(design.title)} +[0-9,]+ µs ", run.stdout, re.MULTILINE)
+    assert document["claims"]
+
+
+def test_good_results_hold_every_claim() -> None:
+    assert broken(GOOD) == []
+    assert {claim.held for claim in GOOD.claims()} == {True}
+
+
+@pytest.mark.parametrize(
+    ("change", "claim"),
+    [
+        ({"times_us": GOOD.times_us | {EXACT.name: 1201.0}}, "time: EXACT to a bare transaction"),
+        ({"times_us": GOOD.times_us | {POWERTOOLS.name: 2000.0}}, "time: EXACT to Powertools' layer"),
+        ({"times_us": GOOD.times_us | {FAST.name: 881.0}}, "time: FAST to a plain ADD"),
+        ({"imports": replace(GOOD.imports, ratio=1.31)}, "import: hot handler to boto3 with a client"),
+        ({"imports": replace(GOOD.imports, heavy={"plays": ["pydantic"]})}, "hot handlers: heavy modules imported"),
+        ({"costs": GOOD.costs | {EXACT.name: Cost(2, 4, 0)}}, "EXACT: round trips"),
+        ({"costs": GOOD.costs | {EXACT.name: Cost(1, 5, 0)}}, "EXACT: WCU"),
+        ({"costs": GOOD.costs | {FAST.name: Cost(1.05, 1, 0)}}, "FAST: round trips"),
+        ({"costs": GOOD.costs | {FAST.name: Cost(1, 2, 0)}}, "FAST: WCU"),
+        ({"likes": [Like(1, 1, 4.0), Like(10_240, 1, 22.0)]}, "a like, text of 10,240 B: WCU"),
+        ({"reads": [Read(1, 1, 1.0, 9.0), Read(16, 16, 8.0, 9.0)]}, "a read, 16 shards: requests"),
+    ],
+)
+def test_a_claim_that_does_not_hold_is_named(change: dict[str, Any], claim: str) -> None:
+    assert broken(replace(GOOD, **change)) == [claim]
+
+
+@pytest.mark.parametrize(
+    ("design", "change", "claim"),
+    [
+        (EXACT, {"counted": 1001}, "EXACT: error of the count"),
+        (EXACT, {"counted": 999}, "EXACT: error of the count"),
+        (POWERTOOLS, {"unanswered": 1}, "plays without an answer, all designs"),
+        (PLAIN_ADD, {"counted": 1000}, "plain ADD: error of the count"),
+        (FAST, {"lost_at_store": 0}, "answers lost between store and SDK, least"),
+    ],
+)
+def test_a_count_that_is_off_or_was_never_put_to_the_test_is_named(
+    design: Any, change: dict[str, int], claim: str
+) -> None:
+    accuracy = GOOD.accuracy | {design.name: replace(GOOD.accuracy[design.name], **change)}
+    assert broken(replace(GOOD, accuracy=accuracy)) == [claim]
+
+
+def test_times_are_not_judged_in_a_quick_run() -> None:
+    slow = replace(GOOD, times_us=GOOD.times_us | {EXACT.name: 9999.0}, judge_times=False)
+    assert broken(slow) == []
+    assert "not judged" in "\n".join(lines(slow))
+
+
+def test_the_exit_status_says_whether_all_claims_held(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = ["--out", str(tmp_path / "made" / "results.json")]
+    monkeypatch.setattr(command, "measure", lambda size: GOOD)
+    assert command.main(out) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(command, "measure", lambda size: replace(GOOD, likes=[Like(1, 1, 5.0)]))
+    assert command.main(out) == 1
+    printed = capsys.readouterr()
+    assert printed.err == "tally: does not hold: a like, text of 1 B: WCU\n"
+    assert "NOT HELD" in printed.out
+
+
+def _no_engine(size: object) -> Results:
+    raise LocalError("no DynamoDB engine")
+
+
+def _stopped(size: object) -> Results:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("measure", "status", "says"), [(_no_engine, 1, "no DynamoDB engine"), (_stopped, 130, "bench stopped")]
+)
+def test_what_stops_a_run_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    measure: Callable[..., Results],
+    status: int,
+    says: str,
+) -> None:
+    monkeypatch.setattr(command, "measure", measure)
+    assert command.main([]) == status
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"tally: {says}\n")
+
+
+def test_every_design_meets_the_same_faults_in_every_run() -> None:
+    schedule = Schedule.seeded(1000)
+    assert schedule == Schedule.seeded(1000)
+    assert len(schedule.lost_at_store) == len(schedule.lost_at_caller) == len(schedule.crashes) == 10
+    assert not schedule.lost_at_caller & schedule.crashes
+
+
+def test_the_meter_counts_what_the_sdk_repeats() -> None:
+    with fresh_engine() as endpoint, FaultProxy(endpoint, script({"UpdateItem": [LOSE_RESPONSE]})) as proxy:
+        clients = place(proxy.endpoint)
+        meter = Meter(clients.plain)
+        play = PLAIN_ADD.make(clients, "video")
+        play("key")
+        assert (meter.requests, meter.write_units) == (2, 1)
+        assert clients.counted("video") == 2
+
+
+@pytest.mark.parametrize(("write", "counted"), [(1, 0), (2, 1)])
+def test_a_crash_between_powertools_writes_leaves_the_play_in_progress(write: int, counted: int) -> None:
+    with fresh_engine() as endpoint:
+        clients = place(endpoint)
+        crasher = Crasher(clients.plain)
+        play = POWERTOOLS.make(clients, "video")
+        crasher.arm(write)
+        with pytest.raises(CrashError):
+            play("key")
+        assert clients.counted("video") == counted
+        with pytest.raises(Exception, match="already in progress"):
+            play("key")
+
+
+@pytest.mark.parametrize("design", [BARE_TRANSACTION, EXACT, POWERTOOLS], ids=lambda design: design.name)
+def test_designs_with_a_key_count_it_once_when_nothing_goes_wrong(design: Any) -> None:
+    with fresh_engine() as endpoint:
+        clients = place(endpoint)
+        play = design.make(clients, "video")
+        for key in ("one", "two", "one"):
+            play(key)
+        assert clients.counted("video") == 2
+
+
+def test_an_engine_that_is_given_is_used_and_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh_engine() as given:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", given)
+        with fresh_engine() as endpoint:
+            assert endpoint == given
+            clients = place(endpoint)
+            assert sorted(clients.plain.list_tables()["TableNames"]) == ["bench-counts", "bench-receipts"]
+            FAST.make(clients, "video")("key")
+        assert clients.plain.list_tables()["TableNames"] == []
+
+
+def test_a_claim_says_what_was_measured_and_the_bound() -> None:
+    assert GOOD.claims()[0] == Claim("time: EXACT to a bare transaction", "1.20", "≤ 1.2", True)

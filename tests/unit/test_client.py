@@ -1,0 +1,433 @@
+"""The client for other Lambdas: its methods, its errors, its retries, and that it stands by itself."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import botocore.exceptions
+import pytest
+from botocore.exceptions import ClientError
+
+import operations
+from tally import client, entry, errors, fields, requests
+from tally.client import Tally
+from tally.errors import (
+    CallerError,
+    ConfigurationError,
+    LimitReachedError,
+    PayloadTooLargeError,
+    PreconditionFailedError,
+    RetryableError,
+    StoreBusyError,
+    StoreUnreachableError,
+    TallyError,
+)
+
+LAMBDAS = Path(operations.__file__).parent
+BUNDLE = ("__init__.py", "client.py", "requests.py", "errors.py")
+FOR_BROWSERS = {"beacon", "get_badge", "get_openapi"}  # what a page or a person fetches: no Lambda has use for it
+OFFERED = [operation for operation in operations.OPERATIONS if operation.name not in FOR_BROWSERS]
+CONTROL_FLOW = {errors.ReceiptFoundError, errors.ChangeRefusedError}  # never answered
+
+
+def tree(root: type[TallyError]) -> list[type[TallyError]]:
+    return [root, *itertools.chain.from_iterable(tree(child) for child in root.__subclasses__())]
+
+
+OF_THE_BUNDLE = [kind for kind in tree(TallyError) if kind.__module__ == errors.__name__]  # records have more
+ANSWERED = [kind for kind in OF_THE_BUNDLE if kind not in {CallerError, *CONTROL_FLOW}]
+PLAYED = {"status": 200, "replayed": False, "body": {"video_id": "9f3a", "counted": True}}
+
+
+class FakeLambda:
+    """A boto3 client for Lambda that answers from a list: a document, bytes, an error to raise, or (FunctionError,)."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.calls: list[dict[str, Any]] = []
+
+    def invoke(self, **call: Any) -> dict[str, Any]:
+        self.calls.append({**call, "Payload": json.loads(call["Payload"])})
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        failed = {"FunctionError": "Unhandled"} if isinstance(answer, tuple) else {}
+        document = answer[0] if isinstance(answer, tuple) else answer
+        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
+        return {"StatusCode": 200, "Payload": BytesIO(payload), **failed}
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [call["Payload"] for call in self.calls]
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that the client makes, on a clock that only they move."""
+    made: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(made), sleep=made.append)
+    monkeypatch.setattr(client, "time", clock)
+    return made
+
+
+def tally(*answers: Any, **options: Any) -> tuple[Tally, FakeLambda]:
+    fake = FakeLambda(*answers)
+    functions = {name: f"fn-{name}" for name in client.FUNCTIONS}
+    return Tally(functions, lambda_client=fake, **options), fake
+
+
+def refused(code: str, status: int = 400) -> ClientError:
+    response: Any = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, "Invoke")
+
+
+def problem(error: TallyError) -> dict[str, Any]:
+    return {"status": error.status, "replayed": False, "body": errors.problem(error, request_id="r-1")}
+
+
+@pytest.mark.parametrize("operation", OFFERED, ids=lambda operation: operation.name)
+def test_every_operation_is_a_request_and_a_method_with_the_operations_fields(operation: operations.Operation) -> None:
+    build: Callable[..., requests.Request[Any]] = getattr(requests, operation.name)
+    parameters = inspect.signature(build).parameters
+    known = {field.name: field for field in operation.fields}
+    assert set(parameters) - {"caller"} == set(known)
+    assert ("caller" in parameters) >= operation.needs_caller
+    for name, field in known.items():
+        made_up = name == "idempotency_key" and operation.counts  # the client makes one
+        assert (parameters[name].default is None) is (made_up or not field.required), name
+    request = build(**{name: name for name in known})
+    assert (request.function, request.operation) == (operation.function, operation.name)
+    assert set(request.fields) == set(known)
+    assert getattr(Tally, operation.name).__wrapped__ is build
+
+
+def test_nothing_is_offered_that_is_no_operation() -> None:
+    offered = {
+        name
+        for name, value in vars(requests).items()
+        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == requests.__name__
+    }
+    assert offered == {operation.name for operation in OFFERED}
+    assert len(OFFERED) + len(FOR_BROWSERS) == len(operations.OPERATIONS)
+
+
+def test_what_the_client_knows_of_the_deployment_is_so() -> None:
+    assert set(client.FUNCTIONS) == {operation.function for operation in OFFERED}
+    assert client.BATCH_ENTRIES_MAX == entry.BATCH_ENTRIES_MAX
+
+
+def test_the_bundle_stands_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "tally").mkdir()
+    for name in BUNDLE:
+        shutil.copy(LAMBDAS / "tally" / name, tmp_path / "tally")
+    code = (
+        "import sys; from tally import requests; from tally.client import Tally\n"
+        "tally = Tally.from_environment(caller='c')\n"
+        "ours = {'tally', 'counters', 'operations', 'pydantic', 'aws_lambda_powertools', 'url_normalize'}\n"
+        "print(sorted(name for name in sys.modules if name.partition('.')[0] in ours))"
+    )
+    variables = {"PYTHONPATH": str(tmp_path), "TALLY_FUNCTION_PREFIX": "x-", "AWS_DEFAULT_REGION": "eu-west-1"}
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=variables, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ran.stderr == ""
+    assert ran.stdout.strip() == "['tally', 'tally.client', 'tally.errors', 'tally.requests']"
+
+
+@pytest.mark.parametrize("kind", ANSWERED, ids=lambda kind: kind.__name__)
+def test_every_error_that_is_answered_is_raised_as_the_same_class(kind: type[TallyError], pauses: list[float]) -> None:
+    members = {"field": "amount", "left": 3, "version": 7}
+    error = kind("in words", **members)
+    asked, _ = tally(problem(error))
+    with pytest.raises(kind) as caught:
+        asked.play("9f3a")
+    assert type(caught.value) is kind
+    assert caught.value.detail == errors.problem(error)["detail"]
+    assert {name: caught.value.members[name] for name in members} == members
+    (result,) = tally({"results": [problem(error)]})[0].batch([requests.play("9f3a")])
+    assert type(result) is kind
+
+
+@pytest.mark.parametrize("kind", ANSWERED, ids=lambda kind: kind.__name__)
+def test_every_error_that_a_function_raises_is_raised_as_the_same_class(
+    kind: type[TallyError], pauses: list[float]
+) -> None:
+    document = {"errorMessage": "in words", "errorType": kind.__name__, "requestId": "r", "stackTrace": ["  File …"]}
+    asked, fake = tally((document,))
+    with pytest.raises(kind) as caught:
+        asked.play("9f3a")
+    assert type(caught.value) is kind
+    assert caught.value.detail == "in words"
+    assert len(fake.calls) == (client.ATTEMPTS_MAX if issubclass(kind, RetryableError) else 1)
+
+
+def test_limits_and_versions_are_attributes_of_their_errors() -> None:
+    limit, precondition = LimitReachedError("x", left=3), PreconditionFailedError("x", version=7)
+    assert (limit.left, precondition.version) == (3, 7)
+    assert (LimitReachedError("x").left, PreconditionFailedError("x").version) == (None, None)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(409, CallerError), (503, RetryableError), (500, TallyError)])
+def test_an_error_of_a_newer_tally_is_of_the_kind_that_its_status_says(
+    status: int, kind: type[TallyError], pauses: list[float]
+) -> None:
+    body = {"type": "urn:problem-type:tally:new-thing", "title": "t", "status": status, "detail": "d", "more": 1}
+    with pytest.raises(TallyError) as caught:
+        tally({"status": status, "replayed": False, "body": body})[0].play("9f3a")
+    assert type(caught.value) is kind
+    assert caught.value.members == {"more": 1}
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (refused("TooManyRequestsException", 429), StoreBusyError),
+        (refused("ThrottlingException"), StoreBusyError),
+        (refused("ResourceConflictException", 409), StoreBusyError),
+        (refused("SnapStartNotReadyException", 409), StoreBusyError),
+        (refused("ServiceException", 500), StoreUnreachableError),
+        (refused("EC2ThrottledException", 502), StoreUnreachableError),
+        (botocore.exceptions.ReadTimeoutError(endpoint_url="x"), StoreUnreachableError),
+        (botocore.exceptions.ConnectTimeoutError(endpoint_url="x"), StoreUnreachableError),
+        (botocore.exceptions.EndpointConnectionError(endpoint_url="x"), StoreUnreachableError),
+        (botocore.exceptions.ConnectionClosedError(endpoint_url="x"), StoreUnreachableError),
+        (botocore.exceptions.ResponseStreamingError(error="x"), StoreUnreachableError),
+        (botocore.exceptions.IncompleteReadError(actual_bytes=1, expected_bytes=2), StoreUnreachableError),
+        (b'{"status": 2', StoreUnreachableError),
+        (b"", StoreUnreachableError),
+        (({"errorType": "Sandbox.Timedout", "errorMessage": "RequestId: r-1 Error"},), StoreUnreachableError),
+        (({"errorMessage": "2026-08-01T00:00:00Z r-1 Task timed out after 15.00 seconds"},), StoreUnreachableError),
+        (({"errorType": "Runtime.ExitError", "errorMessage": "signal: killed"},), StoreUnreachableError),
+    ],
+)  # fmt: skip
+def test_what_passes_by_itself_is_retried_with_the_same_key(
+    said: Any, kind: type[TallyError], pauses: list[float]
+) -> None:
+    asked, fake = tally(said, said, PLAYED)
+    assert asked.play("9f3a") == requests.Counted(replayed=False)
+    assert len(fake.calls) == 3
+    assert len({event["idempotency_key"] for event in fake.events}) == 1
+    with pytest.raises(kind):
+        tally(said)[0].play("9f3a")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (refused("AccessDeniedException", 403), ConfigurationError),
+        (refused("ResourceNotFoundException", 404), ConfigurationError),
+        (refused("InvalidRequestContentException"), ConfigurationError),
+        (refused("RequestTooLargeException", 413), PayloadTooLargeError),
+        (botocore.exceptions.NoCredentialsError(), ConfigurationError),
+        (botocore.exceptions.ParamValidationError(report="x"), ConfigurationError),
+        (({"errorType": "KeyError", "errorMessage": "'x'", "stackTrace": []},), TallyError),
+        (({"errorType": "Runtime.ImportModuleError", "errorMessage": "no module"},), TallyError),
+        ({"statusCode": 200, "body": "{}"}, ConfigurationError),
+        ([], ConfigurationError),
+        (None, ConfigurationError),
+    ],
+)
+def test_what_does_not_pass_is_not_retried(said: Any, kind: type[TallyError], pauses: list[float]) -> None:
+    asked, fake = tally(said)
+    with pytest.raises(TallyError) as caught:
+        asked.play("9f3a")
+    (result,) = asked.batch([requests.play("9f3a")])
+    assert (type(caught.value), type(result)) == (kind, kind)
+    assert len(fake.calls) == 2
+    assert pauses == []
+
+
+def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list[float]) -> None:
+    asked, fake = tally(refused("TooManyRequestsException"), deadline_s=1000)
+    for _ in range(20):
+        fake.calls.clear()
+        pauses.clear()
+        with pytest.raises(StoreBusyError):
+            asked.play("9f3a")
+        assert len(fake.calls) == client.ATTEMPTS_MAX
+        bounds = [
+            min(client.PAUSE_MAX_S, client.PAUSE_FIRST_S * 2**attempt) for attempt in range(1, client.ATTEMPTS_MAX)
+        ]
+        assert all(0 <= pause <= bound for pause, bound in zip(pauses, bounds, strict=True))
+
+
+def test_no_attempt_begins_that_could_last_beyond_the_deadline(pauses: list[float]) -> None:
+    class Slow(FakeLambda):
+        def invoke(self, **call: Any) -> dict[str, Any]:
+            pauses.append(1.0)  # the read times out after a third of the deadline
+            return super().invoke(**call)
+
+    slow = Slow(botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
+    asked = Tally({"plays": "p"}, deadline_s=3, lambda_client=slow)
+    with pytest.raises(StoreUnreachableError):
+        asked.play("9f3a")
+    assert len(slow.calls) == 2
+    assert sum(pauses) <= 3
+
+
+def test_a_batch_shares_one_deadline_and_what_it_does_not_get_to_is_busy(pauses: list[float]) -> None:
+    class Slow(FakeLambda):
+        def invoke(self, **call: Any) -> dict[str, Any]:
+            pauses.append(1.0)
+            answer = {"results": [PLAYED] * len(json.loads(call["Payload"])["batch"])}
+            self.answers = [answer]
+            return super().invoke(**call)
+
+    slow = Slow(None)
+    results = Tally({"plays": "p"}, deadline_s=3, lambda_client=slow).batch([requests.play("9f3a") for _ in range(450)])
+    assert [type(result) for result in results] == [requests.Counted] * 300 + [StoreBusyError] * 150
+    assert len(slow.calls) == 3
+
+
+def test_the_client_that_is_made_gives_up_after_a_third_of_the_deadline_and_does_not_retry_by_itself() -> None:
+    config = Tally({}, deadline_s=9).lambda_client.meta.config
+    assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (1, 2, 1)
+    hasty = Tally({}, deadline_s=3).lambda_client.meta.config
+    assert (hasty.connect_timeout, hasty.read_timeout) == (0.5, 0.5)
+
+
+def test_a_key_is_made_for_each_request_and_stays_its_own(pauses: list[float]) -> None:
+    made = {requests.play("9f3a").idempotency_key for _ in range(100)}
+    assert len(made) == 100
+    for key in made:
+        fields.idempotency_key(key, "key", anonymous=True)
+    request = requests.play("9f3a")
+    asked, fake = tally(PLAYED)
+    asked.send(request)
+    asked.send(request)
+    assert [event["idempotency_key"] for event in fake.events] == [request.idempotency_key] * 2
+    assert requests.get_plays("9f3a").idempotency_key is None
+
+
+@pytest.mark.parametrize("operation", [o for o in OFFERED if o.counts], ids=lambda operation: operation.name)
+def test_every_change_that_takes_a_key_has_one_or_takes_the_one_given(operation: operations.Operation) -> None:
+    build = getattr(requests, operation.name)
+    names = {field.name for field in operation.fields} - {"idempotency_key", "user_agent"}
+    request = build(**dict.fromkeys(names, "x"))
+    if "idempotency_key" in {field.name for field in operation.fields}:
+        assert len(request.idempotency_key) >= 22
+        assert build(**dict.fromkeys(names, "x"), idempotency_key="mine").idempotency_key == "mine"
+    else:
+        assert operation.name in {"commit_hold", "release_hold"}  # done once by their nature
+
+
+def test_a_caller_is_that_of_the_request_or_of_the_client() -> None:
+    asked, fake = tally(PLAYED, caller="checkout")
+    asked.play("9f3a")
+    asked.play("9f3a", caller="alice")
+    anonymous, other = tally(PLAYED)
+    anonymous.play("9f3a")
+    assert [event.get("caller") for event in fake.events + other.events] == ["checkout", "alice", None]
+
+
+def test_events_are_what_the_contract_says_and_what_is_not_given_is_left_out() -> None:
+    asked, fake = tally({"status": 200, "replayed": False, "body": {"counter": "usage", "id": "7c20", "counted": True}})
+    asked.increment("usage", "7c20", 0, idempotency_key="k", caller="c")
+    asked.increment("ticket", "q", idempotency_key="k", caller="c")
+    assert fake.events == [
+        {
+            "operation": "increment",
+            "counter": "usage",
+            "id": "7c20",
+            "amount": 0,
+            "idempotency_key": "k",
+            "caller": "c",
+        },
+        {"operation": "increment", "counter": "ticket", "id": "q", "idempotency_key": "k", "caller": "c"},
+    ]
+    assert [call["FunctionName"] for call in fake.calls] == ["fn-increments"] * 2
+
+
+def test_fields_of_a_newer_tally_are_left_out() -> None:
+    body = {"video_id": "9f3a", "play_count": 3, "unheard_of": 1}
+    assert tally({"status": 200, "replayed": False, "body": body})[0].get_plays("9f3a") == requests.Plays("9f3a", 3)
+
+
+def test_an_event_is_handed_over_and_not_waited_for(pauses: list[float]) -> None:
+    asked, fake = tally(refused("TooManyRequestsException"), b"", caller="c")
+    asked.enqueue(requests.play("9f3a", idempotency_key="k"))
+    assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 2
+    assert fake.events == [{"operation": "play", "video_id": "9f3a", "idempotency_key": "k", "caller": "c"}] * 2
+
+
+def test_a_function_that_was_not_given_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="'plays'"):
+        Tally({"likes": "x"}, lambda_client=FakeLambda(PLAYED)).play("9f3a")
+    (result,) = Tally({}, lambda_client=FakeLambda(PLAYED)).batch([requests.play("9f3a")])
+    assert isinstance(result, ConfigurationError)
+
+
+def test_functions_are_named_by_the_environment() -> None:
+    arn = "arn:aws:lambda:eu-west-1:123456789012:function:plays:live"
+    by_name = Tally.from_environment({"TALLY_FUNCTIONS": json.dumps({"plays": arn})}, caller="c", deadline_s=6)
+    assert (by_name.functions, by_name.caller, by_name.deadline_s) == ({"plays": arn}, "c", 6)
+    prefixed = Tally.from_environment({"TALLY_FUNCTION_PREFIX": "tally-prod-", "TALLY_FUNCTION_QUALIFIER": "live"})
+    assert prefixed.functions["plays"] == "tally-prod-plays:live"
+    assert set(prefixed.functions) == set(client.FUNCTIONS)
+    assert Tally.from_environment({"TALLY_FUNCTION_PREFIX": ""}).functions["plays"] == "plays"
+
+
+@pytest.mark.parametrize(
+    "bad", [{}, {"TALLY_FUNCTIONS": ""}, {"TALLY_FUNCTIONS": "[]"}, {"TALLY_FUNCTIONS": '{"a": 1}'}]
+)
+def test_an_environment_that_names_no_functions_is_refused_and_says_which_variable(bad: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="TALLY_FUNCTIONS"):
+        Tally.from_environment(bad)
+
+
+def test_a_batch_resends_only_what_met_a_503_with_the_same_keys_and_answers_in_order(pauses: list[float]) -> None:
+    busy, reused = problem(StoreBusyError("x")), problem(errors.KeyReusedError("x"))
+    replayed = {**PLAYED, "replayed": True}
+    asked, fake = tally({"results": [PLAYED, busy, reused, busy]}, {"results": [replayed, busy]}, {"results": [PLAYED]})
+    results = asked.batch([requests.play(f"v{number}", idempotency_key=f"k{number}") for number in range(4)])
+    assert [type(result).__name__ for result in results] == ["Counted", "Counted", "KeyReusedError", "Counted"]
+    assert [isinstance(result, requests.Counted) and result.replayed for result in results] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    sent = [[entry["idempotency_key"] for entry in event["batch"]] for event in fake.events]
+    assert sent == [["k0", "k1", "k2", "k3"], ["k1", "k3"], ["k3"]]
+
+
+def test_a_batch_ends_with_the_last_error_of_each(pauses: list[float]) -> None:
+    busy, unreachable = problem(StoreBusyError("x")), problem(StoreUnreachableError("x"))
+    asked, fake = tally({"results": [busy, unreachable]})
+    results = asked.batch([requests.play("a"), requests.play("b")])
+    assert [type(result) for result in results] == [StoreBusyError, StoreUnreachableError]
+    assert len(fake.calls) == client.ATTEMPTS_MAX
+
+
+def test_a_batch_that_was_refused_as_a_whole_is_refused_for_each() -> None:
+    asked, _ = tally(problem(PayloadTooLargeError("x")))
+    assert [type(result) for result in asked.batch([requests.play("a")] * 2)] == [PayloadTooLargeError] * 2
+
+
+def test_no_requests_are_no_invocations() -> None:
+    asked, fake = tally(PLAYED)
+    assert asked.batch([]) == []
+    assert fake.calls == []
+
+
+def test_what_the_guide_says_of_the_bundle_and_the_environment_is_so() -> None:
+    guide = (LAMBDAS.parent / "docs/client.md").read_text()
+    for name in (*BUNDLE, "TALLY_FUNCTIONS", "TALLY_FUNCTION_PREFIX", "TALLY_FUNCTION_QUALIFIER"):
+        assert name in guide
+    for example in re.findall(r"examples/(\w+\.py)", guide):
+        assert (LAMBDAS.parent / "docs/examples" / example).exists()
+    for name in re.findall(r"tally\.(\w+)\(", guide):
+        assert hasattr(Tally, name)
+    for name in re.findall(r"requests\.(\w+)\(", guide):
+        assert hasattr(requests, name)

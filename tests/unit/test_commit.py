@@ -1,0 +1,161 @@
+"""How a cancelled transaction is judged, what a receipt looks like, what a busy store costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+
+import counters
+from tally import commit, observe
+from tally.commit import Stamp, busy_or_raise, pause, spread_wider
+from tally.contention import Retries
+from tally.errors import (
+    BUSY_CODES,
+    ChangeRefusedError,
+    ReceiptFoundError,
+    StoreBusyError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
+from tally.settings import Settings
+from tally.store import Call, Store
+
+OK: dict[str, Any] = {"Code": "None"}
+REFUSED = {"Code": "ConditionalCheckFailed", "Message": "The conditional request failed"}
+CONFLICT = {"Code": "TransactionConflict", "Message": "Transaction is ongoing for the item"}
+THROTTLED = {"Code": "ThrottlingError", "Message": "Throughput exceeds the current capacity"}
+EXCEEDED = {"Code": "ProvisionedThroughputExceeded"}
+BODY = {"video_id": "v1", "counted": True}
+
+
+def client_error(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "no"}}, "UpdateItem")
+
+
+@pytest.fixture
+def call() -> Call:
+    """A call without a store behind it."""
+    settings = Settings("counts-of-test", "receipts-of-test", "ledger-of-test", frozenset(), 3600, "test")
+    return Call(Store(None, settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [[REFUSED, OK], [REFUSED, CONFLICT], [REFUSED, REFUSED, THROTTLED], [REFUSED, {"Code": "ValidationError"}]],
+    ids=str,
+)
+def test_failed_condition_of_the_receipt_comes_before_everything(reasons: list[dict[str, Any]]) -> None:
+    with pytest.raises(ReceiptFoundError) as found:
+        commit._judge([{**reasons[0], "Item": {"id": {"S": "r"}}}, *reasons[1:]], 0, has_receipt=True)
+    assert found.value.item == {"id": {"S": "r"}}
+
+
+@pytest.mark.parametrize(
+    ("reasons", "conflict"),
+    [
+        ([OK, CONFLICT], True),
+        ([CONFLICT, OK], True),
+        ([OK, THROTTLED], False),
+        ([OK, EXCEEDED], False),
+        ([THROTTLED, CONFLICT], True),
+        ([CONFLICT, REFUSED], True),
+        ([THROTTLED, REFUSED], False),
+        ([OK, REFUSED, EXCEEDED], False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("has_receipt", [True, False])
+def test_conflict_and_throttling_come_before_a_refusal(
+    reasons: list[dict[str, Any]], conflict: bool, has_receipt: bool
+) -> None:
+    assert commit._judge(reasons, 0, has_receipt=has_receipt) is conflict
+
+
+def test_failed_condition_at_the_first_place_without_a_receipt_is_a_refusal() -> None:
+    with pytest.raises(ChangeRefusedError) as refused:
+        commit._judge([{**REFUSED, "Item": {"SK": {"S": "x"}}}, OK], 5, has_receipt=False)
+    assert refused.value.old_items == [{"SK": {"S": "x"}}, None]
+    assert refused.value.shard == 5
+
+
+def test_refusal_tells_of_the_changes_writes_and_not_of_the_receipt() -> None:
+    with pytest.raises(ChangeRefusedError) as refused:
+        commit._judge([OK, OK, REFUSED], 2, has_receipt=True)
+    assert refused.value.old_items == [None, {}]
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [[], [OK, OK], [OK, {"Code": "ValidationError"}], [OK, {"Code": "ItemCollectionSizeLimitExceeded"}], [{}]],
+)
+@pytest.mark.parametrize("has_receipt", [True, False])
+def test_anything_else_is_the_deployments_fault(reasons: list[dict[str, Any]], has_receipt: bool) -> None:
+    with pytest.raises(StoreRefusedError):
+        commit._judge(reasons, 0, has_receipt=has_receipt)
+
+
+def test_receipt_is_complete_and_conditional_on_there_being_no_live_one(call: Call) -> None:
+    before_s = int(time.time())
+    put = Stamp("tally#abc", "hash", 99).receipt(call, BODY, amount={"N": "1"})["Put"]
+    assert put["TableName"] == "receipts-of-test"
+    assert put["Item"] == {
+        "id": {"S": "tally#abc"},
+        "status": {"S": "COMPLETED"},
+        "data": {"S": json.dumps(BODY, separators=(",", ":"))},
+        "validation": {"S": "hash"},
+        "expiration": {"N": "99"},
+        "nonce": {"S": call.nonce},
+        "amount": {"N": "1"},
+    }
+    assert put["ConditionExpression"] == "attribute_not_exists(id) OR expiration < :now"
+    assert before_s <= int(put["ExpressionAttributeValues"][":now"]["N"]) <= time.time()
+    assert put["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
+
+
+def test_nonces_are_of_the_call_and_never_alike(call: Call) -> None:
+    calls = [Call(call.store) for _ in range(100)]
+    assert len({made.nonce for made in calls}) == 100
+    stamp = Stamp("a", "b", 1)
+    nonces = [stamp.receipt(calls[0], BODY)["Put"]["Item"]["nonce"]["S"] for _ in range(2)]
+    assert nonces == [calls[0].nonce] * 2
+
+
+@pytest.mark.parametrize("code", sorted(BUSY_CODES))
+def test_busy_answers_are_tried_again_and_only_conflicts_spread(code: str) -> None:
+    conflicts = {"TransactionConflictException", "TransactionInProgressException"}
+    assert busy_or_raise(client_error(code)) is (code in conflicts)
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (client_error("InternalServerError"), StoreUnreachableError),
+        (client_error("AccessDeniedException"), StoreRefusedError),
+        (client_error("ResourceNotFoundException"), StoreRefusedError),
+        (ReadTimeoutError(endpoint_url="http://x"), StoreUnreachableError),
+        (EndpointConnectionError(endpoint_url="http://x"), StoreUnreachableError),
+    ],
+    ids=str,
+)
+def test_other_answers_are_not_tried_again(error: Exception, becomes: type[Exception]) -> None:
+    with pytest.raises(becomes) as raised:
+        busy_or_raise(error)  # type: ignore[arg-type]
+    assert raised.value.__cause__ is error
+
+
+def test_conflicts_are_metered(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    with observe.metrics():
+        for _ in range(2):
+            spread_wider(call, counters.PLAYS, "v1")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["Conflicts"] == [2.0]
+    assert json.loads(line)["counter"] == "plays"
+
+
+def test_last_retry_is_busy_and_says_to_send_it_again_with_the_same_key(call: Call) -> None:
+    with pytest.raises(StoreBusyError, match="same key"):
+        pause(Retries(time.monotonic() - 1))

@@ -1,0 +1,206 @@
+"""Spread and Retries, on clocks and chances of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter as Multiset
+from random import SystemRandom
+
+import pytest
+
+from tally import contention
+from tally.contention import (
+    ATTEMPTS_MAX,
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    CALM_S,
+    RETRY_S_MAX,
+    TALLIES_REMEMBERED_MAX,
+    Retries,
+    Spread,
+)
+
+MAX_SHARDS = 16
+
+
+class Clock:
+    """Time that stands until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, pause_s: float) -> None:
+        self.now_s += pause_s
+
+
+class Longest(SystemRandom):
+    """Draws the longest pause."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def spread(clock: Clock) -> Spread:
+    return Spread(clock=clock)
+
+
+def test_tally_has_one_shard_until_there_is_a_conflict(spread: Spread) -> None:
+    assert spread.shards("a") == 1
+    assert {spread.pick("a") for _ in range(20)} == {0}
+
+
+def test_shards_double_at_each_conflict_up_to_the_counters_limit(spread: Spread) -> None:
+    widths = []
+    for _ in range(6):
+        spread.conflict("a", MAX_SHARDS)
+        widths.append(spread.shards("a"))
+    assert widths == [2, 4, 8, 16, 16, 16]
+    assert spread.shards("b") == 1
+
+
+@pytest.mark.parametrize(("limit", "width"), [(1, 1), (2, 2), (3, 3), (5, 4)])
+def test_shards_never_exceed_the_counters_limit(spread: Spread, limit: int, width: int) -> None:
+    spread.conflict("a", limit)
+    spread.conflict("a", limit)
+    assert spread.shards("a") == width
+    assert {spread.pick("a") for _ in range(200)} <= set(range(limit))
+
+
+def test_shards_halve_for_each_calm_spell_and_not_before(spread: Spread, clock: Clock) -> None:
+    for _ in range(4):
+        spread.conflict("a", MAX_SHARDS)
+    seen = []
+    for _ in range(5):
+        clock.now_s += CALM_S - 0.001
+        before = spread.shards("a")
+        clock.now_s += 0.001
+        seen.append((before, spread.shards("a")))
+    assert seen == [(16, 8), (8, 4), (4, 2), (2, 1), (1, 1)]
+
+
+def test_long_calm_brings_a_tally_back_in_one_look_and_forgets_it(spread: Spread, clock: Clock) -> None:
+    for _ in range(4):
+        spread.conflict("a", MAX_SHARDS)
+    clock.now_s += 10 * CALM_S
+    assert spread.shards("a") == 1
+    assert not spread._widths
+
+
+def test_conflict_starts_the_calm_spell_anew(spread: Spread, clock: Clock) -> None:
+    spread.conflict("a", MAX_SHARDS)
+    clock.now_s += CALM_S - 1
+    spread.conflict("a", MAX_SHARDS)
+    clock.now_s += CALM_S - 1
+    assert spread.shards("a") == 4
+
+
+def test_conflict_after_calm_doubles_what_is_left(spread: Spread, clock: Clock) -> None:
+    for _ in range(4):
+        spread.conflict("a", MAX_SHARDS)
+    clock.now_s += 2 * CALM_S
+    spread.conflict("a", MAX_SHARDS)
+    assert spread.shards("a") == 8
+
+
+def test_picks_take_in_every_shard_evenly(spread: Spread) -> None:
+    for _ in range(4):
+        spread.conflict("a", MAX_SHARDS)
+    picked = Multiset(spread.pick("a") for _ in range(3200))
+    assert set(picked) == set(range(16))
+    assert max(picked.values()) < 2 * 3200 / 16
+
+
+@pytest.mark.parametrize("avoided", range(4))
+def test_pick_avoids_the_shard_of_the_conflict_and_takes_in_all_others(spread: Spread, avoided: int) -> None:
+    spread.conflict("a", MAX_SHARDS)
+    spread.conflict("a", MAX_SHARDS)
+    assert {spread.pick("a", avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}
+
+
+def test_pick_has_nothing_to_avoid_with_one_shard(spread: Spread) -> None:
+    assert spread.pick("a", avoid=0) == 0
+
+
+def test_pick_may_avoid_a_shard_that_is_out_of_use_by_now(spread: Spread, clock: Clock) -> None:
+    for _ in range(4):
+        spread.conflict("a", MAX_SHARDS)
+    clock.now_s += 2 * CALM_S
+    assert {spread.pick("a", avoid=13) for _ in range(200)} <= set(range(4))
+
+
+def test_map_is_bounded_and_forgets_the_tally_that_was_hot_longest_ago(spread: Spread) -> None:
+    spread.conflict("first", MAX_SHARDS)
+    spread.conflict("second", MAX_SHARDS)
+    spread.conflict("first", MAX_SHARDS)
+    for number in range(TALLIES_REMEMBERED_MAX - 1):
+        spread.conflict(f"more-{number}", MAX_SHARDS)
+    assert len(spread._widths) == TALLIES_REMEMBERED_MAX
+    assert spread.shards("first") == 4
+    assert spread.shards("second") == 1
+
+
+def test_threads_do_not_break_the_map(spread: Spread) -> None:
+    def work(thread: int) -> None:
+        for number in range(300):
+            tally = f"t-{(thread * 7 + number) % 1500}"
+            spread.conflict(tally, MAX_SHARDS)
+            spread.pick(tally, avoid=0)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(spread._widths) <= TALLIES_REMEMBERED_MAX
+    assert all(2 <= width.shards <= MAX_SHARDS for width in spread._widths.values())
+
+
+def test_chance_is_the_systems_and_not_the_snapshots() -> None:
+    """SnapStart restores every environment with the same `random` state: they would all pick the same shards."""
+    assert isinstance(Spread().random, SystemRandom)
+    assert isinstance(Retries(0.0).random, SystemRandom)
+    assert contention.Random is SystemRandom
+
+
+def test_pauses_double_up_to_their_limit(clock: Clock) -> None:
+    pauses: list[float] = []
+    retries = Retries(clock.now_s + 60, random=Longest(), sleep=pauses.append, clock=clock)
+    while retries.wait():
+        pass
+    assert pauses == [min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2**number) for number in range(1, ATTEMPTS_MAX)]
+
+
+def test_attempts_are_bounded(clock: Clock) -> None:
+    retries = Retries(clock.now_s + 60, sleep=lambda pause_s: None, clock=clock)
+    assert sum(retries.wait() for _ in range(100)) == ATTEMPTS_MAX - 1
+
+
+def test_pauses_are_drawn_from_all_of_their_range(clock: Clock) -> None:
+    drawn = []
+    for _ in range(200):
+        Retries(clock.now_s + 60, sleep=drawn.append, clock=clock).wait()
+    assert min(drawn) < 0.2 * 2 * BACKOFF_FIRST_S
+    assert max(drawn) > 0.8 * 2 * BACKOFF_FIRST_S
+
+
+@pytest.mark.parametrize("time_s", [0.05, 0.5, RETRY_S_MAX, 60.0])
+def test_waiting_ends_before_the_deadline_and_the_limit(clock: Clock, time_s: float) -> None:
+    started_s = clock.now_s
+    retries = Retries(started_s + time_s, random=Longest(), sleep=clock.sleep, clock=clock)
+    while retries.wait():
+        pass
+    assert clock.now_s - started_s < min(time_s, RETRY_S_MAX)
+
+
+def test_no_time_left_means_no_wait(clock: Clock) -> None:
+    retries = Retries(clock.now_s - 1, sleep=lambda pause_s: pytest.fail("slept"), clock=clock)
+    assert retries.wait() is False

@@ -1,0 +1,213 @@
+"""Declarations are checked when they are made, and the message says which field of which counter and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import counters
+from tally.counter import AMOUNT_MAX, MAX_SHARDS_DEFAULT, MAX_SHARDS_LIMIT, Counter, Guarantee, declared
+from tally.errors import ConfigurationError
+from tally.tallies import fits
+
+GOOD: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
+LAMBDAS = Path(counters.__file__).parent
+
+
+def declare(**fields: Any) -> Counter:
+    return Counter(**(GOOD | fields))
+
+
+WRONG = [
+    ("name", {"name": ""}, "must have the form"),
+    ("name", {"name": "Stock"}, "must have the form"),
+    ("name", {"name": "stock#1"}, "must have the form"),
+    ("name", {"name": "s" * 33}, "must have the form"),
+    ("name", {"name": "stock\n"}, "must have the form"),
+    ("name", {"name": 7}, "must have the form"),
+    ("prefix", {"prefix": "item"}, "must have the form"),
+    ("prefix", {"prefix": "ITEM#"}, "must have the form"),
+    ("prefix", {"prefix": "1TEM"}, "must have the form"),
+    ("prefix", {"prefix": ""}, "must have the form"),
+    ("prefix", {"prefix": "I" * 17}, "must have the form"),
+    ("sort_key", {"sort_key": "STOCK#1"}, "must have the form"),
+    ("sort_key", {"sort_key": "STOCK#"}, "must have the form"),
+    ("sort_key", {"sort_key": "#STOCK"}, "must have the form"),
+    ("sort_key", {"sort_key": "stock"}, "must have the form"),
+    ("sort_key", {"sort_key": None}, "must have the form"),
+    ("attribute", {"attribute": "my-qty"}, "must have the form"),
+    ("attribute", {"attribute": "1qty"}, "must have the form"),
+    ("attribute", {"attribute": "PK"}, "Tally itself keeps"),
+    ("attribute", {"attribute": "SK"}, "Tally itself keeps"),
+    ("attribute", {"attribute": "at"}, "Tally itself keeps"),
+    ("attribute", {"attribute": "version"}, "Tally itself keeps"),
+    ("guarantee", {"guarantee": "EXACT"}, "must be a Guarantee"),
+    ("guarantee", {"guarantee": None}, "must be a Guarantee"),
+    ("numbered", {"numbered": "yes"}, "must be True or False"),
+    ("numbered", {"numbered": 1, "delta": 1}, "must be True or False"),
+    ("api", {"api": None}, "must be True or False"),
+    ("delta", {"delta": 0}, "would never change anything"),
+    ("delta", {"delta": 1.0}, "whole number"),
+    ("delta", {"delta": True}, "whole number"),
+    ("delta", {"delta": AMOUNT_MAX + 1}, "whole number"),
+    ("start", {"start": "0"}, "whole number"),
+    ("start", {"start": None}, "whole number"),
+    ("start", {"start": -AMOUNT_MAX - 1}, "whole number"),
+    ("floor", {"floor": 0.5}, "whole number"),
+    ("floor", {"floor": False}, "whole number"),
+    ("floor", {"floor": 1}, "is above start, which is 0"),
+    ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
+    ("ceiling", {"ceiling": "100"}, "whole number"),
+    ("ceiling", {"ceiling": -1}, "is below start, which is 0"),
+    ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
+    ("numbered", {"numbered": True}, "needs a delta"),
+    ("numbered", {"numbered": True, "delta": 1, "guarantee": Guarantee.FAST}, "needs EXACT"),
+    ("max_shards", {"max_shards": -1}, "whole number from 1 to"),
+    ("max_shards", {"max_shards": MAX_SHARDS_LIMIT + 1}, "whole number from 1 to"),
+    ("max_shards", {"max_shards": True}, "whole number from 1 to"),
+    ("max_shards", {"max_shards": False}, "whole number from 1 to"),
+    ("max_shards", {"max_shards": 2.0}, "whole number from 1 to"),
+    ("max_shards", {"max_shards": 2, "floor": 0}, "must be 1"),
+    ("max_shards", {"max_shards": 2, "ceiling": 9}, "must be 1"),
+    ("max_shards", {"max_shards": 2, "start": 9}, "must be 1"),
+    ("max_shards", {"max_shards": 2, "numbered": True, "delta": 1}, "must be 1"),
+]
+
+
+@pytest.mark.parametrize(("field", "fields", "why"), WRONG)
+def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
+    field: str, fields: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        declare(**fields)
+    name = (GOOD | fields)["name"]
+    value = (GOOD | fields).get(field)
+    assert caught.value.detail.startswith(f"counter {name!r}: {field} is {value!r}, but ")
+    assert why in caught.value.detail
+
+
+def test_every_field_of_a_declaration_is_checked() -> None:
+    assert {field for field, _, _ in WRONG} == {field.name for field in dataclasses.fields(Counter)}
+
+
+def test_a_counter_is_declared_by_four_fields_and_is_exact_and_spread() -> None:
+    counter = declare()
+    assert (counter.guarantee, counter.delta, counter.start, counter.floor, counter.ceiling) == (
+        Guarantee.EXACT, None, 0, None, None,
+    )  # fmt: skip
+    assert (counter.numbered, counter.max_shards, counter.api) == (False, MAX_SHARDS_DEFAULT, True)
+    assert not counter.versioned
+
+
+@pytest.mark.parametrize(
+    "fields", [{"floor": 0}, {"ceiling": 5}, {"start": 3}, {"numbered": True, "delta": 1}, {"max_shards": 1}]
+)
+def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict[str, Any]) -> None:
+    counter = declare(**fields)
+    assert counter.max_shards == 1
+    assert counter.versioned
+    assert counter.known is ("max_shards" not in fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "holdable"),
+    [
+        ({"floor": 0}, True),
+        ({"floor": -10, "start": 5}, True),
+        ({}, False),
+        ({"ceiling": 10}, False),
+        ({"floor": 0, "ceiling": 10}, False),
+        ({"floor": 0, "delta": -1}, False),
+        ({"floor": 0, "delta": -1, "numbered": True}, False),
+        ({"floor": 0, "guarantee": Guarantee.FAST}, False),
+    ],
+)
+def test_what_can_run_out_by_any_amount_can_be_held(fields: dict[str, Any], holdable: bool) -> None:
+    assert declare(**fields).holdable is holdable
+
+
+@pytest.mark.parametrize(("shard", "key"), [(0, "STOCK"), (1, "STOCK#1"), (15, "STOCK#15"), (255, "STOCK#255")])
+def test_the_keys_of_a_tally(shard: int, key: str) -> None:
+    counter = declare()
+    assert counter.partition_key("9f3a") == "ITEM#9f3a"
+    assert counter.shard_key(shard) == key
+    low, high = counter.shard_range
+    assert low <= key <= high
+
+
+@settings(derandomize=True, max_examples=200)
+@given(
+    st.from_regex(r"[A-Z][A-Z0-9.]{0,8}(#[A-Z][A-Z0-9.]{0,8})?", fullmatch=True), st.integers(0, MAX_SHARDS_LIMIT - 1)
+)
+def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard: int) -> None:
+    counter = declare()
+    if other != counter.sort_key:
+        low, high = counter.shard_range
+        assert not low <= declare(sort_key=other).shard_key(shard) <= high
+
+
+@settings(derandomize=True, max_examples=200)
+@given(st.integers(-20, 20), st.none() | st.integers(-20, 20), st.none() | st.integers(-20, 20))
+def test_what_is_declared_starts_within_its_limits(start: int, floor: int | None, ceiling: int | None) -> None:
+    try:
+        counter = declare(start=start, floor=floor, ceiling=ceiling)
+    except ConfigurationError:
+        assert (floor is not None and start < floor) or (ceiling is not None and start > ceiling)
+    else:
+        assert fits(counter, counter.start)
+
+
+def test_two_counters_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="counter 'stock': name is declared twice"):
+        declared([declare(), declare(sort_key="OTHER")])
+
+
+def test_two_counters_that_would_share_an_item_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="counter 'shelf': sort_key 'STOCK' of 'ITEM' is 'stock''s"):
+        declared([declare(), declare(name="shelf", attribute="other")])
+
+
+def test_two_counters_of_one_prefix_are_two() -> None:
+    assert list(declared([declare(), declare(name="shelf", sort_key="SHELF")])) == ["stock", "shelf"]
+
+
+def test_the_shipped_counters_are_what_the_design_says() -> None:
+    shipped = counters.COUNTERS
+    assert {"plays", "likes", "visits", "usage", "stock", "contest", "ticket"} <= shipped.keys()
+    assert (shipped["usage"].delta, shipped["usage"].max_shards) == (None, 16)
+    assert (shipped["stock"].floor, shipped["stock"].holdable) == (0, True)
+    contest = shipped["contest"]
+    assert (contest.delta, contest.floor, contest.numbered) == (-1, 0, True)
+    assert contest.start > 0
+    assert (shipped["ticket"].delta, shipped["ticket"].numbered, shipped["ticket"].start) == (1, True, 0)
+    assert {name for name, counter in shipped.items() if counter.holdable} == {"stock"}
+
+
+def test_a_counter_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        counters.STOCK.floor = -1  # type: ignore[misc]
+
+
+def test_a_deployment_with_a_wrong_declaration_does_not_start(tmp_path: Path) -> None:
+    text = (LAMBDAS / "counters.py").read_text().replace("floor=0)", "floor=1)", 1)
+    assert "floor=1)" in text
+    (tmp_path / "counters.py").write_text(text)
+    path = f"{tmp_path}:{LAMBDAS}"
+    ran = subprocess.run(
+        [sys.executable, "-c", "import operations"], env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert ran.returncode != 0
+    assert "ConfigurationError: counter 'stock': floor is 1, but is above start, which is 0" in ran.stderr
+
+
+def test_the_declarations_are_what_handlers_and_stack_import() -> None:
+    for module in ("operations", "increments", "holds"):
+        assert importlib.import_module(module).counters is counters

@@ -1,0 +1,143 @@
+"""What comes in is checked before it becomes part of a key."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tally import fields
+from tally.errors import ForbiddenError, InvalidInputError, TallyError
+
+
+@pytest.mark.parametrize("good", ["9f3a", "a" * 128, "A.b_c:d~e@f-g", "0"])
+def test_ids_of_the_allowed_characters_are_taken_as_they_are(good: str) -> None:
+    assert fields.identifier(good, "id") == good
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "a#b", "a/b", "a b", "ä", "a" * 129, "a\n", "\x00", "%23", 7, None, True, [], {}, "\ud800"]
+)
+def test_ids_that_could_forge_a_key_are_refused(bad: object) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        fields.identifier(bad, "id")
+    assert caught.value.members["field"] == "id"
+
+
+@settings(derandomize=True, max_examples=300)
+@given(st.text(max_size=140))
+def test_no_text_gets_the_separator_into_a_key(text: str) -> None:
+    for check in (fields.identifier, fields.user, fields.page, fields.cursor):
+        with contextlib.suppress(InvalidInputError):
+            assert "#" not in str(check(text, "x"))
+
+
+def test_anonymous_keys_are_too_long_to_guess_and_callers_own_ones_need_not_be() -> None:
+    assert fields.idempotency_key("k" * 22, "key", anonymous=True) == "k" * 22
+    assert fields.idempotency_key("k", "key", anonymous=False) == "k"
+    assert fields.idempotency_key("3f333df6-90a4-4fda-8dd3-9485d27cee36", "key", anonymous=True)
+    for bad in ("k" * 21, "k" * 256):
+        with pytest.raises(InvalidInputError):
+            fields.idempotency_key(bad, "key", anonymous=True)
+
+
+@pytest.mark.parametrize(
+    "bad", ["with space in the middle", "comma,comma,comma,comma!", "é" * 22, "\x7f" * 22, 22, None]
+)
+def test_keys_that_a_gateway_could_have_joined_or_mangled_are_refused(bad: object) -> None:
+    with pytest.raises(InvalidInputError):
+        fields.idempotency_key(bad, "key", anonymous=True)
+
+
+def test_a_sub_may_hold_anything_and_comes_back_whole() -> None:
+    for name in ("auth0|123", "a#b", "ü", "x y", "%7C"):
+        quoted = fields.user(name, "caller")
+        assert "#" not in quoted
+        assert fields.user_name(quoted) == name
+    with pytest.raises(InvalidInputError):
+        fields.user("ü" * 100, "caller")  # 600 bytes percent-encoded
+
+
+@pytest.mark.parametrize(
+    ("raw", "normal"),
+    [
+        ("HTTP://Example.com:80/a/../b#top", "http://example.com/b"),
+        ("https://example.com", "https://example.com/"),
+        ("https://example.com:443/", "https://example.com/"),
+        ("https://example.com:8443/x", "https://example.com:8443/x"),
+        ("http://bücher.example/ä", "http://xn--bcher-kva.example/%C3%A4"),
+        ("http://x.example/?b=2&a=1", "http://x.example/?b=2&a=1"),
+        ("http://x.example/?q=%23", "http://x.example/?q=%23"),
+        ("http://x.example/%7euser", "http://x.example/~user"),
+        ("http://[::1]:8080/x", "http://[::1]:8080/x"),
+    ],
+)
+def test_spellings_of_one_page_become_one(raw: str, normal: str) -> None:
+    assert fields.page(raw, "url") == normal
+    assert fields.page(normal, "url") == normal
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "", "/a", "//x/y", "ftp://x/y", "javascript:alert(1)", "http://", "http:///a", "http://user:pw@x/",
+        "http://x:0/", "http://x:99999/", "http://x y/", "http://x/\n", "http://x\\y/", "http://" + "x" * 1025, 
+        "http://x/" + "ä" * 300, "http://" + "ü" * 70 + ".de/", "http://x/\ud800", None, 7, ["http://x/"],
+    ],
+)  # fmt: skip
+def test_what_is_no_page_is_refused(bad: object) -> None:
+    with pytest.raises(InvalidInputError):
+        fields.page(bad, "url")
+
+
+def test_only_pages_of_listed_hosts_are_counted() -> None:
+    hosts = frozenset({"example.com"})
+    assert fields.listed_page("https://EXAMPLE.com/a", "url", hosts) == "https://example.com/a"
+    for other in ("https://example.com.evil.example/", "https://sub.example.com/", "https://evil.example/?example.com"):
+        with pytest.raises(ForbiddenError):
+            fields.listed_page(other, "url", hosts)
+    assert fields.listed_page("https://any.example/", "url", frozenset({"*"}))
+    with pytest.raises(ForbiddenError):
+        fields.listed_page("https://any.example/", "url", frozenset())
+
+
+@pytest.mark.parametrize("bad", ["", " ", 0, -1, 1001, "0", "1e2", "٣", True, 1.0, None, []])
+def test_page_sizes_out_of_bounds_are_refused(bad: object) -> None:
+    with pytest.raises(InvalidInputError):
+        fields.page_size(bad, "limit")
+
+
+def test_page_sizes_are_numbers_or_digits() -> None:
+    assert [fields.page_size(value, "limit") for value in (1, "10", 1000)] == [1, 10, 1000]
+
+
+@pytest.mark.parametrize("bad", ["", "!", "a", "====", "TElLRSNVU0VS", "ü", 5, "A" * 2000])
+def test_cursors_that_were_not_given_out_are_refused(bad: object) -> None:
+    with pytest.raises(InvalidInputError):
+        fields.cursor(bad, "cursor")
+
+
+@settings(derandomize=True, max_examples=100)
+@given(st.text(min_size=1, max_size=40))
+def test_cursors_come_back_as_the_user_that_they_stand_for(name: str) -> None:
+    try:
+        quoted = fields.user(name, "caller")
+    except TallyError:
+        return
+    assert fields.cursor(fields.to_cursor(quoted), "cursor") == quoted
+
+
+def test_text_is_bounded_in_bytes() -> None:
+    assert fields.text("ä" * 5120, "body") == "ä" * 5120
+    for bad in ("ä" * 5121, "", None, 5, "\udcff"):
+        with pytest.raises(InvalidInputError):
+            fields.text(bad, "body")
+
+
+@pytest.mark.parametrize("bad", [True, 1.0, "1", None, 10**9 + 1, -(10**9) - 1, float("nan")])
+def test_amounts_are_whole_numbers_within_bounds(bad: object) -> None:
+    with pytest.raises(InvalidInputError):
+        fields.amount(bad, "amount")
+    assert fields.amount(-(10**9), "amount") == -(10**9)

@@ -1,0 +1,31 @@
+"""What the functions import at a cold start: neither pydantic nor the tracer's SDK (130 to 300 ms each)."""
+
+from __future__ import annotations
+
+import pytest
+
+import operations
+from bench.imports import HEAVY, HOT_HANDLERS, imported
+from local.errors import LocalError
+
+
+@pytest.mark.parametrize("function", sorted(operations.functions()))
+def test_a_function_imports_nothing_heavy(function: str) -> None:
+    assert imported(f"import {function}")[1] == []
+
+
+@pytest.mark.parametrize("module", ["pydantic", "aws_lambda_powertools.utilities.parser"])
+def test_heavy_imports_are_seen(module: str) -> None:
+    assert "pydantic" in imported(f"import {module}")[1]
+
+
+def test_hot_handlers_are_functions_and_heavy_modules_are_installed_here() -> None:
+    """Else the tests above would look for nothing."""
+    assert set(HOT_HANDLERS) <= set(operations.functions())
+    for module in HEAVY:
+        assert imported(f"import {module}")[1]
+
+
+def test_an_import_that_fails_is_one_line() -> None:
+    with pytest.raises(LocalError, match="ModuleNotFoundError"):
+        imported("import no_such_module")

@@ -1,0 +1,258 @@
+"""The OpenAPI document is valid, whole, and says of inputs what `tally/fields.py` checks."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+import counters
+import health
+import operations
+from openapi import answers, inputs, schemas
+from openapi.document import document, text
+from operations import Field, Operation, Source
+from tally import errors, fields
+from tally.counter import Counter, Guarantee, declared
+from tally.fields import Kind
+from tally.http import BODY_BYTES_MAX
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENT = document()
+
+
+def documented() -> Iterator[tuple[Operation, dict[str, Any]]]:
+    for operation in operations.OPERATIONS:
+        yield operation, DOCUMENT["paths"][operation.path][operation.method.lower()]
+
+
+def resolved(part: dict[str, Any]) -> dict[str, Any]:
+    found: Any = DOCUMENT
+    for name in part.get("$ref", "#/").removeprefix("#/").split("/"):
+        found = found[name] if name else part
+    return found  # type: ignore[no-any-return]
+
+
+def validator(schema: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+
+
+def test_it_is_valid_openapi_3_1() -> None:
+    OpenAPIV31SpecValidator(DOCUMENT).validate()  # type: ignore[arg-type]
+    assert json.loads(text()) == DOCUMENT
+
+
+def test_every_operation_is_in_it_and_nothing_else() -> None:
+    found = {
+        (method.upper(), path): made["operationId"]
+        for path, item in DOCUMENT["paths"].items()
+        for method, made in item.items()
+    }
+    assert found == {(operation.method, operation.path): operation.name for operation in operations.OPERATIONS}
+
+
+def test_who_may_call_an_operation_is_said() -> None:
+    for operation, made in documented():
+        scopes = [{"token": [operation.scope] if operation.scope else []}]
+        assert made["security"] == (scopes if operation.needs_caller else []), operation.name
+        assert ("401" in made["responses"]) == operation.needs_caller
+        assert ("403" in made["responses"]) >= (operation.scope is not None)
+
+
+def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
+    for operation, made in documented():
+        parameters = {(parameter["in"], parameter["name"]) for parameter in made.get("parameters", [])}
+        wanted = {(field.source.value, field.wire) for field in operation.fields if field.source is not Source.BODY}
+        implied = {("header", "User-Agent"), ("header", "If-None-Match")}
+        assert parameters - implied == wanted - implied, operation.name
+        body = made.get("requestBody", {"content": {}})["content"]
+        assert bool(body) == any(field.source is Source.BODY for field in operation.fields)
+        assert ("text/plain" in body) == (operation is operations.VISIT)
+
+
+def test_every_object_that_comes_in_is_closed() -> None:
+    bodies = {name: schema for name, schema in DOCUMENT["components"]["schemas"].items() if name.endswith("_body")}
+    assert set(bodies) == {"increment_body", "set_counter_body", "hold_body", "put_post_body", "visit_body"}
+    assert all(schema["additionalProperties"] is False for schema in bodies.values())
+
+
+def exact() -> list[tuple[str, Operation, Field]]:
+    """A field of each kind whose schema says all that is checked, in each way that it is documented."""
+    found: dict[str, tuple[str, Operation, Field]] = {}
+    for operation in operations.OPERATIONS:
+        for field in operation.fields:
+            if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT):
+                name = f"{field.kind.value} {'of the signed in' if operation.needs_caller else 'of anyone'}"
+                found.setdefault(name, (name, operation, field))
+    return sorted(found.values(), key=lambda entry: entry[0])
+
+
+def accepted(operation: Operation, field: Field, value: object) -> bool:
+    context = fields.Context(not operation.needs_caller, frozenset({"*"}), counters.COUNTERS)
+    try:
+        fields.check(field.kind, value, field.wire, context)
+    except errors.CallerError:
+        return False
+    return True
+
+
+def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
+    """Values within a schema, on its bounds and just beyond; ASCII, for a schema counts characters and Tally bytes."""
+    if "enum" in schema:
+        return st.sampled_from([*schema["enum"], *(f"{value}x" for value in schema["enum"]), "", "likes"])
+    if schema["type"] == "integer":
+        bounds = (schema["minimum"], schema["maximum"])
+        return st.integers() | st.sampled_from([bound + step for bound in bounds for step in (-1, 0, 1)])
+    longest = schema.get("maxLength", 40)
+    lengths = [schema.get("minLength", 1) - 1, schema.get("minLength", 1), longest, longest + 1]
+    some = st.text(st.characters(max_codepoint=126, categories=["L", "N", "P", "S", "Zs"]), max_size=40)
+    some |= st.sampled_from(["a", "Z9", ","]).flatmap(lambda one: st.sampled_from([one * length for length in lengths]))
+    return some | st.from_regex(re.compile(schema["pattern"])) if "pattern" in schema else some
+
+
+@pytest.mark.parametrize(("name", "operation", "field"), exact(), ids=[name for name, *_ in exact()])
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, field: Field, data: Any) -> None:
+    schema = inputs.schema(field, operation)
+    value = data.draw(near(schema))
+    if isinstance(value, str) and value.endswith("\n"):
+        return  # Python's `$` would match before it; that of ECMA 262, which the pattern is, does not
+    if field.kind is not Kind.COUNTER or operation is operations.INCREMENT:
+        assert validator(schema).is_valid(value) == accepted(operation, field, value), value
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(st.from_regex(fields.PAGE_FORM, fullmatch=True) | st.from_regex(fields.CURSOR_FORM, fullmatch=True) | st.text())
+def test_what_pages_and_cursors_are_accepted_the_schema_takes(value: str) -> None:
+    for operation, name in ((operations.GET_VISITS, "url"), (operations.LIST_LIKES, "cursor")):
+        [field] = [field for field in operation.fields if field.name == name]
+        schema = inputs.schema(field, operation)
+        assert validator(schema).is_valid(value) >= accepted(operation, field, value)
+
+
+def test_the_longest_text_fits_into_a_body_unless_it_is_escaped() -> None:
+    for character in ("a", "ü", "語", "😀"):
+        longest = character * (fields.TEXT_BYTES_MAX // len(character.encode()))
+        assert len(json.dumps({"body": longest}, ensure_ascii=False).encode()) <= BODY_BYTES_MAX
+
+
+def test_examples_are_what_their_schemas_say() -> None:
+    for operation, made in documented():
+        for parameter in made.get("parameters", []):
+            validator(parameter["schema"]).validate(parameter["example"])
+        contents = [made.get("requestBody", {"content": {}})["content"]]
+        contents += [resolved(response).get("content", {}) for response in made["responses"].values()]
+        for content in contents:
+            for media_type, entry in content.items():
+                if "example" in entry:
+                    validator(entry["schema"]).validate(entry["example"])
+                else:
+                    assert (operation, media_type) == (operations.GET_OPENAPI, "application/json")
+
+
+def test_problem_types_are_those_of_the_errors() -> None:
+    slugs: set[str] = set()
+    for _, made in documented():
+        for status, response in made["responses"].items():
+            problem = resolved(response).get("content", {}).get("application/problem+json")
+            if problem:
+                narrowed = problem["schema"]["allOf"][1]["properties"]
+                assert narrowed["status"] == {"const": int(status)}
+                slugs |= set(narrowed["type"]["enum"])
+    never_answered = {errors.ConfigurationError, errors.ReceiptFoundError, errors.ChangeRefusedError}
+    tree = set(_tree(errors.TallyError)) - never_answered - {errors.CallerError, errors.RetryableError}
+    assert slugs == {errors.PROBLEM_TYPE_PREFIX + error.slug for error in tree}
+
+
+def _tree(error: type[errors.TallyError]) -> Iterator[type[errors.TallyError]]:
+    yield error
+    for below in (below for below in error.__subclasses__() if below.__module__ == errors.__name__):
+        yield from _tree(below)
+
+
+def test_every_declared_answer_is_used_and_every_link_leads_somewhere() -> None:
+    named = {contract.answer for contract in answers.CONTRACTS.values() if contract.answer}
+    assert named == set(schemas.SCHEMAS)
+    assert set(answers.CONTRACTS) == set(operations.OPERATIONS)
+    assert {contract.tag for contract in answers.CONTRACTS.values()} == set(answers.TAGS)
+    for contract in answers.CONTRACTS.values():
+        for link in contract.links.values():
+            assert set(link.parameters) <= {field.wire for field in link.to.fields}
+
+
+def test_a_counter_that_a_team_declares_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
+    monkeypatch.setattr(counters, "COUNTERS", declared([*counters.COUNTERS.values(), mine]))
+    made = document()["paths"]
+    for path in ("/counters/{counter}/{id}", "/counters/{counter}/{id}/holds"):
+        [parameter] = [entry for entry in made[path].popitem()[1]["parameters"] if entry["name"] == "counter"]
+        assert "seats" in parameter["schema"]["enum"]
+    described = made["/counters/{counter}/{id}/increments"]["post"]["description"]
+    assert "| `seats` | any amount | from 0, starts at 80 | once for each key |" in described
+
+
+def test_without_a_counter_that_fits_an_operation_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "COUNTERS", {"plays": counters.PLAYS})
+    made = document()
+    OpenAPIV31SpecValidator(made).validate()  # type: ignore[arg-type]
+    assert [path for path in made["paths"] if "{counter}" in path] == [
+        "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}",
+    ]  # fmt: skip
+    assert list(made["paths"]["/counters/{counter}/{id}"]) == ["get"]
+    assert "links" not in made["paths"]["/counters/{counter}/{id}"]["get"]["responses"]["200"]
+
+
+def test_what_an_increment_needs_follows_from_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needed() -> tuple[bool, bool]:
+        made = document()
+        [key] = [
+            parameter
+            for parameter in made["paths"]["/counters/{counter}/{id}/increments"]["post"]["parameters"]
+            if parameter["name"] == "Idempotency-Key"
+        ]
+        return key["required"], "required" in made["components"]["schemas"]["increment_body"]
+
+    assert needed() == (True, False)
+    fast = Counter("views", prefix="PAGE", sort_key="VIEWS", attribute="views", guarantee=Guarantee.FAST)
+    monkeypatch.setattr(counters, "COUNTERS", {"views": fast})
+    assert needed() == (False, True)
+
+
+def test_the_file_that_the_build_made_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert health.document() == text()
+    built = tmp_path / "openapi.json"
+    built.write_text('{"made": "by the build"}', encoding="utf-8")
+    monkeypatch.setattr(health, "DOCUMENT", built)
+    assert health.document() == '{"made": "by the build"}'
+
+
+def test_no_function_loads_what_makes_the_document_where_it_is_built() -> None:
+    """As in Lambda: with the file beside the handlers, none of them imports the generator."""
+    script = (
+        "import sys, pathlib\n"
+        "exists, read = pathlib.Path.exists, pathlib.Path.read_text\n"
+        "built = lambda path: path.name == 'openapi.json'\n"
+        "pathlib.Path.exists = lambda path: built(path) or exists(path)\n"
+        "pathlib.Path.read_text = lambda path, **more: '{}' if built(path) else read(path, **more)\n"
+        f"import {', '.join(operations.functions())}\n"
+        "assert not [name for name in sys.modules if name.partition('.')[0] in ('openapi', 'pydantic')]\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT / "lambdas", check=True, timeout=60)
+
+
+def test_it_can_be_printed() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "openapi"], cwd=ROOT / "lambdas", check=True, capture_output=True, timeout=60
+    )
+    assert json.loads(printed.stdout) == DOCUMENT

@@ -42,7 +42,7 @@ bench: setup ## the same play counted in six ways, side by side
 	@$(PY) -m bench $(ARGS)
 
 test: setup lint ## every test
-	@$(PY) -m pytest
+	@$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 openapi: setup ## print the OpenAPI document
 	@PYTHONPATH=lambdas $(PY) -m openapi

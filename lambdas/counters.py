@@ -7,7 +7,7 @@ Each is checked when this module is imported. What the fields mean is said in ta
 from tally.counter import Counter, declared
 
 PLAYS = Counter("plays", prefix="VID", sort_key="STATS#TOTAL", attribute="play_count", delta=1)
-LIKES = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", api=False)  # counts the like items
+LIKES = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#", api=False)
 VISITS = Counter("visits", prefix="SITE", sort_key="VISITS", attribute="visits", delta=1, api=False)  # by URL: /visits
 BOT_VISITS = Counter("bot_visits", prefix="SITE", sort_key="BOTS", attribute="bot_visits", delta=1, api=False)
 USAGE = Counter("usage", prefix="USER", sort_key="USAGE", attribute="usage")

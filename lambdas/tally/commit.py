@@ -77,7 +77,7 @@ def transact(
     StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to.
     """
     tally = counter.partition_key(id_)
-    retries = Retries(call.deadline_s)
+    retries = call.retries()
     shard: int | None = None
     while True:
         spread = call.store.spread
@@ -105,7 +105,7 @@ def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]
     was lost leaves the caller not knowing.
     """
     tally = counter.partition_key(id_)
-    retries = Retries(call.deadline_s)
+    retries = call.retries()
     shard: int | None = None
     while True:
         shard = call.store.spread.pick(tally, counter.max_shards, avoid=shard)

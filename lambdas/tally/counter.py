@@ -18,8 +18,9 @@ _FORMS = {
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
     "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # no `#1`: that is a shard's
     "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),
+    "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
 }
-_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "version"})
+_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version"})
 
 
 class Guarantee(Enum):
@@ -29,6 +30,8 @@ class Guarantee(Enum):
     """1 WCU. An ambiguous retry can count twice."""
     EXACT = "EXACT"
     """4 WCU. Counted once for the receipt's life, visible at once."""
+    ROLLUP = "ROLLUP"
+    """1 WCU. Counted once for the receipt's life, visible within seconds: a stream consumer adds the receipts up."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,14 @@ class Counter:
     """How many shards a contended tally may spread over: 16, or 1 where the number must be known to change it."""
     api: bool = True
     """Whether `/counters/{name}/{id}` serves it. Not for numbers that count something else, as likes do."""
+    child: str | None = None
+    """Start of the sort keys of the items that it counts (`LIKE#USER#`); None if it counts no items."""
 
     def __post_init__(self) -> None:
         for field, form in _FORMS.items():
             value = getattr(self, field)
+            if value is None and field == "child":
+                continue
             if not isinstance(value, str) or not form.fullmatch(value):
                 raise self._wrong(field, f"must have the form {form.pattern}")
         if self.attribute in _RESERVED_ATTRIBUTES:
@@ -90,6 +97,10 @@ class Counter:
             raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
         if self.numbered and self.guarantee is not Guarantee.EXACT:
             raise self._wrong("numbered", "needs EXACT: a retry must be told the number that it was given")
+        if self.guarantee is Guarantee.ROLLUP and self.known:
+            raise self._wrong(
+                "guarantee", "cannot have a start, floor or ceiling: the number is not seen when it is moved"
+            )
 
     def _check_shards(self) -> None:
         shards = self.max_shards
@@ -113,8 +124,18 @@ class Counter:
 
     @property
     def versioned(self) -> bool:
-        """Whether it has a version (an `ETag`) and compare-and-set: every counter of one shard has."""
-        return self.max_shards == 1
+        """Whether it has a version (an `ETag`) and compare-and-set: it has one shard and is not rolled up."""
+        return self.max_shards == 1 and self.guarantee is not Guarantee.ROLLUP
+
+    @property
+    def spills(self) -> bool:
+        """Whether a change that keeps meeting others is written alone and rolled up: nothing depends on its turn."""
+        return self.guarantee is Guarantee.EXACT and not self.known and not self.versioned
+
+    @property
+    def tracked(self) -> bool:
+        """Whether its drift is measured: what leaves no receipt has nothing to be held against."""
+        return self.guarantee is not Guarantee.FAST
 
     @property
     def holdable(self) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 from . import holds, tallies
 from .commit import Body, Stamp, transact, update
-from .contention import Retries
 from .counter import Counter, Guarantee
 from .errors import ChangeRefusedError, KeyReusedError, LimitReachedError, PreconditionFailedError, StoreBusyError
 from .receipts import look, once
@@ -95,7 +94,7 @@ def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
 def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
     """Commit the next number on condition that the counter has not moved; a refusal brings the number that stands."""
     counter, seen = change.counter, tallies.read_state(call, change.counter, change.id)
-    retries = Retries(call.deadline_s, attempts_max=NUMBER_TURNS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
+    retries = call.retries(attempts_max=NUMBER_TURNS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
     while True:
         number = seen.value + change.amount
         if not tallies.fits(counter, number):

@@ -13,7 +13,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from . import tallies
 from .commit import Body, Stamp, Write, transact
-from .contention import Retries
 from .counter import Counter
 from .errors import ChangeRefusedError, NotFoundError, StoreBusyError, from_botocore
 from .fields import to_cursor, user_name
@@ -137,7 +136,7 @@ def read_like(call: Call, counter: Counter, post_id: str) -> Body:
         _key(counter, post_id, LIKE_KEY_PREFIX + (call.caller or "")),
     ]
     table = call.store.settings.counts_table
-    retries = Retries(call.deadline_s)
+    retries = call.retries()
     found: set[str] = set()
     while keys:
         try:

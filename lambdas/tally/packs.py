@@ -24,7 +24,6 @@ from .commit import (
     pause,
     spread_wider,
 )
-from .contention import Retries
 from .counter import Counter, Guarantee
 from .errors import ReceiptFoundError, StoreRefusedError, TallyError
 from .increments import Increment
@@ -103,7 +102,7 @@ def _tally(increment: Increment) -> str:
 def _commit(pack: Sequence[Member]) -> dict[int, Result]:
     """Commit the pack in one transaction, less those whose receipts stand already; the results by place."""
     results: dict[int, Result] = {}
-    left, retries = list(pack), Retries(pack[0].call.deadline_s)
+    left, retries = list(pack), pack[0].call.retries()
     while left:
         try:
             found = _attempt(left)

@@ -10,6 +10,7 @@ from .errors import ConfigurationError
 
 ANY_HOST = "*"
 RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sane client retries
+SETTLE_DEFAULT_S = 300  # streams deliver within seconds; what takes longer shows as lag before it shows as drift
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Settings:
     """Hosts whose pages may be counted; `*` alone takes any host."""
     receipt_ttl_s: int
     version: str
+    settle_s: int = SETTLE_DEFAULT_S
+    """How old a minute of the ledger is, and how long nothing was booked on it, before it is judged."""
+    set_aside_bucket: str = ""
+    """Where stream consumers put records that they cannot apply; other functions have none."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -33,17 +38,23 @@ class Settings:
         if environment.get("POWERTOOLS_IDEMPOTENCY_DISABLED", "").lower() in {"1", "true", "yes", "on", "y", "t"}:
             raise ConfigurationError("POWERTOOLS_IDEMPOTENCY_DISABLED is set: retries would count twice")
         hosts = (host.strip().lower() for host in environment.get("TALLY_PAGE_HOSTS", "").split(","))
-        ttl_s = environment.get("TALLY_RECEIPT_TTL_S", str(RECEIPT_TTL_DEFAULT_S))
-        if not ttl_s.isascii() or not ttl_s.isdigit() or int(ttl_s) < 1:
-            raise ConfigurationError(f"TALLY_RECEIPT_TTL_S is {ttl_s!r}: it must be a whole number of seconds from 1")
         return cls(
             counts_table=_required(environment, "TALLY_COUNTS_TABLE"),
             receipts_table=_required(environment, "TALLY_RECEIPTS_TABLE"),
             ledger_table=_required(environment, "TALLY_LEDGER_TABLE"),
             page_hosts=frozenset(host for host in hosts if host),
-            receipt_ttl_s=int(ttl_s),
+            receipt_ttl_s=_seconds(environment, "TALLY_RECEIPT_TTL_S", RECEIPT_TTL_DEFAULT_S),
             version=environment.get("TALLY_VERSION", "dev"),
+            settle_s=_seconds(environment, "TALLY_SETTLE_S", SETTLE_DEFAULT_S),
+            set_aside_bucket=environment.get("TALLY_SET_ASIDE_BUCKET", "").strip(),
         )
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
+    value = environment.get(name, str(default))
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise ConfigurationError(f"{name} is {value!r}: it must be a whole number of seconds from 1")
+    return int(value)
 
 
 def _required(environment: Mapping[str, str], name: str) -> str:

@@ -6,14 +6,14 @@ import gc
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from .contention import Spread
+from .contention import Retries, Spread
 from .errors import StoreUnreachableError, from_botocore
 from .settings import Settings
 
@@ -68,6 +68,9 @@ class Store:
     spread: Spread = field(default_factory=Spread)
     layers: threading.local = field(default_factory=threading.local)
     """The Powertools persistence layers of this process, by operation; never shared by threads (receipts.py)."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    """Time as retries know it: a simulation has its own (bench/hot_key.py)."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,10 @@ class Call:
     deadline_s: float = field(default_factory=lambda: time.monotonic() + CALL_TIME_DEFAULT_S)
     """On time.monotonic()'s clock."""
     nonce: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+
+    def retries(self, **bounds: Any) -> Retries:
+        """The retries of one change of this call, within its deadline. `bounds` are fields of Retries."""
+        return Retries(self.deadline_s, sleep=self.store.sleep, clock=self.store.clock, **bounds)
 
     def get_remaining_time_in_millis(self) -> int:
         """As a Lambda context has it: Powertools asks for it by this name."""

@@ -79,6 +79,11 @@ WRONG = [
     ("max_shards", {"max_shards": 2, "ceiling": 9}, "must be 1"),
     ("max_shards", {"max_shards": 2, "start": 9}, "must be 1"),
     ("max_shards", {"max_shards": 2, "numbered": True, "delta": 1}, "must be 1"),
+    ("guarantee", {"guarantee": Guarantee.ROLLUP, "floor": 0}, "cannot have a start"),
+    ("guarantee", {"guarantee": Guarantee.ROLLUP, "ceiling": 9}, "cannot have a start"),
+    ("guarantee", {"guarantee": Guarantee.ROLLUP, "start": 9}, "cannot have a start"),
+    ("child", {"child": "LIKE"}, "must have the form"),
+    ("child", {"child": ""}, "must have the form"),
 ]
 
 

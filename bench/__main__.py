@@ -19,6 +19,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from bench.costs import measure_batches, measure_likes, measure_reads
 from bench.designs import DESIGNS
+from bench.hot_key import Heat, full, quick, simulate_all
 from bench.imports import measure_imports
 from bench.place import ENDPOINT_VARIABLE
 from bench.report import lines
@@ -39,11 +40,12 @@ class Size:
     reads: int
     import_runs: int
     batches: int
+    heats: list[Heat]
     judge_times: bool
 
 
-FULL = Size(rounds=100, plays=1000, reads=300, import_runs=15, batches=20, judge_times=True)
-QUICK = Size(rounds=3, plays=60, reads=5, import_runs=1, batches=1, judge_times=False)
+FULL = Size(rounds=100, plays=1000, reads=300, import_runs=15, batches=20, heats=full(), judge_times=True)
+QUICK = Size(rounds=3, plays=60, reads=5, import_runs=1, batches=1, heats=quick(), judge_times=False)
 
 
 def measure(size: Size) -> Results:
@@ -56,9 +58,10 @@ def measure(size: Size) -> Results:
         likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
         bar.set_description("imports")
         imports = measure_imports(size.import_runs)
+        hot = simulate_all(size.heats, bar.set_description)
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
-    return Results(times_us, costs, accuracy, likes, reads, batches, imports, size.judge_times)
+    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, size.judge_times)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -5,43 +5,44 @@ its retries, spreading, breaker and spilling. The other side is a model of Dynam
 virtual time (virtual_time.py), so that seconds of 5,000 changes each take seconds. Chance is seeded: the same seed, the
 same numbers. What is assumed, and why:
 
-Partitions  One takes 1,000 write units a second (DynamoDB Developer Guide, "Designing partition keys") and keeps what
-            it did not use for 1 s. DynamoDB keeps up to 300 s of it, but on a "best effort" basis that one should not
-            count on ("Burst and adaptive capacity"; re:Post, "spiky workloads"): not modelled, on the safe side.
-            All items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by sort key
-            after minutes of it (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
-            performance"): no run lasts that long, so nothing is split: the safe side again.
-Receipts    lie in 4 partitions: a new on-demand table takes 4,000 writes a second ("Warm throughput": 12,000 reads and
-            4,000 writes). With a warm throughput of WARM_WCU they lie in as many partitions as that takes.
-Writes      A single one takes 4 ms in the median and 11 ms at p99 (lognormal), after 1.5 ms of client and network:
-            "single-digit milliseconds". It is 1 unit, also where its condition fails.
-Transactions  hold their items for 10 to 30 ms (uniform; they prepare and commit: USENIX ATC 2023, "Distributed
-            Transactions at Scale in Amazon DynamoDB"; AWS states no number) and cost 2 units an item, 1 to prepare and 1
-            to commit ("Transactions: capacity management"). One that finds an item held is cancelled with
-            TransactionConflict; a single write that finds it held is refused. One that finds too little capacity is
-            cancelled with ThrottlingError. What is cancelled has paid for preparing every item that was not throttled.
-botocore    Its standard mode's own classes decide: 3 attempts; a throttled single write waits up to 1 s, then up to
-            2 s; no cancelled transaction and no conflict is sent again.
-Lambda      An environment has one request at a time and is reused, the last one first; if none is free there is a new
-            one. Each has its own Store: its own spread and breaker, which learn by themselves. Their number is reported
-            and not limited (Lambda adds 1,000 in 10 s to a function: "Lambda scaling behavior"). Cold starts and the
-            function's own CPU are left out: latency is what the store makes of it.
-Arrivals    are a Poisson process from nothing: heat comes from one moment to the next, and every change of the run is
-            judged, the first ones too. Each is by another caller with another key, who does not come again.
-Rollup      One reader for each partition (a stream shard) looks every 250 ms, as Lambda polls DynamoDB Streams, waits at
-            most 1 s for 1,000 records, and adds a batch up with one transaction of the tally's item and the checkpoint,
-            which pays, conflicts and is throttled like any other; 20 µs of folding a record. "Right after" is the time
-            from the last answer to the moment when the tally is the number of accepted changes.
+* Partitions: one takes 1,000 write units a second (DynamoDB Developer Guide, "Designing partition keys") and keeps what
+  it did not use for 1 s. DynamoDB keeps up to 300 s of it, but on a "best effort" basis that is not to be counted on
+  ("Burst and adaptive capacity"; re:Post, "Spiky workloads in short intervals"): not modelled, on the safe side. All
+  items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by sort key after minutes
+  (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact performance"): no run lasts
+  that long, so nothing is split: the safe side again.
+* Receipts lie in 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
+  12,000 reads and 4,000 writes). With a warm throughput of WARM_WCU they lie in as many partitions as that takes.
+* A single write takes 4 ms in the median and 11 ms at p99 (lognormal; AWS says "single-digit milliseconds"), after
+  1.5 ms of client and network. It is 1 unit, also where its condition fails.
+* Transactions hold their items for 10 to 30 ms (uniform; they prepare and commit: USENIX ATC 2023, "Distributed
+  Transactions at Scale in Amazon DynamoDB"; AWS states no number), and cost 2 units an item: to prepare, to commit
+  (Developer Guide, "Transactions: capacity management"). One that finds an item held is cancelled as
+  TransactionConflict; a single write that finds it held is refused. One that finds too little capacity is cancelled as
+  ThrottlingError. What is cancelled has paid for preparing every item that was not throttled (assumed: the safe side).
+* botocore: the classes of its standard mode decide. 3 attempts; a throttled single write waits up to 1 s, then 2 s;
+  no cancelled transaction and no conflict is sent again.
+* Lambda: an environment has one request at a time and is reused, the last one first; if none is free there is a new
+  one. Each has its own Store: its own spread and breaker, which learn by themselves. Their number is reported and not
+  limited (Lambda adds 1,000 in 10 s to a function: "Lambda scaling behavior"). Cold starts and the function's own CPU
+  are left out: latency is what the store makes of it.
+* Arrivals are a Poisson process from nothing: heat comes from one moment to the next, and every change of the run is
+  judged, the first ones too. Each is by another caller with another key, who does not come again.
+* Rollup: one reader for each partition (a stream shard) looks every 250 ms, as Lambda polls DynamoDB Streams, waits at
+  most 1 s for 1,000 records, and adds a batch up with one transaction of the tally's item and the checkpoint, which
+  pays, conflicts and is throttled like any other; 20 µs for folding a record. "Right after" is the time from the last
+  answer to the moment when the tally is the number of accepted changes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import counters
 from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
@@ -52,7 +53,11 @@ from tally.contention import Retries, Spread
 from tally.counter import Counter
 from tally.errors import RetryableError
 from tally.increments import Increment
-from tally.store import CALL_TIME_DEFAULT_S, Call, Store
+from tally.ledger import BUCKETS
+from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 SEED = 1995
 COLD_WCU = 4000
@@ -60,6 +65,9 @@ WARM_WCU = 10_000
 HOT_ID = "hot"
 POLL_S, BATCH_S, BATCH_RECORDS, FOLD_S = 0.25, 1.0, 1000, 20e-6
 REDELIVERY_S = 1.0
+FULL_S = ((50, 60.0), (200, 60.0), (1000, 25.0))  # changes a second, for how long
+FASTEST_PER_S = 5000
+QUICK_CHANGES = 2000
 SETTLING_S_MAX = 120.0  # then the rollup is not keeping up
 
 
@@ -83,6 +91,8 @@ class Outcome:
     """What became of it."""
 
     name: str
+    per_s: int
+    warm: bool
     changes: int
     failed: int
     p50_ms: float
@@ -157,7 +167,7 @@ class _Run:
         started_s = self.hub.now_s
         store = self.free.pop() if self.free else self._environment()
         try:
-            body = _CHANGES[self.heat.counter.name](self._call(store, number), number)
+            body = _CHANGES[self.heat.counter.name](self.call(store, number), number)
         except RetryableError:
             pass
         else:
@@ -175,7 +185,8 @@ class _Run:
         client: Any = HotClient(self.tables)
         return Store(client, SETTINGS, spread, clock=clock, sleep=self.hub.sleep)
 
-    def _call(self, store: Store, number: int) -> Call:
+    def call(self, store: Store, number: int) -> Call:
+        """The call of the n-th caller in an environment."""
         deadline_s = self.hub.now_s + CALL_TIME_DEFAULT_S
         return _Invocation(store, f"user-{number}", deadline_s, f"nonce-{number}", chance=self.chance)
 
@@ -219,31 +230,32 @@ class _Rollup:
 
     def _add(self, amount: int) -> bool:
         run, counter = self.run, self.run.heat.counter
-        call = run._call(Store(HotClient(run.tables), SETTINGS), 0)  # type: ignore[arg-type]
-        shard = self.place % counter.max_shards
-        if counter.child is not None:
-            shard = 1 + self.place % (counter.max_shards - 1)
+        client: Any = HotClient(run.tables)
+        call = run.call(Store(client, SETTINGS, clock=run.hub.clock, sleep=run.hub.sleep), 0)
+        bucket = int(hashlib.sha256(f"shardId-{self.place}".encode()).hexdigest(), 16) % BUCKETS
+        shard = bucket % counter.max_shards if counter.child is None else 1 + bucket % (counter.max_shards - 1)
         update = tallies.add(call, counter, HOT_ID, shard, amount, 0)
         checkpoint = {
             "TableName": SETTINGS.ledger_table,
             "Key": {"PK": {"S": "CHECKPOINT"}, "SK": {"S": str(self.place)}},
         }
-        retries = Retries(run.hub.now_s + 60, sleep=run.hub.sleep, clock=run.hub.clock, random=run.chance)  # type: ignore[arg-type]
+        retries = call.retries()
         while True:
             try:
-                call.store.client.transact_write_items(TransactItems=[{"Update": update}, {"Update": checkpoint}])  # type: ignore[list-item]
-                run.done()
-                return True
-            except run.tables.exceptions.TransactionCanceledException:
+                client.transact_write_items(TransactItems=[{"Update": update}, {"Update": checkpoint}])
+            except client.exceptions.TransactionCanceledException:
                 if not retries.wait():
                     return False
+            else:
+                run.done()
+                return True
 
 
-def simulate(heat: Heat, exceptions: Any, seed: int = SEED) -> Outcome:
-    """Let a heat come over fresh tables. `exceptions`: those of a boto3 client, which are made from its model."""
+def simulate(heat: Heat, boto: DynamoDBClient, seed: int = SEED) -> Outcome:
+    """Let a heat come over fresh tables. `boto`: see HotTables."""
     hub, chance = Hub(), random.Random(f"{seed}/{heat.name}")
     partitions = math.ceil((WARM_WCU if heat.warm else COLD_WCU) / PARTITION_WCU_PER_S)
-    tables = HotTables(hub, SETTINGS, exceptions, chance, partitions)
+    tables = HotTables(hub, SETTINGS, boto, chance, partitions)
     post = tallies.key(heat.counter, HOT_ID, 0)
     tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # a post exists before it is liked
     run = _Run(heat, hub, chance, tables)
@@ -252,6 +264,8 @@ def simulate(heat: Heat, exceptions: Any, seed: int = SEED) -> Outcome:
     cuts = statistics.quantiles(run.latencies_s, n=100)
     return Outcome(
         name=heat.name,
+        per_s=heat.per_s,
+        warm=heat.warm,
         changes=changes,
         failed=changes - run.accepted,
         p50_ms=cuts[49] * 1000,
@@ -265,9 +279,27 @@ def simulate(heat: Heat, exceptions: Any, seed: int = SEED) -> Outcome:
     )
 
 
-def heats(seconds: Sequence[tuple[int, float]]) -> list[Heat]:
-    """Plays and likes at each (changes a second, seconds); the fastest plays with warm throughput too."""
-    found = [Heat(counter, per_s, for_s) for counter in (counters.PLAYS, counters.LIKES) for per_s, for_s in seconds]
-    fastest = max(found, key=lambda heat: (heat.per_s, heat.counter is counters.PLAYS))
-    found.insert(len(seconds), replace(fastest, warm=True))
-    return found
+def full() -> list[Heat]:
+    """What `make bench` simulates. Longer than a breaker stays open, so that it is seen to close and open again."""
+    return [
+        *(Heat(counter, per_s, for_s) for counter in (counters.PLAYS, counters.LIKES) for per_s, for_s in FULL_S),
+        Heat(counters.PLAYS, FASTEST_PER_S, 12),
+        Heat(counters.PLAYS, FASTEST_PER_S, 12, warm=True),
+        Heat(counters.LIKES, FASTEST_PER_S, 4),  # most of them fail, which takes the simulator long
+    ]
+
+
+def quick() -> list[Heat]:
+    """A smoke test of it."""
+    return [replace(heat, for_s=min(heat.for_s, QUICK_CHANGES / heat.per_s)) for heat in full()]
+
+
+def simulate_all(heats: Sequence[Heat], progress: Callable[[str], object] = lambda name: None) -> list[Outcome]:
+    """Each of them on its own; `progress` is told the name of what comes next."""
+    client = dynamodb_client(region_name="eu-west-1", aws_access_key_id="none", aws_secret_access_key="none")
+    outcomes = []
+    for heat in heats:
+        progress(heat.name)
+        outcomes.append(simulate(heat, client))
+    client.close()
+    return outcomes

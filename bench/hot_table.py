@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 from botocore.retries.quota import RetryQuota
@@ -28,6 +28,9 @@ from bench.virtual_time import Hub
 from tally.commit import CONDITION_FAILED, Write
 from tally.settings import Settings
 from tally.store import CLIENT_CONFIG, Item
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 PARTITION_WCU_PER_S = 1000.0
 BURST_S = 1.0  # how much of unused capacity a partition keeps here; DynamoDB: up to 300 s, "best effort"
@@ -48,16 +51,17 @@ class Partition:
     """What one partition takes: so many write units a second, and what it kept of the second before."""
 
     hub: Hub
+    rate_per_s: float = PARTITION_WCU_PER_S
     left: float = PARTITION_WCU_PER_S * BURST_S
-    seen_s: float = -math.inf
+    seen_s: float = 0.0
     stream: list[tuple[float, int]] = field(default_factory=list)
     """(when, amount) of what was written alone: what the rollup consumer has to add."""
 
     def has(self, units: float) -> bool:
         """Whether so many units may be taken now."""
         now_s = self.hub.now_s
-        gained = (now_s - self.seen_s) * PARTITION_WCU_PER_S
-        self.left, self.seen_s = min(PARTITION_WCU_PER_S * BURST_S, self.left + gained), now_s
+        gained = (now_s - self.seen_s) * self.rate_per_s
+        self.left, self.seen_s = min(self.rate_per_s * BURST_S, self.left + gained), now_s
         return self.left >= units
 
     def take(self, units: float) -> None:
@@ -71,7 +75,8 @@ class HotTables:
 
     hub: Hub
     settings: Settings
-    exceptions: Any
+    boto: DynamoDBClient
+    """Never sends anything: its exceptions and its operations' models are botocore's own."""
     chance: random.Random
     receipts_partitions: int
     tally: int = 0
@@ -188,7 +193,7 @@ class HotClient:
 
     def __init__(self, tables: HotTables) -> None:
         self._tables = tables
-        self.exceptions = tables.exceptions
+        self.exceptions: Any = tables.boto.exceptions
         self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))  # Powertools: user agent
         detector = ThrottlingErrorDetector(None)
         self._backoff = ExponentialBackoff(
@@ -206,7 +211,7 @@ class HotClient:
         """UpdateItem."""
         return self._send("UpdateItem", "Update", write)
 
-    def transact_write_items(self, TransactItems: Sequence[Write]) -> dict[str, Any]:  # noqa: N803
+    def transact_write_items(self, TransactItems: Sequence[Write]) -> dict[str, Any]:
         """TransactWriteItems. botocore does not retry one that was cancelled, whatever the reason."""
         try:
             self._tables.transact(TransactItems)
@@ -222,7 +227,8 @@ class HotClient:
         return {}
 
     def _send(self, operation: str, kind: str, write: Write) -> dict[str, Any]:
-        request: dict[str, Any] = {}
+        request: Any = {}
+        model = self._tables.boto.meta.service_model.operation_model(operation)
         attempt = 0
         while True:
             attempt += 1
@@ -233,7 +239,7 @@ class HotClient:
             else:
                 self._quota.release_retry_quota(request, SimpleNamespace(status_code=200))
                 return {}
-            context = RetryContext(attempt, parsed_response=error, request_context=request)
+            context = RetryContext(attempt, model, parsed_response=error, request_context=request)
             if not (self._conditions.is_retryable(context) and self._quota.acquire_retry_quota(context)):
                 made: type[ClientError] = getattr(self.exceptions, error["Error"]["Code"], ClientError)
                 raise made(error, operation)  # type: ignore[arg-type]

@@ -28,6 +28,8 @@ def lines(results: Results) -> Iterator[str]:
     yield ""
     yield from _costs(results)
     yield ""
+    yield from _hot(results)
+    yield ""
     rows = [(claim.what, claim.measured, claim.bound, _VERDICTS[claim.held]) for claim in results.claims()]
     yield from table(("claim", "measured", "bound", ""), rows, texts=4)
 
@@ -63,3 +65,21 @@ def _costs(results: Results) -> Iterator[str]:
         f"import {HOT_HANDLERS[0]}: {imports.handler_ms:.0f} ms; import boto3 and make one client:"
         f" {imports.boto3_ms:.0f} ms"
     )
+
+
+def _hot(results: Results) -> Iterator[str]:
+    heads = ("one hot key, simulated", "failed", "p50", "p99", "WCU each", "spilled", "right after", "environments")
+    rows = [
+        (
+            outcome.name,
+            f"{outcome.failed_share:.2%}",
+            f"{outcome.p50_ms:.0f} ms",
+            f"{outcome.p99_ms:.0f} ms",
+            f"{outcome.write_units:.2f}",
+            f"{outcome.spilled:.1%}",
+            f"{outcome.right_after_s:.1f} s",
+            f"{outcome.environments:,}",
+        )
+        for outcome in results.hot
+    ]
+    yield from table(heads, rows)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.accuracy import Accuracy
 from bench.costs import BATCH_PLAYS, Batch, Like, Read
 from bench.designs import BARE_TRANSACTION, DESIGNS, EXACT, FAST, PLAIN_ADD, POWERTOOLS
+from bench.hot_key import Outcome
 from bench.imports import Imports
 from bench.speed import Cost
 
@@ -18,6 +20,8 @@ IMPORT_TO_BOTO3_MAX = 1.3
 EXACT_WRITE_UNITS = 4.0
 FAST_WRITE_UNITS = 1.0
 LIKE_WRITE_UNITS = 4.0
+HOT_P99_MS_MAX, HOT_P99_PER_S = 100.0, 200
+HOT_FAILED_MAX, HOT_FAILED_PER_S = 0.005, 1000
 BATCH_WRITE_UNITS_MAX = 2.05  # a receipt is 2, and the one update is shared by all
 
 
@@ -45,11 +49,12 @@ class Results:
     reads: list[Read]
     batches: list[Batch]
     imports: Imports
+    hot: list[Outcome]
     judge_times: bool
 
     def claims(self) -> list[Claim]:
         """Every claim, judged."""
-        return [*self._time_claims(), *self._cost_claims(), *self._exactness_claims()]
+        return [*self._time_claims(), *self._cost_claims(), *self._exactness_claims(), *self._hot_claims()]
 
     def _time_claims(self) -> list[Claim]:
         def ratio(what: str, measured: float, most: float) -> Claim:
@@ -95,6 +100,24 @@ class Results:
             Claim("answers lost between store and SDK, least", str(lost), "> 0, likewise", lost > 0),
         ]  # fmt: skip
 
+    def _hot_claims(self) -> list[Claim]:
+        """Of the simulation. Judged in a quick run too, for no machine's noise is in it."""
+        claims = []
+        for outcome in self.hot:
+            if outcome.right_after_s == math.inf:
+                claims.append(Claim(f"hot key, {outcome.name}: right after", "never", "some time", False))
+            failed, name = outcome.failed_share, f"hot key, {outcome.name}"
+            if outcome.per_s == HOT_P99_PER_S:
+                held = outcome.p99_ms < HOT_P99_MS_MAX
+                claims.append(Claim(f"{name}: p99", f"{outcome.p99_ms:.0f} ms", f"< {HOT_P99_MS_MAX:.0f} ms", held))
+            if outcome.per_s <= HOT_P99_PER_S or outcome.warm:
+                claims.append(Claim(f"{name}: failed", f"{failed:.2%}", "= 0", not failed))
+            elif outcome.per_s <= HOT_FAILED_PER_S:
+                claims.append(
+                    Claim(f"{name}: failed", f"{failed:.2%}", f"< {HOT_FAILED_MAX:.1%}", failed < HOT_FAILED_MAX)
+                )
+        return claims
+
     def document(self) -> dict[str, Any]:
         """All of it as JSON."""
         designs = {
@@ -113,6 +136,7 @@ class Results:
             "reads": [asdict(read) for read in self.reads],
             "batches": [asdict(batch) for batch in self.batches],
             "imports": asdict(self.imports),
+            "hot_key": [asdict(outcome) for outcome in self.hot],
             "claims": [asdict(claim) for claim in self.claims()],
         }
 

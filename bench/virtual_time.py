@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 START_S = 1000.0  # clocks that start at 0 hide bugs
 

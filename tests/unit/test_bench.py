@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import bench.__main__ as command
 from bench.accuracy import Accuracy, Schedule
 from bench.costs import Batch, Like, Read
 from bench.designs import BARE_TRANSACTION, DESIGNS, EXACT, FAST, PLAIN_ADD, POWERTOOLS, READ_MODIFY_WRITE
+from bench.hot_key import Outcome
 from bench.imports import Imports
 from bench.place import fresh_engine, place
 from bench.report import lines
@@ -48,6 +50,15 @@ GOOD = Results(
     reads=[Read(1, 1, 1.0, 1000.0), Read(16, 1, 1.0, 1300.0)],
     batches=[Batch(90, 2.02, 0.01, 500.0), Batch(1, 4.0, 1.0, 2000.0)],
     imports=Imports(boto3_ms=160, handler_ms=190, ratio=1.19, heavy={"plays": []}),
+    hot=[
+        Outcome(name, per_s, warm, 1000, 0, 20.0, 60.0, 3.5, 0.1, 2.0, 20, 50, 0)
+        for name, per_s, warm in (
+            ("plays 200/s", 200, False),
+            ("likes 1,000/s", 1000, False),
+            ("plays 5,000/s warm", 5000, True),
+        )
+    ]
+    + [Outcome("likes 5,000/s", 5000, False, 1000, 800, 900.0, 3000.0, 9.0, 0.9, 2.0, 2000, 50, 9000)],
     judge_times=True,
 )
 
@@ -105,6 +116,11 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {FAST.name: Cost(1, 2, 0)}}, "FAST: WCU"),
         ({"likes": [Like(1, 1, 4.0), Like(10_240, 1, 22.0)]}, "a like, text of 10,240 B: WCU"),
         ({"reads": [Read(1, 1, 1.0, 9.0), Read(16, 16, 8.0, 9.0)]}, "a read, 16 shards: requests"),
+        ({"hot": [replace(GOOD.hot[0], failed=1)]}, "hot key, plays 200/s: failed"),
+        ({"hot": [replace(GOOD.hot[0], p99_ms=100.0)]}, "hot key, plays 200/s: p99"),
+        ({"hot": [replace(GOOD.hot[1], failed=5)]}, "hot key, likes 1,000/s: failed"),
+        ({"hot": [replace(GOOD.hot[2], failed=1)]}, "hot key, plays 5,000/s warm: failed"),
+        ({"hot": [replace(GOOD.hot[0], right_after_s=math.inf)]}, "hot key, plays 200/s: right after"),
     ],
 )
 def test_a_claim_that_does_not_hold_is_named(change: dict[str, Any], claim: str) -> None:

@@ -1,0 +1,237 @@
+"""The simulator of a hot key: its model of DynamoDB keeps its limits, and it is Tally's guards that it measures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+import counters
+from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, full, quick, simulate
+from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
+from bench.place import SETTINGS
+from bench.virtual_time import START_S, Hub
+from tally import contention
+from tally.contention import Spread
+from tally.store import dynamodb_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+TABLE, RECEIPTS = SETTINGS.counts_table, SETTINGS.receipts_table
+
+
+@pytest.fixture(scope="module")
+def boto() -> Iterator[DynamoDBClient]:
+    client = dynamodb_client()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def tables(hub: Hub, boto: DynamoDBClient) -> HotTables:
+    return HotTables(hub, SETTINGS, boto, random.Random(1), receipts_partitions=4)
+
+
+def put(sort_key: str, **more: Any) -> dict[str, Any]:
+    return {"TableName": TABLE, "Item": {"PK": {"S": "VID#hot"}, "SK": {"S": sort_key}}, **more}
+
+
+def transact(client: HotClient, *sort_keys: str, **more: Any) -> list[str]:
+    """The codes of a transaction; none if it was committed."""
+    try:
+        client.transact_write_items([{"Put": put(key, **more)} for key in sort_keys])
+    except client.exceptions.TransactionCanceledException as cancelled:
+        return [reason["Code"] for reason in cancelled.response["CancellationReasons"]]
+    return []
+
+
+def run(hub: Hub, *calls: tuple[float, Any]) -> list[Any]:
+    """What the calls give, each begun so many seconds from now, in that order."""
+    found: list[Any] = [None] * len(calls)
+
+    def note(place: int, call: Any) -> None:
+        found[place] = call()
+
+    for place, (after_s, call) in enumerate(calls):
+        hub.start(lambda place=place, call=call: note(place, call), hub.now_s + after_s)  # type: ignore[misc]
+    hub.run()
+    return found
+
+
+# Virtual time
+
+
+def test_what_happens_at_one_moment_happens_in_the_order_asked_for(hub: Hub) -> None:
+    seen: list[tuple[str, float]] = []
+
+    def call(name: str, pause_s: float) -> None:
+        seen.append((name, hub.clock()))
+        hub.sleep(pause_s)
+        seen.append((name, hub.clock()))
+
+    run(hub, (0, lambda: call("a", 2)), (0, lambda: call("b", 1)), (1, lambda: call("c", 0)))
+    assert [(name, at_s - START_S) for name, at_s in seen] == [
+        ("a", 0), ("b", 0), ("c", 1), ("b", 1), ("c", 1), ("a", 2),
+    ]  # fmt: skip
+
+
+def test_what_a_call_raises_ends_the_run(hub: Hub) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(hub, (1, lambda: 1 / 0))
+
+
+# The limits
+
+
+def test_a_partition_takes_its_units_and_no_more(hub: Hub) -> None:
+    partition = Partition(hub)
+    taken = 0
+    while partition.has(1):
+        partition.take(1)
+        taken += 1
+    assert taken == PARTITION_WCU_PER_S
+    hub.now_s += 0.1
+    assert partition.has(PARTITION_WCU_PER_S / 10 - 0.001)
+    assert not partition.has(PARTITION_WCU_PER_S / 10 + 0.001)
+
+
+def test_a_partition_keeps_what_it_did_not_use_for_a_second_only(hub: Hub) -> None:
+    partition = Partition(hub)
+    hub.now_s += 1000
+    assert partition.has(PARTITION_WCU_PER_S)
+    assert not partition.has(PARTITION_WCU_PER_S + 1)
+
+
+def test_writes_beyond_the_limit_of_the_partition_are_throttled(hub: Hub, tables: HotTables) -> None:
+    client = HotClient(tables)
+    seconds, per_s = 4, 1000
+    codes = run(
+        hub,
+        *(
+            (number / per_s, lambda number=number: transact(client, f"a{number}", f"b{number}"))
+            for number in range(seconds * per_s)
+        ),
+    )
+    committed = sum(not found for found in codes)
+    assert committed == pytest.approx(PARTITION_WCU_PER_S * (seconds + 1) / 4, rel=0.01)  # and what it had kept
+    assert {code for found in codes for code in found} == {"ThrottlingError"}
+
+
+def test_receipts_are_spread_over_the_partitions_of_their_table(tables: HotTables) -> None:
+    assert COLD_WCU / PARTITION_WCU_PER_S == 4
+    assert WARM_WCU / PARTITION_WCU_PER_S == 10
+    found = {id(tables._partition((RECEIPTS, f"tally#{number}", ""))) for number in range(100)}
+    assert len(found) == 4
+    assert len({id(tables._partition((TABLE, "VID#hot", str(number)))) for number in range(100)}) == 1
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(0.005, ["TransactionConflict"]), (0.040, [])])
+def test_transactions_conflict_only_while_they_overlap(
+    hub: Hub, tables: HotTables, after_s: float, expected: list[str]
+) -> None:
+    one, other = HotClient(tables), HotClient(tables)
+    first, second = run(hub, (0, lambda: transact(one, "x")), (after_s, lambda: transact(other, "x")))
+    assert (first, second) == ([], expected)
+    assert tables.conflicts == len(expected)
+
+
+def test_transactions_on_different_items_do_not_conflict(hub: Hub, tables: HotTables) -> None:
+    client = HotClient(tables)
+    assert run(hub, (0, lambda: transact(client, "x", "y")), (0, lambda: transact(client, "z", "u"))) == [[], []]
+
+
+def test_the_codes_stand_in_the_order_of_the_writes(hub: Hub, tables: HotTables) -> None:
+    client = HotClient(tables)
+    _, second = run(hub, (0, lambda: transact(client, "x")), (0.003, lambda: transact(client, "y", "x", "z")))
+    assert second == ["None", "TransactionConflict", "None"]
+
+
+def test_conditions_are_judged_and_what_fails_is_paid_for(hub: Hub, tables: HotTables) -> None:
+    client = HotClient(tables)
+    condition = {"ConditionExpression": "attribute_not_exists(SK)"}
+    assert run(hub, (0, lambda: transact(client, "x", **condition))) == [[]]
+    assert tables.write_units == 2
+    assert run(hub, (0, lambda: transact(client, "x", **condition))) == [["ConditionalCheckFailed"]]
+    assert tables.write_units == 3
+
+
+def test_a_condition_that_the_model_does_not_know_is_no_condition_that_holds(hub: Hub, tables: HotTables) -> None:
+    with pytest.raises(NotImplementedError, match="play_count"):
+        run(hub, (0, lambda: transact(HotClient(tables), "x", ConditionExpression="play_count > :x")))
+
+
+def _code(client: HotClient, sort_key: str) -> str:
+    try:
+        client.put_item(**put(sort_key))
+    except ClientError as error:
+        return str(error.response["Error"]["Code"])
+    return ""
+
+
+def test_a_single_write_of_a_held_item_is_refused_and_not_sent_again(hub: Hub, tables: HotTables) -> None:
+    client = HotClient(tables)
+    found = run(hub, (0, lambda: transact(client, "x")), (0.005, lambda: _code(client, "x")))
+    assert found == [[], "TransactionConflictException"]
+    assert tables.conflicts == 1
+
+
+def test_botocore_sends_a_throttled_write_twice_more_after_pauses(hub: Hub, tables: HotTables) -> None:
+    tables.partitions()[0].rate_per_s = tables.partitions()[0].left = 0.0
+    assert run(hub, (0, lambda: _code(HotClient(tables), "x"))) == ["ProvisionedThroughputExceededException"]
+    assert tables.throttles == 3
+    assert 0.1 < hub.now_s - START_S < 3.1  # up to 1 s and up to 2 s
+
+
+# Tally in it
+
+
+def test_a_seed_repeats_every_number(boto: DynamoDBClient) -> None:
+    heat = Heat(counters.LIKES, 500, 1.0)
+    assert simulate(heat, boto) == simulate(heat, boto)
+    assert simulate(heat, boto) != simulate(heat, boto, seed=1)
+
+
+def test_one_at_a_time_is_one_environment_and_no_conflict(boto: DynamoDBClient) -> None:
+    calm = simulate(Heat(counters.PLAYS, 1, 30.0), boto)
+    assert (calm.failed, calm.conflicts, calm.throttles, calm.write_units, calm.spilled) == (0, 0, 0, 4.0, 0)
+    assert calm.environments <= 2
+    assert calm.right_after_s == 0
+
+
+@pytest.mark.parametrize("counter", [counters.PLAYS, counters.LIKES], ids=lambda counter: counter.name)
+def test_the_tally_ends_as_what_was_accepted(boto: DynamoDBClient, counter: Any) -> None:
+    hot = simulate(Heat(counter, 1000, 1.0), boto)
+    assert hot.conflicts
+    assert hot.right_after_s < 10
+
+
+def test_full_and_quick_runs_simulate_the_same_heats() -> None:
+    assert [heat.name for heat in quick()] == [heat.name for heat in full()]
+    assert {heat.per_s for heat in full()} == {50, 200, 1000, 5000}
+    assert [heat.name for heat in full() if heat.warm] == ["plays 5,000/s warm"]
+
+
+def _plays(boto: DynamoDBClient, per_s: int = 200) -> Outcome:
+    return simulate(Heat(counters.PLAYS, per_s, 4.0), boto)
+
+
+def test_without_retries_changes_fail(boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention.Retries, "wait", lambda self: False)
+    assert _plays(boto).failed_share > 0.05
+
+
+def test_without_spreading_every_change_meets_the_others(boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    spread_out = _plays(boto)
+    monkeypatch.setattr(Spread, "conflict", lambda self, tally, max_shards: None)
+    piled_up = _plays(boto)
+    assert piled_up.conflicts > 2 * spread_out.conflicts
+    assert piled_up.p99_ms > 2 * spread_out.p99_ms

@@ -5,12 +5,12 @@ its retries, spreading, breaker and spilling. The other side is a model of Dynam
 virtual time (virtual_time.py), so that seconds of 5,000 changes each take seconds. Chance is seeded: the same seed, the
 same numbers. What is assumed, and why:
 
-* Partitions: one takes 1,000 write units a second (DynamoDB Developer Guide, "Designing partition keys") and keeps what
-  it did not use for 1 s. DynamoDB keeps up to 300 s of it, but on a "best effort" basis that is not to be counted on
-  ("Burst and adaptive capacity"; re:Post, "Spiky workloads in short intervals"): not modelled, on the safe side. All
-  items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by sort key after minutes
-  (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact performance"): no run lasts
-  that long, so nothing is split: the safe side again.
+* Partitions: one takes 1,000 write units and 3,000 read units a second (DynamoDB Developer Guide, "Designing partition
+  keys") and keeps what it did not use for 1 s. DynamoDB keeps up to 300 s of it, but on a "best effort" basis that is
+  not to be counted on ("Burst and adaptive capacity"; re:Post, "Spiky workloads in short intervals"): not modelled, on
+  the safe side. All items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by sort
+  key after minutes (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
+  performance"): no run lasts that long, so nothing is split: the safe side again.
 * Receipts lie in 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
   12,000 reads and 4,000 writes). With a warm throughput of WARM_WCU they lie in as many partitions as that takes.
 * A single write takes 4 ms in the median and 11 ms at p99 (lognormal; AWS says "single-digit milliseconds"), after

@@ -9,7 +9,7 @@ import hashlib
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from tally.store import CLIENT_CONFIG, Item
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-PARTITION_WCU_PER_S = 1000.0
+PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
 BURST_S = 1.0  # how much of unused capacity a partition keeps here; DynamoDB: up to 300 s, "best effort"
 NETWORK_S = 0.0015  # request built, sent and received, and the answer likewise: 0.75 ms each way
 WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or the cancelling of a transaction
@@ -47,15 +47,16 @@ Key = tuple[str, str, str]
 
 
 @dataclass
-class Partition:
-    """What one partition takes: so many write units a second, and what it kept of the second before."""
+class Bucket:
+    """So many units a second, and what was kept of the second before."""
 
     hub: Hub
-    rate_per_s: float = PARTITION_WCU_PER_S
-    left: float = PARTITION_WCU_PER_S * BURST_S
+    rate_per_s: float
+    left: float = field(init=False)
     seen_s: float = 0.0
-    stream: list[tuple[float, int]] = field(default_factory=list)
-    """(when, amount) of what was written alone: what the rollup consumer has to add."""
+
+    def __post_init__(self) -> None:
+        self.left = self.rate_per_s * BURST_S
 
     def has(self, units: float) -> bool:
         """Whether so many units may be taken now."""
@@ -67,6 +68,21 @@ class Partition:
     def take(self, units: float) -> None:
         """Take them."""
         self.left -= units
+
+
+@dataclass
+class Partition:
+    """What one partition takes and gives."""
+
+    writes: Bucket
+    reads: Bucket
+    stream: list[tuple[float, int]] = field(default_factory=list)
+    """(when, amount) of what was written alone: what the rollup consumer has to add."""
+
+    @classmethod
+    def of(cls, hub: Hub) -> Partition:
+        """A rested one."""
+        return cls(Bucket(hub, PARTITION_WCU_PER_S), Bucket(hub, PARTITION_RCU_PER_S))
 
 
 @dataclass
@@ -88,9 +104,9 @@ class HotTables:
     _partitions: dict[str, list[Partition]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        self._partitions[self.settings.counts_table] = [Partition(self.hub)]
+        self._partitions[self.settings.counts_table] = [Partition.of(self.hub)]
         self._partitions[self.settings.receipts_table] = [
-            Partition(self.hub) for _ in range(self.receipts_partitions)
+            Partition.of(self.hub) for _ in range(self.receipts_partitions)
         ]  # fmt: skip
 
     def partitions(self) -> list[Partition]:
@@ -115,7 +131,7 @@ class HotTables:
         if key in self._held:
             self.conflicts += 1
             code = "TransactionConflictException"
-        elif partition is not None and not partition.has(PREPARE_WCU):
+        elif partition is not None and not partition.writes.has(PREPARE_WCU):
             self.throttles += 1
             code = "ProvisionedThroughputExceededException"
         if code is None:
@@ -126,6 +142,20 @@ class HotTables:
             code = "ConditionalCheckFailedException"
         self.hub.sleep(NETWORK_S / 2 + self._write_s())
         raise _RefusedError(code)
+
+    def read(self, keys: Sequence[Key], *, consistent: bool) -> list[Key]:
+        """Those of the items that are there, each below 4 KB. Raises _RefusedError when it is throttled."""
+        self.hub.sleep(NETWORK_S / 2)
+        units = 1.0 if consistent else 0.5
+        partitions = [partition for key in keys if (partition := self._partition(key)) is not None]
+        throttled = not all(partition.reads.has(units) for partition in partitions)
+        for partition in partitions:
+            partition.reads.take(0 if throttled else units)
+        self.throttles += throttled
+        self.hub.sleep(NETWORK_S / 2 + self._write_s())
+        if throttled:
+            raise _RefusedError("ProvisionedThroughputExceededException")
+        return [key for key in keys if key in self.items]
 
     def transact(self, writes: Sequence[Write]) -> None:
         """All or nothing. Raises _CancelledError with a code for each write."""
@@ -153,14 +183,14 @@ class HotTables:
         if key in self._held:
             return CONFLICT
         partition = self._partition(key)
-        if partition is not None and not partition.has(PREPARE_WCU + COMMIT_WCU):
+        if partition is not None and not partition.writes.has(PREPARE_WCU + COMMIT_WCU):
             return THROTTLED
         return None if _holds(write, present=key in self.items) else CONDITION_FAILED
 
     def _pay(self, partition: Partition | None, units: float) -> None:
         self.write_units += units
         if partition is not None:
-            partition.take(units)
+            partition.writes.take(units)
 
     def _apply(self, key: Key, write: Write, kind: str) -> None:
         if kind == "ConditionCheck":
@@ -205,11 +235,31 @@ class HotClient:
 
     def put_item(self, **write: Any) -> dict[str, Any]:
         """PutItem."""
-        return self._send("PutItem", "Put", write)
+        return self._send("PutItem", lambda: self._tables.write(write, kind="Put"))
 
     def update_item(self, **write: Any) -> dict[str, Any]:
         """UpdateItem."""
-        return self._send("UpdateItem", "Update", write)
+        return self._send("UpdateItem", lambda: self._tables.write(write, kind="Update"))
+
+    def get_item(self, **read: Any) -> dict[str, Any]:
+        """GetItem: the key, if the item is there."""
+
+        def look() -> dict[str, Any]:
+            found = self._tables.read([_key_of(read)], consistent=read.get("ConsistentRead", False))
+            return {"ConsumedCapacity": {}} | ({"Item": read["Key"]} if found else {})
+
+        return self._send("GetItem", look)
+
+    def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:
+        """BatchGetItem of one table: the keys of those items that are there."""
+        ((table, wanted),) = RequestItems.items()
+        keys = {_key_of({"TableName": table, "Key": key}): key for key in wanted["Keys"]}
+
+        def look() -> dict[str, Any]:
+            found = self._tables.read(list(keys), consistent=wanted.get("ConsistentRead", False))
+            return {"Responses": {table: [keys[key] for key in found]}}
+
+        return self._send("BatchGetItem", look)
 
     def transact_write_items(self, TransactItems: Sequence[Write]) -> dict[str, Any]:
         """TransactWriteItems. botocore does not retry one that was cancelled, whatever the reason."""
@@ -226,19 +276,20 @@ class HotClient:
             ) from None
         return {}
 
-    def _send(self, operation: str, kind: str, write: Write) -> dict[str, Any]:
+    def _send(self, operation: str, send: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+        """A request and its retries, as botocore makes them."""
         request: Any = {}
         model = self._tables.boto.meta.service_model.operation_model(operation)
         attempt = 0
         while True:
             attempt += 1
             try:
-                self._tables.write(write, kind=kind)
+                answer = send() or {}
             except _RefusedError as refused:
                 error = {"Error": {"Code": refused.args[0], "Message": "simulated"}}
             else:
                 self._quota.release_retry_quota(request, SimpleNamespace(status_code=200))
-                return {}
+                return answer
             context = RetryContext(attempt, model, parsed_response=error, request_context=request)
             if not (self._conditions.is_retryable(context) and self._quota.acquire_retry_quota(context)):
                 made: type[ClientError] = getattr(self.exceptions, error["Error"]["Code"], ClientError)

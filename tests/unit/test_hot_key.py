@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 import counters
 from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, full, quick, simulate
-from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
+from bench.hot_table import PARTITION_WCU_PER_S, Bucket, HotClient, HotTables
 from bench.place import SETTINGS
 from bench.virtual_time import START_S, Hub
 from tally import contention
@@ -93,7 +93,7 @@ def test_what_a_call_raises_ends_the_run(hub: Hub) -> None:
 
 
 def test_a_partition_takes_its_units_and_no_more(hub: Hub) -> None:
-    partition = Partition(hub)
+    partition = Bucket(hub, PARTITION_WCU_PER_S)
     taken = 0
     while partition.has(1):
         partition.take(1)
@@ -105,7 +105,7 @@ def test_a_partition_takes_its_units_and_no_more(hub: Hub) -> None:
 
 
 def test_a_partition_keeps_what_it_did_not_use_for_a_second_only(hub: Hub) -> None:
-    partition = Partition(hub)
+    partition = Bucket(hub, PARTITION_WCU_PER_S)
     hub.now_s += 1000
     assert partition.has(PARTITION_WCU_PER_S)
     assert not partition.has(PARTITION_WCU_PER_S + 1)
@@ -185,7 +185,8 @@ def test_a_single_write_of_a_held_item_is_refused_and_not_sent_again(hub: Hub, t
 
 
 def test_botocore_sends_a_throttled_write_twice_more_after_pauses(hub: Hub, tables: HotTables) -> None:
-    tables.partitions()[0].rate_per_s = tables.partitions()[0].left = 0.0
+    bucket = tables.partitions()[0].writes
+    bucket.rate_per_s = bucket.left = 0.0
     assert run(hub, (0, lambda: _code(HotClient(tables), "x"))) == ["ProvisionedThroughputExceededException"]
     assert tables.throttles == 3
     assert 0.1 < hub.now_s - START_S < 3.1  # up to 1 s and up to 2 s

@@ -8,8 +8,8 @@ same numbers. What is assumed, and why:
 * Partitions: one takes 1,000 write units and 3,000 read units a second (DynamoDB Developer Guide, "Designing partition
   keys") and keeps what it did not use for 1 s. DynamoDB keeps up to 300 s of it, but on a "best effort" basis that is
   not to be counted on ("Burst and adaptive capacity"; re:Post, "Spiky workloads in short intervals"): not modelled, on
-  the safe side. All items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by sort
-  key after minutes (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
+  the safe side. All items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by
+  sort key after minutes (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
   performance"): no run lasts that long, so nothing is split: the safe side again.
 * Receipts lie in 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
   12,000 reads and 4,000 writes). With a warm throughput of WARM_WCU they lie in as many partitions as that takes.
@@ -49,7 +49,7 @@ from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
 from bench.place import SETTINGS
 from bench.virtual_time import Hub
 from tally import increments, likes, tallies
-from tally.contention import Retries, Spread
+from tally.contention import Breaker, Retries, Spread
 from tally.counter import Counter
 from tally.errors import RetryableError
 from tally.increments import Increment
@@ -183,7 +183,7 @@ class _Run:
         self.environments += 1
         clock, spread = self.hub.clock, Spread(clock=self.hub.clock, random=self.chance)  # type: ignore[arg-type]
         client: Any = HotClient(self.tables)
-        return Store(client, SETTINGS, spread, clock=clock, sleep=self.hub.sleep)
+        return Store(client, SETTINGS, spread, breaker=Breaker(clock=clock), clock=clock, sleep=self.hub.sleep)
 
     def call(self, store: Store, number: int) -> Call:
         """The call of the n-th caller in an environment."""

@@ -130,6 +130,14 @@ def horizon(progress: Progress, now_s: float, settle_s: int) -> int:
     Where a consumer is behind or stands still, time has stopped for the judge at what that one has passed. NOTHING
     while a consumer catches up: its own changes of tallies have yet to come through the stream.
     """
+    until_s = int(known_until(progress, now_s, settle_s)) - settle_s
+    if any(mark.late is not None and mark.late > until_s for mark in progress.checkpoints):
+        return NOTHING
+    return max(NOTHING, until_s)
+
+
+def known_until(progress: Progress, now_s: float, settle_s: int) -> float:
+    """Epoch seconds that every consumer has passed, but for what is on its way: now, where all keep up."""
     known_s = float(now_s)
     for consumer in (ROLLUP, DRIFT):
         for through in _behind(progress, consumer, now_s):
@@ -137,10 +145,7 @@ def horizon(progress: Progress, now_s: float, settle_s: int) -> int:
     for consumer, table in _SEEING_PULSES:
         if _stands_still(progress, consumer, table, now_s, settle_s):
             known_s = min(known_s, progress.newest(consumer, table))
-    until_s = int(known_s) - settle_s
-    if any(mark.late is not None and mark.late > until_s for mark in progress.checkpoints):
-        return NOTHING
-    return max(NOTHING, until_s)
+    return known_s
 
 
 def settled_minute(horizon_s: int) -> int:

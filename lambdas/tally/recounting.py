@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from . import reading
 from .counter import Counter
-from .store import Call, Item, query
+from .errors import from_botocore
+from .store import Call, Item, Store, query, whole
 
+SCAN_PAGES_MAX = 100_000  # of 1 MB
 TURNS_MAX = 10  # each is lost only to a change of the tally while its children were counted
 
 
@@ -67,3 +73,59 @@ def _children(call: Call, counter: Counter, id_: str) -> tuple[int, int | None]:
         made = [int(item["likedAt"]["N"]) for item in page if item.get("rollup", {}).get("BOOL") and "likedAt" in item]
         spilled_s = max([*made, *([spilled_s] if spilled_s is not None else [])], default=None)
     return found, spilled_s
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a scan saw of one tally that counts children: a hint, for the scan takes time."""
+
+    counter: Counter
+    target: str
+    tally: int
+    children: int
+
+
+def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[list[Family]]:
+    """Every tally that counts children, page by page of a scan of the counts table.
+
+    A scan gives item collections whole and together, so a family is complete when the next one begins. The last one of
+    a page waits for the next page.
+    """
+    parents = [counter for counter in counters.values() if counter.child is not None]
+    open_: dict[tuple[str, str], Family] = {}
+    partition = ""
+    for page in _scan(store):
+        done: list[Family] = []
+        for item in page:
+            if item["PK"]["S"] != partition:
+                done += open_.values()
+                open_, partition = {}, item["PK"]["S"]
+            for counter in parents:
+                _join(open_, counter, item)
+        yield done
+    yield list(open_.values())
+
+
+def _join(open_: dict[tuple[str, str], Family], counter: Counter, item: Item) -> None:
+    prefix, _, target = item["PK"]["S"].partition("#")
+    low, high = counter.shard_range
+    sort = item["SK"]["S"]
+    is_child = counter.child is not None and sort.startswith(counter.child)
+    if prefix != counter.prefix or not (is_child or low <= sort <= high):
+        return
+    family = open_.get((counter.name, target), Family(counter, target, 0, 0))
+    number = 0 if is_child else int(item.get(counter.attribute, {"N": "0"})["N"])
+    open_[counter.name, target] = Family(counter, target, family.tally + number, family.children + is_child)
+
+
+def _scan(store: Store) -> Iterator[list[Item]]:
+    start: dict[str, Any] = {}
+    for _ in range(SCAN_PAGES_MAX):
+        try:
+            page = store.client.scan(TableName=store.settings.counts_table, ConsistentRead=True, **start)
+        except (ClientError, BotoCoreError) as error:
+            raise from_botocore(error) from error
+        yield list(whole(dict(page), "Items")["Items"])
+        if "LastEvaluatedKey" not in page:
+            return
+        start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}

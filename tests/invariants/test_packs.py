@@ -30,7 +30,7 @@ from tally.store import Call
 from tests.invariants.threads import at_once
 from tests.invariants.world import VIDEO, World, persist
 
-BODY = {"video_id": VIDEO, "counted": True}
+BODY = {"video_id": VIDEO, "counted": True, "visible": "now"}
 FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 

@@ -71,7 +71,7 @@ class Model:
 
     def _play(self, step: Step) -> dict[str, Any]:
         self.plays[step.target] = self.plays.get(step.target, 0) + step.amount
-        return {"video_id": step.target, "counted": True}
+        return {"video_id": step.target, "counted": True, "visible": "now"}
 
     def _like(self, step: Step) -> dict[str, Any] | None:
         if step.target not in self.likes:

@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from . import observe
-from .contention import SPILL_RETRIES_MAX, Retries
+from .contention import ALONE_RETRY_S_MAX, HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
 from .counter import Counter
 from .errors import (
     BUSY_CODES,
@@ -95,7 +95,8 @@ def transact(
 
     Raises ReceiptFoundError if a live receipt stands there, ChangeRefusedError if a condition of `writes` failed,
     StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `spills`: the
-    caller can write the change alone; TallyHotError says when to, after SPILL_RETRIES_MAX or while the breaker is open.
+    caller can write the change alone; TallyHotError says when to: when it was throttled (another try would want
+    four times what a write alone takes), after SPILL_RETRIES_MAX conflicts, and while the breaker is open.
     """
     tally = counter.partition_key(id_)
     if spills and call.store.breaker.hot(tally):
@@ -121,8 +122,8 @@ def transact(
             conflict = busy_or_raise(error)
         if conflict:
             spread_wider(call, counter, id_)
-        if spills and retries.attempts >= SPILL_RETRIES_MAX:
-            call.store.breaker.trip(tally)
+        if spills and (not conflict or retries.attempts >= SPILL_RETRIES_MAX):
+            call.store.breaker.trip(tally, HOT_S if conflict else THROTTLED_S)
             raise TallyHotError
         pause(retries)
 
@@ -156,7 +157,7 @@ def put(call: Call, write: Write) -> None:
 
     Raises ChangeRefusedError with what stands there, StoreBusyError, or what botocore's error maps to.
     """
-    retries = call.retries()
+    retries = call.retries(retry_s_max=ALONE_RETRY_S_MAX)
     while True:
         try:
             call.store.client.put_item(**write["Put"])

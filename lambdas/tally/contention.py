@@ -22,8 +22,10 @@ RETRY_S_MAX = 3.0  # then the caller is told 503: it holds an environment all th
 ATTEMPTS_MAX = 12
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
-SPILL_RETRIES_MAX = 2  # then a change that may is written alone: by then other shards and some 60 ms did not help
+SPILL_RETRIES_MAX = 3  # then a change that may is written alone: by then other shards and some 60 ms did not help
 HOT_S = 10.0  # as long as a tally stays spread without a conflict: heat comes in minutes, not in moments
+THROTTLED_S = 60.0  # a partition that is out of capacity is so until DynamoDB has split it, which takes minutes
+ALONE_RETRY_S_MAX = 6.0  # nothing is left to fall back on, and what is written alone has its turn soon: 1 WCU
 PROBE_S = RETRY_S_MAX  # the change that tries whether the heat is over has its answer by then, or never
 
 Random = SystemRandom  # SnapStart restores every environment with the same `random` state
@@ -111,10 +113,10 @@ class Breaker:
             self._heats[tally] = _Heat(now_s + PROBE_S, probed=True)
             return False
 
-    def trip(self, tally: str) -> None:
-        """Retries did not get a change of this tally through: it is hot."""
+    def trip(self, tally: str, hot_s: float = HOT_S) -> None:
+        """Retries did not get a change of this tally through: it is hot, for `hot_s` at least."""
         with self._lock:
-            self._heats[tally] = _Heat(self.clock() + HOT_S, probed=False)
+            self._heats[tally] = _Heat(self.clock() + hot_s, probed=False)
             self._heats.move_to_end(tally)
             while len(self._heats) > TALLIES_REMEMBERED_MAX:
                 self._heats.popitem(last=False)
@@ -129,18 +131,19 @@ class Breaker:
 
 @dataclass
 class Retries:
-    """The bounded, jittered retries of one change: at most `attempts_max`, RETRY_S_MAX and the call's own deadline."""
+    """Bounded, jittered retries of one change: at most `attempts_max`, `retry_s_max` and the call's own deadline."""
 
     deadline_s: float
     attempts_max: int = ATTEMPTS_MAX
     backoff_max_s: float = BACKOFF_MAX_S
+    retry_s_max: float = RETRY_S_MAX
     random: Random = field(default_factory=SystemRandom)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     attempts: int = 0
 
     def __post_init__(self) -> None:
-        self.deadline_s = min(self.deadline_s, self.clock() + RETRY_S_MAX)
+        self.deadline_s = min(self.deadline_s, self.clock() + self.retry_s_max)
 
     def wait(self) -> bool:
         """Sleep before the next attempt (full jitter, doubling); False, at once, when there is to be none."""

@@ -13,10 +13,12 @@ import counters
 from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, full, quick, simulate
 from bench.hot_table import PARTITION_WCU_PER_S, Bucket, HotClient, HotTables
 from bench.place import SETTINGS
+from bench.results import HOT_FAILED_MAX
 from bench.virtual_time import START_S, Hub
-from tally import contention
-from tally.contention import Spread
-from tally.store import dynamodb_client
+from tally import commit, contention, likes
+from tally.contention import THROTTLED_S, Breaker, Spread
+from tally.errors import StoreBusyError
+from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -230,9 +232,80 @@ def test_without_retries_changes_fail(boto: DynamoDBClient, monkeypatch: pytest.
     assert _plays(boto).failed_share > 0.05
 
 
-def test_without_spreading_every_change_meets_the_others(boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    spread_out = _plays(boto)
+def test_without_spreading_most_changes_are_not_visible_at_once(
+    boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _plays(boto).spilled < 0.1
     monkeypatch.setattr(Spread, "conflict", lambda self, tally, max_shards: None)
-    piled_up = _plays(boto)
-    assert piled_up.conflicts > 2 * spread_out.conflicts
-    assert piled_up.p99_ms > 2 * spread_out.p99_ms
+    assert _plays(boto).spilled > 0.5
+
+
+def test_heat_is_written_alone_and_nothing_fails(boto: DynamoDBClient) -> None:
+    hot = _plays(boto, 1000)
+    assert (hot.failed, hot.throttles) == (0, 0)
+    assert hot.spilled > 0.5
+    assert hot.write_units < 3
+
+
+def test_without_spilling_heat_fails(boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "SPILL_RETRIES_MAX", contention.ATTEMPTS_MAX)
+    monkeypatch.setattr(contention.Breaker, "hot", lambda self, tally: False)
+    monkeypatch.setattr(contention.Breaker, "trip", _never_hot)
+    assert _plays(boto, 1000).failed_share > 0.05
+
+
+def _never_hot(self: object, tally: str, hot_s: float = 0.0) -> None:
+    raise StoreBusyError("no spilling")
+
+
+def test_without_a_breaker_every_change_of_a_hot_tally_tries_first(
+    boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = _plays(boto, 1000)
+    monkeypatch.setattr(contention.Breaker, "hot", lambda self, tally: False)
+    unguarded = _plays(boto, 1000)
+    assert unguarded.conflicts + unguarded.throttles > 3 * (guarded.conflicts + guarded.throttles)
+    assert unguarded.write_units > 1.5 * guarded.write_units
+
+
+# What the simulation asked of the write path: likes at the limit of one partition
+
+
+def _likes(boto: DynamoDBClient) -> Outcome:
+    return simulate(Heat(counters.LIKES, 1000, 12.0), boto)
+
+
+def test_likes_at_the_limit_of_one_partition_get_through(boto: DynamoDBClient) -> None:
+    assert _likes(boto).failed_share < HOT_FAILED_MAX
+
+
+def test_a_throttled_transaction_is_not_tried_again_but_written_alone(
+    boto: DynamoDBClient, tables: HotTables, hub: Hub
+) -> None:
+    tables.partitions()[0].writes.left = 1.0  # room for a like, not for a like and its tally
+    tables.partitions()[0].writes.rate_per_s = 1.0
+    tables.items.add((TABLE, "POST#hot", "META"))
+    store = Store(HotClient(tables), SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)  # type: ignore[arg-type]
+    call = Call(store, "reader", hub.now_s + 8)
+    ((body, _),) = run(hub, (0, lambda: likes.set_like(call, counters.LIKES, "hot", True, operation="like", key=None)))
+    assert body["visible"] == "soon"
+    assert tables.throttles == 1
+    hub.now_s += THROTTLED_S - 1
+    assert store.breaker.hot("POST#hot")  # longer than after conflicts: DynamoDB takes minutes to split a partition
+    hub.now_s += 1
+    assert not store.breaker.hot("POST#hot")
+
+
+def test_what_is_written_alone_is_tried_for_longer_than_what_is_not(hub: Hub, tables: HotTables) -> None:
+    bucket = tables.partitions()[0].writes
+    bucket.rate_per_s = bucket.left = 0.0
+    store = Store(HotClient(tables), SETTINGS, clock=hub.clock, sleep=hub.sleep)  # type: ignore[arg-type]
+
+    def failing() -> float:
+        started_s = hub.now_s
+        with pytest.raises(StoreBusyError):
+            commit.put(Call(store, deadline_s=hub.now_s + 8), {"Put": put("x")})
+        return hub.now_s - started_s
+
+    assert min(run(hub, *((0, failing) for _ in range(20)))) > contention.RETRY_S_MAX + 1
+    assert contention.ALONE_RETRY_S_MAX < CALL_TIME_DEFAULT_S

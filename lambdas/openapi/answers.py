@@ -104,7 +104,7 @@ CONTRACTS: dict[Operation, Contract] = {
     operations.GET_VISITS: Contract(
         "visits", "How often a page was visited", "visits",
         {"url": PAGE_EXAMPLE, "visits": 1204, "bot_visits": 37, "as_of": 1785542401},
-        description="By people, and by crawlers. 0 if it was never visited. Visits are rolled up: `as_of` says how far.",
+        description="By people, and by crawlers. 0 if it was never visited. They are rolled up: `as_of` says how far.",
     ),
     operations.INCREMENT: Contract(
         "counters", "Move a counter", "increment", {**_STOCK, "counted": True, "visible": "now"},

@@ -159,7 +159,7 @@ def test_keyed_like_whose_like_is_undone_between_its_two_looks_likes_again(world
 
 def test_keyed_unlike_whose_like_comes_between_its_two_looks_unlikes_it(world: World) -> None:
     world.write_post()
-    world.proxy.plan = meanwhile({1: lambda: world.by_hand("ann", True)})
+    world.proxy.plan = meanwhile({0: lambda: world.by_hand("ann", True)})  # 0: the receipt alone
     assert world.unlike("ann", key="key-1") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
     assert world.likes() == (0, set())
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-SCHEMA_VERSION = "2"  # of dynoxide 1.2.1
+SCHEMA_VERSION = "9"  # of dynoxide 1.2.1
 TRIM_EVERY_S = 1.0
 STEP_ROWS = 500  # deleted in about 2 ms, while which the engine's writes wait
 STEPS_MAX = 20  # of a round: 10,000 records a second, several times what the engine writes

@@ -346,10 +346,11 @@ def test_a_file_of_another_schema_is_left_alone(tmp_path: Path, fresh: Engine) -
     client.put_item(TableName=TABLE, Item={"id": {"S": "b"}})
     client.close()
     with trim._opened(fresh.db_path) as database:
-        database.execute("UPDATE _config SET value = '3' WHERE key = 'schema_version'")
+        other = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
+        assert other == 1
         assert trim.trim(fresh.db_path, {TABLE: 2})
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (2,)
-        database.execute("UPDATE _config SET value = '2' WHERE key = 'schema_version'")
+        database.execute("UPDATE _config SET value = ? WHERE key = 'schema_version'", (trim.SCHEMA_VERSION,))
         assert trim.trim(fresh.db_path, {TABLE: 1})
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (1,)
     assert not trim.trim(tmp_path / "none.db", {TABLE: 1})

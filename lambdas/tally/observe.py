@@ -16,7 +16,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 SERVICE = "tally"
 NAMESPACE = "Tally"
-COUNTED, REPLAYED, REFUSED, CONFLICTS = "Counted", "Replayed", "Refused", "Conflicts"
+COUNTED, REPLAYED, REFUSED, CONFLICTS, SPILLED = "Counted", "Replayed", "Refused", "Conflicts", "Spilled"
 APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"
 COUNTER, CONSUMER = "counter", "consumer"  # the dimensions; a metric has one of them
 

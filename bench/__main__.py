@@ -18,12 +18,13 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from bench.costs import measure_batches, measure_likes, measure_reads
-from bench.designs import DESIGNS
+from bench.designs import DESIGNS, TIMED
 from bench.hot_key import Heat, full, quick, simulate_all
 from bench.imports import measure_imports
 from bench.place import ENDPOINT_VARIABLE
 from bench.report import lines
 from bench.results import Results
+from bench.rollups import measure_rollups
 from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
 from local.engine import ROOT
 from local.errors import LocalError
@@ -41,16 +42,30 @@ class Size:
     import_runs: int
     batches: int
     heats: list[Heat]
+    records: int
+    likes: int
     judge_times: bool
 
 
-FULL = Size(rounds=100, plays=1000, reads=300, import_runs=15, batches=20, heats=full(), judge_times=True)
-QUICK = Size(rounds=3, plays=60, reads=5, import_runs=1, batches=1, heats=quick(), judge_times=False)
+FULL = Size(
+    rounds=100,
+    plays=1000,
+    reads=300,
+    import_runs=15,
+    batches=20,
+    heats=full(),
+    records=5000,
+    likes=1000,
+    judge_times=True,
+)
+QUICK = Size(
+    rounds=3, plays=60, reads=5, import_runs=1, batches=1, heats=quick(), records=200, likes=50, judge_times=False
+)
 
 
 def measure(size: Size) -> Results:
     """The whole run, phase by phase; nothing runs beside anything else. Raises LocalError."""
-    steps = len(DESIGNS) * (ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + size.plays)
+    steps = len(TIMED) * ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + len(DESIGNS) * size.plays
     with tqdm(desc="client time", total=steps, unit=" plays", file=sys.stderr, disable=None, leave=False) as bar:
         times_us = measure_times(size.rounds, bar.update)
         bar.set_description("round trips, capacity")
@@ -58,10 +73,12 @@ def measure(size: Size) -> Results:
         likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
         bar.set_description("imports")
         imports = measure_imports(size.import_runs)
+        bar.set_description("streams")
+        rollups = measure_rollups(size.records, size.likes)
         hot = simulate_all(size.heats, bar.set_description)
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
-    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, size.judge_times)
+    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, size.judge_times)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -17,12 +17,24 @@ import pytest
 import bench.__main__ as command
 from bench.accuracy import Accuracy, Schedule
 from bench.costs import Batch, Like, Read
-from bench.designs import BARE_TRANSACTION, DESIGNS, EXACT, FAST, PLAIN_ADD, POWERTOOLS, READ_MODIFY_WRITE
+from bench.designs import (
+    BARE_TRANSACTION,
+    DESIGNS,
+    EXACT,
+    FAST,
+    PLAIN_ADD,
+    PLAIN_PUT,
+    POWERTOOLS,
+    READ_MODIFY_WRITE,
+    ROLLUP,
+    TIMED,
+)
 from bench.hot_key import Outcome
 from bench.imports import Imports
 from bench.place import fresh_engine, place
 from bench.report import lines
 from bench.results import Claim, Results
+from bench.rollups import DriftCost, RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
 from local.engine import ROOT
@@ -38,9 +50,11 @@ GOOD = Results(
         BARE_TRANSACTION.name: 1000.0,
         EXACT.name: 1200.0,
         FAST.name: 800.0,
+        PLAIN_PUT.name: 800.0,
+        ROLLUP.name: 800.0,
     },
     costs={
-        design.name: Cost(1, 4 if design in (BARE_TRANSACTION, EXACT) else 1, 0) for design in DESIGNS
+        design.name: Cost(1, 4 if design in (BARE_TRANSACTION, EXACT) else 1, 0) for design in TIMED
     },  # as far as claims look at them
     accuracy={
         design.name: Accuracy(1000, 1000 if design is EXACT else 1030, unanswered=0, lost_at_store=10, took_s=1.0)
@@ -59,6 +73,7 @@ GOOD = Results(
         )
     ]
     + [Outcome("likes 5,000/s", 5000, False, 1000, 800, 900.0, 3000.0, 9.0, 0.9, 2.0, 2000, 50, 9000)],
+    rollups=Rollups([RollupCost(1, 4.0)], [DriftCost(1, 2000, 8.0)], folded_per_s=60_000.0, applied_per_s=3000.0),
     judge_times=True,
 )
 
@@ -87,8 +102,10 @@ def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
         "bare-transaction": (1, 4, 0),
         "exact": (1, 4, 0),
         "fast": (1, 1, 0),
+        "plain-put": (1, 1, 0),
+        "rollup": (1, 1, 0),
     }
-    errors = {name: found["error"] for name, found in designs.items()}
+    errors = {name: found["error"] for name, found in designs.items() if "error" in found}
     # One answer lost before the SDK, one before the caller, one crash: each can double a play.
     assert errors == errors | {"plain-add": 3, "fast": 3, "bare-transaction": 0, "exact": 0}
     assert errors["read-modify-write"] < 0 < errors["powertools"]
@@ -108,6 +125,10 @@ def test_good_results_hold_every_claim() -> None:
         ({"times_us": GOOD.times_us | {EXACT.name: 1201.0}}, "time: EXACT to a bare transaction"),
         ({"times_us": GOOD.times_us | {POWERTOOLS.name: 2000.0}}, "time: EXACT to Powertools' layer"),
         ({"times_us": GOOD.times_us | {FAST.name: 881.0}}, "time: FAST to a plain ADD"),
+        ({"times_us": GOOD.times_us | {ROLLUP.name: 881.0}}, "time: ROLLUP to a plain PutItem"),
+        ({"costs": GOOD.costs | {ROLLUP.name: Cost(2, 1, 0)}}, "ROLLUP: round trips"),
+        ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
+        ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
         ({"imports": replace(GOOD.imports, ratio=1.31)}, "import: hot handler to boto3 with a client"),
         ({"imports": replace(GOOD.imports, heavy={"plays": ["pydantic"]})}, "hot handlers: heavy modules imported"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(2, 4, 0)}}, "EXACT: round trips"),
@@ -235,7 +256,11 @@ def test_an_engine_that_is_given_is_used_and_left_empty(monkeypatch: pytest.Monk
         with fresh_engine() as endpoint:
             assert endpoint == given
             clients = place(endpoint)
-            assert sorted(clients.plain.list_tables()["TableNames"]) == ["bench-counts", "bench-receipts"]
+            assert sorted(clients.plain.list_tables()["TableNames"]) == [
+                "bench-counts",
+                "bench-ledger",
+                "bench-receipts",
+            ]
             FAST.make(clients, "video")("key")
         assert clients.plain.list_tables()["TableNames"] == []
 

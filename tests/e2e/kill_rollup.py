@@ -16,7 +16,6 @@ import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,6 @@ BATCH = 100  # entries of one invocation: what the function takes
 ATTEMPTS_MAX = 30  # of a batch; entries that were counted are replayed
 CALLERS = 4
 RIGHT_WITHIN_S = 60.0  # after the last of them; two seconds and what a killed consumer costs
-KILL_LOOK_S = 0.02
 TICK_S = 0.005
 WORKS_WITHIN_S = 3.0  # it gets a batch a second
 PAGE = "https://example.com/killed"
@@ -50,26 +48,17 @@ class Outcome:
 def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
     """Send the plays, kill the consumer so often meanwhile, and wait until the count stands."""
     chosen = random.Random(seed)
-    sent = 0
-    lock = threading.Lock()
     started_s = time.monotonic()
-
-    def send(numbers: range) -> None:
-        nonlocal sent
-        _batch(dev, [f"{seed:010d}-{number:012d}" for number in numbers])
-        with lock:
-            sent += len(numbers)
-
+    done = 0
     with ThreadPoolExecutor(CALLERS) as callers:
-        jobs = [callers.submit(send, range(first, min(first + BATCH, plays))) for first in range(0, plays, BATCH)]
-        done = 0
-        for place in _places(plays, kills):
-            while sent < place and not all(job.done() for job in jobs):
-                time.sleep(KILL_LOOK_S)
+        for first, last in _parts(plays, kills + 1):
+            keys = [f"{seed:010d}-{number:012d}" for number in range(first, last)]
+            jobs = [callers.submit(_batch, dev, keys[place : place + BATCH]) for place in range(0, len(keys), BATCH)]
             time.sleep(chosen.uniform(0, 0.1))
-            done += _kill(dev)
-        for job in jobs:
-            job.result()
+            if last < plays:
+                done += _kill(dev)
+            for job in jobs:
+                job.result()
     sent_s = time.monotonic()
     counted = _count(dev)
     while counted != plays and time.monotonic() - sent_s < RIGHT_WITHIN_S:
@@ -81,17 +70,19 @@ def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
     return Outcome(plays, _count(dev), done, failed, sent_s - started_s, right_s - sent_s)
 
 
-def _places(plays: int, kills: int) -> Iterator[int]:
-    """How many plays are to be sent before each kill: spread evenly, the last one before the end."""
-    for number in range(kills):
-        yield plays * (number + 1) // (kills + 1)
+def _parts(plays: int, count: int) -> Iterator[tuple[int, int]]:
+    """The plays in so many runs: in each but the last the consumer is killed once."""
+    for part in range(count):
+        yield plays * part // count, plays * (part + 1) // count
 
 
 def _kill(dev: Dev) -> int:
     """Kill every process of the consumer at a moment when one works, or after a while. One kill, however many."""
     deadline_s = time.monotonic() + WORKS_WITHIN_S
     seen: dict[int, int] = {}
-    while not (found := dev.workers("rollup")) or time.monotonic() < deadline_s:
+    found: list[int] = []
+    while time.monotonic() < deadline_s:
+        found = dev.workers("rollup")
         ticks = {pid: _ticks(pid) for pid in found}
         if any(pid in seen and ticks[pid] > seen[pid] for pid in found):
             break
@@ -100,7 +91,7 @@ def _kill(dev: Dev) -> int:
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return 1
+    return 1 if found else 0
 
 
 def _ticks(pid: int) -> int:

@@ -26,7 +26,7 @@ class TallyStack(Stack):
             description="Tally: counting on DynamoDB that is right after retries, crashes and viral posts",
             termination_protection=options.keeps_data,
         )
-        tables = Tables(self, "Tables", keeps_data=options.keeps_data)
+        tables = Tables(self, "Tables", options=options)
         set_aside = SetAside(self, "SetAside", keeps_data=options.keeps_data)
         functions = Functions(self, "Functions", tables=tables, set_aside=set_aside, options=options)
         Streams(self, "Streams", tables=tables, consumers=functions.consumers)

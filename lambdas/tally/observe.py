@@ -16,7 +16,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 SERVICE = "tally"
 NAMESPACE = "Tally"
-COUNTED, REPLAYED, REFUSED, CONFLICTS = "Counted", "Replayed", "Refused", "Conflicts"
+COUNTED, REPLAYED, REFUSED, CONFLICTS, SPILLED = "Counted", "Replayed", "Refused", "Conflicts", "Spilled"
 DRIFT_ABSOLUTE, DRIFTING_TALLIES, DRIFT_CONFIRMED = "DriftAbsolute", "DriftingTallies", "DriftConfirmed"
 OLDEST_DRIFT, ROLLUP_LAG = "OldestDriftSeconds", "RollupLagSeconds"
 APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"

@@ -6,7 +6,7 @@ but declarations, so that the stack can read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -299,6 +299,44 @@ class Schedule:
 
 
 SCHEDULES = (Schedule("sweep", 1, "gives back what expired holds have taken", _ROOM),)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A function that reads streams of tables, each shard in order (design, section 4)."""
+
+    function: str
+    does: str
+    needs: frozenset[Need]
+    streams: Mapping[Table, tuple[str, ...]]
+    """The streams that it reads, and of each the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it is sent; an
+    empty tuple is all of them. Nothing else is filtered: a record that is not as it should be must reach it."""
+
+
+def _consumer_needs(consumer: str) -> frozenset[Need]:
+    """How far it has come, and markers of the records that it could not apply."""
+    checkpoints = frozenset(
+        Need(action, Table.LEDGER, f"CHECKPOINT#{consumer}#") for action in ("GetItem", "UpdateItem")
+    )
+    return checkpoints | {Need("PutItem", Table.LEDGER, "SETASIDE")}
+
+
+_ROLLED_UP = [
+    counter for counter in counters.COUNTERS.values() if counter.spills or counter.guarantee is Guarantee.ROLLUP
+]
+
+CONSUMERS = (
+    Consumer(
+        "rollup", "adds up what was accepted without its tally",
+        _consumer_needs("rollup") | _counters(_ROLLED_UP, "UpdateItem"),
+        {Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
+    ),
+    Consumer(
+        "drift", "books what was accepted, and what the tallies did, in the ledger",
+        _consumer_needs("drift") | {Need("UpdateItem", Table.LEDGER, "LEDGER#")},
+        {Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
+    ),
+)  # fmt: skip
 
 
 def functions() -> dict[str, list[Operation]]:

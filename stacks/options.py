@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tally.settings import SETTLE_DEFAULT_S
+
 DEV = "dev"
 _STAGE = re.compile(r"[a-z][a-z0-9-]{0,15}")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # without a port, as lambdas/tally/fields.py compares it
 _USD = re.compile(r"[1-9][0-9]{0,5}")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-_KEYS = ("stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail")
+_SECONDS = re.compile(r"[1-9][0-9]{0,5}")
+SETTLE_MIN_S = 10  # streams deliver within 5: a shorter time would take every change that is under way for drift
+SETTLE_MAX_S = 24 * 3600  # as long as a stream keeps its records
+_KEYS = ("stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail", "settleSeconds")
 
 
 class OptionsError(Exception):
@@ -34,6 +39,8 @@ class Options:
     budget_usd: int | None = None
     """A month's budget of the account, in US dollars; None: no budget alarm."""
     budget_email: str | None = None
+    settle_s: int = SETTLE_DEFAULT_S
+    """How old a minute of the ledger is, and how long nothing was booked on it, before it is judged."""
 
     @property
     def keeps_data(self) -> bool:
@@ -57,6 +64,7 @@ class Options:
             cors_origins=_cors_origins(given),
             budget_usd=_budget(given),
             budget_email=_budget_email(given),
+            settle_s=_settle(given),
         )
 
 
@@ -146,3 +154,12 @@ def _budget(given: Mapping[str, str]) -> int | None:
     if not _USD.fullmatch(usd):
         raise OptionsError(f"context budgetUsd is {usd!r}: it must be whole US dollars a month, from 1 to 999999")
     return int(usd)
+
+
+def _settle(given: Mapping[str, str]) -> int:
+    settle = given.get("settleSeconds", str(SETTLE_DEFAULT_S))
+    if not _SECONDS.fullmatch(settle) or not SETTLE_MIN_S <= int(settle) <= SETTLE_MAX_S:
+        raise OptionsError(
+            f"context settleSeconds is {settle!r}: it must be whole seconds, from {SETTLE_MIN_S} to {SETTLE_MAX_S}"
+        )
+    return int(settle)

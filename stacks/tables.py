@@ -6,6 +6,8 @@ from aws_cdk import RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
 from constructs import Construct
 
+from operations import Table
+
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
 
 
@@ -19,6 +21,8 @@ class Tables(Construct):
     counts: dynamodb.Table
     receipts: dynamodb.Table
     ledger: dynamodb.Table
+    by_name: dict[Table, dynamodb.Table]
+    """The same, by the names that operations have for them."""
 
     def __init__(self, scope: Construct, id: str, *, keeps_data: bool) -> None:
         super().__init__(scope, id)
@@ -30,6 +34,7 @@ class Tables(Construct):
         self.receipts = self._table("Receipts", "id", stream=dynamodb.StreamViewType.NEW_IMAGE, expires=True)
         # No stream: what consumers write of themselves must not feed them.
         self.ledger = self._table("Ledger", "PK", sort_key="SK", expires=True)
+        self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}
 
     def _table(
         self,

@@ -10,6 +10,8 @@ from .api import Api
 from .functions import Functions
 from .monitoring import Budget
 from .options import Options
+from .set_aside import SetAside
+from .streams import Streams
 from .tables import Tables
 
 
@@ -25,11 +27,15 @@ class TallyStack(Stack):
             termination_protection=options.keeps_data,
         )
         tables = Tables(self, "Tables", keeps_data=options.keeps_data)
-        functions = Functions(self, "Functions", tables=tables, options=options)
+        set_aside = SetAside(self, "SetAside", keeps_data=options.keeps_data)
+        functions = Functions(self, "Functions", tables=tables, set_aside=set_aside, options=options)
+        Streams(self, "Streams", tables=tables, consumers=functions.consumers)
         api = Api(self, "Api", aliases=functions.aliases, options=options)
         if options.budget_usd and options.budget_email:
             Budget(self, "Budget", usd=options.budget_usd, email=options.budget_email)
         self._tell(tables, functions, api, options)
+        self._output("SetAsideBucketName", set_aside.bucket.bucket_name, "Records that no consumer could apply")
+        self._output("SettleSeconds", str(options.settle_s), "How old a minute of the ledger is before it is judged")
 
     def _tell(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.api.api_endpoint, "Where the HTTP API answers")

@@ -135,7 +135,7 @@ def test_how_a_function_runs(dev: Template, module: str) -> None:
     properties = dev.resources[dev.functions()[module]]["Properties"]
     assert properties["Runtime"] == "python3.14"
     assert properties["Architectures"] == ["arm64"]
-    assert properties["Timeout"] == (60 if module in CONSUMERS else 15)
+    assert properties["Timeout"] == (60 if module in CONSUMERS else 55 if module in SCHEDULED else 15)
     assert properties["MemorySize"] == 512
     assert properties["TracingConfig"] == {"Mode": "Active"}
     assert properties["SnapStart"] == {"ApplyOn": "PublishedVersions"}
@@ -227,3 +227,8 @@ def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template, prod: Tem
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
     assert dev.outputs["DeadLetterQueueUrl"]["Value"] == {"Ref": queue}
     assert (dev.resources[queue]["DeletionPolicy"], prod.resources[queue]["DeletionPolicy"]) == ("Delete", "Retain")
+
+
+def test_a_scheduled_function_ends_before_it_runs_again(dev: Template) -> None:
+    for schedule in operations.SCHEDULES:
+        assert dev.resources[dev.functions()[schedule.function]]["Properties"]["Timeout"] < schedule.every_min * 60

@@ -24,6 +24,7 @@ from bench.imports import measure_imports
 from bench.place import ENDPOINT_VARIABLE
 from bench.report import lines
 from bench.results import Results
+from bench.rolled_up import measure_rolled_up
 from bench.rollups import measure_rollups
 from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
 from local.engine import ROOT
@@ -44,6 +45,8 @@ class Size:
     heats: list[Heat]
     records: int
     likes: int
+    visits: int
+    """On the local stack; 0: not at all."""
     judge_times: bool
 
 
@@ -56,10 +59,20 @@ FULL = Size(
     heats=full(),
     records=5000,
     likes=1000,
+    visits=30,
     judge_times=True,
 )
 QUICK = Size(
-    rounds=3, plays=60, reads=5, import_runs=1, batches=1, heats=quick(), records=200, likes=50, judge_times=False
+    rounds=3,
+    plays=60,
+    reads=5,
+    import_runs=1,
+    batches=1,
+    heats=quick(),
+    records=200,
+    likes=50,
+    visits=0,
+    judge_times=False,
 )
 
 
@@ -76,9 +89,11 @@ def measure(size: Size) -> Results:
         bar.set_description("streams")
         rollups = measure_rollups(size.records, size.likes)
         hot = simulate_all(size.heats, bar.set_description)
+        bar.set_description("the local stack")
+        rolled_up = measure_rolled_up(size.visits) if size.visits else None
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
-    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, size.judge_times)
+    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, rolled_up, size.judge_times)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

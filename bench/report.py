@@ -99,3 +99,8 @@ def _rollups(results: Results) -> Iterator[str]:
             f" {tracked.write_units:,.0f} WCU"
         )
     yield f"rollup: {found.folded_per_s:,.0f} records folded a second, {found.applied_per_s:,.0f} from stream to tally"
+    if (shown := results.rolled_up) is not None:
+        yield (
+            f"a visit on the local stack, from its answer to the count: {shown.median_s:.2f} s in the median,"
+            f" {shown.longest_s:.2f} s at most, of {shown.visits}"
+        )

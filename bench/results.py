@@ -11,6 +11,7 @@ from bench.costs import BATCH_PLAYS, Batch, Like, Read
 from bench.designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
 from bench.hot_key import Outcome
 from bench.imports import Imports
+from bench.rolled_up import RolledUp
 from bench.rollups import Rollups
 from bench.speed import Cost
 
@@ -19,6 +20,7 @@ EXACT_TO_POWERTOOLS_MAX = 0.55
 FAST_TO_ADD_MAX = 1.1
 ROLLUP_TO_PUT_MAX = 1.1
 FOLDED_PER_S_MIN = 50_000
+ROLLED_UP_S_MAX = 2.0
 IMPORT_TO_BOTO3_MAX = 1.3
 EXACT_WRITE_UNITS = 4.0
 FAST_WRITE_UNITS = 1.0
@@ -55,6 +57,8 @@ class Results:
     imports: Imports
     hot: list[Outcome]
     rollups: Rollups
+    rolled_up: RolledUp | None
+    """None in a quick run: it starts the whole stack."""
     judge_times: bool
 
     def claims(self) -> list[Claim]:
@@ -115,14 +119,14 @@ class Results:
         ]  # fmt: skip
 
     def _hot_claims(self) -> list[Claim]:
-        """Of the simulation. Judged in a quick run too, for no machine's noise is in it."""
+        """Of the simulation. Failures are judged in a quick run too, for no machine's noise is in it."""
         claims: list[Claim] = []
         for outcome in self.hot:
             if outcome.right_after_s == math.inf:
                 claims.append(Claim(f"hot key, {outcome.name}: right after", "never", "some time", False))
             failed, name = outcome.failed_share, f"hot key, {outcome.name}"
             if outcome.per_s == HOT_P99_PER_S:
-                held = outcome.p99_ms < HOT_P99_MS_MAX
+                held = outcome.p99_ms < HOT_P99_MS_MAX if self.judge_times else None  # the first second takes longer
                 claims.append(Claim(f"{name}: p99", f"{outcome.p99_ms:.0f} ms", f"< {HOT_P99_MS_MAX:.0f} ms", held))
             if outcome.per_s <= HOT_P99_PER_S or outcome.warm:
                 claims.append(Claim(f"{name}: failed", f"{failed:.2%}", "= 0", not failed))
@@ -135,7 +139,14 @@ class Results:
     def _rollup_claims(self) -> list[Claim]:
         speed = self.rollups.folded_per_s
         held = speed >= FOLDED_PER_S_MIN if self.judge_times else None
-        return [Claim("rollup: records folded a second", f"{speed:,.0f}", f"≥ {FOLDED_PER_S_MIN:,}", held)]
+        claims = [Claim("rollup: records folded a second", f"{speed:,.0f}", f"≥ {FOLDED_PER_S_MIN:,}", held)]
+        if self.rolled_up is not None:
+            median_s = self.rolled_up.median_s
+            held = median_s < ROLLED_UP_S_MAX if self.judge_times else None
+            claims.append(
+                Claim("a visit, from its answer to the count", f"{median_s:.2f} s", f"< {ROLLED_UP_S_MAX:g} s", held)
+            )
+        return claims
 
     def document(self) -> dict[str, Any]:
         """All of it as JSON."""
@@ -155,6 +166,7 @@ class Results:
             "batches": [asdict(batch) for batch in self.batches],
             "imports": asdict(self.imports),
             "rollups": asdict(self.rollups),
+            "rolled_up": asdict(self.rolled_up) if self.rolled_up else None,
             "hot_key": [asdict(outcome) for outcome in self.hot],
             "claims": [asdict(claim) for claim in self.claims()],
         }

@@ -34,6 +34,7 @@ from bench.imports import Imports
 from bench.place import fresh_engine, place
 from bench.report import lines
 from bench.results import Claim, Results
+from bench.rolled_up import RolledUp
 from bench.rollups import DriftCost, RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
@@ -74,6 +75,7 @@ GOOD = Results(
     ]
     + [Outcome("likes 5,000/s", 5000, False, 1000, 800, 900.0, 3000.0, 9.0, 0.9, 2.0, 2000, 50, 9000)],
     rollups=Rollups([RollupCost(1, 4.0)], [DriftCost(1, 2000, 8.0)], folded_per_s=60_000.0, applied_per_s=3000.0),
+    rolled_up=RolledUp(30, median_s=1.2, longest_s=1.6),
     judge_times=True,
 )
 
@@ -129,6 +131,7 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {ROLLUP.name: Cost(2, 1, 0)}}, "ROLLUP: round trips"),
         ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
         ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
+        ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
         ({"imports": replace(GOOD.imports, ratio=1.31)}, "import: hot handler to boto3 with a client"),
         ({"imports": replace(GOOD.imports, heavy={"plays": ["pydantic"]})}, "hot handlers: heavy modules imported"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(2, 4, 0)}}, "EXACT: round trips"),

@@ -101,7 +101,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench",
         description="Count the same play in six ways on one engine: client time, round trips, capacity units, and the"
         f" error of the count after {FULL.plays:,} plays of which {ANSWERS_LOST_SHARE:.0%} lose their answer and"
-        f" {CRASHES_SHARE:.0%} crash. Exit status 1 if something that Tally claims does not hold.",
+        f" {CRASHES_SHARE:.0%} crash; what the stream consumers cost; one hot key with up to 5,000 changes a second,"
+        " simulated. Exit status 1 if something that Tally claims does not hold.",
     )
     parser.add_argument("--out", type=Path, help="file for the JSON (bench/results/latest.json, or quick.json)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, times are not judged")

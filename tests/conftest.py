@@ -14,6 +14,7 @@ os.environ["TALLY_COUNTS_TABLE"] = "tally-test-counts"
 os.environ["TALLY_RECEIPTS_TABLE"] = "tally-test-receipts"
 os.environ["TALLY_LEDGER_TABLE"] = "tally-test-ledger"
 os.environ["TALLY_PAGE_HOSTS"] = "*"
+os.environ["TALLY_SET_ASIDE_BUCKET"] = "tally-test-set-aside"
 
 import pytest
 

@@ -58,7 +58,7 @@ def book(
                 ":target": {"S": target},
                 ":minute": {"N": str(minute)},
                 ":now": {"N": str(now_s)},
-                ":expiration": {"N": str(minute * 60 + ROW_KEPT_S)},
+                ":expiration": {"N": str(max(minute * 60, now_s) + ROW_KEPT_S)},  # an unlike is booked on an old minute
                 ":expected": {"N": str(expected)},
                 ":observed": {"N": str(observed)},
             },

@@ -106,6 +106,7 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
     visits = tally.get_visits("https://example.com/a")
     assert visits == requests.Visits("https://example.com/a", 0, 0, visits.as_of)  # they are not rolled up yet
     assert visits.as_of is not None
+    assert tally.get_drift(limit=10) == requests.Drifting((), None)
 
 
 def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> None:

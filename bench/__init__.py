@@ -1,4 +1,9 @@
-"""Side-by-side measurements: the same play counted in six ways, on one engine, in one run. `python -m bench --help`."""
+"""Side-by-side measurements on one engine, in one run; a hot key, simulated; the streams. `python -m bench --help`.
+
+The same play counted in six ways (designs.py), and written down for the rollup in two. What each costs (speed.py,
+costs.py) and by how much it is off after faults (accuracy.py). What stream consumers cost (rollups.py), how soon a
+visit is in its count (rolled_up.py), and what becomes of a key that everybody wants at once (hot_key.py).
+"""
 
 import sys
 from pathlib import Path

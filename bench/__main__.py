@@ -18,11 +18,14 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from bench.costs import measure_batches, measure_likes, measure_reads
-from bench.designs import DESIGNS
+from bench.designs import DESIGNS, TIMED
+from bench.hot_key import Heat, full, quick, simulate_all
 from bench.imports import measure_imports
 from bench.place import ENDPOINT_VARIABLE
 from bench.report import lines
 from bench.results import Results
+from bench.rolled_up import measure_rolled_up
+from bench.rollups import measure_rollups
 from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
 from local.engine import ROOT
 from local.errors import LocalError
@@ -39,16 +42,43 @@ class Size:
     reads: int
     import_runs: int
     batches: int
+    heats: list[Heat]
+    records: int
+    likes: int
+    visits: int
+    """On the local stack; 0: not at all."""
     judge_times: bool
 
 
-FULL = Size(rounds=100, plays=1000, reads=300, import_runs=15, batches=20, judge_times=True)
-QUICK = Size(rounds=3, plays=60, reads=5, import_runs=1, batches=1, judge_times=False)
+FULL = Size(
+    rounds=100,
+    plays=1000,
+    reads=300,
+    import_runs=15,
+    batches=20,
+    heats=full(),
+    records=5000,
+    likes=1000,
+    visits=30,
+    judge_times=True,
+)
+QUICK = Size(
+    rounds=3,
+    plays=60,
+    reads=5,
+    import_runs=1,
+    batches=1,
+    heats=quick(),
+    records=200,
+    likes=50,
+    visits=0,
+    judge_times=False,
+)
 
 
 def measure(size: Size) -> Results:
     """The whole run, phase by phase; nothing runs beside anything else. Raises LocalError."""
-    steps = len(DESIGNS) * (ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + size.plays)
+    steps = len(TIMED) * ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + len(DESIGNS) * size.plays
     with tqdm(desc="client time", total=steps, unit=" plays", file=sys.stderr, disable=None, leave=False) as bar:
         times_us = measure_times(size.rounds, bar.update)
         bar.set_description("round trips, capacity")
@@ -56,9 +86,14 @@ def measure(size: Size) -> Results:
         likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
         bar.set_description("imports")
         imports = measure_imports(size.import_runs)
+        bar.set_description("streams")
+        rollups = measure_rollups(size.records, size.likes)
+        hot = simulate_all(size.heats, bar.set_description)
+        bar.set_description("the local stack")
+        rolled_up = measure_rolled_up(size.visits) if size.visits else None
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
-    return Results(times_us, costs, accuracy, likes, reads, batches, imports, size.judge_times)
+    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, rolled_up, size.judge_times)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -66,7 +101,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench",
         description="Count the same play in six ways on one engine: client time, round trips, capacity units, and the"
         f" error of the count after {FULL.plays:,} plays of which {ANSWERS_LOST_SHARE:.0%} lose their answer and"
-        f" {CRASHES_SHARE:.0%} crash. Exit status 1 if something that Tally claims does not hold.",
+        f" {CRASHES_SHARE:.0%} crash; what the stream consumers cost; one hot key with up to 5,000 changes a second,"
+        " simulated. Exit status 1 if something that Tally claims does not hold.",
     )
     parser.add_argument("--out", type=Path, help="file for the JSON (bench/results/latest.json, or quick.json)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, times are not judged")

@@ -25,8 +25,9 @@ SETTINGS = Settings.from_environment({
     "TALLY_LEDGER_TABLE": "bench-ledger",
 })  # fmt: skip
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_DYNAMODB"
-_TABLES = {SETTINGS.counts_table: ("PK", "SK"), SETTINGS.receipts_table: ("id",)}
-_LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
+_TABLES = {SETTINGS.counts_table: ("PK", "SK"), SETTINGS.receipts_table: ("id",), SETTINGS.ledger_table: ("PK", "SK")}
+_STREAMS = {SETTINGS.counts_table: "NEW_AND_OLD_IMAGES", SETTINGS.receipts_table: "NEW_IMAGE"}
+LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
 
 
 @dataclass(frozen=True)
@@ -43,43 +44,45 @@ class Place:
 
 def place(endpoint: str) -> Place:
     """Clients for the engine (or the proxy before it) at `endpoint`."""
-    plain = boto3.client("dynamodb", endpoint_url=endpoint, **_LOCAL)
-    return Place(plain, Store(dynamodb_client(endpoint_url=endpoint, **_LOCAL), SETTINGS))
+    plain = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
+    return Place(plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
 
 
 @contextmanager
-def fresh_engine() -> Iterator[str]:
+def fresh_engine(*, streams: bool = False) -> Iterator[str]:
     """The endpoint of an engine with empty tables: a process of its own for each phase, in memory.
 
-    AWS_ENDPOINT_URL_DYNAMODB names an engine to use instead; its tables named bench-… are made anew. The tables have
-    no streams: dynoxide takes longer for each write the more records a table has streamed, and what is compared here
-    are clients. Raises LocalError if the engine does not start, or botocore's errors.
+    AWS_ENDPOINT_URL_DYNAMODB names an engine to use instead; its tables named bench-… are made anew. Unless asked for,
+    the tables have no streams: dynoxide takes longer for each write the more records a table has streamed, and what is
+    compared are clients. Raises LocalError if the engine does not start, or botocore's errors.
     """
     given = os.environ.get(ENDPOINT_VARIABLE)
     if given is None:
         with Engine() as engine:
-            _create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **_LOCAL))
+            _create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL), streams)
             yield engine.endpoint
         return
-    client = boto3.client("dynamodb", endpoint_url=given, **_LOCAL)
+    client = boto3.client("dynamodb", endpoint_url=given, **LOCAL)
     _delete_tables(client)  # a run that was killed left them
-    _create_tables(client)
+    _create_tables(client, streams)
     try:
         yield given
     finally:
         _delete_tables(client)
 
 
-def _create_tables(client: DynamoDBClient) -> None:
+def _create_tables(client: DynamoDBClient, streams: bool) -> None:
     for name, keys in _TABLES.items():
         schema: Any = [
             {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
         ]
+        kept: Any = {"StreamEnabled": True, "StreamViewType": _STREAMS[name]} if streams and name in _STREAMS else None
         client.create_table(
             TableName=name,
             KeySchema=schema,
             AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
             BillingMode="PAY_PER_REQUEST",
+            **({"StreamSpecification": kept} if kept else {}),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.designs import BARE_TRANSACTION, DESIGNS
+from bench.designs import BARE_TRANSACTION, TIMED
 from bench.imports import HOT_HANDLERS
 from bench.results import Results
 
@@ -28,6 +28,10 @@ def lines(results: Results) -> Iterator[str]:
     yield ""
     yield from _costs(results)
     yield ""
+    yield from _rollups(results)
+    yield ""
+    yield from _hot(results)
+    yield ""
     rows = [(claim.what, claim.measured, claim.bound, _VERDICTS[claim.held]) for claim in results.claims()]
     yield from table(("claim", "measured", "bound", ""), rows, texts=4)
 
@@ -35,11 +39,13 @@ def lines(results: Results) -> Iterator[str]:
 def _designs(results: Results) -> Iterator[str]:
     base_us = results.times_us[BARE_TRANSACTION.name]
     rows = []
-    for design in DESIGNS:
+    for design in TIMED:
         time_us, cost = results.times_us[design.name], results.costs[design.name]
-        run = results.accuracy[design.name]
+        run = results.accuracy.get(design.name)
         units = (f"{cost.round_trips:g}", f"{cost.write_units:g}", f"{cost.read_units:g}")
-        counted = (f"{run.expected:,}", f"{run.counted:,}", f"{run.error:+,d}" if run.error else "0")
+        counted = (
+            (f"{run.expected:,}", f"{run.counted:,}", f"{run.error:+,d}" if run.error else "0") if run else ("",) * 3
+        )
         rows.append((design.title, f"{time_us:,.0f} µs", f"{time_us / base_us:.2f}", *units, *counted))
     yield from table(
         ("one play", "client time", "to bare tx", "round trips", "WCU", "RCU", "expected", "counted", "error"), rows
@@ -63,3 +69,38 @@ def _costs(results: Results) -> Iterator[str]:
         f"import {HOT_HANDLERS[0]}: {imports.handler_ms:.0f} ms; import boto3 and make one client:"
         f" {imports.boto3_ms:.0f} ms"
     )
+
+
+def _hot(results: Results) -> Iterator[str]:
+    heads = ("one hot key, simulated", "failed", "p50", "p99", "WCU each", "spilled", "right after", "environments")
+    rows = [
+        (
+            outcome.name,
+            f"{outcome.failed_share:.2%}",
+            f"{outcome.p50_ms:.0f} ms",
+            f"{outcome.p99_ms:.0f} ms",
+            f"{outcome.write_units:.2f}",
+            f"{outcome.spilled:.1%}",
+            f"{outcome.right_after_s:.1f} s",
+            f"{outcome.environments:,}",
+        )
+        for outcome in results.hot
+    ]
+    yield from table(heads, rows)
+
+
+def _rollups(results: Results) -> Iterator[str]:
+    found = results.rollups
+    for cost in found.rollup_costs:
+        yield f"rolling up 1,000 plays of {cost.videos:,} video(s): {cost.write_units:,.0f} WCU"
+    for tracked in found.drift_costs:
+        yield (
+            f"tracking the drift of likes of {tracked.posts} post(s): {tracked.records:,} records,"
+            f" {tracked.write_units:,.0f} WCU"
+        )
+    yield f"rollup: {found.folded_per_s:,.0f} records folded a second, {found.applied_per_s:,.0f} from stream to tally"
+    if (shown := results.rolled_up) is not None:
+        yield (
+            f"a visit on the local stack, from its answer to the count: {shown.median_s:.2f} s in the median,"
+            f" {shown.longest_s:.2f} s at most, of {shown.visits}"
+        )

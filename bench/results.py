@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.accuracy import Accuracy
 from bench.costs import BATCH_PLAYS, Batch, Like, Read
-from bench.designs import BARE_TRANSACTION, DESIGNS, EXACT, FAST, PLAIN_ADD, POWERTOOLS
+from bench.designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
+from bench.hot_key import Outcome
 from bench.imports import Imports
+from bench.rolled_up import RolledUp
+from bench.rollups import Rollups
 from bench.speed import Cost
 
 EXACT_TO_BARE_MAX = 1.2
 EXACT_TO_POWERTOOLS_MAX = 0.55
 FAST_TO_ADD_MAX = 1.1
+ROLLUP_TO_PUT_MAX = 1.1
+FOLDED_PER_S_MIN = 50_000
+ROLLED_UP_S_MAX = 2.0
 IMPORT_TO_BOTO3_MAX = 1.3
 EXACT_WRITE_UNITS = 4.0
 FAST_WRITE_UNITS = 1.0
+ROLLUP_WRITE_UNITS = 1.0
 LIKE_WRITE_UNITS = 4.0
+HOT_P99_MS_MAX, HOT_P99_PER_S = 100.0, 200
+HOT_FAILED_MAX, HOT_FAILED_PER_S = 0.005, 1000
 BATCH_WRITE_UNITS_MAX = 2.05  # a receipt is 2, and the one update is shared by all
 
 
@@ -45,11 +55,21 @@ class Results:
     reads: list[Read]
     batches: list[Batch]
     imports: Imports
+    hot: list[Outcome]
+    rollups: Rollups
+    rolled_up: RolledUp | None
+    """None in a quick run: it starts the whole stack."""
     judge_times: bool
 
     def claims(self) -> list[Claim]:
         """Every claim, judged."""
-        return [*self._time_claims(), *self._cost_claims(), *self._exactness_claims()]
+        return [
+            *self._time_claims(),
+            *self._cost_claims(),
+            *self._exactness_claims(),
+            *self._hot_claims(),
+            *self._rollup_claims(),
+        ]
 
     def _time_claims(self) -> list[Claim]:
         def ratio(what: str, measured: float, most: float) -> Claim:
@@ -60,6 +80,7 @@ class Results:
             ratio("time: EXACT to a bare transaction", us[EXACT.name] / us[BARE_TRANSACTION.name], EXACT_TO_BARE_MAX),
             ratio("time: EXACT to Powertools' layer", us[EXACT.name] / us[POWERTOOLS.name], EXACT_TO_POWERTOOLS_MAX),
             ratio("time: FAST to a plain ADD", us[FAST.name] / us[PLAIN_ADD.name], FAST_TO_ADD_MAX),
+            ratio("time: ROLLUP to a plain PutItem", us[ROLLUP.name] / us[PLAIN_PUT.name], ROLLUP_TO_PUT_MAX),
             ratio("import: hot handler to boto3 with a client", self.imports.ratio, IMPORT_TO_BOTO3_MAX),
         ]
 
@@ -73,6 +94,8 @@ class Results:
             equal("EXACT: WCU", self.costs[EXACT.name].write_units, EXACT_WRITE_UNITS),
             equal("FAST: round trips", self.costs[FAST.name].round_trips, 1),
             equal("FAST: WCU", self.costs[FAST.name].write_units, FAST_WRITE_UNITS),
+            equal("ROLLUP: round trips", self.costs[ROLLUP.name].round_trips, 1),
+            equal("ROLLUP: WCU", self.costs[ROLLUP.name].write_units, ROLLUP_WRITE_UNITS),
             *(equal(f"a like, text of {like.text_bytes:,} B: WCU", like.write_units, LIKE_WRITE_UNITS)
               for like in self.likes),
             *(equal(f"a read, {_shards(read.shards)}: requests", read.round_trips, 1) for read in self.reads),
@@ -95,6 +118,36 @@ class Results:
             Claim("answers lost between store and SDK, least", str(lost), "> 0, likewise", lost > 0),
         ]  # fmt: skip
 
+    def _hot_claims(self) -> list[Claim]:
+        """Of the simulation. Failures are judged in a quick run too, for no machine's noise is in it."""
+        claims: list[Claim] = []
+        for outcome in self.hot:
+            if outcome.right_after_s == math.inf:
+                claims.append(Claim(f"hot key, {outcome.name}: right after", "never", "some time", False))
+            failed, name = outcome.failed_share, f"hot key, {outcome.name}"
+            if outcome.per_s == HOT_P99_PER_S:
+                held = outcome.p99_ms < HOT_P99_MS_MAX if self.judge_times else None  # the first second takes longer
+                claims.append(Claim(f"{name}: p99", f"{outcome.p99_ms:.0f} ms", f"< {HOT_P99_MS_MAX:.0f} ms", held))
+            if outcome.per_s <= HOT_P99_PER_S or outcome.warm:
+                claims.append(Claim(f"{name}: failed", f"{failed:.2%}", "= 0", not failed))
+            elif outcome.per_s <= HOT_FAILED_PER_S:
+                claims.append(
+                    Claim(f"{name}: failed", f"{failed:.2%}", f"< {HOT_FAILED_MAX:.1%}", failed < HOT_FAILED_MAX)
+                )
+        return claims
+
+    def _rollup_claims(self) -> list[Claim]:
+        speed = self.rollups.folded_per_s
+        held = speed >= FOLDED_PER_S_MIN if self.judge_times else None
+        claims = [Claim("rollup: records folded a second", f"{speed:,.0f}", f"≥ {FOLDED_PER_S_MIN:,}", held)]
+        if self.rolled_up is not None:
+            median_s = self.rolled_up.median_s
+            held = median_s < ROLLED_UP_S_MAX if self.judge_times else None
+            claims.append(
+                Claim("a visit, from its answer to the count", f"{median_s:.2f} s", f"< {ROLLED_UP_S_MAX:g} s", held)
+            )
+        return claims
+
     def document(self) -> dict[str, Any]:
         """All of it as JSON."""
         designs = {
@@ -102,10 +155,9 @@ class Results:
                 "title": design.title,
                 "time_us": round(self.times_us[design.name], 1),
                 **asdict(self.costs[design.name]),
-                **asdict(self.accuracy[design.name]),
-                "error": self.accuracy[design.name].error,
+                **self._accuracy(design.name),
             }
-            for design in DESIGNS
+            for design in TIMED
         }
         return {
             "designs": designs,
@@ -113,8 +165,15 @@ class Results:
             "reads": [asdict(read) for read in self.reads],
             "batches": [asdict(batch) for batch in self.batches],
             "imports": asdict(self.imports),
+            "rollups": asdict(self.rollups),
+            "rolled_up": asdict(self.rolled_up) if self.rolled_up else None,
+            "hot_key": [asdict(outcome) for outcome in self.hot],
             "claims": [asdict(claim) for claim in self.claims()],
         }
+
+    def _accuracy(self, name: str) -> dict[str, Any]:
+        found = self.accuracy.get(name)
+        return {**asdict(found), "error": found.error} if found else {}
 
 
 def _shards(shards: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from bench.designs import DESIGNS, Play
+from bench.designs import TIMED, Play
 from bench.place import fresh_engine, place
 from bench.watch import Meter
 
@@ -31,10 +31,10 @@ class Cost:
 
 def measure_times(rounds: int, progress: Progress) -> dict[str, float]:
     """Median time of one play at the client, by design, in microseconds: one thread, no faults, nothing hooked in."""
-    taken_s: dict[str, list[float]] = {design.name: [] for design in DESIGNS}
+    taken_s: dict[str, list[float]] = {design.name: [] for design in TIMED}
     with fresh_engine() as endpoint:
         clients = place(endpoint)
-        plays = [(design.name, design.make(clients, design.name)) for design in DESIGNS]
+        plays = [(design.name, design.make(clients, design.name)) for design in TIMED]
         for number in range(WARM_UP_ROUNDS + rounds):
             first = number % len(plays)  # whoever comes first in a round has no advantage of it
             for name, play in plays[first:] + plays[:first]:
@@ -58,7 +58,7 @@ def measure_costs() -> dict[str, Cost]:
     with fresh_engine() as endpoint:
         clients = place(endpoint)
         meter = Meter(clients.plain, clients.store.client)
-        for design in DESIGNS:
+        for design in TIMED:
             play = design.make(clients, design.name)
             meter.reset()
             for _ in range(METERED_PLAYS):

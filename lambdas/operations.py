@@ -6,7 +6,7 @@ but declarations, so that the stack can read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -105,6 +105,9 @@ READS_PER_S, READ_BURST = 1000, 2000
 WRITES_PER_S, WRITE_BURST = 500, 1000
 RECEIPT_PREFIX = "tally#"
 
+# How far the rollup has come (tally/progress.py), for the numbers that it adds up.
+_AS_OF = frozenset({Need("Query", Table.LEDGER, "CHECKPOINT#"), Need("GetItem", Table.COUNTS, "PULSE")})
+
 _VIDEO = Field("video_id", Kind.ID, Source.PATH, "id")
 _POST = Field("post_id", Kind.ID, Source.PATH, "id")
 _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
@@ -119,15 +122,17 @@ _RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 
 
 def _count_needs(counter: Counter) -> frozenset[Need]:
-    """What counting needs: an update, and a receipt beside it if the counter is EXACT."""
-    return _needs(counter, "UpdateItem") | (_RECEIPT if counter.guarantee is Guarantee.EXACT else frozenset())
+    """What counting needs: an update, and a receipt beside it if the counter is EXACT; ROLLUP: the receipt alone."""
+    update = frozenset() if counter.guarantee is Guarantee.ROLLUP else _needs(counter, "UpdateItem")
+    return update | (frozenset() if counter.guarantee is Guarantee.FAST else _RECEIPT)
 
 
 _READ_LIKE = _needs(counters.LIKES, "BatchGetItem")
 # The state of the like, the post's existence and a new shard are checked and made on the way (tally/likes.py).
 _LIKE_NEEDS = (
-    _RECEIPT | _READ_LIKE | _needs(counters.LIKES, "PutItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
-)
+    _RECEIPT | _READ_LIKE
+    | _needs(counters.LIKES, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+)  # fmt: skip
 
 PLAY = Operation(
     "play", "plays", "POST", "/videos/{id}/plays", Access.ANYONE, (_VIDEO, _KEY), _count_needs(counters.PLAYS),
@@ -181,7 +186,7 @@ VISIT = Operation(
 )  # fmt: skip
 GET_VISITS = Operation(
     "get_visits", "visits", "GET", "/visits", Access.ANYONE, (Field("url", Kind.PAGE, Source.QUERY, "url"),),
-    _needs(counters.VISITS, "Query") | _needs(counters.BOT_VISITS, "Query"),
+    _needs(counters.VISITS, "Query") | _needs(counters.BOT_VISITS, "Query") | _AS_OF,
     READS_PER_S, READ_BURST, counters.VISITS,
 )  # fmt: skip
 GET_BADGE = Operation(
@@ -220,22 +225,24 @@ def _holds(*actions: str) -> frozenset[Need]:
 
 _NUMBERED = [counter for counter in _API_COUNTERS if counter.numbered]
 _VERSIONED = [counter for counter in _API_COUNTERS if counter.versioned]
+_ROLLED_UP = [counter for counter in _API_COUNTERS if counter.guarantee is Guarantee.ROLLUP]
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 # A number is read before it is taken; at the end a receipt is looked for, so that the last one is told again.
 _TAKE_NUMBER = _counters(_NUMBERED, "Query") | (_FIND_RECEIPT if _NUMBERED else frozenset())
-_ROOM = _holds("Query", "GetItem", "UpdateItem")  # before a 409, expired holds are given back
-_SETTLE = _holds("GetItem", "UpdateItem")
+_BOOK = frozenset({Need("UpdateItem", Table.LEDGER, "LEDGER#")})  # what is given back has no receipt to expect it by
+_ROOM = _BOOK | _holds("Query", "GetItem", "UpdateItem")  # before a 409, expired holds are given back
+_SETTLE = _BOOK | _holds("GetItem", "UpdateItem")
 _COUNTERS = "/counters/{counter}/{id}"
 
 INCREMENT = Operation(
     "increment", "increments", "POST", f"{_COUNTERS}/increments", Access.WRITE,
     (_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY),
-    _RECEIPT | _counters(_API_COUNTERS, "UpdateItem") | _TAKE_NUMBER | _ROOM,
+    frozenset().union(*map(_count_needs, _API_COUNTERS)) | _TAKE_NUMBER | _ROOM,
     WRITES_PER_S, WRITE_BURST, counts=True, increments=True,
 )  # fmt: skip
 GET_COUNTER = Operation(
     "get_counter", "increments", "GET", _COUNTERS, Access.READ, (_COUNTER, _ID),
-    _counters(_API_COUNTERS, "Query"), READS_PER_S, READ_BURST,
+    _counters(_API_COUNTERS, "Query") | (_AS_OF if _ROLLED_UP else frozenset()), READS_PER_S, READ_BURST,
 )  # fmt: skip
 SET_COUNTER = Operation(
     "set_counter", "increments", "PUT", _COUNTERS, Access.WRITE,
@@ -245,7 +252,8 @@ SET_COUNTER = Operation(
         Field("version", Kind.VERSION, Source.HEADER, "If-Match"),
         _OPTIONAL_KEY,
     ),
-    _RECEIPT | _counters(_VERSIONED, "UpdateItem"), WRITES_PER_S, WRITE_BURST, counts=True,
+    # The number is read before it is set, and a receipt looked for if it has moved (tally/increments.py).
+    _RECEIPT | _FIND_RECEIPT | _counters(_VERSIONED, "Query", "UpdateItem"), WRITES_PER_S, WRITE_BURST, counts=True,
 )  # fmt: skip
 HOLD = Operation(
     "hold", "holds", "POST", f"{_COUNTERS}/holds", Access.WRITE,
@@ -254,7 +262,7 @@ HOLD = Operation(
         Field("amount", Kind.HELD_AMOUNT, Source.BODY, "amount"),
         Field("ttl_s", Kind.TTL, Source.BODY, "ttl_s"),
     ),
-    _RECEIPT | _holds("PutItem", "Query", "GetItem", "UpdateItem"),
+    _RECEIPT | _BOOK | _holds("PutItem", "Query", "GetItem", "UpdateItem"),
     WRITES_PER_S, WRITE_BURST, success=(201,), counts=True,
 )  # fmt: skip
 COMMIT_HOLD = Operation(
@@ -276,11 +284,19 @@ GET_RECEIPT = Operation(
 GET_OWN_RECEIPT = Operation(
     "get_own_receipt", "receipts", "GET", "/receipts/own", Access.SIGNED_IN, _RECEIPT_FIELDS, _FIND_RECEIPT, 100, 200
 )
+GET_DRIFT = Operation(
+    "get_drift", "drifts", "GET", "/drift", Access.READ,
+    (
+        Field("limit", Kind.PAGE_SIZE, Source.QUERY, "limit", required=False),
+        Field("cursor", Kind.CURSOR, Source.QUERY, "cursor", required=False),
+    ),
+    frozenset({Need("Query", Table.LEDGER, "DRIFT")}), 100, 200,
+)  # fmt: skip
 
 OPERATIONS = (
     INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD, GET_RECEIPT, GET_OWN_RECEIPT,
     PLAY, GET_PLAYS, PUT_POST, GET_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES,
-    VISIT, GET_VISITS, GET_BADGE, BEACON, HEALTH, GET_OPENAPI,
+    VISIT, GET_VISITS, GET_BADGE, BEACON, GET_DRIFT, HEALTH, GET_OPENAPI,
 )  # fmt: skip
 
 
@@ -294,7 +310,65 @@ class Schedule:
     needs: frozenset[Need]
 
 
-SCHEDULES = (Schedule("sweep", 1, "gives back what expired holds have taken", _ROOM),)
+_JUDGE = frozenset(
+    Need(action, Table.LEDGER, prefix)
+    for prefix, actions in {
+        "CHECKPOINT#": ("Query",),
+        "LEDGER#": ("Query", "DeleteItem"),
+        "DRIFT": ("Query", "GetItem", "UpdateItem", "DeleteItem"),
+    }.items()
+    for action in actions
+)
+_PULSE = frozenset({
+    Need("GetItem", Table.COUNTS, "PULSE"),
+    Need("UpdateItem", Table.COUNTS, "PULSE"),
+    Need("UpdateItem", Table.RECEIPTS, "pulse"),
+})  # fmt: skip
+_RECOUNT = _counters((counter for counter in counters.COUNTERS.values() if counter.child), "Query")
+SCHEDULES = (
+    Schedule(
+        "sweep", 1, "gives back what expired holds have taken, and judges the ledger",
+        _ROOM | _JUDGE | _PULSE | _RECOUNT,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A function that reads streams of tables, each shard in order (design, section 4)."""
+
+    function: str
+    does: str
+    needs: frozenset[Need]
+    streams: Mapping[Table, tuple[str, ...]]
+    """The streams that it reads, and of each the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it is sent; an
+    empty tuple is all of them. Nothing else is filtered: a record that is not as it should be must reach it."""
+
+
+def _consumer_needs(consumer: str) -> frozenset[Need]:
+    """How far it has come, and markers of the records that it could not apply."""
+    checkpoints = frozenset(
+        Need(action, Table.LEDGER, f"CHECKPOINT#{consumer}#") for action in ("GetItem", "UpdateItem")
+    )
+    return checkpoints | {Need("PutItem", Table.LEDGER, "SETASIDE")}
+
+
+_ROLLED_UP = [
+    counter for counter in counters.COUNTERS.values() if counter.spills or counter.guarantee is Guarantee.ROLLUP
+]
+
+CONSUMERS = (
+    Consumer(
+        "rollup", "adds up what was accepted without its tally",
+        _consumer_needs("rollup") | _counters(_ROLLED_UP, "UpdateItem"),
+        {Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
+    ),
+    Consumer(
+        "drift", "books what was accepted, and what the tallies did, in the ledger",
+        _consumer_needs("drift") | {Need("UpdateItem", Table.LEDGER, "LEDGER#")},
+        {Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
+    ),
+)  # fmt: skip
 
 
 def functions() -> dict[str, list[Operation]]:

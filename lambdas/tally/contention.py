@@ -1,7 +1,8 @@
 """How writers of one hot tally stay out of each other's way, without talking to each other.
 
 Conflicts (two transactions on one item) are answered by moving to another shard and spreading wider; throttling only
-by waiting, for more shards under one partition key do not help until DynamoDB has split it.
+by waiting, for more shards under one partition key do not help until DynamoDB has split it. What neither helps is
+written alone, to be rolled up (commit.transact); a breaker does so at once while the tally is hot.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ RETRY_S_MAX = 3.0  # then the caller is told 503: it holds an environment all th
 ATTEMPTS_MAX = 12
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
+SPILL_RETRIES_MAX = 3  # then a change that may is written alone: by then other shards and some 60 ms did not help
+HOT_S = 10.0  # as long as a tally stays spread without a conflict: heat comes in minutes, not in moments
+THROTTLED_S = 60.0  # a partition that is out of capacity is so until DynamoDB has split it, which takes minutes
+ALONE_RETRY_S_MAX = 6.0  # nothing is left to fall back on, and what is written alone has its turn soon: 1 WCU
+PROBE_S = RETRY_S_MAX  # the change that tries whether the heat is over has its answer by then, or never
 
 Random = SystemRandom  # SnapStart restores every environment with the same `random` state
 
@@ -79,19 +85,65 @@ class Spread:
 
 
 @dataclass
+class _Heat:
+    until_s: float
+    probed: bool
+
+
+@dataclass
+class Breaker:
+    """Which tallies are so hot that this process writes their changes alone, without trying first."""
+
+    clock: Callable[[], float] = time.monotonic
+    _heats: OrderedDict[str, _Heat] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hot(self, tally: str) -> bool:
+        """Whether the next change of this tally is written alone.
+
+        After HOT_S one change is told no, so that it tries whether the heat is over; the others go on meanwhile.
+        """
+        with self._lock:
+            heat = self._heats.get(tally)
+            if heat is None:
+                return False
+            now_s = self.clock()
+            if now_s < heat.until_s:
+                return True
+            self._heats[tally] = _Heat(now_s + PROBE_S, probed=True)
+            return False
+
+    def trip(self, tally: str, hot_s: float = HOT_S) -> None:
+        """Retries did not get a change of this tally through: it is hot, for `hot_s` at least."""
+        with self._lock:
+            self._heats[tally] = _Heat(self.clock() + hot_s, probed=False)
+            self._heats.move_to_end(tally)
+            while len(self._heats) > TALLIES_REMEMBERED_MAX:
+                self._heats.popitem(last=False)
+
+    def cool(self, tally: str) -> None:
+        """A change of this tally got through. Those that were under way when it became hot say nothing of it."""
+        with self._lock:
+            heat = self._heats.get(tally)
+            if heat is not None and heat.probed:
+                del self._heats[tally]
+
+
+@dataclass
 class Retries:
-    """The bounded, jittered retries of one change: at most `attempts_max`, RETRY_S_MAX and the call's own deadline."""
+    """Bounded, jittered retries of one change: at most `attempts_max`, `retry_s_max` and the call's own deadline."""
 
     deadline_s: float
     attempts_max: int = ATTEMPTS_MAX
     backoff_max_s: float = BACKOFF_MAX_S
+    retry_s_max: float = RETRY_S_MAX
     random: Random = field(default_factory=SystemRandom)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     attempts: int = 0
 
     def __post_init__(self) -> None:
-        self.deadline_s = min(self.deadline_s, self.clock() + RETRY_S_MAX)
+        self.deadline_s = min(self.deadline_s, self.clock() + self.retry_s_max)
 
     def wait(self) -> bool:
         """Sleep before the next attempt (full jitter, doubling); False, at once, when there is to be none."""

@@ -7,7 +7,7 @@ that is a bill.
 from __future__ import annotations
 
 from collections import Counter as Multiset
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -16,24 +16,31 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 SERVICE = "tally"
 NAMESPACE = "Tally"
-COUNTED, REPLAYED, REFUSED, CONFLICTS = "Counted", "Replayed", "Refused", "Conflicts"
+COUNTED, REPLAYED, REFUSED, CONFLICTS, SPILLED = "Counted", "Replayed", "Refused", "Conflicts", "Spilled"
+DRIFT_ABSOLUTE, DRIFTING_TALLIES, DRIFT_CONFIRMED = "DriftAbsolute", "DriftingTallies", "DriftConfirmed"
+OLDEST_DRIFT, ROLLUP_LAG = "OldestDriftSeconds", "RollupLagSeconds"
+APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"
+COUNTER, CONSUMER = "counter", "consumer"  # the dimensions; a metric has one of them
 
 logger = Logger(service=SERVICE)
 
-_gathered: ContextVar[Multiset[tuple[str, str]] | None] = ContextVar("gathered", default=None)
+_gathered: ContextVar[Multiset[tuple[str, str, str]] | None] = ContextVar("gathered", default=None)
 
 
-def count(counter: str, metric: str, amount: int = 1) -> None:
-    """Add to a metric of this invocation; outside of one (tests of the core, the benchmark) nothing is gathered."""
+def count(name: str, metric: str, amount: int = 1, *, dimension: str = COUNTER) -> None:
+    """Add to a metric of this invocation, of the counter (or consumer) `name`.
+
+    Outside of an invocation (tests of the core, the benchmark) nothing is gathered.
+    """
     gathered = _gathered.get()
     if gathered is not None:
-        gathered[counter, metric] += amount
+        gathered[dimension, name, metric] += amount
 
 
 @contextmanager
 def metrics() -> Iterator[None]:
     """Gather the metrics of one invocation and write them when it ends, however it ends."""
-    gathered: Multiset[tuple[str, str]] = Multiset()
+    gathered: Multiset[tuple[str, str, str]] = Multiset()
     token = _gathered.set(gathered)
     try:
         yield
@@ -42,11 +49,20 @@ def metrics() -> Iterator[None]:
         _write(gathered)
 
 
-def _write(gathered: Multiset[tuple[str, str]]) -> None:
-    for counter in sorted({counter for counter, _ in gathered}):
+def _write(gathered: Multiset[tuple[str, str, str]]) -> None:
+    for dimension, name in sorted({(dimension, name) for dimension, name, _ in gathered}):
         emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
-        emf.add_dimension("counter", counter)
-        for (name, metric), amount in gathered.items():
-            if name == counter:
+        emf.add_dimension(dimension, name)
+        for (of, whose, metric), amount in gathered.items():
+            if (of, whose) == (dimension, name):
                 emf.add_metric(metric, MetricUnit.Count, amount)
         emf.flush_metrics()
+
+
+def gauges(dimension: str, name: str, values: Mapping[str, int]) -> None:
+    """Write metrics that say how things stand, at once, also those that are 0: an alarm must see data."""
+    emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
+    emf.add_dimension(dimension, name)
+    for metric, value in values.items():
+        emf.add_metric(metric, MetricUnit.Seconds if metric.endswith("Seconds") else MetricUnit.Count, value)
+    emf.flush_metrics()

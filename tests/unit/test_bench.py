@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -16,11 +17,25 @@ import pytest
 import bench.__main__ as command
 from bench.accuracy import Accuracy, Schedule
 from bench.costs import Batch, Like, Read
-from bench.designs import BARE_TRANSACTION, DESIGNS, EXACT, FAST, PLAIN_ADD, POWERTOOLS, READ_MODIFY_WRITE
+from bench.designs import (
+    BARE_TRANSACTION,
+    DESIGNS,
+    EXACT,
+    FAST,
+    PLAIN_ADD,
+    PLAIN_PUT,
+    POWERTOOLS,
+    READ_MODIFY_WRITE,
+    ROLLUP,
+    TIMED,
+)
+from bench.hot_key import Outcome
 from bench.imports import Imports
 from bench.place import fresh_engine, place
 from bench.report import lines
 from bench.results import Claim, Results
+from bench.rolled_up import RolledUp
+from bench.rollups import DriftCost, RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
 from local.engine import ROOT
@@ -36,9 +51,11 @@ GOOD = Results(
         BARE_TRANSACTION.name: 1000.0,
         EXACT.name: 1200.0,
         FAST.name: 800.0,
+        PLAIN_PUT.name: 800.0,
+        ROLLUP.name: 800.0,
     },
     costs={
-        design.name: Cost(1, 4 if design in (BARE_TRANSACTION, EXACT) else 1, 0) for design in DESIGNS
+        design.name: Cost(1, 4 if design in (BARE_TRANSACTION, EXACT) else 1, 0) for design in TIMED
     },  # as far as claims look at them
     accuracy={
         design.name: Accuracy(1000, 1000 if design is EXACT else 1030, unanswered=0, lost_at_store=10, took_s=1.0)
@@ -48,6 +65,17 @@ GOOD = Results(
     reads=[Read(1, 1, 1.0, 1000.0), Read(16, 1, 1.0, 1300.0)],
     batches=[Batch(90, 2.02, 0.01, 500.0), Batch(1, 4.0, 1.0, 2000.0)],
     imports=Imports(boto3_ms=160, handler_ms=190, ratio=1.19, heavy={"plays": []}),
+    hot=[
+        Outcome(name, per_s, warm, 1000, 0, 20.0, 60.0, 3.5, 0.1, 2.0, 20, 50, 0)
+        for name, per_s, warm in (
+            ("plays 200/s", 200, False),
+            ("likes 1,000/s", 1000, False),
+            ("plays 5,000/s warm", 5000, True),
+        )
+    ]
+    + [Outcome("likes 5,000/s", 5000, False, 1000, 800, 900.0, 3000.0, 9.0, 0.9, 2.0, 2000, 50, 9000)],
+    rollups=Rollups([RollupCost(1, 4.0)], [DriftCost(1, 2000, 8.0)], folded_per_s=60_000.0, applied_per_s=3000.0),
+    rolled_up=RolledUp(30, median_s=1.2, longest_s=1.6),
     judge_times=True,
 )
 
@@ -76,8 +104,10 @@ def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
         "bare-transaction": (1, 4, 0),
         "exact": (1, 4, 0),
         "fast": (1, 1, 0),
+        "plain-put": (1, 1, 0),
+        "rollup": (1, 1, 0),
     }
-    errors = {name: found["error"] for name, found in designs.items()}
+    errors = {name: found["error"] for name, found in designs.items() if "error" in found}
     # One answer lost before the SDK, one before the caller, one crash: each can double a play.
     assert errors == errors | {"plain-add": 3, "fast": 3, "bare-transaction": 0, "exact": 0}
     assert errors["read-modify-write"] < 0 < errors["powertools"]
@@ -97,6 +127,11 @@ def test_good_results_hold_every_claim() -> None:
         ({"times_us": GOOD.times_us | {EXACT.name: 1201.0}}, "time: EXACT to a bare transaction"),
         ({"times_us": GOOD.times_us | {POWERTOOLS.name: 2000.0}}, "time: EXACT to Powertools' layer"),
         ({"times_us": GOOD.times_us | {FAST.name: 881.0}}, "time: FAST to a plain ADD"),
+        ({"times_us": GOOD.times_us | {ROLLUP.name: 881.0}}, "time: ROLLUP to a plain PutItem"),
+        ({"costs": GOOD.costs | {ROLLUP.name: Cost(2, 1, 0)}}, "ROLLUP: round trips"),
+        ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
+        ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
+        ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
         ({"imports": replace(GOOD.imports, ratio=1.31)}, "import: hot handler to boto3 with a client"),
         ({"imports": replace(GOOD.imports, heavy={"plays": ["pydantic"]})}, "hot handlers: heavy modules imported"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(2, 4, 0)}}, "EXACT: round trips"),
@@ -105,6 +140,11 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {FAST.name: Cost(1, 2, 0)}}, "FAST: WCU"),
         ({"likes": [Like(1, 1, 4.0), Like(10_240, 1, 22.0)]}, "a like, text of 10,240 B: WCU"),
         ({"reads": [Read(1, 1, 1.0, 9.0), Read(16, 16, 8.0, 9.0)]}, "a read, 16 shards: requests"),
+        ({"hot": [replace(GOOD.hot[0], failed=1)]}, "hot key, plays 200/s: failed"),
+        ({"hot": [replace(GOOD.hot[0], p99_ms=100.0)]}, "hot key, plays 200/s: p99"),
+        ({"hot": [replace(GOOD.hot[1], failed=5)]}, "hot key, likes 1,000/s: failed"),
+        ({"hot": [replace(GOOD.hot[2], failed=1)]}, "hot key, plays 5,000/s warm: failed"),
+        ({"hot": [replace(GOOD.hot[0], right_after_s=math.inf)]}, "hot key, plays 200/s: right after"),
     ],
 )
 def test_a_claim_that_does_not_hold_is_named(change: dict[str, Any], claim: str) -> None:
@@ -219,7 +259,11 @@ def test_an_engine_that_is_given_is_used_and_left_empty(monkeypatch: pytest.Monk
         with fresh_engine() as endpoint:
             assert endpoint == given
             clients = place(endpoint)
-            assert sorted(clients.plain.list_tables()["TableNames"]) == ["bench-counts", "bench-receipts"]
+            assert sorted(clients.plain.list_tables()["TableNames"]) == [
+                "bench-counts",
+                "bench-ledger",
+                "bench-receipts",
+            ]
             FAST.make(clients, "video")("key")
         assert clients.plain.list_tables()["TableNames"] == []
 

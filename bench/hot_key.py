@@ -1,0 +1,305 @@
+"""One hot key, simulated: what Tally's own code does when everyone plays one video or likes one post.
+
+The code that runs is the project's: increments.count and likes.set_like through Powertools and commit.transact, with
+its retries, spreading, breaker and spilling. The other side is a model of DynamoDB (hot_table.py) and of Lambda, in
+virtual time (virtual_time.py), so that seconds of 5,000 changes each take seconds. Chance is seeded: the same seed, the
+same numbers. What is assumed, and why:
+
+* Partitions: one takes 1,000 write units and 3,000 read units a second (DynamoDB Developer Guide, "Designing partition
+  keys") and keeps what it did not use for 1 s. DynamoDB keeps up to 300 s of it, but on a "best effort" basis that is
+  not to be counted on ("Burst and adaptive capacity"; re:Post, "Spiky workloads in short intervals"): not modelled, on
+  the safe side. All items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by
+  sort key after minutes (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
+  performance"): no run lasts that long, so nothing is split: the safe side again.
+* Receipts lie in 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
+  12,000 reads and 4,000 writes). With a warm throughput of WARM_WCU they lie in as many partitions as that takes.
+* A single write takes 4 ms in the median and 11 ms at p99 (lognormal; AWS says "single-digit milliseconds"), after
+  1.5 ms of client and network. It is 1 unit, also where its condition fails.
+* Transactions hold their items for 10 to 30 ms (uniform; they prepare and commit: USENIX ATC 2023, "Distributed
+  Transactions at Scale in Amazon DynamoDB"; AWS states no number), and cost 2 units an item: to prepare, to commit
+  (Developer Guide, "Transactions: capacity management"). One that finds an item held is cancelled as
+  TransactionConflict; a single write that finds it held is refused. One that finds too little capacity is cancelled as
+  ThrottlingError. What is cancelled has paid for preparing every item that was not throttled (assumed: the safe side).
+* botocore: the classes of its standard mode decide. 3 attempts; a throttled single write waits up to 1 s, then 2 s;
+  no cancelled transaction and no conflict is sent again.
+* Lambda: an environment has one request at a time and is reused, the last one first; if none is free there is a new
+  one. Each has its own Store: its own spread and breaker, which learn by themselves. Their number is reported and not
+  limited (Lambda adds 1,000 in 10 s to a function: "Lambda scaling behavior"). Cold starts and the function's own CPU
+  are left out: latency is what the store makes of it.
+* Arrivals are a Poisson process from nothing: heat comes from one moment to the next, and every change of the run is
+  judged, the first ones too. Each is by another caller with another key, who does not come again.
+* Rollup: one reader for each partition (a stream shard) looks every 250 ms, as Lambda polls DynamoDB Streams, waits at
+  most 1 s for 1,000 records, and adds a batch up with one transaction of the tally's item and the checkpoint, which
+  pays, conflicts and is throttled like any other; 20 µs for folding a record. "Right after" is the time from the last
+  answer to the moment when the tally is the number of accepted changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import counters
+from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
+from bench.place import SETTINGS
+from bench.virtual_time import Hub
+from tally import increments, likes, tallies
+from tally.contention import Breaker, Retries, Spread
+from tally.counter import Counter
+from tally.errors import RetryableError
+from tally.increments import Increment
+from tally.ledger import BUCKETS
+from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SEED = 1995
+COLD_WCU = 4000
+WARM_WCU = 10_000
+HOT_ID = "hot"
+POLL_S, BATCH_S, BATCH_RECORDS, FOLD_S = 0.25, 1.0, 1000, 20e-6
+REDELIVERY_S = 1.0
+FULL_S = ((50, 60.0), (200, 40.0), (1000, 20.0))  # changes a second, for how long
+FASTEST_PER_S = 5000
+QUICK_CHANGES = 2000
+SETTLING_S_MAX = 120.0  # then the rollup is not keeping up
+
+
+@dataclass(frozen=True)
+class Heat:
+    """What comes: so many changes of one key a second, for so long."""
+
+    counter: Counter
+    per_s: int
+    for_s: float
+    warm: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the report calls it: `plays 5,000/s warm`."""
+        return f"{self.counter.name} {self.per_s:,}/s{' warm' if self.warm else ''}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of it."""
+
+    name: str
+    per_s: int
+    warm: bool
+    changes: int
+    failed: int
+    p50_ms: float
+    p99_ms: float
+    write_units: float
+    """A change that was accepted: everything that was billed, for failed ones and by the rollup too."""
+    spilled: float
+    """Share of the accepted changes that were written alone."""
+    right_after_s: float
+    """From the last answer until the tally was right; infinite if it never was."""
+    environments: int
+    conflicts: int
+    throttles: int
+
+    @property
+    def failed_share(self) -> float:
+        """Of all changes."""
+        return self.failed / self.changes if self.changes else 0.0
+
+
+@dataclass(frozen=True)
+class _Invocation(Call):
+    """A call whose chance is seeded."""
+
+    chance: random.Random = field(default_factory=random.Random, kw_only=True)
+
+    def retries(self, **bounds: Any) -> Retries:
+        return super().retries(random=self.chance, **bounds)
+
+
+@dataclass
+class _Run:
+    """One heat under way."""
+
+    heat: Heat
+    hub: Hub
+    chance: random.Random
+    tables: HotTables
+    free: list[Store] = field(default_factory=list)
+    environments: int = 0
+    latencies_s: list[float] = field(default_factory=list)
+    accepted: int = 0
+    spilled: int = 0
+    under_way: int = 0
+    to_come: int = 0
+    last_answer_s: float = 0.0
+    right_s: float = math.inf
+
+    def go(self) -> None:
+        """Let it all come, and wait until the tally is right."""
+        heat, at_s, number = self.heat, self.hub.now_s, 0
+        end_s = at_s + heat.for_s
+        while (at_s := at_s + self.chance.expovariate(heat.per_s)) < end_s:
+            self.hub.start(lambda number=number: self._change(number), at_s)  # type: ignore[misc]
+            number += 1
+        self.to_come = number
+        for place, partition in enumerate(self.tables.partitions()):
+            self.hub.start(_Rollup(self, partition, place).go)
+        self.hub.run()
+
+    def done(self) -> bool:
+        """Whether there is nothing more to wait for; looks at the tally on the way."""
+        if self.to_come or self.under_way:
+            return False
+        if self.tables.tally == self.accepted and self.right_s == math.inf:
+            self.right_s = self.hub.now_s
+        return self.right_s < math.inf or self.hub.now_s > self.last_answer_s + SETTLING_S_MAX
+
+    def _change(self, number: int) -> None:
+        self.to_come -= 1
+        self.under_way += 1
+        started_s = self.hub.now_s
+        store = self.free.pop() if self.free else self._environment()
+        try:
+            body = _CHANGES[self.heat.counter.name](self.call(store, number), number)
+        except RetryableError:
+            pass
+        else:
+            self.accepted += 1
+            self.spilled += body.get("visible") == "soon"
+        self.latencies_s.append(self.hub.now_s - started_s)
+        self.free.append(store)
+        self.under_way -= 1
+        self.last_answer_s = self.hub.now_s
+        self.done()
+
+    def _environment(self) -> Store:
+        self.environments += 1
+        clock, spread = self.hub.clock, Spread(clock=self.hub.clock, random=self.chance)  # type: ignore[arg-type]
+        client: Any = HotClient(self.tables)
+        return Store(client, SETTINGS, spread, breaker=Breaker(clock=clock), clock=clock, sleep=self.hub.sleep)
+
+    def call(self, store: Store, number: int) -> Call:
+        """The call of the n-th caller in an environment."""
+        deadline_s = self.hub.now_s + CALL_TIME_DEFAULT_S
+        return _Invocation(store, f"user-{number}", deadline_s, f"nonce-{number}", chance=self.chance)
+
+
+def _play(call: Call, number: int) -> dict[str, Any]:
+    key = f"{number:022d}"
+    body = {"video_id": HOT_ID, "counted": True}
+    return increments.count(call, Increment(counters.PLAYS, HOT_ID, 1, "play", key, body))[0]
+
+
+def _like(call: Call, number: int) -> dict[str, Any]:
+    return likes.set_like(call, counters.LIKES, HOT_ID, True, operation="like", key=None)[0]
+
+
+_CHANGES: dict[str, Callable[[Call, int], dict[str, Any]]] = {"plays": _play, "likes": _like}
+
+
+@dataclass
+class _Rollup:
+    """The rollup consumer of one stream shard, as it behaves: what it reads, when, and the transaction of a batch."""
+
+    run: _Run
+    partition: Partition
+    place: int
+
+    def go(self) -> None:
+        """Read, wait for a batch, add it up; until everything is done."""
+        hub, stream = self.run.hub, self.partition.stream
+        while not self.run.done():
+            hub.sleep(POLL_S)
+            if not stream:
+                continue
+            first_s = stream[0][0]
+            if len(stream) < BATCH_RECORDS and hub.now_s < first_s + BATCH_S:
+                continue
+            batch = stream[:BATCH_RECORDS]
+            del stream[:BATCH_RECORDS]
+            hub.sleep(FOLD_S * len(batch))
+            while not self._add(sum(amount for _, amount in batch)):
+                hub.sleep(REDELIVERY_S)
+
+    def _add(self, amount: int) -> bool:
+        run, counter = self.run, self.run.heat.counter
+        client: Any = HotClient(run.tables)
+        call = run.call(Store(client, SETTINGS, clock=run.hub.clock, sleep=run.hub.sleep), 0)
+        bucket = int(hashlib.sha256(f"shardId-{self.place}".encode()).hexdigest(), 16) % BUCKETS
+        shard = bucket % counter.max_shards if counter.child is None else 1 + bucket % (counter.max_shards - 1)
+        update = tallies.add(call, counter, HOT_ID, shard, amount, 0)
+        checkpoint = {
+            "TableName": SETTINGS.ledger_table,
+            "Key": {"PK": {"S": "CHECKPOINT"}, "SK": {"S": str(self.place)}},
+        }
+        retries = call.retries()
+        while True:
+            try:
+                client.transact_write_items(TransactItems=[{"Update": update}, {"Update": checkpoint}])
+            except client.exceptions.TransactionCanceledException:
+                if not retries.wait():
+                    return False
+            else:
+                run.done()
+                return True
+
+
+def simulate(heat: Heat, boto: DynamoDBClient, seed: int = SEED) -> Outcome:
+    """Let a heat come over fresh tables. `boto`: see HotTables."""
+    hub, chance = Hub(), random.Random(f"{seed}/{heat.name}")
+    partitions = math.ceil((WARM_WCU if heat.warm else COLD_WCU) / PARTITION_WCU_PER_S)
+    tables = HotTables(hub, SETTINGS, boto, chance, partitions)
+    post = tallies.key(heat.counter, HOT_ID, 0)
+    tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # a post exists before it is liked
+    run = _Run(heat, hub, chance, tables)
+    run.go()
+    changes = len(run.latencies_s)
+    cuts = statistics.quantiles(run.latencies_s, n=100)
+    return Outcome(
+        name=heat.name,
+        per_s=heat.per_s,
+        warm=heat.warm,
+        changes=changes,
+        failed=changes - run.accepted,
+        p50_ms=cuts[49] * 1000,
+        p99_ms=cuts[98] * 1000,
+        write_units=tables.write_units / max(1, run.accepted),
+        spilled=run.spilled / max(1, run.accepted),
+        right_after_s=run.right_s - run.last_answer_s,
+        environments=run.environments,
+        conflicts=tables.conflicts,
+        throttles=tables.throttles,
+    )
+
+
+def full() -> list[Heat]:
+    """What `make bench` simulates. Longer than a breaker stays open, so that it is seen to close and open again."""
+    return [
+        *(Heat(counter, per_s, for_s) for counter in (counters.PLAYS, counters.LIKES) for per_s, for_s in FULL_S),
+        Heat(counters.PLAYS, FASTEST_PER_S, 11, warm=True),
+        Heat(counters.PLAYS, FASTEST_PER_S, 3),  # these two are more than can be: environments without end
+        Heat(counters.LIKES, FASTEST_PER_S, 3),
+    ]
+
+
+def quick() -> list[Heat]:
+    """A smoke test of it."""
+    return [replace(heat, for_s=min(heat.for_s, QUICK_CHANGES / heat.per_s)) for heat in full()]
+
+
+def simulate_all(heats: Sequence[Heat], progress: Callable[[str], object] = lambda name: None) -> list[Outcome]:
+    """Each of them on its own; `progress` is told the name of what comes next."""
+    client = dynamodb_client(region_name="eu-west-1", aws_access_key_id="none", aws_secret_access_key="none")
+    outcomes = []
+    for heat in heats:
+        progress(heat.name)
+        outcomes.append(simulate(heat, client))
+    client.close()
+    return outcomes

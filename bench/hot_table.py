@@ -1,0 +1,316 @@
+"""DynamoDB as its limits are documented, for one hot key, in virtual time: what hot_key.py runs Tally's code against.
+
+It holds items only as far as the conditions of Tally's writes look at them. What it assumes and why: hot_key.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+from botocore.retries.quota import RetryQuota
+from botocore.retries.standard import (
+    ExponentialBackoff,
+    RetryContext,
+    RetryQuotaChecker,
+    StandardRetryConditions,
+    ThrottlingErrorDetector,
+)
+
+from bench.virtual_time import Hub
+from tally.commit import CONDITION_FAILED, Write
+from tally.settings import Settings
+from tally.store import CLIENT_CONFIG, Item
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
+BURST_S = 1.0  # how much of unused capacity a partition keeps here; DynamoDB: up to 300 s, "best effort"
+NETWORK_S = 0.0015  # request built, sent and received, and the answer likewise: 0.75 ms each way
+WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or the cancelling of a transaction
+HOLD_S = (0.010, 0.030)  # how long a transaction holds its items
+PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # of each item of a transaction; every item here is under 1 KB
+_Z99 = 2.326
+_SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / _Z99
+CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
+
+Key = tuple[str, str, str]
+"""Table, partition key, sort key."""
+
+
+@dataclass
+class Bucket:
+    """So many units a second, and what was kept of the second before."""
+
+    hub: Hub
+    rate_per_s: float
+    left: float = field(init=False)
+    seen_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.left = self.rate_per_s * BURST_S
+
+    def has(self, units: float) -> bool:
+        """Whether so many units may be taken now."""
+        now_s = self.hub.now_s
+        gained = (now_s - self.seen_s) * self.rate_per_s
+        self.left, self.seen_s = min(self.rate_per_s * BURST_S, self.left + gained), now_s
+        return self.left >= units
+
+    def take(self, units: float) -> None:
+        """Take them."""
+        self.left -= units
+
+
+@dataclass
+class Partition:
+    """What one partition takes and gives."""
+
+    writes: Bucket
+    reads: Bucket
+    stream: list[tuple[float, int]] = field(default_factory=list)
+    """(when, amount) of what was written alone: what the rollup consumer has to add."""
+
+    @classmethod
+    def of(cls, hub: Hub) -> Partition:
+        """A rested one."""
+        return cls(Bucket(hub, PARTITION_WCU_PER_S), Bucket(hub, PARTITION_RCU_PER_S))
+
+
+@dataclass
+class HotTables:
+    """The tables: `receipts_partitions` of them for the receipts, one for the item collection of the hot key."""
+
+    hub: Hub
+    settings: Settings
+    boto: DynamoDBClient
+    """Never sends anything: its exceptions and its operations' models are botocore's own."""
+    chance: random.Random
+    receipts_partitions: int
+    tally: int = 0
+    write_units: float = 0.0
+    conflicts: int = 0
+    throttles: int = 0
+    items: set[Key] = field(default_factory=set)
+    _held: set[Key] = field(default_factory=set)
+    _partitions: dict[str, list[Partition]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self._partitions[self.settings.counts_table] = [Partition.of(self.hub)]
+        self._partitions[self.settings.receipts_table] = [
+            Partition.of(self.hub) for _ in range(self.receipts_partitions)
+        ]  # fmt: skip
+
+    def partitions(self) -> list[Partition]:
+        """Those of the tables that have streams; each is a shard of its stream."""
+        return self._partitions[self.settings.counts_table] + self._partitions[self.settings.receipts_table]
+
+    def _partition(self, key: Key) -> Partition | None:
+        """None in the ledger, of which only consumers write one row each."""
+        found = self._partitions.get(key[0])
+        return found[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(found)] if found else None
+
+    def write(self, write: Write, *, kind: str) -> None:
+        """A single write. Raises the code of what prevents it, as _RefusedError."""
+        self.hub.sleep(NETWORK_S / 2)
+        self._single(write, kind)
+        self.hub.sleep(NETWORK_S / 2 + self._write_s())
+
+    def _single(self, write: Write, kind: str) -> None:
+        key = _key_of(write)
+        partition = self._partition(key)
+        code = None
+        if key in self._held:
+            self.conflicts += 1
+            code = "TransactionConflictException"
+        elif partition is not None and not partition.writes.has(PREPARE_WCU):
+            self.throttles += 1
+            code = "ProvisionedThroughputExceededException"
+        if code is None:
+            self._pay(partition, PREPARE_WCU)  # a failed condition is paid for too
+            if _holds(write, present=key in self.items):
+                self._apply(key, write, kind)
+                return
+            code = "ConditionalCheckFailedException"
+        self.hub.sleep(NETWORK_S / 2 + self._write_s())
+        raise _RefusedError(code)
+
+    def read(self, keys: Sequence[Key], *, consistent: bool) -> list[Key]:
+        """Those of the items that are there, each below 4 KB. Raises _RefusedError when it is throttled."""
+        self.hub.sleep(NETWORK_S / 2)
+        units = 1.0 if consistent else 0.5
+        partitions = [partition for key in keys if (partition := self._partition(key)) is not None]
+        throttled = not all(partition.reads.has(units) for partition in partitions)
+        for partition in partitions:
+            partition.reads.take(0 if throttled else units)
+        self.throttles += throttled
+        self.hub.sleep(NETWORK_S / 2 + self._write_s())
+        if throttled:
+            raise _RefusedError("ProvisionedThroughputExceededException")
+        return [key for key in keys if key in self.items]
+
+    def transact(self, writes: Sequence[Write]) -> None:
+        """All or nothing. Raises _CancelledError with a code for each write."""
+        self.hub.sleep(NETWORK_S / 2)
+        entries = [(*next(iter(entry.items())),) for entry in writes]
+        keys = [_key_of(write) for _, write in entries]
+        codes = [self._judge(key, write) for key, (_, write) in zip(keys, entries, strict=True)]
+        self.conflicts += CONFLICT in codes
+        self.throttles += THROTTLED in codes
+        cancelled = any(codes)
+        for key, code in zip(keys, codes, strict=True):
+            if code != THROTTLED:
+                self._pay(self._partition(key), PREPARE_WCU if cancelled else PREPARE_WCU + COMMIT_WCU)
+        if cancelled:
+            self.hub.sleep(NETWORK_S / 2 + self._write_s())
+            raise _CancelledError(codes)
+        self._held.update(keys)
+        self.hub.sleep(self.chance.uniform(*HOLD_S))
+        self._held.difference_update(keys)
+        for key, (kind, write) in zip(keys, entries, strict=True):
+            self._apply(key, write, kind)
+        self.hub.sleep(NETWORK_S / 2)
+
+    def _judge(self, key: Key, write: Write) -> str | None:
+        if key in self._held:
+            return CONFLICT
+        partition = self._partition(key)
+        if partition is not None and not partition.writes.has(PREPARE_WCU + COMMIT_WCU):
+            return THROTTLED
+        return None if _holds(write, present=key in self.items) else CONDITION_FAILED
+
+    def _pay(self, partition: Partition | None, units: float) -> None:
+        self.write_units += units
+        if partition is not None:
+            partition.writes.take(units)
+
+    def _apply(self, key: Key, write: Write, kind: str) -> None:
+        if kind == "ConditionCheck":
+            return
+        if kind == "Delete":
+            self.items.discard(key)
+        else:
+            self.items.add(key)
+        if kind == "Update" and key[0] == self.settings.counts_table:
+            self.tally += int(write["ExpressionAttributeValues"][":amount"]["N"])
+        item: Item = write.get("Item", {})
+        partition = self._partition(key)
+        if partition is not None and item.get("rollup") == {"BOOL": True}:
+            partition.stream.append((self.hub.now_s, int(item.get("amount", {"N": "1"})["N"])))
+
+    def _write_s(self) -> float:
+        return self.chance.lognormvariate(math.log(WRITE_MEDIAN_S), _SIGMA)
+
+
+class _RefusedError(Exception):
+    """A single write was refused: the code."""
+
+
+class _CancelledError(Exception):
+    """A transaction was cancelled: a code, or None, for each write."""
+
+
+class HotClient:
+    """As much of boto3's client as Tally's writes use, botocore's own retries included: one for each environment."""
+
+    def __init__(self, tables: HotTables) -> None:
+        self._tables = tables
+        self.exceptions: Any = tables.boto.exceptions
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))  # Powertools: user agent
+        detector = ThrottlingErrorDetector(None)
+        self._backoff = ExponentialBackoff(
+            random=tables.chance.random, service_name="dynamodb", throttling_detector=detector
+        )
+        attempts: int = CLIENT_CONFIG.retries["total_max_attempts"]  # type: ignore[attr-defined]
+        self._conditions = StandardRetryConditions(max_attempts=attempts)
+        self._quota = RetryQuotaChecker(RetryQuota(), detector)
+
+    def put_item(self, **write: Any) -> dict[str, Any]:
+        """PutItem."""
+        return self._send("PutItem", lambda: self._tables.write(write, kind="Put"))
+
+    def update_item(self, **write: Any) -> dict[str, Any]:
+        """UpdateItem."""
+        return self._send("UpdateItem", lambda: self._tables.write(write, kind="Update"))
+
+    def get_item(self, **read: Any) -> dict[str, Any]:
+        """GetItem: the key, if the item is there."""
+
+        def look() -> dict[str, Any]:
+            found = self._tables.read([_key_of(read)], consistent=read.get("ConsistentRead", False))
+            return {"ConsumedCapacity": {}} | ({"Item": read["Key"]} if found else {})
+
+        return self._send("GetItem", look)
+
+    def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:
+        """BatchGetItem of one table: the keys of those items that are there."""
+        ((table, wanted),) = RequestItems.items()
+        keys = {_key_of({"TableName": table, "Key": key}): key for key in wanted["Keys"]}
+
+        def look() -> dict[str, Any]:
+            found = self._tables.read(list(keys), consistent=wanted.get("ConsistentRead", False))
+            return {"Responses": {table: [keys[key] for key in found]}}
+
+        return self._send("BatchGetItem", look)
+
+    def transact_write_items(self, TransactItems: Sequence[Write]) -> dict[str, Any]:
+        """TransactWriteItems. botocore does not retry one that was cancelled, whatever the reason."""
+        try:
+            self._tables.transact(TransactItems)
+        except _CancelledError as cancelled:
+            codes: list[str | None] = cancelled.args[0]
+            raise self.exceptions.TransactionCanceledException(
+                {
+                    "Error": {"Code": "TransactionCanceledException", "Message": str(codes)},
+                    "CancellationReasons": [{"Code": code or "None"} for code in codes],
+                },
+                "TransactWriteItems",
+            ) from None
+        return {}
+
+    def _send(self, operation: str, send: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+        """A request and its retries, as botocore makes them."""
+        request: Any = {}
+        model = self._tables.boto.meta.service_model.operation_model(operation)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answer = send() or {}
+            except _RefusedError as refused:
+                error = {"Error": {"Code": refused.args[0], "Message": "simulated"}}
+            else:
+                self._quota.release_retry_quota(request, SimpleNamespace(status_code=200))
+                return answer
+            context = RetryContext(attempt, model, parsed_response=error, request_context=request)
+            if not (self._conditions.is_retryable(context) and self._quota.acquire_retry_quota(context)):
+                made: type[ClientError] = getattr(self.exceptions, error["Error"]["Code"], ClientError)
+                raise made(error, operation)  # type: ignore[arg-type]
+            self._tables.hub.sleep(self._backoff.delay_amount(context))
+
+
+def _key_of(write: Write) -> Key:
+    key: Item = write.get("Key") or write["Item"]
+    if "id" in key:
+        return write["TableName"], key["id"]["S"], ""
+    return write["TableName"], key["PK"]["S"], key["SK"]["S"]
+
+
+def _holds(write: Write, *, present: bool) -> bool:
+    """Whether a write's condition holds: of those that Tally writes here, all ask whether the item is there."""
+    condition: str = write.get("ConditionExpression", "")
+    if condition.startswith("attribute_not_exists("):
+        return not present
+    if condition.startswith("attribute_exists("):
+        return present
+    if condition:
+        raise NotImplementedError(f"the model does not know the condition {condition!r}")
+    return True

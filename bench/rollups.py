@@ -1,0 +1,194 @@
+"""What the stream consumers cost and how fast they are: the real handlers, on an engine, fed as Lambda feeds them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+
+import counters
+from bench.place import LOCAL, SETTINGS, Place, fresh_engine, place
+from bench.watch import Meter
+from tally import drift, fold, likes, posts, rollup, tallies
+from tally.fold import Consumer
+from tally.increments import Increment, count
+from tally.set_aside import Objects
+from tally.store import Call
+from tally.stream_records import Declared, Record
+from tally.streams import Handler
+
+SEED = 1995
+MEASURED = 1000  # plays, and likes
+VIDEOS = (1, 10, 100, 1000)
+POSTS = (1, 10, 100)
+BATCH_RECORDS = 1000  # as the event source mappings say
+SHARD = "shardId-00000001700000000000-bench"
+MINUTE = 28_000_000
+_CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
+_LOCATOR = "arn:aws:dynamodb:eu-west-1:000000000000:table/{}/stream/2026-01-01T00:00:00.000"
+
+
+@dataclass(frozen=True)
+class RollupCost:
+    """Rolling up MEASURED plays of so many videos, in one batch."""
+
+    videos: int
+    write_units: float
+
+
+@dataclass(frozen=True)
+class DriftCost:
+    """Tracking the drift of MEASURED likes of so many posts: the records of both streams."""
+
+    posts: int
+    records: int
+    write_units: float
+
+
+@dataclass(frozen=True)
+class Rollups:
+    """All of it."""
+
+    rollup_costs: list[RollupCost]
+    drift_costs: list[DriftCost]
+    folded_per_s: float
+    """Records, by the pure fold alone, in batches, on one core."""
+    applied_per_s: float
+    """Records from the engine's stream through the rollup consumer into the tallies, 100 videos."""
+
+
+def measure_rollups(records: int, likes_made: int = MEASURED) -> Rollups:
+    """`records` of each to measure speeds with."""
+    return Rollups(
+        rollup_costs=[_rollup_cost(videos) for videos in VIDEOS],
+        drift_costs=[_drift_cost(posts_made, likes_made) for posts_made in POSTS],
+        folded_per_s=_fold_speed(records * 10),
+        applied_per_s=_applied_speed(records),
+    )
+
+
+def receipts(number: int, videos: int) -> list[Record]:
+    """Stream records of so many plays that were written alone."""
+    chance = random.Random(SEED)
+    return [
+        {
+            "eventName": "INSERT",
+            "dynamodb": {
+                "SequenceNumber": str(10**20 + place),
+                "ApproximateCreationDateTime": MINUTE * 60.0,
+                "Keys": {"id": {"S": f"tally#{place}"}},
+                "NewImage": {
+                    "id": {"S": f"tally#{place}"},
+                    "counter": {"S": "plays"},
+                    "target": {"S": f"video-{place % videos if place < videos else chance.randrange(videos)}"},
+                    "amount": {"N": "1"},
+                    "at": {"N": str(MINUTE)},
+                    "nonce": {"S": "nonce"},
+                    "rollup": {"BOOL": True},
+                },
+            },
+        }
+        for place in range(number)
+    ]
+
+
+def _deliver(handler: Handler, table: str, records: Sequence[Record]) -> None:
+    """As an event source mapping does, batch by batch. Raises if a record is not applied."""
+    for start in range(0, len(records), BATCH_RECORDS):
+        batch = list(records[start : start + BATCH_RECORDS])
+        event = {"Records": batch, "shardId": SHARD, "state": {}, "eventSourceARN": _LOCATOR.format(table)}
+        with redirect_stdout(StringIO()):  # its metrics
+            answer = handler(event, _CONTEXT)
+        if answer["batchItemFailures"]:
+            raise RuntimeError(f"the consumer did not apply {answer['batchItemFailures']}")
+
+
+def _handler(consumer: Consumer, clients: Place) -> Handler:
+    return Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
+
+
+def _rollup_cost(videos: int) -> RollupCost:
+    with fresh_engine() as endpoint:
+        clients = place(endpoint)
+        meter = Meter(clients.store.client)
+        _deliver(_handler(rollup.CONSUMER, clients), SETTINGS.receipts_table, receipts(MEASURED, videos))
+        units = meter.write_units
+        counted = sum(clients.counted(f"video-{number}") for number in range(videos))
+        assert counted == MEASURED, f"{counted} rolled up of {MEASURED}"
+    return RollupCost(videos, units)
+
+
+def _drift_cost(posts_made: int, likes_made: int) -> DriftCost:
+    with fresh_engine(streams=True) as endpoint:
+        clients = place(endpoint)
+        for number in range(posts_made):
+            posts.write_post(Call(clients.store, "author"), counters.LIKES, f"post-{number}", "hello")
+        chance = random.Random(SEED)
+        before = len(list(stream(endpoint, SETTINGS.counts_table)))
+        for number in range(likes_made):
+            call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
+            likes.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
+        meter = Meter(clients.store.client)
+        handler, records = _handler(drift.CONSUMER, clients), 0
+        for table in (SETTINGS.receipts_table, SETTINGS.counts_table):
+            found = list(stream(endpoint, table))[before if table == SETTINGS.counts_table else 0 :]
+            records += len(found)
+            _deliver(handler, table, found)
+    return DriftCost(posts_made, records, meter.write_units)
+
+
+def _fold_speed(number: int) -> float:
+    """By the CPU time that it takes: what else the machine does is not this core's work."""
+    declared, batch = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100)
+    fold.fold(rollup.CONSUMER, declared, "receipts", batch)
+    started_s, folded = time.process_time(), 0
+    while folded < number:
+        fold.fold(rollup.CONSUMER, declared, "receipts", batch)
+        folded += len(batch)
+    return folded / (time.process_time() - started_s)
+
+
+def _applied_speed(number: int) -> float:
+    with fresh_engine(streams=True) as endpoint:
+        clients = place(endpoint)
+        plays = replace(counters.PLAYS, guarantee=counters.VISITS.guarantee)
+        for place_ in range(number):
+            change = Increment(plays, f"video-{place_ % 100}", 1, "play", f"{place_:022d}", {"counted": True})
+            count(Call(clients.store), change)
+        handler = _handler(rollup.CONSUMER, clients)
+        started_s, applied, batch = time.perf_counter(), 0, list[Record]()
+        for record in stream(endpoint, SETTINGS.receipts_table):
+            batch.append(record)
+            if len(batch) == BATCH_RECORDS:
+                applied += len(batch)
+                _deliver(handler, SETTINGS.receipts_table, batch)
+                batch = []
+        _deliver(handler, SETTINGS.receipts_table, batch)
+        applied += len(batch)
+        took_s = time.perf_counter() - started_s
+        counted = sum(tallies.read(Call(clients.store), plays, f"video-{video}") for video in range(100))
+        assert counted == number == applied, f"{counted} rolled up of {number}"
+    return number / took_s
+
+
+def stream(endpoint: str, table: str) -> Iterator[Record]:
+    """What a table's stream holds, as Lambda hands it on."""
+    client: Any = boto3.client("dynamodbstreams", endpoint_url=endpoint, **LOCAL)
+    ((found),) = client.list_streams(TableName=table)["Streams"]
+    for shard in client.describe_stream(StreamArn=found["StreamArn"])["StreamDescription"]["Shards"]:
+        named = {"StreamArn": found["StreamArn"], "ShardId": shard["ShardId"]}
+        iterator = client.get_shard_iterator(**named, ShardIteratorType="TRIM_HORIZON")["ShardIterator"]
+        while iterator is not None:
+            answer = client.get_records(ShardIterator=iterator, Limit=BATCH_RECORDS)
+            for record in answer["Records"]:
+                created = record["dynamodb"]["ApproximateCreationDateTime"].timestamp()
+                yield {**record, "dynamodb": {**record["dynamodb"], "ApproximateCreationDateTime": created}}
+            iterator = answer.get("NextShardIterator") if answer["Records"] else None
+    client.close()

@@ -40,7 +40,7 @@ from .errors import (
 )
 from .requests import Reply, Request
 
-FUNCTIONS = ("plays", "posts", "likes", "visits", "increments", "holds", "receipts", "health")
+FUNCTIONS = ("plays", "posts", "likes", "visits", "increments", "holds", "receipts", "health", "drifts")
 BATCH_ENTRIES_MAX = 100  # what Tally takes at once
 DEADLINE_DEFAULT_S = 15.0
 ATTEMPTS_MAX = 6

@@ -20,6 +20,7 @@ from .stream_records import (
     Declared,
     Record,
     UnreadableError,
+    amount,
     event_name,
     minute,
     minute_or_records,
@@ -41,7 +42,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter.known:
         raise UnreadableError(f"{counter.name} has limits or a start by now: it cannot be rolled up")
-    return (((counter.name, text(image, "target")), minute(image), int(image["amount"]["N"]), 0),)
+    return (((counter.name, text(image, "target")), minute(image), amount(image), 0),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -80,9 +81,9 @@ def shard_of(counter: Counter, table: str, bucket: int) -> int:
 
 def write(call: Call, declared: Declared, table: str, bucket: int, effect: Effect) -> Write:
     """The update of the tally."""
-    (name, id_), at, amount, _ = effect
+    (name, id_), at, added, _ = effect
     counter = declared.by_name[name]
-    return {"Update": tallies.add(call, counter, id_, shard_of(counter, table, bucket), amount, at)}
+    return {"Update": tallies.add(call, counter, id_, shard_of(counter, table, bucket), added, at)}
 
 
 CONSUMER = Consumer(NAME, {"receipts": read_receipt, "counts": read_count}, write, {})

@@ -6,7 +6,7 @@ but declarations, so that the stack can read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -119,15 +119,17 @@ _RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 
 
 def _count_needs(counter: Counter) -> frozenset[Need]:
-    """What counting needs: an update, and a receipt beside it if the counter is EXACT."""
-    return _needs(counter, "UpdateItem") | (_RECEIPT if counter.guarantee is Guarantee.EXACT else frozenset())
+    """What counting needs: an update, and a receipt beside it if the counter is EXACT; ROLLUP: the receipt alone."""
+    update = frozenset() if counter.guarantee is Guarantee.ROLLUP else _needs(counter, "UpdateItem")
+    return update | (frozenset() if counter.guarantee is Guarantee.FAST else _RECEIPT)
 
 
 _READ_LIKE = _needs(counters.LIKES, "BatchGetItem")
 # The state of the like, the post's existence and a new shard are checked and made on the way (tally/likes.py).
 _LIKE_NEEDS = (
-    _RECEIPT | _READ_LIKE | _needs(counters.LIKES, "PutItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
-)
+    _RECEIPT | _READ_LIKE
+    | _needs(counters.LIKES, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+)  # fmt: skip
 
 PLAY = Operation(
     "play", "plays", "POST", "/videos/{id}/plays", Access.ANYONE, (_VIDEO, _KEY), _count_needs(counters.PLAYS),
@@ -223,14 +225,15 @@ _VERSIONED = [counter for counter in _API_COUNTERS if counter.versioned]
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 # A number is read before it is taken; at the end a receipt is looked for, so that the last one is told again.
 _TAKE_NUMBER = _counters(_NUMBERED, "Query") | (_FIND_RECEIPT if _NUMBERED else frozenset())
-_ROOM = _holds("Query", "GetItem", "UpdateItem")  # before a 409, expired holds are given back
-_SETTLE = _holds("GetItem", "UpdateItem")
+_BOOK = frozenset({Need("UpdateItem", Table.LEDGER, "LEDGER#")})  # what is given back has no receipt to expect it by
+_ROOM = _BOOK | _holds("Query", "GetItem", "UpdateItem")  # before a 409, expired holds are given back
+_SETTLE = _BOOK | _holds("GetItem", "UpdateItem")
 _COUNTERS = "/counters/{counter}/{id}"
 
 INCREMENT = Operation(
     "increment", "increments", "POST", f"{_COUNTERS}/increments", Access.WRITE,
     (_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY),
-    _RECEIPT | _counters(_API_COUNTERS, "UpdateItem") | _TAKE_NUMBER | _ROOM,
+    frozenset().union(*map(_count_needs, _API_COUNTERS)) | _TAKE_NUMBER | _ROOM,
     WRITES_PER_S, WRITE_BURST, counts=True, increments=True,
 )  # fmt: skip
 GET_COUNTER = Operation(
@@ -245,7 +248,8 @@ SET_COUNTER = Operation(
         Field("version", Kind.VERSION, Source.HEADER, "If-Match"),
         _OPTIONAL_KEY,
     ),
-    _RECEIPT | _counters(_VERSIONED, "UpdateItem"), WRITES_PER_S, WRITE_BURST, counts=True,
+    # The number is read before it is set, and a receipt looked for if it has moved (tally/increments.py).
+    _RECEIPT | _FIND_RECEIPT | _counters(_VERSIONED, "Query", "UpdateItem"), WRITES_PER_S, WRITE_BURST, counts=True,
 )  # fmt: skip
 HOLD = Operation(
     "hold", "holds", "POST", f"{_COUNTERS}/holds", Access.WRITE,
@@ -254,7 +258,7 @@ HOLD = Operation(
         Field("amount", Kind.HELD_AMOUNT, Source.BODY, "amount"),
         Field("ttl_s", Kind.TTL, Source.BODY, "ttl_s"),
     ),
-    _RECEIPT | _holds("PutItem", "Query", "GetItem", "UpdateItem"),
+    _RECEIPT | _BOOK | _holds("PutItem", "Query", "GetItem", "UpdateItem"),
     WRITES_PER_S, WRITE_BURST, success=(201,), counts=True,
 )  # fmt: skip
 COMMIT_HOLD = Operation(
@@ -295,6 +299,44 @@ class Schedule:
 
 
 SCHEDULES = (Schedule("sweep", 1, "gives back what expired holds have taken", _ROOM),)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A function that reads streams of tables, each shard in order (design, section 4)."""
+
+    function: str
+    does: str
+    needs: frozenset[Need]
+    streams: Mapping[Table, tuple[str, ...]]
+    """The streams that it reads, and of each the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it is sent; an
+    empty tuple is all of them. Nothing else is filtered: a record that is not as it should be must reach it."""
+
+
+def _consumer_needs(consumer: str) -> frozenset[Need]:
+    """How far it has come, and markers of the records that it could not apply."""
+    checkpoints = frozenset(
+        Need(action, Table.LEDGER, f"CHECKPOINT#{consumer}#") for action in ("GetItem", "UpdateItem")
+    )
+    return checkpoints | {Need("PutItem", Table.LEDGER, "SETASIDE")}
+
+
+_ROLLED_UP = [
+    counter for counter in counters.COUNTERS.values() if counter.spills or counter.guarantee is Guarantee.ROLLUP
+]
+
+CONSUMERS = (
+    Consumer(
+        "rollup", "adds up what was accepted without its tally",
+        _consumer_needs("rollup") | _counters(_ROLLED_UP, "UpdateItem"),
+        {Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
+    ),
+    Consumer(
+        "drift", "books what was accepted, and what the tallies did, in the ledger",
+        _consumer_needs("drift") | {Need("UpdateItem", Table.LEDGER, "LEDGER#")},
+        {Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
+    ),
+)  # fmt: skip
 
 
 def functions() -> dict[str, list[Operation]]:

@@ -48,7 +48,8 @@ def run(options: Options) -> None:
     """Start everything and serve. The imports take a second: they stand here so that Ctrl-C is heeded meanwhile."""
     import asyncio
 
-    from local.stack import prepared, serve
+    from local.prepared import prepared
+    from local.stack import serve
 
     with prepared(options) as stack:
         asyncio.run(serve(stack, say))

@@ -37,7 +37,7 @@ pre {{ background: #f4f4f4; padding: 1rem; overflow: auto }}
 </style>
 <h1>Tally on this machine</h1>
 <p>The routes of the synthesized template, each served by its function's own process.
-<a href="/dev/openapi">Read the API, and try it</a>.</p>
+<a href="/dev/openapi">Read the API, and try it</a>. <a href="/dev/metrics">What the functions measure</a>.</p>
 <table><tr><th>Route<th>Function<th>Who<th>Requests a second</tr>
 {rows}
 </table>

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from local.template import ACCOUNT, Route
+from local.cloudformation import ACCOUNT
+from local.template import Route
 
 _TEXT_TYPES = ("application/json", "application/javascript", "application/xml")
 _API_ID = "local"

@@ -19,8 +19,9 @@ from typing import IO
 
 from aiohttp import web
 
+from local.cloudformation import ACCOUNT, REGION
 from local.engine import ROOT, die_with_parent
-from local.template import ACCOUNT, REGION, Function
+from local.template import Function
 
 INIT_S_MAX = 30.0  # Lambda's limit is 10 s; a laptop that starts all functions at once is slower
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out

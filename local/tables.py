@@ -12,8 +12,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from local.cloudformation import REGION
 from local.errors import LocalError
-from local.template import REGION, Table
+from local.template import Table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -10,18 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from local import synth
+from local.cloudformation import Document
 from local.errors import LocalError
+from local.mappings import StreamMapping, read_mapping
 
-REGION = "eu-west-1"
-ACCOUNT = "000000000000"
-_PSEUDO = {
-    "AWS::Region": REGION,
-    "AWS::AccountId": ACCOUNT,
-    "AWS::Partition": "aws",
-    "AWS::URLSuffix": "amazonaws.com",
-    "AWS::StackName": "Tally-local",
-    "AWS::StackId": f"arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/Tally-local/local",
-}
 _TABLE_PROPERTIES = (
     "KeySchema",
     "AttributeDefinitions",
@@ -29,8 +21,6 @@ _TABLE_PROPERTIES = (
     "LocalSecondaryIndexes",
     "ProvisionedThroughput",
 )
-Node = Any
-"""A value in a template: JSON."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +107,8 @@ class Template:
     routes: tuple[Route, ...]
     cors: Cors | None = None
     schedules: tuple[Schedule, ...] = ()
+    mappings: tuple[StreamMapping, ...] = ()
+    buckets: tuple[str, ...] = ()
     access_log_format: str | None = None
 
     def table_of(self, variable: str) -> Table:
@@ -145,48 +137,34 @@ def parse(document: Mapping[str, Any]) -> Template:
     return _Reader(document).template()
 
 
-class _Reader:
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self.resources: Mapping[str, Any] = document.get("Resources", {})
-        self.parameters: Mapping[str, Any] = document.get("Parameters", {})
-
+class _Reader(Document):
     def template(self) -> Template:
-        tables = [self._table(id_) for id_ in self._ids("AWS::DynamoDB::Table")]
+        tables = [self._table(id_) for id_ in self.ids("AWS::DynamoDB::Table")]
         functions = [self._function(id_) for id_ in self._function_ids()]
-        apis = self._ids("AWS::ApiGatewayV2::Api")
+        apis = self.ids("AWS::ApiGatewayV2::Api")
         if len(apis) > 1:
             raise LocalError(f"the template has {len(apis)} HTTP APIs: the local run serves one")
-        stages = [self._properties(id_) for id_ in self._ids("AWS::ApiGatewayV2::Stage")]
+        stages = [self.properties(id_) for id_ in self.ids("AWS::ApiGatewayV2::Stage")]
         stage = stages[0] if stages else {}
         return Template(
             tables={table.name: table for table in tables},
             functions={function.name: function for function in functions},
-            routes=tuple(self._route(id_, stage) for id_ in self._ids("AWS::ApiGatewayV2::Route")),
-            cors=self._cors(self._properties(apis[0]).get("CorsConfiguration")) if apis else None,
-            schedules=tuple(self._schedule(id_) for id_ in self._ids("AWS::Events::Rule")),
+            routes=tuple(self._route(id_, stage) for id_ in self.ids("AWS::ApiGatewayV2::Route")),
+            cors=self._cors(self.properties(apis[0]).get("CorsConfiguration")) if apis else None,
+            schedules=tuple(self._schedule(id_) for id_ in self.ids("AWS::Events::Rule")),
+            mappings=tuple(self._mapping(id_, functions) for id_ in self.ids("AWS::Lambda::EventSourceMapping")),
+            buckets=tuple(self.bucket_name(id_) for id_ in self.ids("AWS::S3::Bucket")),
             access_log_format=stage.get("AccessLogSettings", {}).get("Format"),
         )
 
-    def _ids(self, kind: str) -> list[str]:
-        return [id_ for id_, resource in self.resources.items() if resource["Type"] == kind]
-
     def _function_ids(self) -> list[str]:
         """Our functions, not those that CDK adds for its own ends: they run on Node."""
-        found = self._ids("AWS::Lambda::Function")
-        return [id_ for id_ in found if str(self._properties(id_).get("Runtime", "")).startswith("python")]
-
-    def _properties(self, id_: str) -> dict[str, Any]:
-        return dict(self.resources[id_].get("Properties", {}))
-
-    def _need(self, id_: str, name: str) -> Node:
-        try:
-            return self._properties(id_)[name]
-        except KeyError:
-            raise LocalError(f"the template's {id_} has no {name}") from None
+        found = self.ids("AWS::Lambda::Function")
+        return [id_ for id_ in found if str(self.properties(id_).get("Runtime", "")).startswith("python")]
 
     def _table(self, id_: str) -> Table:
-        properties = self._properties(id_)
-        self._need(id_, "KeySchema")
+        properties = self.properties(id_)
+        self.need(id_, "KeySchema")
         arguments = {name: self.value(properties[name]) for name in _TABLE_PROPERTIES if name in properties}
         if "ProvisionedThroughput" not in arguments:
             arguments["BillingMode"] = "PAY_PER_REQUEST"
@@ -194,30 +172,23 @@ class _Reader:
         if stream:
             arguments["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": stream["StreamViewType"]}
         ttl = properties.get("TimeToLiveSpecification", {})
-        return Table(self._table_name(id_), arguments, ttl.get("AttributeName") if ttl.get("Enabled") else None)
-
-    def _table_name(self, id_: str) -> str:
-        """As CloudFormation makes it, of stack and logical id; always longer than 11 characters."""
-        return str(self._properties(id_).get("TableName") or f"{_PSEUDO['AWS::StackName']}-{id_}")
+        return Table(self.table_name(id_), arguments, ttl.get("AttributeName") if ttl.get("Enabled") else None)
 
     def _function(self, id_: str) -> Function:
-        properties = self._properties(id_)
+        properties = self.properties(id_)
         variables = properties.get("Environment", {}).get("Variables", {})
         return Function(
-            name=self._function_name(id_),
-            handler=self._need(id_, "Handler"),
-            runtime=self._need(id_, "Runtime"),
+            name=self.function_name(id_),
+            handler=self.need(id_, "Handler"),
+            runtime=self.need(id_, "Runtime"),
             environment={name: str(self.value(value)) for name, value in variables.items()},
             timeout_s=float(properties.get("Timeout", 3)),  # Lambda's defaults
             memory_mb=int(properties.get("MemorySize", 128)),
         )
 
-    def _function_name(self, id_: str) -> str:
-        return str(self._need(id_, "Handler")).rpartition(".")[0].replace("/", ".")
-
     def _route(self, id_: str, stage: Mapping[str, Any]) -> Route:
-        properties = self._properties(id_)
-        key = str(self._need(id_, "RouteKey"))
+        properties = self.properties(id_)
+        key = str(self.need(id_, "RouteKey"))
         method, _, path = key.rpartition(" ")
         kind = properties.get("AuthorizationType", "NONE")
         if kind not in {"NONE", "JWT"}:
@@ -228,41 +199,43 @@ class _Reader:
             method=method or "ANY",
             path=path,
             function=self._target(id_, key),
-            authorizer=self._authorizer(self._reference(properties["AuthorizerId"])) if kind == "JWT" else None,
+            authorizer=self._authorizer(self.reference(properties["AuthorizerId"])) if kind == "JWT" else None,
             scopes=tuple(properties.get("AuthorizationScopes", ())),
             throttle=None if rate is None or burst is None else Throttle(float(rate), int(burst)),
         )
 
     def _target(self, id_: str, key: str) -> str:
         """The function that a route's integration leads to, through an alias or not."""
-        integration = str(self.value(self._need(id_, "Target"))).removeprefix("integrations/")
+        integration = str(self.value(self.need(id_, "Target"))).removeprefix("integrations/")
         if integration not in self.resources:
             raise LocalError(f"the route {key} leads to {integration}, which is not in the template")
-        return self._function_behind(self._need(integration, "IntegrationUri"), f"the route {key}")
-
-    def _function_behind(self, node: Node, what: str) -> str:
-        target = self._reference(node)
-        for _ in range(3):  # alias, version, function
-            kind = self.resources[target]["Type"]
-            if kind == "AWS::Lambda::Function":
-                return self._function_name(target)
-            if kind not in {"AWS::Lambda::Alias", "AWS::Lambda::Version"}:
-                break
-            target = self._reference(self._need(target, "FunctionName"))
-        raise LocalError(f"{what} leads to {target}, which is no function that runs here")
+        return self.function_behind(self.need(integration, "IntegrationUri"), f"the route {key}")
 
     def _schedule(self, id_: str) -> Schedule:
         """A rule of EventBridge that runs a function every so often: `rate(1 minute)`, to one target."""
-        expression = str(self._need(id_, "ScheduleExpression"))
+        expression = str(self.need(id_, "ScheduleExpression"))
         rate = re.fullmatch(r"rate\((\d+) (minute|hour|day)s?\)", expression)
         if rate is None:
             raise LocalError(f"the rule {id_} runs at {expression!r}, which the local run cannot read")
         every_s = int(rate[1]) * {"minute": 60, "hour": 3600, "day": 86400}[rate[2]]
-        [target] = self._need(id_, "Targets")
-        return Schedule(self._function_behind(target["Arn"], f"the rule {id_}"), every_s)
+        [target] = self.need(id_, "Targets")
+        return Schedule(self.function_behind(target["Arn"], f"the rule {id_}"), every_s)
+
+    def _mapping(self, id_: str, functions: list[Function]) -> StreamMapping:
+        """An event source mapping: from a stream of the template's to a function of its."""
+        table = self.reference(self.need(id_, "EventSourceArn"))
+        if self.resources[table]["Type"] != "AWS::DynamoDB::Table":
+            raise LocalError(f"the event source mapping {id_} reads {table}: the local run knows tables' streams only")
+        if not self.properties(table).get("StreamSpecification"):
+            raise LocalError(f"the event source mapping {id_} reads {table}, which has no stream")
+        named = str(self.value(self.need(id_, "FunctionName")))
+        function = named.rpartition("function:")[2].partition(":")[0]
+        if function not in {one.name for one in functions}:
+            raise LocalError(f"the event source mapping {id_} invokes {named}, which is no function that runs here")
+        return read_mapping(id_, self.properties(id_), self.table_name(table), function)
 
     def _authorizer(self, id_: str) -> Authorizer:
-        jwt = self._need(id_, "JwtConfiguration")
+        jwt = self.need(id_, "JwtConfiguration")
         return Authorizer(str(self.value(jwt["Issuer"])), tuple(str(self.value(entry)) for entry in jwt["Audience"]))
 
     def _cors(self, cors: Mapping[str, Any] | None) -> Cors | None:
@@ -277,68 +250,3 @@ class _Reader:
             cors.get("MaxAge"),
             bool(cors.get("AllowCredentials")),
         )
-
-    def _reference(self, node: Node) -> str:
-        """The logical id that a Ref or GetAtt names; of a Join, the last such: an ARN ends in what it is of."""
-        match node:
-            case {"Ref": str(id_)} if id_ in self.resources:
-                return id_
-            case {"Fn::GetAtt": [str(id_), _]} if id_ in self.resources:
-                return id_
-            case {"Fn::Join": [_, list(parts)]}:
-                for part in reversed(parts):
-                    if isinstance(part, dict) and not str(part.get("Ref", "")).startswith("AWS::"):
-                        return self._reference(part)
-        raise LocalError(f"the template refers to something that the local run cannot find: {json.dumps(node)[:200]}")
-
-    def value(self, node: Node) -> Node:
-        """A value with its references resolved to what they are here. Raises LocalError."""
-        match node:
-            case {"Ref": str(id_)} if len(node) == 1:
-                return self._ref(id_)
-            case {"Fn::GetAtt": [str(id_), str(attribute)]}:
-                return self._attribute(id_, attribute)
-            case {"Fn::Join": [str(separator), list(parts)]}:
-                return separator.join(str(self.value(part)) for part in parts)
-            case {"Fn::Sub": str(text)}:
-                return re.sub(r"\$\{([^}!]+)\}", lambda found: self._substitute(found[1]), text)
-            case {"Fn::Select": [index, parts]}:
-                return self.value(self.value(parts)[int(index)])
-            case {"Fn::Split": [str(separator), text]}:
-                return str(self.value(text)).split(separator)
-            case dict():
-                unknown = next((name for name in node if name.startswith("Fn::") or name == "Condition"), None)
-                if unknown:
-                    raise LocalError(f"the template uses {unknown}, which the local run cannot read")
-                return {name: self.value(entry) for name, entry in node.items()}
-            case list():
-                return [self.value(entry) for entry in node]
-        return node
-
-    def _substitute(self, name: str) -> str:
-        id_, dot, attribute = name.partition(".")
-        return str(self._attribute(id_, attribute) if dot else self._ref(id_))
-
-    def _ref(self, id_: str) -> Node:
-        if id_ in _PSEUDO:
-            return _PSEUDO[id_]
-        if id_ in self.parameters:
-            return self.parameters[id_].get("Default", "")
-        if id_ not in self.resources:
-            raise LocalError(f"the template refers to {id_}, which is not in it")
-        match self.resources[id_]["Type"]:
-            case "AWS::DynamoDB::Table":
-                return self._table_name(id_)
-            case "AWS::Lambda::Function":
-                return self._function_name(id_)
-        return id_  # something that runs only on AWS: its logical id stands in for its name
-
-    def _attribute(self, id_: str, attribute: str) -> Node:
-        if id_ not in self.resources:
-            raise LocalError(f"the template refers to {id_}, which is not in it")
-        match self.resources[id_]["Type"], attribute:
-            case "AWS::DynamoDB::Table", "Arn":
-                return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{self._table_name(id_)}"
-            case "AWS::Lambda::Function", "Arn":
-                return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{self._function_name(id_)}"
-        return f"{id_}.{attribute}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
-from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
@@ -18,10 +18,13 @@ from operations import Need, Table
 
 from . import bundling
 from .options import Options
+from .set_aside import SetAside
 from .tables import Tables
 
 MEMORY_MB = 512  # 0.29 of a CPU: about 4 ms for a call that waits 5 to 10 ms for DynamoDB; twice as much halves the 4
 TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
+SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
+CONSUMER_TIMEOUT = Duration.seconds(60)  # a batch of 1,000 records that all fail their first commit; it stops before
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
 
@@ -30,10 +33,14 @@ class Functions(Construct):
     """The functions, by the name of their handler's module, each behind its alias `live`."""
 
     aliases: dict[str, lambda_.Alias]
+    """Of those that serve operations: what may be invoked from outside."""
+    consumers: dict[str, lambda_.Alias]
+    all: dict[str, lambda_.Alias]
 
-    def __init__(self, scope: Construct, id: str, *, tables: Tables, options: Options) -> None:
+    def __init__(self, scope: Construct, id: str, *, tables: Tables, set_aside: SetAside, options: Options) -> None:
         super().__init__(scope, id)
         self._tables = tables
+        self._set_aside = set_aside
         self._options = options
         self._code = bundling.code(bundled=Stack.of(self).bundling_required)
         self._version = bundling.digest()[:12]
@@ -41,10 +48,23 @@ class Functions(Construct):
             module: self._function(module, ", ".join(operation.name for operation in found), operations.needs_of(found))
             for module, found in operations.functions().items()
         }
-        for schedule in operations.SCHEDULES:
-            self._run_on_schedule(schedule, self._function(schedule.function, schedule.does, schedule.needs))
+        scheduled = {schedule.function: self._scheduled(schedule) for schedule in operations.SCHEDULES}
+        self.consumers = {consumer.function: self._consumer(consumer) for consumer in operations.CONSUMERS}
+        self.all = {**self.aliases, **scheduled, **self.consumers}
 
-    def _run_on_schedule(self, schedule: operations.Schedule, alias: lambda_.Alias) -> None:
+    def _consumer(self, consumer: operations.Consumer) -> lambda_.Alias:
+        alias = self._function(
+            consumer.function,
+            consumer.does,
+            consumer.needs,
+            timeout=CONSUMER_TIMEOUT,
+            environment={"TALLY_SET_ASIDE_BUCKET": self._set_aside.bucket.bucket_name},
+        )
+        self._set_aside.let_put(consumer, alias)
+        return alias
+
+    def _scheduled(self, schedule: operations.Schedule) -> lambda_.Alias:
+        alias = self._function(schedule.function, schedule.does, schedule.needs, timeout=SCHEDULED_TIMEOUT)
         events.Rule(
             alias,
             "Schedule",
@@ -52,8 +72,17 @@ class Functions(Construct):
             schedule=events.Schedule.rate(Duration.minutes(schedule.every_min)),
             targets=[targets.LambdaFunction(alias, retry_attempts=0)],  # the next run does what this one did not
         )
+        return alias
 
-    def _function(self, module: str, does: str, needs: Iterable[Need]) -> lambda_.Alias:
+    def _function(
+        self,
+        module: str,
+        does: str,
+        needs: Iterable[Need],
+        *,
+        timeout: Duration = TIMEOUT,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> lambda_.Alias:
         scope = Construct(self, module.capitalize())
         log_group = logs.LogGroup(
             scope,
@@ -79,12 +108,12 @@ class Functions(Construct):
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
             memory_size=MEMORY_MB,
-            timeout=TIMEOUT,
+            timeout=timeout,
             role=role,
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS,
-            environment=self._environment(),
+            environment={**self._environment(), **environment},
         )
         _acknowledge(role, function)
         return lambda_.Alias(scope, "Live", alias_name=ALIAS, version=function.current_version)
@@ -95,6 +124,7 @@ class Functions(Construct):
             "TALLY_COUNTS_TABLE": self._tables.counts.table_name,
             "TALLY_RECEIPTS_TABLE": self._tables.receipts.table_name,
             "TALLY_LEDGER_TABLE": self._tables.ledger.table_name,
+            "TALLY_SETTLE_S": str(self._options.settle_s),
             "TALLY_VERSION": self._version,
             "POWERTOOLS_SERVICE_NAME": "tally",
             "POWERTOOLS_METRICS_NAMESPACE": "Tally",
@@ -104,11 +134,6 @@ class Functions(Construct):
 
     def _statements(self, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
         """The fewest statements that allow `needs`: the actions that share a table and key prefixes go together."""
-        arns: dict[Table, dynamodb.Table] = {
-            Table.COUNTS: self._tables.counts,
-            Table.RECEIPTS: self._tables.receipts,
-            Table.LEDGER: self._tables.ledger,
-        }
         prefixes: dict[tuple[Table, str], set[str]] = {}
         for need in needs:
             prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
@@ -118,7 +143,7 @@ class Functions(Construct):
         return [
             iam.PolicyStatement(
                 actions=named,
-                resources=[arns[table].table_arn],
+                resources=[self._tables.by_name[table].table_arn],
                 conditions={
                     "ForAllValues:StringLike": {
                         "dynamodb:LeadingKeys": [_pattern(prefix) for prefix in found_prefixes]
@@ -141,7 +166,8 @@ def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:
     Validations.of(role).acknowledge(
         Acknowledgment(
             id="AwsSolutions-IAM5[Resource::*]",
-            reason="xray:PutTraceSegments and PutTelemetryRecords know no resources; nothing else is on *",
+            reason="xray:PutTraceSegments and PutTelemetryRecords, and dynamodb:ListStreams of those that read streams,"
+            " know no resources; nothing else is on *",
         )
     )
     Validations.of(function).acknowledge(

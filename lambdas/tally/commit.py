@@ -1,7 +1,7 @@
 """The one place where a change is written: a transaction, retried while others are in its way.
 
 With a receipt, the receipt is the first write of the same transaction: there is no state between "counted" and
-"remembered as counted" in which a crash could be.
+"remembered as counted" in which a crash could be. A change that is rolled up is its receipt (or its child) alone.
 """
 
 from __future__ import annotations
@@ -9,21 +9,35 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from . import observe
-from .contention import Retries
+from .contention import SPILL_RETRIES_MAX, Retries
 from .counter import Counter
-from .errors import BUSY_CODES, ChangeRefusedError, ReceiptFoundError, StoreBusyError, from_botocore
+from .errors import (
+    BUSY_CODES,
+    ChangeRefusedError,
+    ReceiptFoundError,
+    StoreBusyError,
+    TallyHotError,
+    from_botocore,
+)
 from .store import Call, Item
 
 Write = dict[str, Any]
 """One entry of TransactItems: `{"Put": {…}}`, `{"Update": {…}}` …"""
 Body = dict[str, Any]
 """What an operation answers: JSON."""
+
+VISIBLE_NOW: Body = {"visible": "now"}
+VISIBLE_SOON: Body = {"visible": "soon"}
+"""What the answer to a change says of when the number shows it: in the next read, or when it was rolled up."""
+ALONE: Item = {"rollup": {"BOOL": True}}
+"""What marks a receipt or a child that was written alone: the rollup adds it to its tally."""
+ALONE_KEPT_S = 8 * 24 * 3600  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 _BUSY_REASONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
@@ -59,6 +73,11 @@ class Stamp:
             }
         }
 
+    def alone(self, call: Call, body: Body, **facts: Item) -> Write:
+        """The receipt of a change that is written alone. It lives ALONE_KEPT_S at least."""
+        expires_s = max(self.expires_s, int(time.time()) + ALONE_KEPT_S)
+        return replace(self, expires_s=expires_s).receipt(call, body, **ALONE, **facts)
+
 
 def transact(
     call: Call,
@@ -68,15 +87,19 @@ def transact(
     receipt: Write | None = None,
     *,
     first_shard: int | None = None,
+    spills: bool = False,
 ) -> None:
     """Commit `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
     Each attempt is a call of its own, with a token of its own, on another shard; the first on `first_shard`, if given.
 
     Raises ReceiptFoundError if a live receipt stands there, ChangeRefusedError if a condition of `writes` failed,
-    StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to.
+    StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `spills`: the
+    caller can write the change alone; TallyHotError says when to, after SPILL_RETRIES_MAX or while the breaker is open.
     """
     tally = counter.partition_key(id_)
+    if spills and call.store.breaker.hot(tally):
+        raise TallyHotError
     retries = call.retries()
     shard: int | None = None
     while True:
@@ -87,14 +110,20 @@ def transact(
         items += writes(shard)
         try:
             call.store.client.transact_write_items(TransactItems=items)  # type: ignore[arg-type]
+            call.store.breaker.cool(tally)
             return
         except call.store.client.exceptions.TransactionCanceledException as cancelled:
             reasons = cancelled.response.get("CancellationReasons", [])
+            if not _BUSY_REASONS.intersection(reason.get("Code") for reason in reasons):
+                call.store.breaker.cool(tally)  # it was judged, and not turned away
             conflict = _judge(reasons, shard, has_receipt=receipt is not None)
         except (ClientError, BotoCoreError) as error:
             conflict = busy_or_raise(error)
         if conflict:
             spread_wider(call, counter, id_)
+        if spills and retries.attempts >= SPILL_RETRIES_MAX:
+            call.store.breaker.trip(tally)
+            raise TallyHotError
         pause(retries)
 
 
@@ -120,6 +149,32 @@ def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]
         if conflict:
             spread_wider(call, counter, id_)
         pause(retries)
+
+
+def put(call: Call, write: Write) -> None:
+    """Commit one conditional Put by itself, for changes that are rolled up: 1 WCU, one round trip.
+
+    Raises ChangeRefusedError with what stands there, StoreBusyError, or what botocore's error maps to.
+    """
+    retries = call.retries()
+    while True:
+        try:
+            call.store.client.put_item(**write["Put"])
+            return
+        except call.store.client.exceptions.ConditionalCheckFailedException as failed:
+            old_item: Any = failed.response.get("Item", {})
+            raise ChangeRefusedError([old_item], 0) from None
+        except (ClientError, BotoCoreError) as error:
+            busy_or_raise(error)
+        pause(retries)
+
+
+def put_receipt(call: Call, receipt: Write) -> None:
+    """Commit a receipt by itself. Raises ReceiptFoundError if a live one stands there, and put's errors."""
+    try:
+        put(call, receipt)
+    except ChangeRefusedError as refused:
+        raise ReceiptFoundError(refused.old_items[0] or {}) from None
 
 
 def _judge(reasons: Sequence[Any], shard: int, *, has_receipt: bool) -> bool:

@@ -1,7 +1,8 @@
 """How writers of one hot tally stay out of each other's way, without talking to each other.
 
 Conflicts (two transactions on one item) are answered by moving to another shard and spreading wider; throttling only
-by waiting, for more shards under one partition key do not help until DynamoDB has split it.
+by waiting, for more shards under one partition key do not help until DynamoDB has split it. What neither helps is
+written alone, to be rolled up (commit.transact); a breaker does so at once while the tally is hot.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ RETRY_S_MAX = 3.0  # then the caller is told 503: it holds an environment all th
 ATTEMPTS_MAX = 12
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
+SPILL_RETRIES_MAX = 2  # then a change that may is written alone: by then other shards and some 60 ms did not help
+HOT_S = 10.0  # as long as a tally stays spread without a conflict: heat comes in minutes, not in moments
+PROBE_S = RETRY_S_MAX  # the change that tries whether the heat is over has its answer by then, or never
 
 Random = SystemRandom  # SnapStart restores every environment with the same `random` state
 
@@ -76,6 +80,51 @@ class Spread:
             self._widths.move_to_end(tally)
             while len(self._widths) > TALLIES_REMEMBERED_MAX:
                 self._widths.popitem(last=False)
+
+
+@dataclass
+class _Heat:
+    until_s: float
+    probed: bool
+
+
+@dataclass
+class Breaker:
+    """Which tallies are so hot that this process writes their changes alone, without trying first."""
+
+    clock: Callable[[], float] = time.monotonic
+    _heats: OrderedDict[str, _Heat] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hot(self, tally: str) -> bool:
+        """Whether the next change of this tally is written alone.
+
+        After HOT_S one change is told no, so that it tries whether the heat is over; the others go on meanwhile.
+        """
+        with self._lock:
+            heat = self._heats.get(tally)
+            if heat is None:
+                return False
+            now_s = self.clock()
+            if now_s < heat.until_s:
+                return True
+            self._heats[tally] = _Heat(now_s + PROBE_S, probed=True)
+            return False
+
+    def trip(self, tally: str) -> None:
+        """Retries did not get a change of this tally through: it is hot."""
+        with self._lock:
+            self._heats[tally] = _Heat(self.clock() + HOT_S, probed=False)
+            self._heats.move_to_end(tally)
+            while len(self._heats) > TALLIES_REMEMBERED_MAX:
+                self._heats.popitem(last=False)
+
+    def cool(self, tally: str) -> None:
+        """A change of this tally got through. Those that were under way when it became hot say nothing of it."""
+        with self._lock:
+            heat = self._heats.get(tally)
+            if heat is not None and heat.probed:
+                del self._heats[tally]
 
 
 @dataclass

@@ -26,6 +26,7 @@ TallyError
 ├── RecordMismatchError             500  an item that its record class does not fit (attribute_values.py)
 └── (control flow inside the core, never answered)
     ├── ReceiptFoundError           the key was counted before
+    ├── TallyHotError               the change is to be written alone, and rolled up
     └── ChangeRefusedError          a condition of the change failed
 """
 
@@ -157,6 +158,13 @@ class ReceiptFoundError(TallyError):
     def __init__(self, item: Mapping[str, Any]) -> None:
         super().__init__("the key was counted before")
         self.item = item
+
+
+class TallyHotError(TallyError):
+    """A tally is in such demand that a change of it is written alone, and rolled up. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("the tally is hot")
 
 
 class ChangeRefusedError(TallyError):

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from . import observe, tallies
+from . import ledger, observe, tallies
 from .commit import Body, Stamp, Write, transact
 from .counter import Counter
 from .errors import ChangeRefusedError, HoldSettledError, LimitReachedError, NotFoundError, TallyError, from_botocore
 from .receipts import once
-from .store import Call, Item, minute_now, whole
+from .store import Call, Item, get, minute_now, whole
 
 _T = TypeVar("_T")
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
@@ -144,8 +144,8 @@ def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, amount: i
 
 def _move(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> None:
     """Move the hold from `held` to `state`, with its effect on the tally. Raises ChangeRefusedError with the hold."""
-    hold = _read(call, counter, id_, hold_id) if state != COMMITTED else None
-    if state != COMMITTED and hold is None:
+    hold = _read(call, counter, id_, hold_id) if state != COMMITTED else {}
+    if state != COMMITTED and not hold:
         raise ChangeRefusedError([{}], 0)
     now_s = int(time.time())
     in_time = {COMMITTED: "expires > :now", RELEASED: "expires > :now", EXPIRED: "expires <= :now"}[state]
@@ -163,11 +163,17 @@ def _move(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> N
         },
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
-    writes: list[Write] = [{"Update": write}]
-    if hold is not None:
-        given_back = int(hold["amount"]["N"])
-        writes.append({"Update": tallies.add(call, counter, id_, 0, given_back, minute_now())})
-    transact(call, counter, id_, lambda _: writes)
+    settling: Write = {"Update": write}
+    transact(
+        call, counter, id_, lambda _: [settling, *(_give_back(call, counter, id_, hold["amount"]["N"]) if hold else ())]
+    )
+
+
+def _give_back(call: Call, counter: Counter, id_: str, amount: str) -> list[Write]:
+    """The amount back in the tally, and booked: there is no receipt from which the drift consumer would expect it."""
+    at, bucket_number = minute_now(), call.store.spread.random.randrange(ledger.BUCKETS)
+    booking = ledger.book(call.store.settings, counter.name, id_, at, bucket_number, expected=int(amount))
+    return [{"Update": tallies.add(call, counter, id_, 0, int(amount), at)}, booking]
 
 
 def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
@@ -175,19 +181,9 @@ def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
     return str(hold["state"]["S"]) if hold else EXPIRED  # TTL removes what was settled long ago
 
 
-def _read(call: Call, counter: Counter, id_: str, hold_id: str) -> Item | None:
-    """The hold, if there is one. An answer that was cut lacks what it consumed, and must not pass for none."""
-    try:
-        found = call.store.client.get_item(
-            TableName=call.store.settings.ledger_table,
-            Key=_key(counter, id_, hold_id),
-            ConsistentRead=True,
-            ReturnConsumedCapacity="TOTAL",
-        )
-    except (ClientError, BotoCoreError) as error:
-        raise from_botocore(error) from error
-    item: Item | None = whole(dict(found), "ConsumedCapacity").get("Item")
-    return item
+def _read(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
+    """The hold; empty if there is none."""
+    return get(call, call.store.settings.ledger_table, _key(counter, id_, hold_id))
 
 
 def _due(

@@ -1,16 +1,23 @@
-"""Changes of a counter: counted, numbered, or set."""
+"""Changes of a counter: counted, numbered, rolled up, or set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from . import holds, tallies
-from .commit import Body, Stamp, transact, update
+from . import holds, observe, tallies
+from .commit import VISIBLE_NOW, VISIBLE_SOON, Body, Stamp, Write, put_receipt, transact, update
 from .counter import Counter, Guarantee
-from .errors import ChangeRefusedError, KeyReusedError, LimitReachedError, PreconditionFailedError, StoreBusyError
+from .errors import (
+    ChangeRefusedError,
+    KeyReusedError,
+    LimitReachedError,
+    PreconditionFailedError,
+    StoreBusyError,
+    TallyHotError,
+)
 from .receipts import look, once
-from .store import Call, minute_now
+from .store import Call, Item, minute_now
 from .tallies import State
 
 NUMBER_TURNS_MAX = 64  # a numbered counter is taken one by one: of 50 callers at once the last one loses 49 turns
@@ -39,12 +46,18 @@ class Increment:
         """What must be the same when the key comes again."""
         return {"amount": self.amount}
 
+    def facts(self, at: int) -> dict[str, Item]:
+        """What its receipt says to whoever reads the receipts' stream."""
+        return tallies.facts(self.counter, self.id, self.amount, at)
+
 
 def count(call: Call, change: Increment) -> tuple[Body, bool]:
     """Make the change; the body to answer and whether it is a replay.
 
-    EXACT: receipt and count in one transaction, 4 WCU, one round trip; a key is needed. FAST: one update, 1 WCU; a key
-    is not looked at. A numbered counter is read first. At a limit, what expired holds have taken is given back first.
+    EXACT: receipt and count in one transaction, 4 WCU, one round trip; a key is needed. While its tally is hot, and
+    for ROLLUP always: the receipt alone, 1 WCU, which a stream consumer adds up. FAST: one update, 1 WCU; a key is not
+    looked at. A numbered counter is read first. At a limit, what expired holds have taken is given back first. The body
+    says whether the change is `visible` now or soon.
 
     Raises KeyReusedError if the key stands for another amount, LimitReachedError at a floor or ceiling, which leaves
     no receipt, and commit.transact's errors.
@@ -55,8 +68,10 @@ def count(call: Call, change: Increment) -> tuple[Body, bool]:
 def _count(call: Call, change: Increment) -> tuple[Body, bool]:
     if change.counter.guarantee is Guarantee.FAST:
         _add_fast(call, change)
-        return change.body, False
+        return {**change.body, **VISIBLE_NOW}, False
     move = _take_number if change.counter.numbered else _add_exact
+    if change.counter.guarantee is Guarantee.ROLLUP:
+        move = _add_alone
     return once(
         call, change.operation, change.target, change.key or "", change.payload, lambda stamp: move(call, change, stamp)
     )
@@ -76,19 +91,28 @@ def _add_fast(call: Call, change: Increment) -> None:
 
 
 def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
-    at = minute_now()
-    receipt = stamp.receipt(call, change.body, **tallies.facts(change.counter, change.id, change.amount, at))
+    counter, at = change.counter, minute_now()
+    body = {**change.body, **VISIBLE_NOW}
+
+    def writes(shard: int) -> list[Write]:
+        return [{"Update": tallies.add(call, counter, change.id, shard, change.amount, at)}]
+
     try:
-        transact(
-            call,
-            change.counter,
-            change.id,
-            lambda shard: [{"Update": tallies.add(call, change.counter, change.id, shard, change.amount, at)}],
-            receipt,
-        )
+        receipt = stamp.receipt(call, body, **change.facts(at))
+        transact(call, counter, change.id, writes, receipt, spills=counter.spills)
+    except TallyHotError:
+        body = _add_alone(call, change, stamp)
+        observe.count(counter.name, observe.SPILLED)
     except ChangeRefusedError as refused:
-        raise tallies.refusal(change.counter, refused, change.amount) from None
-    return change.body
+        raise tallies.refusal(counter, refused, change.amount) from None
+    return body
+
+
+def _add_alone(call: Call, change: Increment, stamp: Stamp) -> Body:
+    """The receipt by itself; the rollup adds it to the tally."""
+    body = {**change.body, **VISIBLE_SOON}
+    put_receipt(call, stamp.alone(call, body, **change.facts(minute_now())))
+    return body
 
 
 def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
@@ -101,7 +125,7 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
             look(call, stamp)  # after the number was read: whoever took the last one and asks again is told so again
             raise tallies.refuse(counter, seen.value, change.amount)
         last = not tallies.fits(counter, number + change.amount)
-        body, at = {**change.body, "number": number, "last": last}, minute_now()
+        body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now()
         write = tallies.assign(call, counter, change.id, seen, number, at)
         try:
             transact(
@@ -109,7 +133,7 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
                 counter,
                 change.id,
                 lambda _, write=write: [{"Update": write}],  # type: ignore[misc]
-                stamp.receipt(call, body, **tallies.facts(change.counter, change.id, change.amount, at)),
+                stamp.receipt(call, body, **change.facts(at)),
             )
             return body
         except ChangeRefusedError as refused:
@@ -121,22 +145,25 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
 def set_value(call: Call, counter: Counter, id_: str, value: int, version: int, key: str | None) -> tuple[Body, bool]:
     """Compare-and-set: `value` if the counter still has `version` (0: it was never written); the body, and if replayed.
 
-    Without a key the version is the key: the same request again is a replay. Raises PreconditionFailedError when the
-    counter has moved, LimitReachedError for a value out of its limits, KeyReusedError.
+    Read first, for the receipt says by how much the number moved. Without a key the version is the key: the same
+    request again is a replay. Raises PreconditionFailedError when the counter has moved, LimitReachedError for a value
+    out of its limits, KeyReusedError.
     """
     if not tallies.fits(counter, value):
         raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
     body = {"counter": counter.name, "id": id_, "value": value, "version": version + 1}
 
     def change(stamp: Stamp) -> Body:
-        at = minute_now()
-        write = tallies.assign(call, counter, id_, State(0, version), value, at)
-        receipt = stamp.receipt(call, body)
+        seen, at = tallies.read_state(call, counter, id_), minute_now()
+        if seen.version != version:
+            look(call, stamp)  # after the state was read: whoever set it and asks again is told so again
+            raise _moved(seen)
+        write = tallies.assign(call, counter, id_, seen, value, at)
+        receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, value - seen.value, at))
         try:
             transact(call, counter, id_, lambda _: [{"Update": write}], receipt)
         except ChangeRefusedError as refused:
-            stands = tallies.state_of(counter, refused.old_items[0] or {}).version
-            raise PreconditionFailedError(f"It is at version {stands} now.", version=stands) from None
+            raise _moved(tallies.state_of(counter, refused.old_items[0] or {})) from None
         return body
 
     payload = {"value": value, "version": version}
@@ -146,3 +173,7 @@ def set_value(call: Call, counter: Counter, id_: str, value: int, version: int, 
         if key is not None:
             raise
         raise PreconditionFailedError(f"You have set version {version} to another value.") from None
+
+
+def _moved(stands: State) -> PreconditionFailedError:
+    return PreconditionFailedError(f"It is at version {stands.version} now.", version=stands.version)

@@ -19,7 +19,7 @@ import time
 
 from .commit import Write
 from .settings import Settings
-from .store import Item
+from .store import key as key  # its users find it beside the keys that are made of it
 
 SLOTS = 16  # partitions that rows are spread over; a sweep asks each of them
 BUCKETS = 16  # rows that the writers of one tally and minute are spread over
@@ -79,8 +79,3 @@ def set_aside_key(consumer: str, shard: str, sequence: str) -> tuple[str, str]:
 def history_key(counter: str, target: str) -> str:
     """Partition key of what was repaired on a tally."""
     return f"HISTORY#{counter}#{target}"
-
-
-def key(partition: str, sort: str) -> Item:
-    """A key in DynamoDB's wire form."""
-    return {"PK": {"S": partition}, "SK": {"S": sort}}

@@ -2,20 +2,23 @@
 
 A transaction takes 100 items, and each item once: so the amounts for one tally are summed, and 90 plays of one video
 are 90 receipts and one update. Each increment still is counted once under its own key: where a receipt stands already,
-that increment is answered from it and the others are committed without it.
+that increment is answered from it and the others are committed without it. What is rolled up, or has spilled, is in
+the transaction with its receipt alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from . import increments, receipts, tallies
+from . import increments, observe, receipts, tallies
 from .commit import (
     CONDITION_FAILED,
+    VISIBLE_NOW,
+    VISIBLE_SOON,
     Body,
     Stamp,
     Write,
@@ -24,6 +27,7 @@ from .commit import (
     pause,
     spread_wider,
 )
+from .contention import SPILL_RETRIES_MAX
 from .counter import Counter, Guarantee
 from .errors import ReceiptFoundError, StoreRefusedError, TallyError
 from .increments import Increment
@@ -34,6 +38,7 @@ TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 Result = tuple[Body, bool] | Exception
 """The body and whether it is a replay, or why not: a TallyError, or whatever a bug raises, which fails no other."""
 Entry = tuple[Call, Increment]
+Tally = tuple[Counter, str]
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,11 @@ class Member:
     call: Call
     increment: Increment
     stamp: Stamp
+
+    @property
+    def tally(self) -> Tally:
+        """The counter and the id that it moves."""
+        return self.increment.counter, self.increment.id
 
 
 def count(entries: Sequence[Entry]) -> list[Result]:
@@ -71,7 +81,7 @@ def count(entries: Sequence[Entry]) -> list[Result]:
 
 def packable(increment: Increment) -> bool:
     """Whether it can share a transaction: it has a receipt, and nothing of the counter's number depends on its turn."""
-    return increment.counter.guarantee is Guarantee.EXACT and not increment.counter.known
+    return increment.counter.guarantee is not Guarantee.FAST and not increment.counter.known
 
 
 def plan(members: Sequence[Member]) -> list[list[Member]]:
@@ -81,37 +91,47 @@ def plan(members: Sequence[Member]) -> list[list[Member]]:
     """
     packs: list[list[Member]] = [[]]
     seen: set[str] = set()
-    tallies_in_pack: set[str] = set()
+    tallies_in_pack: set[Tally] = set()
     for member in members:
         if member.stamp.id in seen:
             continue
         seen.add(member.stamp.id)
-        tally = _tally(member.increment)
-        if len(packs[-1]) + 1 + len(tallies_in_pack | {tally}) > TRANSACTION_ITEMS_MAX:
+        moved = set() if _is_rolled_up(member.tally) else {member.tally}
+        if len(packs[-1]) + 1 + len(tallies_in_pack | moved) > TRANSACTION_ITEMS_MAX:
             packs.append([])
             tallies_in_pack = set()
         packs[-1].append(member)
-        tallies_in_pack.add(tally)
+        tallies_in_pack |= moved
     return packs
 
 
-def _tally(increment: Increment) -> str:
-    return f"{increment.counter.name}#{increment.counter.partition_key(increment.id)}"
+def _is_rolled_up(tally: Tally) -> bool:
+    return tally[0].guarantee is Guarantee.ROLLUP
 
 
 def _commit(pack: Sequence[Member]) -> dict[int, Result]:
-    """Commit the pack in one transaction, less those whose receipts stand already; the results by place."""
+    """Commit the pack in one transaction, less those whose receipts stand already; the results by place.
+
+    What keeps meeting conflicts or throttling spills, as does from the start what is hot.
+    """
     results: dict[int, Result] = {}
-    left, retries = list(pack), pack[0].call.retries()
+    left, retries, store = list(pack), pack[0].call.retries(), pack[0].call.store
+    moved = {tally for tally in dict.fromkeys(member.tally for member in pack) if not _is_rolled_up(tally)}
+    alone = {tally for tally in moved if tally[0].spills and store.breaker.hot(_key(tally))}
     while left:
         try:
-            found = _attempt(left)
+            found, in_the_way = _attempt(left, alone)
             if found is None:
-                return results | {member.place: (member.increment.body, False) for member in left}
+                return results | {member.place: _counted(member, alone) for member in left}
             results |= found
             left = [member for member in left if member.place not in found]
-            if not found:
-                pause(retries)
+            if found:
+                continue
+            if retries.attempts >= SPILL_RETRIES_MAX:
+                alone |= {tally for tally in moved if tally[0].spills}
+                for tally in alone.intersection(in_the_way):
+                    store.breaker.trip(_key(tally))
+            pause(retries)
         except StoreRefusedError:
             return results  # one tally may be at fault for all: those that are left are counted one by one
         except Exception as error:
@@ -119,13 +139,26 @@ def _commit(pack: Sequence[Member]) -> dict[int, Result]:
     return results
 
 
-def _attempt(members: Sequence[Member]) -> dict[int, Result] | None:
-    """One transaction: None if it was committed; else what receipts that stand already say, by place, or nothing."""
+def _counted(member: Member, alone: Collection[Tally]) -> Result:
+    """The result of a member whose pack is committed."""
+    if member.tally in alone:
+        observe.count(member.increment.counter.name, observe.SPILLED)
+    return _body(member, alone), False
+
+
+def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> tuple[dict[int, Result] | None, list[Tally]]:
+    """One transaction: None if it was committed; else what receipts that stand already say, by place, or nothing, and
+    the tallies that met a conflict or throttling."""
     call, at = members[0].call, minute_now()
+    sums = _sums(members, alone)
     try:
-        writes = [_receipt(member, at) for member in members] + _updates(members, at)
+        writes = [_receipt(member, alone, at) for member in members]
+        for (counter, id_), amount in sums.items():
+            writes.append({"Update": tallies.add(call, counter, id_, _shard(call, counter, id_), amount, at)})
         call.store.client.transact_write_items(TransactItems=writes)  # type: ignore[arg-type]
-        return None
+        for tally in sums:
+            call.store.breaker.cool(_key(tally))
+        return None, []
     except call.store.client.exceptions.TransactionCanceledException as cancelled:
         reasons: Sequence[Any] = cancelled.response.get("CancellationReasons", [])
         stand = [
@@ -134,37 +167,46 @@ def _attempt(members: Sequence[Member]) -> dict[int, Result] | None:
             if reason.get("Code") == CONDITION_FAILED
         ]
         if stand:
-            return {member.place: _stored(member, reason.get("Item", {})) for member, reason in stand}
+            return {member.place: _stored(member, reason.get("Item", {})) for member, reason in stand}, []
         conflict = conflict_or_raise(reasons)
+        of_tallies = zip(sums, reasons[len(members) :], strict=False)
+        in_the_way = [tally for tally, reason in of_tallies if reason.get("Code") != "None"]
     except (ClientError, BotoCoreError) as error:
-        conflict = busy_or_raise(error)
-    for counter, id_ in {(member.increment.counter, member.increment.id) for member in members}:
-        if conflict:
-            spread_wider(call, counter, id_)
-    return {}
+        conflict, in_the_way = busy_or_raise(error), list(sums)
+    for counter, id_ in in_the_way if conflict else ():
+        spread_wider(call, counter, id_)
+    return {}, in_the_way
 
 
-def _receipt(member: Member, at: int) -> Write:
-    change = member.increment
-    facts = tallies.facts(change.counter, change.id, change.amount, at)
-    return member.stamp.receipt(member.call, change.body, **facts)
+def _receipt(member: Member, alone: Collection[Tally], at: int) -> Write:
+    make = member.stamp.alone if _by_itself(member, alone) else member.stamp.receipt
+    return make(member.call, _body(member, alone), **member.increment.facts(at))
 
 
-def _updates(members: Sequence[Member], at: int) -> list[Write]:
-    """One update for each tally, with the sum of its amounts."""
-    sums: dict[tuple[Counter, str], int] = {}
+def _body(member: Member, alone: Collection[Tally]) -> Body:
+    return {**member.increment.body, **(VISIBLE_SOON if _by_itself(member, alone) else VISIBLE_NOW)}
+
+
+def _by_itself(member: Member, alone: Collection[Tally]) -> bool:
+    return _is_rolled_up(member.tally) or member.tally in alone
+
+
+def _sums(members: Sequence[Member], alone: Collection[Tally]) -> dict[Tally, int]:
+    """What each tally that is moved in the transaction is moved by."""
+    sums: dict[Tally, int] = {}
     for member in members:
-        tally = member.increment.counter, member.increment.id
-        sums[tally] = sums.get(tally, 0) + member.increment.amount
-    call = members[0].call
-    return [
-        {"Update": tallies.add(call, counter, id_, _shard(call, counter, id_), amount, at)}
-        for (counter, id_), amount in sums.items()
-    ]
+        if not _by_itself(member, alone):
+            sums[member.tally] = sums.get(member.tally, 0) + member.increment.amount
+    return sums
+
+
+def _key(tally: Tally) -> str:
+    counter, id_ = tally
+    return counter.partition_key(id_)
 
 
 def _shard(call: Call, counter: Counter, id_: str) -> int:
-    return call.store.spread.pick(counter.partition_key(id_), counter.max_shards)
+    return call.store.spread.pick(_key((counter, id_)), counter.max_shards)
 
 
 def _stored(member: Member, item: Item) -> Result:

@@ -10,7 +10,7 @@ from .counter import Counter
 from .errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
 from .fields import user_name
 from .records import Condition, Records, atomic_counter, attribute, partition_key, record, sort_key
-from .store import Call, Item, query
+from .store import Call, Item, key, query
 from .tallies import total
 
 TEXT_KEY = "META.BODY"  # sorts behind every shard (`.` follows `#`): one Query takes in META, its shards and the text
@@ -69,7 +69,7 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
         "authorId": meta["authorId"]["S"],
         "createdAt": int(meta["createdAt"]["N"]),
         "revision": int(meta["revision"]["N"]),
-        "likeTally": total(counter, (item for key, item in by_key.items() if key != TEXT_KEY)),
+        "likeTally": total(counter, (item for part, item in by_key.items() if part != TEXT_KEY)),
         "body": by_key[TEXT_KEY]["body"]["S"],
     }
 
@@ -111,10 +111,6 @@ def _text_write(call: Call, counter: Counter, post_id: str, text: str) -> dict[s
     return {
         "Put": {
             "TableName": call.store.settings.counts_table,
-            "Item": {**_key(counter, post_id, TEXT_KEY), "body": {"S": text}},
+            "Item": {**key(counter.partition_key(post_id), TEXT_KEY), "body": {"S": text}},
         }
     }
-
-
-def _key(counter: Counter, post_id: str, sort_key: str) -> Item:
-    return {"PK": {"S": counter.partition_key(post_id)}, "SK": {"S": sort_key}}

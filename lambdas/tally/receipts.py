@@ -25,11 +25,10 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
     IdempotencyValidationError,
 )
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
-from botocore.exceptions import BotoCoreError, ClientError
 
 from .commit import Body, Stamp
-from .errors import KeyReusedError, NotCommittedError, ReceiptFoundError, TallyError, from_botocore
-from .store import Call, Item, Store, whole
+from .errors import KeyReusedError, NotCommittedError, ReceiptFoundError, TallyError
+from .store import Call, Item, Store, get
 
 KEY_PREFIX = (
     "tally"  # constant: by default function names are part of the key, and one key through two would count twice
@@ -163,17 +162,8 @@ def find(call: Call, operation: str, target: str, key: str) -> Body | None:
 
 
 def _read(call: Call, id_: str) -> Item:
-    """The receipt; empty if there is none. An answer that was cut lacks what it consumed: it must not pass for none."""
-    try:
-        found = call.store.client.get_item(
-            TableName=call.store.settings.receipts_table,
-            Key={"id": {"S": id_}},
-            ConsistentRead=True,
-            ReturnConsumedCapacity="TOTAL",
-        )
-    except (ClientError, BotoCoreError) as error:
-        raise from_botocore(error) from error
-    return dict(whole(dict(found), "ConsumedCapacity").get("Item", {}))
+    """The receipt; empty if there is none."""
+    return get(call, call.store.settings.receipts_table, {"id": {"S": id_}})
 
 
 def _data(call: Call, operation: str, target: str, key: str, payload: dict[str, Any]) -> dict[str, Any]:

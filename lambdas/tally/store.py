@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from .contention import Retries, Spread
+from .contention import Breaker, Retries, Spread
 from .errors import StoreUnreachableError, from_botocore
 from .settings import Settings
 
@@ -66,6 +66,7 @@ class Store:
     client: DynamoDBClient
     settings: Settings
     spread: Spread = field(default_factory=Spread)
+    breaker: Breaker = field(default_factory=Breaker)
     layers: threading.local = field(default_factory=threading.local)
     """The Powertools persistence layers of this process, by operation; never shared by threads (receipts.py)."""
     clock: Callable[[], float] = time.monotonic
@@ -81,7 +82,7 @@ class Call:
     caller: str | None = None
     """The user, percent-encoded (fields.user); None for anonymous callers."""
     deadline_s: float = field(default_factory=lambda: time.monotonic() + CALL_TIME_DEFAULT_S)
-    """On time.monotonic()'s clock."""
+    """On the store's clock, which is time.monotonic()."""
     nonce: str = field(default_factory=lambda: secrets.token_urlsafe(9))
 
     def retries(self, **bounds: Any) -> Retries:
@@ -90,12 +91,31 @@ class Call:
 
     def get_remaining_time_in_millis(self) -> int:
         """As a Lambda context has it: Powertools asks for it by this name."""
-        return max(0, int((self.deadline_s - time.monotonic()) * 1000))
+        return max(0, int((self.deadline_s - self.store.clock()) * 1000))
 
 
 def minute_now() -> int:
     """The minute that a change is booked on: whole minutes since 1970."""
     return int(time.time() // 60)
+
+
+def key(partition_key: str, sort_key: str) -> Item:
+    """The key of an item of the counts table or the ledger, in DynamoDB's wire form."""
+    return {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
+
+
+def get(call: Call, table: str, item_key: Item) -> Item:
+    """One strongly consistent GetItem; empty if there is no such item.
+
+    An answer that was cut lacks what it consumed: it must not pass for none.
+    """
+    try:
+        found = call.store.client.get_item(
+            TableName=table, Key=item_key, ConsistentRead=True, ReturnConsumedCapacity="TOTAL"
+        )
+    except (ClientError, BotoCoreError) as error:
+        raise from_botocore(error) from error
+    return dict(whole(dict(found), "ConsumedCapacity").get("Item", {}))
 
 
 def query(call: Call, partition_key: str, low: str, high: str, **more: Any) -> dict[str, Any]:

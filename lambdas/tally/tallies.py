@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import store
 from .commit import Write
 from .counter import Counter
 from .errors import ChangeRefusedError, LimitReachedError
@@ -62,19 +64,22 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 
 
 def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int) -> Write:
-    """The update that adds `amount` to one shard, within the counter's limits, and stamps the minute.
+    """The update that adds `amount` to one shard, within the counter's limits, and stamps it: with the minute
+    that the change is booked on, and with a nonce, by which the streams tell it from an edit by hand.
 
     Makes the shard if it is not there. When a limit refuses it, the old item comes back with the refusal.
     """
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
-        "UpdateExpression": "SET #at = :at ADD #number :amount",
+        "UpdateExpression": "SET #at = :at, nonce = :nonce ADD #number :amount",
         "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
-        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":amount": {"N": str(amount)}},
+        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":nonce": _nonce(), ":amount": {"N": str(amount)}},
     }
     if counter.versioned:
-        write["UpdateExpression"] = "SET #at = :at, #number = if_not_exists(#number, :start) + :amount ADD version :one"
+        write["UpdateExpression"] = (
+            "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
+        )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
     limit, condition = _limit(counter, amount)
     if limit is not None:
@@ -130,11 +135,12 @@ def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: 
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, 0),
-        "UpdateExpression": "SET #at = :at, #number = :value, version = :next",
+        "UpdateExpression": "SET #at = :at, nonce = :nonce, #number = :value, version = :next",
         "ConditionExpression": unmoved,
         "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
         "ExpressionAttributeValues": {
             ":at": {"N": str(at)},
+            ":nonce": _nonce(),
             ":value": {"N": str(value)},
             ":next": {"N": str(seen.version + 1)},
         },
@@ -147,4 +153,9 @@ def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: 
 
 def key(counter: Counter, id_: str, shard: int) -> Item:
     """The key of one shard's item."""
-    return {"PK": {"S": counter.partition_key(id_)}, "SK": {"S": counter.shard_key(shard)}}
+    return store.key(counter.partition_key(id_), counter.shard_key(shard))
+
+
+def _nonce() -> Item:
+    """What no other write of a tally item carries."""
+    return {"S": secrets.token_urlsafe(6)}

@@ -1,0 +1,176 @@
+"""Metrics that functions print in CloudWatch's embedded format (EMF), gathered from their logs and shown by `make dev`.
+
+Source: "Specification: Embedded metric format", CloudWatch's user guide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+PATH = "/dev/metrics"
+LOOK_S = 1.0  # how often logs are read on; a request for the metrics reads them as well
+LOOK_VERBOSE_S = 0.2  # a person watches
+READ_BYTES_MAX = 4 * 1024 * 1024  # of one log at one look
+SERIES_MAX = 2_000  # Tally has some dozens; what comes beyond is counted and not kept
+LAST_S = 60
+_MARK = b'"_aws"'
+Name = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Namespace, metric, dimensions."""
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>Tally's metrics</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }}
+td, th {{ text-align: left; padding: .1rem 1.5rem .1rem 0 }}
+td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums }}
+</style>
+<h1>Metrics</h1>
+<p>What the functions reported since <code>make dev</code> started, as CloudWatch would get it.
+<a href="/dev/metrics?format=json">As JSON</a>. <a href="/dev">Back</a>.</p>
+<table><tr><th>Metric<th>Dimensions<th class="n">Last minute<th class="n">Sum<th class="n">Reports<th class="n">Least
+<th class="n">Most<th class="n">Last</tr>
+{rows}
+</table>
+{note}</html>
+"""
+
+
+@dataclass
+class Series:
+    """The values of one metric with one set of dimensions."""
+
+    unit: str
+    total: float = 0
+    count: int = 0
+    least: float = float("inf")
+    most: float = float("-inf")
+    last: float = 0
+    seconds: dict[int, float] = field(default_factory=dict)
+    """Sums of the last minute, by second."""
+
+    def add(self, value: float, at_s: int) -> None:
+        """One value, reported at `at_s`."""
+        self.total += value
+        self.count += 1
+        self.least, self.most, self.last = min(self.least, value), max(self.most, value), value
+        self.seconds[at_s] = self.seconds.get(at_s, 0) + value
+        if len(self.seconds) > LAST_S:
+            del self.seconds[min(self.seconds)]
+
+    def last_minute(self, now_s: float) -> float:
+        """The sum of what was reported within a minute."""
+        return sum(value for at_s, value in self.seconds.items() if now_s - LAST_S <= at_s)
+
+
+class Metrics:
+    """Every series, gathered from logs. `verbose`: what the logs get is shown at the terminal as well."""
+
+    def __init__(self, logs: Iterable[Path], verbose: bool = False) -> None:
+        self.series: dict[Name, Series] = {}
+        self.dropped = 0
+        self._verbose = verbose
+        self._offsets = {path: _size(path) for path in logs}
+        self._rests = dict.fromkeys(self._offsets, b"")
+
+    async def run(self) -> None:
+        """Read the logs on until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_VERBOSE_S if self._verbose else LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Take in what the logs got since the last look."""
+        for path, offset in self._offsets.items():
+            size = _size(path)
+            if size < offset:  # somebody emptied it
+                self._offsets[path], self._rests[path] = 0, b""
+            if size == offset:
+                continue
+            with contextlib.suppress(OSError), path.open("rb") as log:
+                log.seek(self._offsets[path])
+                read = log.read(READ_BYTES_MAX)
+                self._offsets[path] += len(read)
+                *lines, rest = (self._rests[path] + read).split(b"\n")
+                self._rests[path] = rest[-READ_BYTES_MAX:]
+                for line in lines:
+                    self.take(line)
+                    if self._verbose:
+                        print(line.decode(errors="replace"), file=sys.stdout, flush=True)
+
+    def take(self, line: bytes) -> None:
+        """One line of a log, of whatever kind."""
+        if _MARK not in line:
+            return
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            document = json.loads(line)
+            at_s = int(document["_aws"].get("Timestamp", time.time() * 1000)) // 1000
+            for directive in document["_aws"]["CloudWatchMetrics"]:
+                for names in directive.get("Dimensions") or [[]]:
+                    dimensions = tuple(sorted((str(name), str(document[name])) for name in names))
+                    for metric in directive["Metrics"]:
+                        self._add(
+                            document, (str(directive["Namespace"]), str(metric["Name"]), dimensions), metric, at_s
+                        )
+
+    def _add(self, document: Mapping[str, Any], name: Name, metric: Mapping[str, Any], at_s: int) -> None:
+        values = document[name[1]]
+        for value in values if isinstance(values, list) else [values]:
+            if name not in self.series:
+                if len(self.series) >= SERIES_MAX:
+                    self.dropped += 1
+                    return
+                self.series[name] = Series(str(metric.get("Unit", "None")))
+            self.series[name].add(float(value), at_s)
+
+    def document(self) -> dict[str, Any]:
+        """Everything, as JSON. Numbers without a fraction are whole."""
+        now_s = time.time()
+        found = [
+            {
+                "namespace": namespace,
+                "metric": metric,
+                "dimensions": dict(dimensions),
+                "unit": one.unit,
+                "sum": _number(one.total),
+                "count": one.count,
+                "min": _number(one.least),
+                "max": _number(one.most),
+                "last": _number(one.last),
+                "last_minute": _number(one.last_minute(now_s)),
+            }
+            for (namespace, metric, dimensions), one in sorted(self.series.items())
+        ]
+        return {"metrics": found, "dropped": self.dropped}
+
+    def page(self) -> str:
+        """Everything, for a person."""
+        rows = []
+        for entry in self.document()["metrics"]:
+            dimensions = ", ".join(
+                f"{name} {value}" for name, value in entry["dimensions"].items() if name != "service"
+            )
+            numbers = (f"{entry[name]:,}" for name in ("last_minute", "sum", "count", "min", "max", "last"))
+            cells = f"<td>{escape(entry['metric'])}<td>{escape(dimensions)}"
+            rows.append(f"<tr>{cells}{''.join(f'<td class=n>{number}' for number in numbers)}</tr>")
+        note = f"<p>{self.dropped:,} values of further series were dropped.</p>\n" if self.dropped else ""
+        return _PAGE.format(rows="\n".join(rows) or "<tr><td>None so far.</tr>", note=note)
+
+
+def _number(value: float) -> float:
+    return int(value) if value.is_integer() else round(value, 3)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

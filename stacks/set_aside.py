@@ -1,0 +1,66 @@
+"""The bucket for stream records that no consumer could apply: kept until somebody redrives them."""
+
+from __future__ import annotations
+
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from operations import Consumer
+
+BUCKET_ID = "SetAsideBucket"
+OVERWRITTEN_KEPT = Duration.days(90)  # versions below the newest: a record set aside again is the same record
+
+
+class SetAside(Construct):
+    """The bucket. What is in it is the last copy of an accepted change: a stream forgets its records after a day.
+
+    Versioned, so that no consumer can write over a record that waits. Nothing empties it when the stack goes: that
+    would be a Lambda function with the right to delete, in every account, for a bucket that is empty when all is well.
+    In `dev` it goes with the stack if it is empty; anywhere else it stays.
+    """
+
+    bucket: s3.Bucket
+
+    def __init__(self, scope: Construct, id: str, *, keeps_data: bool) -> None:
+        super().__init__(scope, id)
+        self.bucket = s3.Bucket(
+            self,
+            "Bucket",
+            encryption=s3.BucketEncryption.S3_MANAGED,  # KMS would bill and limit each write, as it would on the tables
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            enforce_ssl=True,
+            versioned=True,
+            lifecycle_rules=[s3.LifecycleRule(noncurrent_version_expiration=OVERWRITTEN_KEPT)],
+            removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
+        )
+        resource = self.bucket.node.default_child
+        assert isinstance(resource, s3.CfnBucket)
+        resource.override_logical_id(BUCKET_ID)  # another logical id would be an empty bucket
+        Validations.of(self.bucket).acknowledge(
+            Acknowledgment(
+                id="AwsSolutions-S1",
+                reason="Two functions write here, and only when something is wrong: each write is in their logs, with"
+                " its key, and raises an alarm. Access logs would need a second bucket to say it once more",
+            )
+        )
+
+    def let_put(self, consumer: Consumer, alias: lambda_.Alias) -> None:
+        """Let a consumer put records under its own name: neither read, nor delete, nor touch another's."""
+        role = alias.role
+        assert isinstance(role, iam.Role)
+        role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["s3:PutObject"], resources=[self.bucket.arn_for_objects(f"{consumer.function}/*")]
+            )
+        )
+        Validations.of(role).acknowledge(
+            Acknowledgment(
+                id=f"AwsSolutions-IAM5[Resource::<{BUCKET_ID}.Arn>/{consumer.function}/*]",
+                reason="Its records lie under shard and sequence number, which nobody knows before: it may put them"
+                " under its own name and do nothing else",
+            )
+        )

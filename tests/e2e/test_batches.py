@@ -1,0 +1,187 @@
+"""Batches, windows and answers, as pure functions of what was read and when."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from local.batches import STATE_BYTES_MAX, WINDOW_GRACE_S, Buffer, Record, halves, judge
+from local.errors import LocalError
+from local.mappings import StreamMapping, matches, read_mapping
+
+NOW_S = 1_000_020.0
+RECORDS = [Record(str(number), NOW_S, "{}") for number in range(1, 5)]
+REPORTS = StreamMapping("m", "t", "f", reports_failures=True)
+
+
+def record(number: int, created_s: float = NOW_S, event_name: str = "INSERT", more: str = "") -> dict[str, Any]:
+    inner = {"SequenceNumber": str(number), "ApproximateCreationDateTime": created_s, "NewImage": {"x": {"S": more}}}
+    return {"eventName": event_name, "dynamodb": inner}
+
+
+def buffer(**fields: Any) -> Buffer:
+    return Buffer(StreamMapping("m", "t", "f", **fields))
+
+
+def sequences(found: Any) -> list[int]:
+    return [int(entry.sequence) for entry in found.records]
+
+
+def test_a_batch_waits_for_its_window_unless_it_is_full() -> None:
+    made = buffer(batch_records=3, batch_window_s=1)
+    made.add([record(1), record(2)], NOW_S)
+    assert made.next_step(NOW_S + 0.9, caught_up=True) is None
+    assert sequences(made.next_step(NOW_S + 1, caught_up=True)) == [1, 2]
+    made.add([record(3), record(4)], NOW_S)
+    assert sequences(made.next_step(NOW_S, caught_up=True)) == [1, 2, 3]
+
+
+def test_a_batch_holds_no_more_than_six_megabytes() -> None:
+    made = buffer(batch_records=100, batch_window_s=60)
+    made.add([record(number, more="x" * 1_000_000) for number in range(1, 9)], NOW_S)
+    step = made.next_step(NOW_S, caught_up=False)
+    assert step
+    assert sequences(step) == [1, 2, 3, 4, 5, 6]
+    assert len(made.event(step, step.records, "s", "a")) <= 6 * 1024 * 1024
+
+
+def test_what_filters_hold_back_is_passed_over_but_not_before_what_came_earlier() -> None:
+    made = buffer(filters=({"eventName": ["INSERT"]},))
+    made.add([record(1, event_name="REMOVE")], NOW_S)
+    assert (made.next_step(NOW_S, caught_up=True), made.position) == (None, "1")
+    made.add([record(2), record(3, event_name="REMOVE")], NOW_S)
+    assert made.position == "1"
+    step = made.next_step(NOW_S, caught_up=True)
+    assert sequences(step) == [2]
+    made.done(1, NOW_S)
+    assert made.position == "3"
+
+
+def test_a_window_ends_before_a_record_of_the_next_and_when_its_time_is_over() -> None:
+    made = buffer(tumbling_window_s=60)
+    made.add([record(1, 1_000_020), record(2, 1_000_079), record(3, 1_000_080)], NOW_S)
+    step = made.next_step(NOW_S, caught_up=False)
+    assert step
+    assert sequences(step) == [1, 2]
+    event = json.loads(made.event(step, step.records, "shard", "arn:x"))
+    assert event["window"] == {"start": "1970-01-12T13:47:00Z", "end": "1970-01-12T13:48:00Z"}
+    assert (event["state"], event["shardId"], event["eventSourceARN"]) == ({}, "shard", "arn:x")
+    assert (event["isFinalInvokeForWindow"], event["isWindowTerminatedEarly"]) == (False, False)
+    made.done(2, NOW_S)
+    assert made.window
+    made.window.state = {"a": 1}
+    step = made.next_step(NOW_S, caught_up=False)
+    assert step
+    assert (sequences(step), step.final) == ([], True)
+    final = json.loads(made.event(step, step.records, "shard", "arn:x"))
+    assert (final["Records"], final["state"], final["isFinalInvokeForWindow"]) == ([], {"a": 1}, True)
+    made.window = None
+    assert sequences(made.next_step(NOW_S, caught_up=False)) == [3]
+    made.done(1, NOW_S)
+    end_s = 1_000_140
+    assert made.next_step(end_s + WINDOW_GRACE_S - 0.1, caught_up=True) is None
+    assert made.next_step(end_s + WINDOW_GRACE_S, caught_up=False) is None
+    step = made.next_step(end_s + WINDOW_GRACE_S, caught_up=True)
+    assert step
+    assert step.final
+
+
+def test_a_record_of_an_earlier_time_stays_in_the_open_window() -> None:
+    made = buffer(tumbling_window_s=60)
+    made.add([record(1, 1_000_080), record(2, 1_000_020)], NOW_S)
+    assert sequences(made.next_step(NOW_S, caught_up=False)) == [1, 2]
+
+
+def test_a_state_that_grows_too_large_ends_its_window_early() -> None:
+    made = buffer(tumbling_window_s=60)
+    made.add([record(1)], NOW_S)
+    made.next_step(NOW_S, caught_up=True)
+    assert made.window
+    made.window.state = {"a": "x" * STATE_BYTES_MAX}
+    step = made.next_step(NOW_S, caught_up=True)
+    assert step
+    assert (step.final, step.early) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "done", "fails"),
+    [
+        ({"batchItemFailures": []}, 4, False),
+        ({"batchItemFailures": None}, 4, False),
+        (None, 4, False),
+        ({}, 4, False),
+        ({"batchItemFailures": [{"itemIdentifier": "3"}, {"itemIdentifier": "2"}]}, 1, True),
+        ({"batchItemFailures": [{"itemIdentifier": ""}]}, 0, True),
+        ({"batchItemFailures": [{"itemIdentifier": None}]}, 0, True),
+        ({"batchItemFailures": [{"itemIdentifier": "9"}]}, 0, True),
+        ({"batchItemFailures": [{"itemIdentifier": 2}]}, 0, True),
+        ({"batchItemFailures": [{"badName": "2"}]}, 0, True),
+        ({"batchItemFailures": "all"}, 0, True),
+    ],
+)
+def test_partial_failures_are_from_the_lowest_sequence_number(answer: object, done: int, fails: bool) -> None:
+    verdict = judge(REPORTS, RECORDS, json.dumps(answer).encode())
+    assert (verdict.done, bool(verdict.error)) == (done, fails)
+
+
+def test_failures_that_the_mapping_does_not_ask_for_are_not_heard() -> None:
+    found = judge(StreamMapping("m", "t", "f"), RECORDS, b'{"batchItemFailures": [{"itemIdentifier": "2"}]}')
+    assert (found.done, found.error) == (4, "")
+
+
+@pytest.mark.parametrize("answer", [b"null", b"{}", b'{"state": 7}', b"no json"])
+def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> None:
+    verdict = judge(StreamMapping("m", "t", "f", tumbling_window_s=60), RECORDS, answer)
+    assert (verdict.done, verdict.splits, bool(verdict.error)) == (0, True, True)
+    assert judge(StreamMapping("m", "t", "f", tumbling_window_s=60), RECORDS, b'{"state": {"a": 1}}').state == {"a": 1}
+
+
+def test_halves_are_in_order() -> None:
+    assert [[entry.sequence for entry in half] for half in halves(RECORDS[:3])] == [["1"], ["2", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "does"),
+    [
+        ({"eventName": ["INSERT", "MODIFY"]}, True),
+        ({"eventName": ["REMOVE"]}, False),
+        ({"eventName": ["INSERT"], "dynamodb": {"NewImage": {"x": {"S": ["a"]}}}}, True),
+        ({"dynamodb": {"NewImage": {"x": {"S": ["b"]}}}}, False),
+        ({"dynamodb": {"OldImage": {"x": {"S": ["a"]}}}}, False),
+        ({"eventName": {"x": ["a"]}}, False),
+    ],
+)
+def test_a_filter_wants_one_of_its_values_in_every_field(pattern: dict[str, Any], does: bool) -> None:
+    assert matches(pattern, record(1, more="a")) is does
+    assert not matches({"eventName": [True]}, {"eventName": 1})
+
+
+PROPERTIES: dict[str, Any] = {"StartingPosition": "TRIM_HORIZON"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"DestinationConfig": {}}, "M has DestinationConfig, which"),
+        ({"ParallelizationFactor": 2}, "M has a ParallelizationFactor"),
+        ({"Enabled": False}, "M is not enabled"),
+        ({"StartingPosition": "AT_TIMESTAMP"}, "M starts at AT_TIMESTAMP"),
+        ({"FunctionResponseTypes": ["Other"]}, "response types"),
+        ({"BatchSize": 10_001}, "BatchSize 10001"),
+        ({"TumblingWindowInSeconds": 901}, "TumblingWindowInSeconds 901"),
+        ({"FilterCriteria": {"Filters": [{"Pattern": "no json"}]}}, "the filter"),
+        ({"FilterCriteria": {"Filters": [{"Pattern": '{"a": [{"prefix": "x"}]}'}]}}, "the filter"),
+        ({"FilterCriteria": {"Filters": [{"Pattern": '{"a": "x"}'}]}}, "the filter"),
+        ({"FilterCriteria": {"Filters": [{}]}}, "the filter"),
+        ({"FilterCriteria": {"Filters": [{"Pattern": '{"a": ["x"]}'}] * 6}}, "6 filters"),
+    ],
+)
+def test_what_a_mapping_asks_for_and_is_not_emulated_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(LocalError, match=says):
+        read_mapping("M", PROPERTIES | change, "t", "f")
+
+
+def test_a_mapping_has_lambdas_defaults() -> None:
+    assert read_mapping("M", PROPERTIES, "t", "f") == StreamMapping("M", "t", "f", batch_records=100)

@@ -1,0 +1,357 @@
+"""The pump over a real engine and real processes, with small functions that show how they are invoked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local import runtime, tables, trim
+from local.engine import Engine
+from local.mappings import StreamMapping
+from local.pool import Pool
+from local.positions import Positions
+from local.streams import Pump
+from local.template import Function, Table
+from local.wire import Wire
+
+TABLE = "tally-test-streamed"
+WITHIN_S = 20.0
+HANDLER = """
+import json, os, pathlib, time
+root = pathlib.Path(os.environ["LAMBDA_TASK_ROOT"])
+def note(event, **more):
+    names = [record["dynamodb"]["Keys"]["id"]["S"] for record in event["Records"]]
+    line = {key: value for key, value in event.items() if key != "Records"} | {"names": names} | more
+    with open(root / "seen", "a") as seen: seen.write(json.dumps(line) + "\\n")
+    return names
+def plain(event, context):
+    note(event)
+def records(event, context):
+    note(event, first=event["Records"][0])
+def windowed(event, context):
+    names = note(event)
+    return {"state": {"count": event["state"].get("count", 0) + len(names)}, "batchItemFailures": []}
+def poisoned(event, context):
+    if "poison" in note(event) and not (root / "cured").exists(): raise ValueError("poison")
+def partly(event, context):
+    names = note(event)
+    left = [] if (root / "cured").exists() else [r["dynamodb"]["SequenceNumber"] for r in event["Records"]
+            if r["dynamodb"]["Keys"]["id"]["S"] == "poison"]
+    return {"batchItemFailures": [{"itemIdentifier": one} for one in left]}
+def slow(event, context):
+    time.sleep(0.3)
+    note(event)
+"""
+Body = Callable[["Running"], Awaitable[None]]
+
+
+@pytest.fixture
+def task_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tried.py").write_text(HANDLER)
+    monkeypatch.setattr(runtime, "TASK_ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Engine]:
+    with Engine(tmp_path / "engine.db") as engine:
+        tables.create([streamed()], engine.endpoint)
+        yield engine
+
+
+def streamed() -> Table:
+    return Table(
+        TABLE,
+        {
+            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+            "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+            "BillingMode": "PAY_PER_REQUEST",
+            "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+        },
+        None,
+    )
+
+
+class Running:
+    def __init__(self, root: Path, engine: Engine, pump: Pump) -> None:
+        self.root, self.engine, self.pump = root, engine, pump
+        self.client = tables.client(engine.endpoint)
+
+    def put(self, *names: str) -> None:
+        for name in names:
+            self.client.put_item(TableName=TABLE, Item={"id": {"S": name}})
+
+    @property
+    def seen(self) -> list[Any]:
+        path = self.root / "seen"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def names(self) -> list[list[str]]:
+        return [entry["names"] for entry in self.seen]
+
+    @property
+    def flat(self) -> list[str]:
+        return [name for names in self.names for name in names]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + WITHIN_S
+        while not condition():
+            assert time.monotonic() < deadline_s, (self.seen, self.said)
+            await asyncio.sleep(0.02)
+
+    @property
+    def said(self) -> list[str]:
+        found: list[str] = self.pump.said  # type: ignore[attr-defined]
+        return found
+
+
+def run(body: Body, root: Path, engine: Engine, handler: str, **fields: Any) -> list[str]:
+    """Run `body` while the pump works; gives the lines that it said."""
+    said: list[str] = []
+    mapping = StreamMapping("Mapping", TABLE, "tried", **fields)
+
+    async def whole() -> None:
+        function = Function("tried", f"tried.{handler}", "python3.14", {}, 10, 256)
+        with (root / "log").open("ab") as file:
+            pool = Pool(function, runtime.environment(function, {}), file)
+            async with Wire(engine.endpoint, engine.endpoint) as wire:
+                pump = Pump([mapping], {"tried": pool}, wire, Positions(root / "streams.json"), said.append)
+                pump.said = said  # type: ignore[attr-defined]
+                task = asyncio.create_task(pump.run())
+                running = Running(root, engine, pump)
+                try:
+                    await body(running)
+                finally:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                    await pool.close()
+                    running.client.close()
+
+    asyncio.run(whole())
+    return said
+
+
+def test_records_come_as_lambda_sends_them(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a")
+        await it.until(lambda: bool(it.seen))
+        [event] = it.seen
+        record = event["first"]
+        assert (record["eventName"], record["eventSource"], record["awsRegion"]) == (
+            "INSERT",
+            "aws:dynamodb",
+            "eu-west-1",
+        )
+        assert record["eventSourceARN"].startswith(f"arn:aws:dynamodb:eu-west-1:000000000000:table/{TABLE}/stream/")
+        assert record["dynamodb"]["NewImage"] == {"id": {"S": "a"}}
+        assert isinstance(record["dynamodb"]["ApproximateCreationDateTime"], int | float)
+        assert "window" not in event
+
+    assert run(body, task_root, fresh, "records") == []
+
+
+def test_batches_are_of_the_size_that_the_mapping_says_and_in_order(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put(*"abcdefg")
+        await it.until(lambda: sum(map(len, it.names)) == 7)
+        assert "".join(it.flat) == "abcdefg"
+        assert max(map(len, it.names)) == 3
+
+    run(body, task_root, fresh, "plain", batch_records=3, batch_window_s=1)
+
+
+def test_only_what_the_filter_lets_through_comes(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a")
+        it.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
+        it.put("b")
+        await it.until(lambda: it.flat == ["a", "b"])
+        await it.until(lambda: it.pump.passed() == {TABLE: 3})
+
+    run(body, task_root, fresh, "plain", filters=({"eventName": ["INSERT"]},))
+
+
+def test_windows_carry_a_state_and_end_with_an_empty_event(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a")
+        await it.until(lambda: len(it.seen) == 1)
+        it.put("b")
+        await it.until(lambda: any(entry["isFinalInvokeForWindow"] for entry in it.seen))
+        for entry in it.seen:
+            assert entry["shardId"].endswith(TABLE)
+            assert f"table/{TABLE}/" in entry["eventSourceARN"]
+        window: list[Any] = []
+        for entry in it.seen:  # the clock may have put the two in two windows
+            assert entry["state"] == ({"count": len(window)} if window else {})
+            assert entry["isFinalInvokeForWindow"] is (entry["names"] == [])
+            window = [] if entry["isFinalInvokeForWindow"] else [*window, *entry["names"]]
+
+    run(body, task_root, fresh, "windowed", tumbling_window_s=3)
+
+
+def test_a_window_is_open_over_a_restart_with_its_state(task_root: Path, fresh: Engine) -> None:
+    fields: dict[str, Any] = {"tumbling_window_s": 900}
+
+    async def first(it: Running) -> None:
+        it.put("a")
+        await it.until(lambda: it.pump.passed() == {TABLE: 1})
+
+    async def second(it: Running) -> None:
+        it.put("b")
+        await it.until(lambda: len(it.seen) == 2)
+        assert it.seen[1]["state"] == {"count": 1}
+
+    run(first, task_root, fresh, "windowed", **fields)
+    run(second, task_root, fresh, "windowed", **fields)
+
+
+def test_a_restart_goes_on_where_it_was_and_a_lost_position_replays(task_root: Path, fresh: Engine) -> None:
+    async def first(it: Running) -> None:
+        it.put("a", "b")
+        await it.until(lambda: it.pump.passed() == {TABLE: 2})
+
+    async def second(it: Running) -> None:
+        it.put("c")
+        await it.until(lambda: "c" in it.flat)
+        assert it.flat == ["a", "b", "c"]
+
+    async def third(it: Running) -> None:
+        await it.until(lambda: len(it.flat) == 6)
+        assert it.flat == ["a", "b", "c"] * 2
+
+    run(first, task_root, fresh, "plain")
+    run(second, task_root, fresh, "plain")
+    (task_root / "streams.json").write_text("torn {")
+    run(third, task_root, fresh, "plain")
+
+
+def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it_is_cured(
+    task_root: Path, fresh: Engine
+) -> None:
+    async def body(it: Running) -> None:
+        it.put("a", "b", "c", "poison", "d")
+        await it.until(lambda: it.names.count(["poison"]) >= 2)
+        assert [it.names[place] for place in range(4)] == [
+            ["a", "b", "c", "poison", "d"],
+            ["a", "b"],
+            ["c", "poison", "d"],
+            ["c"],
+        ]
+        assert ["d"] not in it.names
+        (it.root / "cured").touch()
+        await it.until(lambda: it.names[-1] == ["d"])
+
+    said = run(body, task_root, fresh, "poisoned", bisects=True, batch_window_s=1)
+    assert (
+        "tried failed on 5 records of tally-test-streamed, tried again: ValueError: poison (log tried.log)" in said[0]
+    )
+
+
+def test_without_bisecting_the_whole_batch_is_tried_again_and_slower_each_time(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a", "poison")
+        await asyncio.sleep(3)
+        assert 2 <= len(it.names) <= 6  # at 0.1, 0.3, 0.7, 1.5 s after the first
+        (it.root / "cured").touch()
+        await it.until(lambda: it.pump.passed() == {TABLE: 2})
+        assert {tuple(names) for names in it.names} == {("a", "poison")}
+
+    run(body, task_root, fresh, "poisoned", batch_window_s=1)
+
+
+def test_a_reported_failure_is_tried_again_from_its_record_on(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a", "poison", "b")
+        await it.until(lambda: len(it.names) >= 2)
+        (it.root / "cured").touch()
+        await it.until(lambda: it.pump.passed() == {TABLE: 3})
+        assert it.names[0] == ["a", "poison", "b"]
+        assert {tuple(names) for names in it.names[1:]} == {("poison", "b")}
+
+    run(body, task_root, fresh, "partly", reports_failures=True, bisects=True, batch_window_s=1)
+
+
+def test_bounded_retries_give_up_a_record_and_say_so(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("poison", "a")
+        await it.until(lambda: it.names[-1:] == [["a"]])
+        assert it.names.count(["poison"]) == 3
+
+    said = run(body, task_root, fresh, "poisoned", bisects=True, retries_max=2, batch_window_s=1)
+    assert any("is given no more of 1 records, which are lost: ValueError: poison" in line for line in said)
+
+
+def test_a_killed_process_is_a_failed_invocation_and_nothing_is_left_out(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        [pool] = it.pump.pools.values()
+        for number in range(12):
+            it.put(str(number))
+            await asyncio.sleep(0.15)
+            for worker in tuple(pool._workers):
+                if number % 3 == 0:
+                    worker.kill()
+        await it.until(lambda: it.pump.passed() == {TABLE: 12})
+        done = it.flat
+        assert list(dict.fromkeys(done)) == [str(number) for number in range(12)]
+
+    said = run(body, task_root, fresh, "slow", bisects=True)
+    assert any("Runtime.ExitError" in line for line in said)
+
+
+def test_an_engine_without_streams_is_said_in_one_line(task_root: Path) -> None:
+    bare = Table(TABLE, {name: value for name, value in streamed().arguments.items() if "Stream" not in name}, None)
+    with Engine() as engine:
+        tables.create([bare], engine.endpoint)
+
+        async def body(it: Running) -> None:
+            await it.until(lambda: bool(it.said))
+
+        [line] = run(body, task_root, engine, "plain")
+    assert line == f"the engine's streams cannot be read ({TABLE} has none): tried is not run by {TABLE}"
+
+
+def test_trimmed_records_are_gone_and_numbers_do_not_come_again(task_root: Path, fresh: Engine) -> None:
+    assert fresh.db_path
+    path = fresh.db_path
+
+    async def body(it: Running) -> None:
+        it.put(*"abcde")
+        await it.until(lambda: it.pump.passed() == {TABLE: 5})
+        assert trim.trim(path, it.pump.passed())
+        it.put("f")
+        await it.until(lambda: it.pump.passed() == {TABLE: 6})
+        assert it.flat == list("abcdef")
+
+    run(body, task_root, fresh, "plain")
+    (task_root / "streams.json").unlink()
+
+    async def again(it: Running) -> None:
+        await it.until(lambda: it.flat == [*"abcdef", "e", "f"])  # the others are gone
+
+    run(again, task_root, fresh, "plain")
+
+
+def test_a_file_of_another_schema_is_left_alone(tmp_path: Path, fresh: Engine) -> None:
+    assert fresh.db_path
+    client = tables.client(fresh.endpoint)
+    client.put_item(TableName=TABLE, Item={"id": {"S": "a"}})
+    client.put_item(TableName=TABLE, Item={"id": {"S": "b"}})
+    client.close()
+    with trim._opened(fresh.db_path) as database:
+        other = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
+        assert other == 1
+        assert trim.trim(fresh.db_path, {TABLE: 2})
+        assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (2,)
+        database.execute("UPDATE _config SET value = ? WHERE key = 'schema_version'", (trim.SCHEMA_VERSION,))
+        assert trim.trim(fresh.db_path, {TABLE: 1})
+        assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (1,)
+    assert not trim.trim(tmp_path / "none.db", {TABLE: 1})
+    assert not os.path.exists(tmp_path / "none.db")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from . import tallies
 from .commit import Write
-from .counter import Counter
+from .counter import Counter, Guarantee
 from .fold import Consumer, Effect
 from .store import Call
 from .stream_records import (
@@ -30,6 +30,11 @@ from .stream_records import (
 NAME = "rollup"
 
 
+def rolled_up(counter: Counter) -> bool:
+    """Whether this consumer may add to it. A declaration may have changed since the receipt was written."""
+    return counter.spills or counter.guarantee is Guarantee.ROLLUP
+
+
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     """A receipt that was written alone: its amount, on its minute. Written over an expired one (MODIFY) it is new."""
     if event_name(record) == REMOVE:
@@ -40,8 +45,8 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.by_name.get(image["counter"]["S"])
     if counter is None:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
-    if counter.known:
-        raise UnreadableError(f"{counter.name} has limits or a start by now: it cannot be rolled up")
+    if not rolled_up(counter):
+        raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
     return (((counter.name, text(image, "target")), minute(image), amount(image), 0),)
 
 
@@ -59,8 +64,8 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError("no counter is declared that counts this child")  # an item of the team's own is none
     at = minute_or_records(image, record)
     for counter in owners:
-        if counter.known or counter.max_shards == 1:
-            raise UnreadableError(f"{counter.name} has one shard by now: it cannot be rolled up")
+        if not rolled_up(counter) or counter.max_shards == 1:
+            raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
     return tuple(((counter.name, id_), at, 1, 0) for counter in owners)
 
 

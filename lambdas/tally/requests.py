@@ -29,6 +29,8 @@ class Counted:
     """Of a numbered counter: the number that this change was given."""
     last: bool | None = None
     """Of a numbered counter: whether no number is left after it."""
+    visible: str = "now"
+    """When reads show it: `now`, or `soon`, within seconds, when it has been rolled up."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Liked:
     liked: bool
     changed: bool
     replayed: bool
+    visible: str = "now"
+    """When the tally shows it: `now`, or `soon`, within seconds, when it has been rolled up."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,26 @@ class Likers:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """A tally that drifts: by how much it is above what was counted, since when, and if a second look said the same."""
+
+    counter: str
+    id: str
+    drift: int
+    since: int
+    """Epoch seconds."""
+    confirmed: bool
+
+
+@dataclass(frozen=True)
+class Drifting:
+    """A page of what drifts. `cursor` asks for the next one; None on the last."""
+
+    drift: tuple[Drift, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True)
 class Visits:
     """How often a page was visited, by people and by crawlers."""
 
@@ -91,6 +115,8 @@ class Visits:
     """As Tally normalises it."""
     visits: int
     bot_visits: int = 0
+    as_of: int | None = None
+    """Epoch seconds: whatever was counted before is in the numbers."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +129,17 @@ class Health:
 
 @dataclass(frozen=True)
 class Value:
-    """A counter. `version`: what `set_counter` compares; None for a counter that is spread over shards."""
+    """A counter. `version`: what `set_counter` compares; None for a counter that is spread over shards.
+
+    `as_of` of one that is rolled up: what was counted before, in epoch seconds, is in the value.
+    """
 
     counter: str
     id: str
     value: int
     version: int | None = None
     replayed: bool = False
+    as_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +217,13 @@ def _likers(reply: Reply) -> Likers:
     return Likers(reply.body["post_id"], likes, reply.body["cursor"])
 
 
+def _drifting(reply: Reply) -> Drifting:
+    found = (
+        Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"]) for row in reply.body["drift"]
+    )
+    return Drifting(tuple(found), reply.body["cursor"])
+
+
 def _receipt(reply: Reply) -> Receipt:
     body = reply.body
     return Receipt(body["operation"], body["target"], body["state"] == "counted", body.get("answer"))
@@ -257,6 +294,11 @@ def visit(
 def get_visits(url: str) -> Request[Visits]:
     """How often a page was visited."""
     return _request("visits", "get_visits", _into(Visits), None, url=url)
+
+
+def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifting]:
+    """The tallies that drift, at most `limit` (1 to 1,000) behind `cursor`."""
+    return _request("drifts", "get_drift", _drifting, caller, limit=limit, cursor=cursor)
 
 
 def health() -> Request[Health]:

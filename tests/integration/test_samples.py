@@ -64,6 +64,8 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "receipts/http-get-own-receipt": (200, {"operation": "increment", "target": "usage/7c20", "state": "unknown"}),
     "receipts/direct-get-receipt": (200, {"operation": "play", "target": "9f3a", "state": "unknown"}),
     "receipts/direct-get-own-receipt": (200, {"operation": "increment", "target": "usage/7c20", "state": "unknown"}),
+    "drifts/http-get-drift": (200, {"drift": [], "cursor": None}),
+    "drifts/direct-get-drift": (200, {"drift": [], "cursor": None}),
     "health/http-health": (200, {"status": "ok", "version": "dev"}),
     "health/direct-health": (200, {"status": "ok", "version": "dev"}),
     "health/http-get-openapi": (200, {"media_type": "application/json; charset=utf-8"}),

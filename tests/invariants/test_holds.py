@@ -236,7 +236,7 @@ def test_before_an_increment_is_refused_expired_holds_are_given_back(counting: C
     counting.stock(2)
     counting.take(2, ttl_s=60)
     clock.pass_s(61)
-    assert buy(counting, counters.STOCK, -2) == {"counter": "stock", "id": ITEM, "counted": True}
+    assert buy(counting, counters.STOCK, -2) == {"counter": "stock", "id": ITEM, "counted": True, "visible": "now"}
     assert counting.stored(counters.STOCK) == 0
 
 

@@ -1,0 +1,159 @@
+"""Kills the rollup consumer (SIGKILL) again and again while counted changes arrive, and counts them afterwards.
+
+    python -m tests.e2e.kill_rollup --plays 20000 --kills 30
+
+Starts a `make dev` of its own on a fresh data folder. The plays are visits, a counter of the guarantee ROLLUP, sent as
+batches to the function as other Lambdas send them. Exit status 1 if the count is not what was sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.dev import Dev
+
+BATCH = 100  # entries of one invocation: what the function takes
+ATTEMPTS_MAX = 30  # of a batch; entries that were counted are replayed
+CALLERS = 4
+RIGHT_WITHIN_S = 60.0  # after the last of them; two seconds and what a killed consumer costs
+KILL_LOOK_S = 0.02
+TICK_S = 0.005
+WORKS_WITHIN_S = 3.0  # it gets a batch a second
+PAGE = "https://example.com/killed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was sent, what was counted, and what was done to the consumer in between."""
+
+    plays: int
+    counted: int
+    kills: int
+    failed_invocations: int
+    sent_in_s: float
+    right_after_s: float
+
+
+def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
+    """Send the plays, kill the consumer so often meanwhile, and wait until the count stands."""
+    chosen = random.Random(seed)
+    sent = 0
+    lock = threading.Lock()
+    started_s = time.monotonic()
+
+    def send(numbers: range) -> None:
+        nonlocal sent
+        _batch(dev, [f"{seed:010d}-{number:012d}" for number in numbers])
+        with lock:
+            sent += len(numbers)
+
+    with ThreadPoolExecutor(CALLERS) as callers:
+        jobs = [callers.submit(send, range(first, min(first + BATCH, plays))) for first in range(0, plays, BATCH)]
+        done = 0
+        for place in _places(plays, kills):
+            while sent < place and not all(job.done() for job in jobs):
+                time.sleep(KILL_LOOK_S)
+            time.sleep(chosen.uniform(0, 0.1))
+            done += _kill(dev)
+        for job in jobs:
+            job.result()
+    sent_s = time.monotonic()
+    counted = _count(dev)
+    while counted != plays and time.monotonic() - sent_s < RIGHT_WITHIN_S:
+        time.sleep(0.1)
+        counted = _count(dev)
+    right_s = time.monotonic()
+    time.sleep(2)  # what would be counted twice would come late
+    failed = dev.text.count("tally: rollup failed on")
+    return Outcome(plays, _count(dev), done, failed, sent_s - started_s, right_s - sent_s)
+
+
+def _places(plays: int, kills: int) -> Iterator[int]:
+    """How many plays are to be sent before each kill: spread evenly, the last one before the end."""
+    for number in range(kills):
+        yield plays * (number + 1) // (kills + 1)
+
+
+def _kill(dev: Dev) -> int:
+    """Kill every process of the consumer at a moment when one works, or after a while. One kill, however many."""
+    deadline_s = time.monotonic() + WORKS_WITHIN_S
+    seen: dict[int, int] = {}
+    while not (found := dev.workers("rollup")) or time.monotonic() < deadline_s:
+        ticks = {pid: _ticks(pid) for pid in found}
+        if any(pid in seen and ticks[pid] > seen[pid] for pid in found):
+            break
+        seen = ticks
+        time.sleep(TICK_S)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return 1
+
+
+def _ticks(pid: int) -> int:
+    """The processor time that a process has had, in hundredths of a second."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
+def _batch(dev: Dev, keys: list[str]) -> None:
+    """Send the keys until each is counted."""
+    left = keys
+    for attempt in range(ATTEMPTS_MAX):
+        entries = [{"operation": "visit", "url": PAGE, "idempotency_key": key} for key in left]
+        answer = dev.call("POST", "/2015-03-31/functions/visits/invocations", {"batch": entries})
+        if answer.status == 200 and "x-amz-function-error" not in answer.headers:
+            results = answer.body["results"]
+            left = [key for key, result in zip(left, results, strict=True) if not 200 <= result["status"] < 300]
+            if not left:
+                return
+        time.sleep(0.05 * (attempt + 1))
+    raise SystemExit(f"tally: {len(left)} plays were refused {ATTEMPTS_MAX} times: {answer.raw[:300]!r}")
+
+
+def _count(dev: Dev) -> int:
+    return int(dev.call("GET", f"/visits?url={PAGE}").body["visits"])
+
+
+def main() -> int:
+    """Print what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.kill_rollup", description=__doc__.split("\n")[0])
+    parser.add_argument("--plays", type=int, default=20_000)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tally-kill-") as folder:
+        dev = Dev(Path(folder, "data"))
+        try:
+            outcome = killed(dev.wait_until_ready(), given.plays, given.kills, given.seed)
+            metrics = dev.call("GET", "/dev/metrics?format=json").body["metrics"]
+        finally:
+            dev.stop()
+    print(f"{outcome.plays:9,}  plays sent in {outcome.sent_in_s:.1f} s")
+    print(f"{outcome.kills:9,}  kills of the rollup consumer, {outcome.failed_invocations:,} of them said as failures")
+    print(f"{outcome.counted:9,}  counted, {outcome.right_after_s:.1f} s after the last was sent")
+    for entry in metrics:
+        if entry["dimensions"].get("consumer") == "rollup":
+            print(f"{entry['sum']:9,}  {entry['metric']}")
+    print(json.dumps(outcome.__dict__))
+    return int(outcome.counted != outcome.plays)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""EMF lines of functions, gathered from their logs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local import metrics
+from local.metrics import Metrics
+from tests.e2e.dev import KEY, Dev, wait_for
+
+
+def line(value: object = 1, name: str = "Counted", at_s: float | None = None, **dimensions: str) -> str:
+    directive = {
+        "Namespace": "Tally",
+        "Dimensions": [sorted(dimensions)],
+        "Metrics": [{"Name": name, "Unit": "Count"}],
+    }
+    stamp = int((time.time() if at_s is None else at_s) * 1000)
+    document = {"_aws": {"Timestamp": stamp, "CloudWatchMetrics": [directive]}, name: value, **dimensions}
+    return json.dumps(document) + "\n"
+
+
+def gathered(tmp_path: Path, *lines: str) -> Metrics:
+    log = tmp_path / "f.log"
+    log.write_text(line(1000, counter="before"))
+    made = Metrics([log, tmp_path / "none.log"])
+    with log.open("a") as file:
+        file.writelines(lines)
+    made.look()
+    return made
+
+
+def test_values_are_summed_by_metric_and_dimensions(tmp_path: Path) -> None:
+    long_ago_s = time.time() - 100
+    made = gathered(
+        tmp_path,
+        line([2, 3.5], counter="plays"),
+        line(9, counter="plays", at_s=long_ago_s),
+        line(1, counter="likes"),
+        "an ordinary line\n",
+        '{"_aws": "nonsense"}\n',
+        '{"_aws": {"CloudWatchMetrics": [{"Namespace": "T", "Dimensions": [["gone"]], "Metrics": [{"Name": "X"}]}]}}\n',
+        line("text", counter="plays"),
+    )
+    likes, plays = made.document()["metrics"]
+    assert plays == {
+        "namespace": "Tally",
+        "metric": "Counted",
+        "dimensions": {"counter": "plays"},
+        "unit": "Count",
+        "sum": 14.5,
+        "count": 3,
+        "min": 2,
+        "max": 9,
+        "last": 9,
+        "last_minute": 5.5,
+    }
+    assert (likes["dimensions"], likes["sum"]) == ({"counter": "likes"}, 1)
+
+
+def test_a_line_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> None:
+    whole = line(7, counter="plays")
+    made = gathered(tmp_path, whole[:50])
+    assert made.document()["metrics"] == []
+    with (tmp_path / "f.log").open("a") as log:
+        log.write(whole[50:])
+    made.look()
+    assert made.document()["metrics"][0]["sum"] == 7
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "SERIES_MAX", 3)
+    made = gathered(tmp_path, *(line(counter=str(number)) for number in range(5)))
+    assert (len(made.document()["metrics"]), made.document()["dropped"]) == (3, 2)
+    for second in range(500):
+        made.take(line(counter="0", at_s=second).encode())
+    assert all(len(series.seconds) <= metrics.LAST_S for series in made.series.values())
+    assert "2 values of further series were dropped" in made.page()
+
+
+def test_a_person_and_a_program_see_what_functions_reported(dev: Dev) -> None:
+    def counted() -> float:
+        document: Any = dev.call("GET", "/dev/metrics?format=json").body
+        wanted = {"counter": "plays", "service": "tally"}
+        found = [one for one in document["metrics"] if one["metric"] == "Counted" and one["dimensions"] == wanted]
+        return float(found[0]["sum"]) if found else 0
+
+    before = counted()
+    assert dev.call("POST", "/videos/metrics/plays", idempotency_key=f"{KEY}-metrics").status == 200
+    wait_for(lambda: counted() == before + 1, 5)
+    page = dev.call("GET", "/dev/metrics")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "counter plays" in page.raw.decode()
+    assert 'href="/dev/metrics"' in dev.call("GET", "/dev").raw.decode()

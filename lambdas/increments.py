@@ -2,7 +2,7 @@
 
 import counters
 import operations
-from tally import increments, tallies
+from tally import increments, progress, tallies
 from tally.counter import Counter, Guarantee
 from tally.entry import Answer, Entry
 from tally.errors import InvalidInputError
@@ -26,8 +26,11 @@ def increment(
 
 
 def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:
-    """Its value, with the version that compare-and-set asks for where it has one."""
+    """Its value, with the version that compare-and-set asks for where it has one; as of when, where it is rolled up."""
     body = {"counter": counter.name, "id": id}
+    if counter.guarantee is Guarantee.ROLLUP:
+        as_of = progress.as_of(call)  # before the number: it may know of more than that, never of less
+        return Answer({**body, "value": tallies.read(call, counter, id), "as_of": as_of})
     if not counter.versioned:
         return Answer({**body, "value": tallies.read(call, counter, id)})
     state = tallies.read_state(call, counter, id)

@@ -105,6 +105,9 @@ READS_PER_S, READ_BURST = 1000, 2000
 WRITES_PER_S, WRITE_BURST = 500, 1000
 RECEIPT_PREFIX = "tally#"
 
+# How far the rollup has come (tally/progress.py), for the numbers that it adds up.
+_AS_OF = frozenset({Need("Query", Table.LEDGER, "CHECKPOINT#"), Need("GetItem", Table.COUNTS, "PULSE")})
+
 _VIDEO = Field("video_id", Kind.ID, Source.PATH, "id")
 _POST = Field("post_id", Kind.ID, Source.PATH, "id")
 _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
@@ -183,7 +186,7 @@ VISIT = Operation(
 )  # fmt: skip
 GET_VISITS = Operation(
     "get_visits", "visits", "GET", "/visits", Access.ANYONE, (Field("url", Kind.PAGE, Source.QUERY, "url"),),
-    _needs(counters.VISITS, "Query") | _needs(counters.BOT_VISITS, "Query"),
+    _needs(counters.VISITS, "Query") | _needs(counters.BOT_VISITS, "Query") | _AS_OF,
     READS_PER_S, READ_BURST, counters.VISITS,
 )  # fmt: skip
 GET_BADGE = Operation(
@@ -222,6 +225,7 @@ def _holds(*actions: str) -> frozenset[Need]:
 
 _NUMBERED = [counter for counter in _API_COUNTERS if counter.numbered]
 _VERSIONED = [counter for counter in _API_COUNTERS if counter.versioned]
+_ROLLED_UP = [counter for counter in _API_COUNTERS if counter.guarantee is Guarantee.ROLLUP]
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 # A number is read before it is taken; at the end a receipt is looked for, so that the last one is told again.
 _TAKE_NUMBER = _counters(_NUMBERED, "Query") | (_FIND_RECEIPT if _NUMBERED else frozenset())
@@ -238,7 +242,7 @@ INCREMENT = Operation(
 )  # fmt: skip
 GET_COUNTER = Operation(
     "get_counter", "increments", "GET", _COUNTERS, Access.READ, (_COUNTER, _ID),
-    _counters(_API_COUNTERS, "Query"), READS_PER_S, READ_BURST,
+    _counters(_API_COUNTERS, "Query") | (_AS_OF if _ROLLED_UP else frozenset()), READS_PER_S, READ_BURST,
 )  # fmt: skip
 SET_COUNTER = Operation(
     "set_counter", "increments", "PUT", _COUNTERS, Access.WRITE,

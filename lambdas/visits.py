@@ -4,7 +4,7 @@ import os
 
 import counters
 import operations
-from tally import badge, crawlers, fields, tallies
+from tally import badge, crawlers, fields, progress, tallies
 from tally.entry import Answer, Entry
 from tally.increments import Increment
 from tally.store import Call
@@ -29,9 +29,10 @@ def visit(call: Call, *, url: str, idempotency_key: str, user_agent: str | None 
 
 
 def get_visits(call: Call, *, url: str) -> Answer:
-    """How often the page was visited, by people and by crawlers."""
+    """How often the page was visited, by people and by crawlers, and as of when."""
+    as_of = progress.as_of(call)  # before the numbers: they may know of more than that, never of less
     visits, bot_visits = tallies.read_together(call, [counters.VISITS, counters.BOT_VISITS], url)
-    return Answer({"url": url, "visits": visits, "bot_visits": bot_visits})
+    return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of})
 
 
 def get_badge(call: Call, *, url: str) -> Answer:

@@ -37,7 +37,9 @@ def engine() -> Iterator[Engine]:
 def create_tables(client: DynamoDBClient, settings: Settings) -> None:
     """The tables that functions write to, with their keys."""
     for table in (settings.counts_table, settings.ledger_table):
+        stream = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}}
         client.create_table(
+            **(stream if table == settings.counts_table else {}),  # type: ignore[arg-type]
             TableName=table,
             KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
             AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],

@@ -63,7 +63,7 @@ _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": 
 
 CONTRACTS: dict[Operation, Contract] = {
     operations.PLAY: Contract(
-        "plays", "Count a play", "play", {"video_id": "9f3a", "counted": True},
+        "plays", "Count a play", "play", {"video_id": "9f3a", "counted": True, "visible": "now"},
         links={"plays": Link(operations.GET_PLAYS, {"id": "$request.path.id"})},
     ),
     operations.GET_PLAYS: Contract(
@@ -78,15 +78,17 @@ CONTRACTS: dict[Operation, Contract] = {
     ),
     operations.GET_POST: Contract("posts", "A post with its likes", "post", _POST_EXAMPLE, (errors.NotFoundError,)),
     operations.LIKE: Contract(
-        "likes", "Like a post", "like", {"post_id": "a91f", "liked": True, "changed": True}, (errors.NotFoundError,),
+        "likes", "Like a post", "like", {"post_id": "a91f", "liked": True, "changed": True, "visible": "now"},
+        (errors.NotFoundError,),
         "No key is needed. With one, a retry that comes late does not like again what was unliked meanwhile.",
     ),
     operations.UNLIKE: Contract(
-        "likes", "Take your like back", "like", {"post_id": "a91f", "liked": False, "changed": True},
+        "likes", "Take your like back", "like",
+        {"post_id": "a91f", "liked": False, "changed": True, "visible": "now"},
         (errors.NotFoundError,), "Unliking what you do not like changes nothing.",
     ),
     operations.GET_LIKE: Contract(
-        "likes", "Whether you like a post", "like", {"post_id": "a91f", "liked": True, "changed": False},
+        "likes", "Whether you like a post", "like_state", {"post_id": "a91f", "liked": True, "changed": False},
         (errors.NotFoundError,),
     ),
     operations.LIST_LIKES: Contract(
@@ -96,15 +98,16 @@ CONTRACTS: dict[Operation, Contract] = {
         links={"next": Link(operations.LIST_LIKES, {**_SAME_POST, "cursor": "$response.body#/cursor"})},
     ),
     operations.VISIT: Contract(
-        "visits", "Count a visit", "visit", {"counted": True}, (errors.ForbiddenError,),
-        "Crawlers, by their `User-Agent`, are tallied apart.",
+        "visits", "Count a visit", "visit", {"counted": True, "visible": "soon"}, (errors.ForbiddenError,),
+        "Crawlers, by their `User-Agent`, are tallied apart. Visits are rolled up: reads show them within seconds.",
     ),
     operations.GET_VISITS: Contract(
-        "visits", "How often a page was visited", "visits", {"url": PAGE_EXAMPLE, "visits": 1204, "bot_visits": 37},
-        description="By people, and by crawlers. 0 if it was never visited.",
+        "visits", "How often a page was visited", "visits",
+        {"url": PAGE_EXAMPLE, "visits": 1204, "bot_visits": 37, "as_of": 1785542401},
+        description="By people, and by crawlers. 0 if it was never visited. They are rolled up: `as_of` says how far.",
     ),
     operations.INCREMENT: Contract(
-        "counters", "Move a counter", "increment", {**_STOCK, "counted": True},
+        "counters", "Move a counter", "increment", {**_STOCK, "counted": True, "visible": "now"},
         (errors.NotFoundError, errors.LimitReachedError),
         "At a floor or ceiling it is refused, which says how much is left; a refusal leaves no receipt: the same key"
         " is judged afresh.",
@@ -139,7 +142,8 @@ CONTRACTS: dict[Operation, Contract] = {
     ),
     operations.GET_RECEIPT: Contract(
         "receipts", "Did an anonymous change land?", "receipt",
-        {"operation": "play", "target": "9f3a", "state": "counted", "answer": {"video_id": "9f3a", "counted": True}},
+        {"operation": "play", "target": "9f3a", "state": "counted",
+         "answer": {"video_id": "9f3a", "counted": True, "visible": "now"}},
     ),
     operations.GET_OWN_RECEIPT: Contract(
         "receipts", "Did a change of mine land?", "receipt",

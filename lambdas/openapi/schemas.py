@@ -35,31 +35,40 @@ _NUMBERED: dict[str, Schema] = {
     "last": {**_YES_NO, "description": "Of a numbered counter: whether the next change will be refused."},
 }
 _VERSION: Schema = {**_COUNT, "description": "Every change increments it. It is the `ETag`, without the quotes."}
+_VISIBLE: Schema = {
+    "enum": ["now", "soon"],
+    "description": "When reads show it: `now`, with the next one, or `soon`, within seconds, when it has been rolled"
+    " up. It is counted either way.",
+}
+_AS_OF: Schema = {**_SECONDS, "description": "Seconds since 1970: whatever was counted before is in the number."}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
 SCHEMAS: dict[str, Schema] = {
-    "play": _object("A play was counted.", video_id=_TEXT, counted=_YES),
+    "play": _object("A play was counted.", video_id=_TEXT, counted=_YES, visible=_VISIBLE),
     "plays": _object("How often a video was played.", video_id=_TEXT, play_count=_COUNT),
     "post": _object(
         "A post. `likeTally` is summed over its shards; `revision` counts edits.",
         post_id=_TEXT, authorId=_TEXT, createdAt=_SECONDS, revision=_COUNT, likeTally=_COUNT, body=_TEXT,
     ),
     "like": _object(
-        "Whether you like the post, and whether that changed.", post_id=_TEXT, liked=_YES_NO, changed=_YES_NO
+        "You like the post, or no longer, and whether that changed.",
+        post_id=_TEXT, liked=_YES_NO, changed=_YES_NO, visible=_VISIBLE,
     ),
+    "like_state": _object("Whether you like the post.", post_id=_TEXT, liked=_YES_NO, changed={"const": False}),
     "likes": _object(
         "Who likes a post, in the order of their ids. `cursor` is null on the last page.",
         post_id=_TEXT,
         likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SECONDS)},
         cursor={"type": ["string", "null"]},
     ),
-    "visit": _object("A visit was counted.", counted=_YES),
+    "visit": _object("A visit was counted.", counted=_YES, visible=_VISIBLE),
     "visits": _object(
-        "How often a page was visited, by its normalised URL.", url=_TEXT, visits=_COUNT, bot_visits=_COUNT
+        "How often a page was visited, by its normalised URL.",
+        url=_TEXT, visits=_COUNT, bot_visits=_COUNT, as_of=_AS_OF,
     ),
-    "increment": _object("The change was counted.", _NUMBERED, **_OF_COUNTER, counted=_YES),
+    "increment": _object("The change was counted.", _NUMBERED, **_OF_COUNTER, counted=_YES, visible=_VISIBLE),
     "value": _object(
-        "The value of a counter; with a version, if it has compare-and-set.",
-        {"version": _VERSION},
+        "The value of a counter; with a version, if it has compare-and-set; with `as_of`, if it is rolled up.",
+        {"version": _VERSION, "as_of": _AS_OF},
         **_OF_COUNTER, value=_WHOLE,
     ),
     "set_value": _object("The value was set.", **_OF_COUNTER, value=_WHOLE, version=_VERSION),

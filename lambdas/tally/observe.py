@@ -7,7 +7,7 @@ that is a bill.
 from __future__ import annotations
 
 from collections import Counter as Multiset
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -17,6 +17,8 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 SERVICE = "tally"
 NAMESPACE = "Tally"
 COUNTED, REPLAYED, REFUSED, CONFLICTS, SPILLED = "Counted", "Replayed", "Refused", "Conflicts", "Spilled"
+DRIFT_ABSOLUTE, DRIFTING_TALLIES, DRIFT_CONFIRMED = "DriftAbsolute", "DriftingTallies", "DriftConfirmed"
+OLDEST_DRIFT, ROLLUP_LAG = "OldestDriftSeconds", "RollupLagSeconds"
 APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"
 COUNTER, CONSUMER = "counter", "consumer"  # the dimensions; a metric has one of them
 
@@ -55,3 +57,12 @@ def _write(gathered: Multiset[tuple[str, str, str]]) -> None:
             if (of, whose) == (dimension, name):
                 emf.add_metric(metric, MetricUnit.Count, amount)
         emf.flush_metrics()
+
+
+def gauges(dimension: str, name: str, values: Mapping[str, int]) -> None:
+    """Write metrics that say how things stand, at once, also those that are 0: an alarm must see data."""
+    emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
+    emf.add_dimension(dimension, name)
+    for metric, value in values.items():
+        emf.add_metric(metric, MetricUnit.Seconds if metric.endswith("Seconds") else MetricUnit.Count, value)
+    emf.flush_metrics()

@@ -29,6 +29,8 @@ class Counted:
     """Of a numbered counter: the number that this change was given."""
     last: bool | None = None
     """Of a numbered counter: whether no number is left after it."""
+    visible: str = "now"
+    """When reads show it: `now`, or `soon`, within seconds, when it has been rolled up."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Liked:
     liked: bool
     changed: bool
     replayed: bool
+    visible: str = "now"
+    """When the tally shows it: `now`, or `soon`, within seconds, when it has been rolled up."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class Visits:
     """As Tally normalises it."""
     visits: int
     bot_visits: int = 0
+    as_of: int | None = None
+    """Epoch seconds: whatever was counted before is in the numbers."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +109,17 @@ class Health:
 
 @dataclass(frozen=True)
 class Value:
-    """A counter. `version`: what `set_counter` compares; None for a counter that is spread over shards."""
+    """A counter. `version`: what `set_counter` compares; None for a counter that is spread over shards.
+
+    `as_of` of one that is rolled up: what was counted before, in epoch seconds, is in the value.
+    """
 
     counter: str
     id: str
     value: int
     version: int | None = None
     replayed: bool = False
+    as_of: int | None = None
 
 
 @dataclass(frozen=True)

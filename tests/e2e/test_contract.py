@@ -32,7 +32,7 @@ def test_the_commands_that_it_prints_work(dev: Dev) -> None:
 def test_a_play_is_counted_once_for_its_key(dev: Dev) -> None:
     first = dev.call("POST", "/videos/once/plays", idempotency_key=KEY)
     again = dev.call("POST", "/videos/once/plays", idempotency_key=KEY)
-    assert (first.status, first.body) == (200, {"video_id": "once", "counted": True})
+    assert (first.status, first.body) == (200, {"video_id": "once", "counted": True, "visible": "now"})
     assert "idempotency-replayed" not in first.headers
     assert (again.status, again.raw) == (200, first.raw)
     assert again.headers["idempotency-replayed"] == "true"
@@ -59,7 +59,12 @@ def test_posts_and_likes(dev: Dev) -> None:
     post = dev.call("GET", "/posts/p1").body
     assert (post["likeTally"], post["body"]) == (2, "hello again")
     assert "auth0|bob" in json.dumps(dev.call("GET", "/posts/p1/likes").body)
-    assert dev.call("DELETE", "/posts/p1/like", token=bob).body == {"post_id": "p1", "liked": False, "changed": True}
+    assert dev.call("DELETE", "/posts/p1/like", token=bob).body == {
+        "post_id": "p1",
+        "liked": False,
+        "changed": True,
+        "visible": "now",
+    }
     assert dev.call("GET", "/posts/p1/like", token=bob).body["liked"] is False
     assert dev.call("GET", "/posts/p1").body["likeTally"] == 1
     assert dev.call("PUT", "/posts/none/like", token=bob).status == 404

@@ -86,7 +86,7 @@ def test_people_and_crawlers_are_counted_apart_and_read_at_once(invoke: Invoke, 
     for number, agent in enumerate([FIREFOX, GOOGLEBOT, GOOGLEBOT, FIREFOX, FIREFOX]):
         body = {"url": PAGE, "key": f"{events.KEY}-{number}"}
         answer = invoke("visits", events.http("visits/http-visit", body=body, headers={"user-agent": agent}))
-        assert (answer["statusCode"], events.body_of(answer)) == (202, {"counted": True})
+        assert (answer["statusCode"], events.body_of(answer)) == (202, {"counted": True, "visible": "soon"})
     asked: list[str] = []
     store.client.meta.events.register("before-call.dynamodb", lambda model, **_: asked.append(model.name))
     assert visited(invoke) == (3, 2)

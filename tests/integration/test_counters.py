@@ -61,7 +61,9 @@ def written(store: Store) -> int:
 
 def test_an_increment_is_counted_once_and_a_replay_says_so(send: Invoke, store: Store) -> None:
     answers = [send("increments/http-increment") for _ in range(2)]
-    assert [events.body_of(answer) for answer in answers] == [{"counter": "usage", "id": "7c20", "counted": True}] * 2
+    assert [events.body_of(answer) for answer in answers] == [
+        {"counter": "usage", "id": "7c20", "counted": True, "visible": "now"}
+    ] * 2
     assert ["idempotency-replayed" in answer["headers"] for answer in answers] == [False, True]
     got = send("increments/http-get-counter", path={"counter": "usage", "id": "7c20"})
     assert events.body_of(got) == {"counter": "usage", "id": "7c20", "value": 7}
@@ -70,7 +72,14 @@ def test_an_increment_is_counted_once_and_a_replay_says_so(send: Invoke, store: 
 
 def test_a_counter_with_a_delta_needs_no_body_and_takes_no_other_amount(send: Invoke) -> None:
     body = events.body_of(send("increments/http-increment-of-a-ticket"))
-    assert body == {"counter": "ticket", "id": "counter-4", "counted": True, "number": 1, "last": False}
+    assert body == {
+        "counter": "ticket",
+        "id": "counter-4",
+        "counted": True,
+        "number": 1,
+        "last": False,
+        "visible": "now",
+    }
     again = send("increments/http-increment-of-a-ticket", body={"amount": 1}, headers=JSON)
     assert (again["headers"]["idempotency-replayed"], events.body_of(again)) == ("true", body)
     refused = send("increments/http-increment-of-a-ticket", key="another-key", body={"amount": 2}, headers=JSON)

@@ -149,7 +149,10 @@ def test_300_plays_with_50_kills_of_the_function_at_random_points_count_300(worl
                     worker.close()
                     worker = workers.fork()
             assert answer is not None
-            assert (answer["status"], answer["body"]) == (200, {"video_id": event["video_id"], "counted": True})
+            assert (answer["status"], answer["body"]) == (
+                200,
+                {"video_id": event["video_id"], "counted": True, "visible": "now"},
+            )
         worker.close()
 
     at_once([lambda first=first: send(first) for first in range(CALLERS)])

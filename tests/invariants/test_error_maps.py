@@ -26,7 +26,7 @@ COMMON_ERRORS = (  # of every AWS service: docs.aws.amazon.com, "Common Errors"
     "ValidationException", "ValidationError", "SerializationException", "400", "", "SomethingNew",
 )  # fmt: skip
 STATUSES = {400, 401, 403, 404, 409, 412, 413, 415, 422, 428, 429, 503}
-CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError)
+CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError)
 ABSTRACT = (errors.CallerError, TallyError)
 OUR_FAULT = (errors.ConfigurationError, ExpressionError, RecordMismatchError)  # 500: no request can bring them about
 RECORDS = (RecordExistsError, RecordChangedError)  # made with the item that stands there
@@ -106,7 +106,7 @@ def test_every_answer_of_the_store_to_a_change_is_an_error_of_ours_and_counts_on
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
     persist(lambda: world.play("key-1"))
-    assert world.tally() == 1
+    assert world.rolled_up() == 1
 
 
 @pytest.mark.parametrize("read", [World.read_plays, World.read_post], ids=["plays", "post"])

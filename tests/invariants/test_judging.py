@@ -15,8 +15,8 @@ from tests.invariants.world import POST, VIDEO, World
 
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
 RECEIPT, LIKE, TALLY = 0, 1, 2  # the places of the writes in the transaction of a keyed like
-PLAYED = {"video_id": VIDEO, "counted": True}
-LIKED = {"post_id": POST, "liked": True, "changed": True}
+PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
+LIKED = {"post_id": POST, "liked": True, "changed": True, "visible": "now"}
 
 
 @pytest.mark.parametrize("code", BUSY)

@@ -40,8 +40,14 @@ def test_same_key_through_another_operation_is_its_own_count(world: World) -> No
 def test_one_key_for_a_play_a_like_and_an_unlike_is_three_changes(world: World) -> None:
     world.write_post(VIDEO)
     assert world.play("key-1", VIDEO, call=world.call("ann"))[1] is False
-    assert world.like("ann", VIDEO, "key-1") == ({"post_id": VIDEO, "liked": True, "changed": True}, False)
-    assert world.unlike("ann", VIDEO, "key-1") == ({"post_id": VIDEO, "liked": False, "changed": True}, False)
+    assert world.like("ann", VIDEO, "key-1") == (
+        {"post_id": VIDEO, "liked": True, "changed": True, "visible": "now"},
+        False,
+    )
+    assert world.unlike("ann", VIDEO, "key-1") == (
+        {"post_id": VIDEO, "liked": False, "changed": True, "visible": "now"},
+        False,
+    )
     assert len(world.receipts()) == 3
 
 

@@ -29,9 +29,9 @@ def spread_world(make_world: Callable[..., World]) -> World:
 def test_delayed_retry_of_a_like_that_was_undone_stays_unliked_and_is_answered_as_before(world: World) -> None:
     world.write_post()
     first, _ = world.like("ann", key="key-1")
-    assert world.unlike("ann") == ({**UNLIKED, "changed": True}, False)
+    assert world.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
     assert world.like("ann", key="key-1") == (first, True)
-    assert first == {**LIKED, "changed": True}
+    assert first == {**LIKED, "changed": True, "visible": "now"}
     assert world.likes() == (0, set())
 
 
@@ -51,7 +51,7 @@ def test_keyed_change_that_changes_nothing_commits_its_receipt(world: World, lik
         world.like("ann")
     change, opposite = (world.like, world.unlike) if liked else (world.unlike, world.like)
     first = change("ann", key="key-1")
-    assert first == ({"post_id": POST, "liked": liked, "changed": False}, False)
+    assert first == ({"post_id": POST, "liked": liked, "changed": False, "visible": "now"}, False)
     assert len(world.receipts()) == 1
     opposite("ann")
     assert change("ann", key="key-1") == (first[0], True)
@@ -60,12 +60,12 @@ def test_keyed_change_that_changes_nothing_commits_its_receipt(world: World, lik
 
 def test_like_and_unlike_change_once_and_then_say_so(world: World) -> None:
     world.write_post()
-    assert world.unlike("ann") == ({**UNLIKED, "changed": False}, False)
-    assert world.like("ann") == ({**LIKED, "changed": True}, False)
-    assert world.like("ann") == ({**LIKED, "changed": False}, False)
+    assert world.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
+    assert world.like("ann") == ({**LIKED, "changed": True, "visible": "now"}, False)
+    assert world.like("ann") == ({**LIKED, "changed": False, "visible": "now"}, False)
     assert world.likes() == (1, {"ann"})
-    assert world.unlike("ann") == ({**UNLIKED, "changed": True}, False)
-    assert world.unlike("ann") == ({**UNLIKED, "changed": False}, False)
+    assert world.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
+    assert world.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
     assert world.likes() == (0, set())
 
 
@@ -135,7 +135,7 @@ def test_like_of_a_missing_post_is_refused_and_leaves_nothing(
             change("ann", key=key)
     assert world.items() == world.receipts() == []
     world.write_post()
-    assert world.like("ann", key=key) == ({**LIKED, "changed": True}, False)  # judged afresh
+    assert world.like("ann", key=key) == ({**LIKED, "changed": True, "visible": "now"}, False)  # judged afresh
     assert world.likes() == (1, {"ann"})
 
 
@@ -153,14 +153,14 @@ def test_keyed_like_whose_like_is_undone_between_its_two_looks_likes_again(world
     world.write_post()
     world.like("ann")
     world.proxy.plan = meanwhile({1: lambda: world.by_hand("ann", False)})  # 0: refused, 1: the receipt alone
-    assert world.like("ann", key="key-1") == ({**LIKED, "changed": True}, False)
+    assert world.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
     assert world.likes() == (1, {"ann"})
 
 
 def test_keyed_unlike_whose_like_comes_between_its_two_looks_unlikes_it(world: World) -> None:
     world.write_post()
-    world.proxy.plan = meanwhile({1: lambda: world.by_hand("ann", True)})
-    assert world.unlike("ann", key="key-1") == ({**UNLIKED, "changed": True}, False)
+    world.proxy.plan = meanwhile({0: lambda: world.by_hand("ann", True)})  # 0: the receipt alone
+    assert world.unlike("ann", key="key-1") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
     assert world.likes() == (0, set())
 
 
@@ -190,5 +190,10 @@ def test_state_of_a_like_is_what_is_stored(world: World) -> None:
 def test_likes_of_one_user_on_two_posts_are_two(world: World) -> None:
     for post_id in ("p1", "p2"):
         world.write_post(post_id)
-        assert world.like("ann", post_id, key="key-1")[0] == {"post_id": post_id, "liked": True, "changed": True}
+        assert world.like("ann", post_id, key="key-1")[0] == {
+            "post_id": post_id,
+            "liked": True,
+            "changed": True,
+            "visible": "now",
+        }
         assert world.likes(post_id) == (1, {"ann"})

@@ -40,7 +40,7 @@ def lossy(request: pytest.FixtureRequest, make_world: Callable[..., World]) -> W
 @pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=named)
 def test_sdk_retry_after_lost_response_counts_once_and_is_a_first_answer(lossy: World, fault: Fault) -> None:
     lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True}, False)
+    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
     assert len(lossy.sent("TransactWriteItems", forwarded=True)) >= 2
     assert lossy.shards() == {"STATS#TOTAL": 1}
     assert len(lossy.receipts()) == 1
@@ -49,7 +49,7 @@ def test_sdk_retry_after_lost_response_counts_once_and_is_a_first_answer(lossy: 
 @pytest.mark.parametrize("fault", NOT_DONE, ids=named)
 def test_sdk_retry_after_lost_request_counts_once(lossy: World, fault: Fault) -> None:
     lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True}, False)
+    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
     assert len(lossy.sent("TransactWriteItems")) >= 2
     assert lossy.tally() == 1
 
@@ -60,8 +60,8 @@ def test_caller_retry_after_all_answers_were_lost_counts_once_with_the_same_body
     with pytest.raises(StoreUnreachableError):
         lossy.play("key-1")
     assert lossy.tally() == 1
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True}, True)
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True}, True)
+    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, True)
+    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, True)
     assert lossy.tally() == 1
     assert len(lossy.receipts()) == 1
 
@@ -69,7 +69,7 @@ def test_caller_retry_after_all_answers_were_lost_counts_once_with_the_same_body
 def test_retry_after_answers_that_were_cut_counts_once(lossy: World) -> None:
     lossy.proxy.plan = faults.script({"TransactWriteItems": [faults.TRUNCATE] * SDK_ATTEMPTS})
     persist(lambda: lossy.play("key-1"))  # the SDK may take a cut 200 for an answer, and rightly: it was done
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True}, True)
+    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, True)
     assert lossy.tally() == 1
 
 
@@ -90,13 +90,13 @@ def test_caller_retry_after_nothing_arrived_counts_once_as_a_first_answer(lossy:
     with pytest.raises(StoreUnreachableError):
         lossy.play("key-1")
     assert lossy.items() == lossy.receipts() == []
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True}, False)
+    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
     assert lossy.tally() == 1
 
 
 def test_request_that_arrives_after_its_own_retry_counts_once(lossy: World) -> None:
     lossy.proxy.plan = faults.script({"TransactWriteItems": [faults.delay(LATE_S)]})
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True}, False)
+    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
     lossy.proxy.settle()
     assert len(lossy.sent("TransactWriteItems", forwarded=True)) >= 2
     assert lossy.tally() == 1
@@ -105,7 +105,10 @@ def test_request_that_arrives_after_its_own_retry_counts_once(lossy: World) -> N
 def test_keyed_like_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(lossy: World) -> None:
     lossy.write_post()
     lossy.proxy.plan = faults.script({"TransactWriteItems": [faults.delay(LATE_S)]})
-    assert lossy.like("ann", key="key-1") == ({"post_id": POST, "liked": True, "changed": True}, False)
+    assert lossy.like("ann", key="key-1") == (
+        {"post_id": POST, "liked": True, "changed": True, "visible": "now"},
+        False,
+    )
     assert lossy.unlike("ann", key="key-2")[0]["changed"] is True
     lossy.proxy.settle()
     assert lossy.likes() == (0, set())
@@ -116,7 +119,7 @@ def test_keyed_like_that_arrives_after_its_retry_and_an_unlike_does_not_like_aga
 def test_sdk_retry_of_a_like_likes_once_and_says_that_it_changed(lossy: World, fault: Fault, key: str | None) -> None:
     lossy.write_post()
     lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.like("ann", key=key) == ({"post_id": POST, "liked": True, "changed": True}, False)
+    assert lossy.like("ann", key=key) == ({"post_id": POST, "liked": True, "changed": True, "visible": "now"}, False)
     assert lossy.likes() == (1, {"ann"})
 
 
@@ -126,7 +129,10 @@ def test_sdk_retry_of_a_keyed_unlike_unlikes_once_and_says_that_it_changed(lossy
     lossy.like("ann")
     lossy.like("bob")
     lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.unlike("ann", key="key-1") == ({"post_id": POST, "liked": False, "changed": True}, False)
+    assert lossy.unlike("ann", key="key-1") == (
+        {"post_id": POST, "liked": False, "changed": True, "visible": "now"},
+        False,
+    )
     assert lossy.likes() == (1, {"bob"})
 
 
@@ -143,7 +149,7 @@ def test_sdk_retry_of_an_unlike_without_a_key_unlikes_once(lossy: World) -> None
 def test_busy_answer_to_a_transaction_that_went_through_counts_once_as_a_first_answer(world: World, code: str) -> None:
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.answer_after(code)] * (SDK_ATTEMPTS + 1)})
-    assert world.play("key-1") == ({"video_id": VIDEO, "counted": True}, False)
+    assert world.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
     assert world.tally() == 1
 
 

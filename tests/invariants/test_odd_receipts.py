@@ -15,7 +15,7 @@ from tally.errors import ConfigurationError, KeyReusedError, NotCommittedError, 
 from tally.settings import Settings
 from tests.invariants.world import VIDEO, World
 
-PLAYED = {"video_id": VIDEO, "counted": True}
+PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 TTL_S = 24 * 3600
 MILLIS = 1000
 

@@ -21,7 +21,7 @@ SOME_OF_ALL = {**SOME_CONFLICTS, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 
 
 def test_16_callers_with_one_key_at_once_are_one_count_and_get_16_equal_answers(world: World) -> None:
     outcomes = at_once([partial(world.play, "key-1")] * CALLERS)
-    assert [body for body, _ in outcomes] == [{"video_id": VIDEO, "counted": True}] * CALLERS
+    assert [body for body, _ in outcomes] == [{"video_id": VIDEO, "counted": True, "visible": "now"}] * CALLERS
     assert sorted(replayed for _, replayed in outcomes) == [False] + [True] * (CALLERS - 1)
     assert world.shards() == {"STATS#TOTAL": 1}
     assert len(world.receipts()) == 1
@@ -31,9 +31,11 @@ def test_16_callers_with_one_key_at_once_are_one_count_while_everything_fails(wo
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.seeded(16, {"TransactWriteItems": SOME_OF_ALL})
     outcomes = at_once([lambda: persist(partial(world.play, "key-1"))] * CALLERS)
-    assert [body for body, _ in outcomes] == [{"video_id": VIDEO, "counted": True}] * CALLERS
+    answers = [body for body, _ in outcomes]
+    assert answers[0].items() >= {"video_id": VIDEO, "counted": True}.items()
+    assert answers == answers[:1] * CALLERS
     assert sum(not replayed for _, replayed in outcomes) <= 1
-    assert world.tally() == 1
+    assert world.rolled_up() == 1
 
 
 def test_16_users_like_one_post_at_once_and_8_of_them_twice_is_16(world: World) -> None:
@@ -53,7 +55,8 @@ def test_16_users_like_one_post_at_once_and_8_of_them_twice_is_16_while_everythi
     world.proxy.plan = faults.seeded(8, {"TransactWriteItems": SOME_OF_ALL})
     users = [f"user-{number}" for number in range(CALLERS)]
     at_once([lambda user=user: persist(partial(world.like, user)) for user in users + users[:8]])
-    assert world.likes() == (CALLERS, set(users))
+    assert world.likes()[1] == set(users)
+    assert world.rolled_up(counters.LIKES, POST) == CALLERS
     assert len(world.shards(counters.LIKES, POST)) > 1
 
 
@@ -79,8 +82,8 @@ def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(w
 
     at_once([partial(wander, seed) for seed in range(8)])
     world.proxy.settle()
-    tally, users = world.likes()
-    assert tally == len(users)
+    assert world.rolled_up(counters.LIKES, POST) == len(world.likes()[1])
+    assert world.inserted_alone()
     assert len(world.shards(counters.LIKES, POST)) > 1
 
 
@@ -101,9 +104,9 @@ def test_plays_of_many_callers_sum_up_to_what_was_accepted(world: World) -> None
             accepted.append(amount)
 
     at_once([partial(play, seed) for seed in range(8)])
-    assert world.tally() == sum(accepted)
+    assert world.rolled_up() == sum(accepted)
     assert len(world.receipts()) == len(accepted) == 160
-    assert world.read_plays() == sum(accepted)
+    assert world.read_plays() == max(0, world.tally())
 
 
 def test_read_that_races_likes_and_unlikes_over_several_shards_is_never_negative(world: World) -> None:
@@ -127,7 +130,8 @@ def test_read_that_races_likes_and_unlikes_over_several_shards_is_never_negative
     at_once([watch, *(partial(wander, seed) for seed in range(4))])
     assert len(seen) > 10
     assert 0 <= min(seen) <= max(seen) <= 4
-    assert world.likes() == (0, set())
+    assert world.likes()[1] == set()
+    assert world.rolled_up(counters.LIKES, POST) == 0
 
 
 def test_read_that_sees_the_unlike_but_not_the_like_shows_zero(world: World) -> None:

@@ -29,7 +29,7 @@ from tally.store import Call
 from tests.invariants.threads import at_once
 from tests.invariants.world import FAST, VIDEO, World
 
-PLAYED = {"video_id": VIDEO, "counted": True}
+PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 CALLS = 200
 
 

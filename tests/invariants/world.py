@@ -6,6 +6,7 @@ its own straight from the engine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import boto3
 
 import counters
 from local.fault_proxy import FaultProxy
@@ -92,6 +95,41 @@ class World:
     def tally(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
         """The stored number: the sum of its shards."""
         return sum(self.shards(counter, id_).values())
+
+    def rolled_up(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
+        """The number once all that was written alone is added: receipts, and likes as the stream brings them."""
+        alone = [
+            int(receipt["amount"]["N"])
+            for receipt in self.receipts()
+            if "rollup" in receipt and (receipt["counter"]["S"], receipt["target"]["S"]) == (counter.name, id_)
+        ]
+        return self.tally(counter, id_) + sum(alone) + len(self.inserted_alone(counter, id_))
+
+    def inserted_alone(self, counter: Counter = counters.LIKES, id_: str = POST) -> list[Item]:
+        """The children of a tally that were ever written alone, whether they are still there or not."""
+        made = [record["dynamodb"]["NewImage"] for record in self._records() if record["eventName"] == "INSERT"]
+        return [
+            item
+            for item in made
+            if "rollup" in item
+            and item["PK"]["S"] == counter.partition_key(id_)
+            and counter.child
+            and item["SK"]["S"].startswith(counter.child)
+        ]
+
+    def _records(self) -> Iterator[Any]:
+        """The stream of the counts table, from its beginning."""
+        streams: Any = boto3.client("dynamodbstreams", endpoint_url=self.raw.meta.endpoint_url)
+        table = self.raw.describe_table(TableName=self.store.settings.counts_table)["Table"]
+        stream = {"StreamArn": table["LatestStreamArn"]}
+        with contextlib.closing(streams):
+            for shard in streams.describe_stream(**stream)["StreamDescription"]["Shards"]:
+                page = streams.get_shard_iterator(**stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON")
+                following = page["ShardIterator"]
+                while following:
+                    page = streams.get_records(ShardIterator=following)
+                    yield from page["Records"]
+                    following = page.get("NextShardIterator") if page["Records"] else None
 
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""

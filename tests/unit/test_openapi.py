@@ -170,7 +170,12 @@ def test_problem_types_are_those_of_the_errors() -> None:
                 narrowed = problem["schema"]["allOf"][1]["properties"]
                 assert narrowed["status"] == {"const": int(status)}
                 slugs |= set(narrowed["type"]["enum"])
-    never_answered = {errors.ConfigurationError, errors.ReceiptFoundError, errors.ChangeRefusedError}
+    never_answered = {
+        errors.ConfigurationError,
+        errors.ReceiptFoundError,
+        errors.ChangeRefusedError,
+        errors.TallyHotError,
+    }
     tree = set(_tree(errors.TallyError)) - never_answered - {errors.CallerError, errors.RetryableError}
     assert slugs == {errors.PROBLEM_TYPE_PREFIX + error.slug for error in tree}
 

@@ -1,0 +1,214 @@
+"""How far the stream consumers have come: until when the numbers are right, and which minutes can be judged.
+
+Two consumers read both streams, and their checkpoints are held against each other, stream shard by stream shard: the
+rollup is behind when the drift consumer has seen a record that it must still add, the drift consumer when the rollup
+has passed it. A quiet stream is told from a consumer that stands still by the pulse, which each sweep writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from . import ledger, reading
+from .errors import from_botocore
+from .store import Call, Item, Store
+
+ROLLUP, DRIFT = "rollup", "drift"
+COUNTS, RECEIPTS = "counts", "receipts"
+DELIVERY_S = 5  # what a stream takes to hand a record on, with the consumer's own second of batching
+PULSE_GRACE_S = 30  # what a consumer may take to reach a pulse: a cold start, a retry
+STREAM_KEPT_S = 24 * 3600  # what is older is gone from the stream: nobody is behind there any more
+CACHED_S = 1.0  # a process asks this often at most, whatever it serves
+PULSE_KEY = ledger.key("PULSE", "PULSE")
+NOTHING = 0
+"""The horizon when no minute can be judged."""
+
+_FIRST, _LAST = " ", "~"  # sort keys are printable ASCII
+_SEEING_PULSES = (
+    (ROLLUP, RECEIPTS),
+    (DRIFT, RECEIPTS),
+    (DRIFT, COUNTS),
+)  # the rollup is told of INSERTs only in counts
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How far one consumer has come in one stream shard. Times are epoch seconds; None: never."""
+
+    consumer: str
+    table: str
+    shard: str
+    sequence: int
+    """The last record that it applied or passed over."""
+    through: int
+    """When that record was written."""
+    moved: int
+    late: int | None = None
+    """When it last applied a record that was old by then."""
+    pending: int | None = None
+    """The drift consumer's: the last record it saw that the rollup has to add."""
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """When the sweep last wrote its pulse, and when the time before. 0: never."""
+
+    at: int = 0
+    previous: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Checkpoints and pulse as they stood at one moment."""
+
+    checkpoints: Sequence[Checkpoint]
+    pulse: Pulse = Pulse()
+
+    def newest(self, consumer: str, table: str) -> int:
+        """When the newest record was written that this consumer has passed in this table's stream."""
+        found = (mark.through for mark in self.checkpoints if (mark.consumer, mark.table) == (consumer, table))
+        return max(found, default=0)
+
+
+def read(store: Store) -> list[Checkpoint]:
+    """Every checkpoint: four queries, a consumer and a table each."""
+    table = store.settings.ledger_table
+    found: list[Checkpoint] = []
+    for consumer in (ROLLUP, DRIFT):
+        for stream in (COUNTS, RECEIPTS):
+            partition, _ = ledger.checkpoint_key(consumer, stream, "")
+            for page in reading.pages(store, table, partition, _FIRST, _LAST):
+                found += [_checkpoint(consumer, stream, item) for item in page]
+    return found
+
+
+def read_all(store: Store) -> Progress:
+    """Checkpoints and pulse. The pulse first: a consumer that passes it meanwhile must not seem to stand still."""
+    found = reading.item(store, store.settings.counts_table, PULSE_KEY)
+    return Progress(read(store), Pulse(_whole_s(found, "at") or 0, _whole_s(found, "previous") or 0))
+
+
+def as_of(call: Call) -> int:
+    """Epoch seconds: every change that was accepted before is in the numbers. Asked of the table once in CACHED_S."""
+    global _cached
+    table, now_s = call.store.settings.ledger_table, time.monotonic()
+    cached = _cached
+    if cached is None or cached[0] != table or now_s - cached[1] >= CACHED_S:
+        cached = _cached = (
+            table,
+            now_s,
+            counted_until(read_all(call.store), time.time(), call.store.settings.settle_s),
+        )
+    return cached[2]
+
+
+_cached: tuple[str, float, int] | None = None
+
+
+def counted_until(progress: Progress, now_s: float, settle_s: int) -> int:
+    """Epoch seconds until which the rollup has added everything, as far as anybody knows."""
+    newest = progress.newest(ROLLUP, RECEIPTS)
+    # In a shard that it has not begun: what came before, in the shard's parent, it has passed, or is behind there too.
+    passed = [newest if through is None else through for through in _behind(progress, ROLLUP, now_s)]
+    if _stands_still(progress, ROLLUP, RECEIPTS, now_s, settle_s):
+        passed.append(newest)
+    return int(min([now_s - DELIVERY_S, *passed]))
+
+
+def rollup_lag_s(progress: Progress, now_s: float, settle_s: int) -> int:
+    """By how much the rollup is behind, in seconds; 0 if it keeps up."""
+    return max(0, int(now_s - DELIVERY_S) - counted_until(progress, now_s, settle_s))
+
+
+def horizon(progress: Progress, now_s: float, settle_s: int) -> int:
+    """Epoch seconds: what is older is settled, that is a minute that ended, and a row last booked on, before it.
+
+    Where a consumer is behind or stands still, time has stopped for the judge at what that one has passed. NOTHING
+    while a consumer catches up: its own changes of tallies have yet to come through the stream.
+    """
+    until_s = int(known_until(progress, now_s, settle_s)) - settle_s
+    if any(mark.late is not None and mark.late > until_s for mark in progress.checkpoints):
+        return NOTHING
+    return max(NOTHING, until_s)
+
+
+def known_until(progress: Progress, now_s: float, settle_s: int) -> float:
+    """Epoch seconds that every consumer has passed, but for what is on its way: now, where all keep up."""
+    known_s = float(now_s)
+    for consumer in (ROLLUP, DRIFT):
+        for through in _behind(progress, consumer, now_s):
+            known_s = min(known_s, NOTHING if through is None else through)
+    for consumer, table in _SEEING_PULSES:
+        if _stands_still(progress, consumer, table, now_s, settle_s):
+            known_s = min(known_s, progress.newest(consumer, table))
+    return known_s
+
+
+def settled_minute(horizon_s: int) -> int:
+    """The first minute that is not settled."""
+    return horizon_s // 60
+
+
+def pulse(store: Store, now_s: float) -> None:
+    """Write the pulse into both streams: a consumer that does not pass it stands still."""
+    now, removed = {"N": str(int(now_s))}, {"N": str(int(now_s) + STREAM_KEPT_S)}
+    try:
+        store.client.update_item(
+            TableName=store.settings.counts_table,
+            Key=PULSE_KEY,
+            UpdateExpression="SET #previous = if_not_exists(#at, :never), #at = :now",
+            ExpressionAttributeNames={"#at": "at", "#previous": "previous"},
+            ExpressionAttributeValues={":now": now, ":never": {"N": "0"}},
+        )
+        store.client.update_item(
+            TableName=store.settings.receipts_table,
+            Key={"id": {"S": "pulse"}},
+            UpdateExpression="SET #at = :now, expiration = :removed",
+            ExpressionAttributeNames={"#at": "at"},
+            ExpressionAttributeValues={":now": now, ":removed": removed},
+        )
+    except (ClientError, BotoCoreError) as error:
+        raise from_botocore(error) from error
+
+
+def _behind(progress: Progress, consumer: str, now_s: float) -> list[int | None]:
+    """How far the consumer has come (epoch seconds) in each stream shard where it is behind; None: it has not begun."""
+    marks = {(mark.consumer, mark.table, mark.shard): mark for mark in progress.checkpoints}
+    found: list[int | None] = []
+    for mark in progress.checkpoints:
+        if mark.consumer == consumer or now_s - mark.moved > STREAM_KEPT_S:
+            continue
+        target = mark.pending if consumer == ROLLUP else mark.sequence
+        own = marks.get((consumer, mark.table, mark.shard))
+        if target is not None and (own is None or own.sequence < target):
+            found.append(own.through if own else None)
+    return found
+
+
+def _stands_still(progress: Progress, consumer: str, table: str, now_s: float, settle_s: int) -> bool:
+    """Whether the consumer has not passed a pulse that it has had time for."""
+    last_s = now_s - min(PULSE_GRACE_S, settle_s / 2)
+    due = max((at for at in (progress.pulse.at, progress.pulse.previous) if at <= last_s), default=0)
+    return progress.newest(consumer, table) < due
+
+
+def _checkpoint(consumer: str, table: str, item: Item) -> Checkpoint:
+    pending = item.get("pending", {}).get("S")
+    return Checkpoint(
+        consumer=consumer,
+        table=table,
+        shard=item["SK"]["S"],
+        sequence=int(item["sequence"]["S"]),
+        through=_whole_s(item, "through") or 0,
+        moved=_whole_s(item, "moved") or 0,
+        late=_whole_s(item, "late"),
+        pending=int(pending) if pending else None,
+    )
+
+
+def _whole_s(item: Item, name: str) -> int | None:
+    return int(float(item[name]["N"])) if name in item else None

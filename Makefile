@@ -14,7 +14,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-setup: $(VENV)/.ready node_modules/.ready ## virtual environment and npm tools, as pinned
+setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## virtual environment, npm tools as pinned, and the command `tally`
 
 $(VENV)/.ready: requirements.txt
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
@@ -24,6 +24,11 @@ $(VENV)/.ready: requirements.txt
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "$$(grep -o '^uv==[^ ;]*' requirements.txt)"
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet --requirement requirements.txt
 	@touch $@
+
+# The command runs from the repository: the declarations that it knows are the ones that are edited here.
+$(VENV)/bin/tally: $(VENV)/.ready Makefile
+	@printf '%s\n' '#!/bin/sh' 'PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m cli "$$@"' > $@
+	@chmod +x $@
 
 node_modules/.ready: package-lock.json
 	@command -v npm >/dev/null || { echo "tally: Node is missing: install Node 20 or newer (it brings npm)" >&2; exit 1; }

@@ -284,11 +284,19 @@ GET_RECEIPT = Operation(
 GET_OWN_RECEIPT = Operation(
     "get_own_receipt", "receipts", "GET", "/receipts/own", Access.SIGNED_IN, _RECEIPT_FIELDS, _FIND_RECEIPT, 100, 200
 )
+GET_DRIFT = Operation(
+    "get_drift", "drifts", "GET", "/drift", Access.READ,
+    (
+        Field("limit", Kind.PAGE_SIZE, Source.QUERY, "limit", required=False),
+        Field("cursor", Kind.CURSOR, Source.QUERY, "cursor", required=False),
+    ),
+    frozenset({Need("Query", Table.LEDGER, "DRIFT")}), 100, 200,
+)  # fmt: skip
 
 OPERATIONS = (
     INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD, GET_RECEIPT, GET_OWN_RECEIPT,
     PLAY, GET_PLAYS, PUT_POST, GET_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES,
-    VISIT, GET_VISITS, GET_BADGE, BEACON, HEALTH, GET_OPENAPI,
+    VISIT, GET_VISITS, GET_BADGE, BEACON, GET_DRIFT, HEALTH, GET_OPENAPI,
 )  # fmt: skip
 
 
@@ -302,7 +310,27 @@ class Schedule:
     needs: frozenset[Need]
 
 
-SCHEDULES = (Schedule("sweep", 1, "gives back what expired holds have taken", _ROOM),)
+_JUDGE = frozenset(
+    Need(action, Table.LEDGER, prefix)
+    for prefix, actions in {
+        "CHECKPOINT#": ("Query",),
+        "LEDGER#": ("Query", "DeleteItem"),
+        "DRIFT": ("Query", "GetItem", "UpdateItem", "DeleteItem"),
+    }.items()
+    for action in actions
+)
+_PULSE = frozenset({
+    Need("GetItem", Table.COUNTS, "PULSE"),
+    Need("UpdateItem", Table.COUNTS, "PULSE"),
+    Need("UpdateItem", Table.RECEIPTS, "pulse"),
+})  # fmt: skip
+_RECOUNT = _counters((counter for counter in counters.COUNTERS.values() if counter.child), "Query")
+SCHEDULES = (
+    Schedule(
+        "sweep", 1, "gives back what expired holds have taken, and judges the ledger",
+        _ROOM | _JUDGE | _PULSE | _RECOUNT,
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("get_counter", "GET", usage, 200, "value"),
         call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),
         call("hold", "POST", f"{stock}/holds", 409, "left", body=most, headers=once),
+        call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),
     ]

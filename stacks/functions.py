@@ -23,6 +23,7 @@ from .tables import Tables
 
 MEMORY_MB = 512  # 0.29 of a CPU: about 4 ms for a call that waits 5 to 10 ms for DynamoDB; twice as much halves the 4
 TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
+SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
 CONSUMER_TIMEOUT = Duration.seconds(60)  # a batch of 1,000 records that all fail their first commit; it stops before
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
@@ -34,6 +35,7 @@ class Functions(Construct):
     aliases: dict[str, lambda_.Alias]
     """Of those that serve operations: what may be invoked from outside."""
     consumers: dict[str, lambda_.Alias]
+    all: dict[str, lambda_.Alias]
 
     def __init__(self, scope: Construct, id: str, *, tables: Tables, set_aside: SetAside, options: Options) -> None:
         super().__init__(scope, id)
@@ -46,9 +48,9 @@ class Functions(Construct):
             module: self._function(module, ", ".join(operation.name for operation in found), operations.needs_of(found))
             for module, found in operations.functions().items()
         }
-        for schedule in operations.SCHEDULES:
-            self._run_on_schedule(schedule, self._function(schedule.function, schedule.does, schedule.needs))
+        scheduled = {schedule.function: self._scheduled(schedule) for schedule in operations.SCHEDULES}
         self.consumers = {consumer.function: self._consumer(consumer) for consumer in operations.CONSUMERS}
+        self.all = {**self.aliases, **scheduled, **self.consumers}
 
     def _consumer(self, consumer: operations.Consumer) -> lambda_.Alias:
         alias = self._function(
@@ -61,7 +63,8 @@ class Functions(Construct):
         self._set_aside.let_put(consumer, alias)
         return alias
 
-    def _run_on_schedule(self, schedule: operations.Schedule, alias: lambda_.Alias) -> None:
+    def _scheduled(self, schedule: operations.Schedule) -> lambda_.Alias:
+        alias = self._function(schedule.function, schedule.does, schedule.needs, timeout=SCHEDULED_TIMEOUT)
         events.Rule(
             alias,
             "Schedule",
@@ -69,6 +72,7 @@ class Functions(Construct):
             schedule=events.Schedule.rate(Duration.minutes(schedule.every_min)),
             targets=[targets.LambdaFunction(alias, retry_attempts=0)],  # the next run does what this one did not
         )
+        return alias
 
     def _function(
         self,

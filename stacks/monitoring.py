@@ -1,39 +1,210 @@
-"""What tells the operator that something is wrong: for now, that it costs more than was meant."""
+"""The dashboard: a section for each question that an operator asks, with the alarms on what it shows.
+
+docs/operations.md lists the widgets and has a page for each alarm.
+"""
 
 from __future__ import annotations
 
-from aws_cdk import aws_budgets as budgets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aws_cdk import Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_dynamodb as dynamodb
+from cdk_monitoring_constructs import (
+    AlarmFactoryDefaults,
+    CustomMetricGroup,
+    CustomMetricWithAlarm,
+    DefaultDashboardFactory,
+    MetricFactoryDefaults,
+    MonitoringFacade,
+    SnsAlarmActionStrategy,
+)
 from constructs import Construct
 
+from . import alarms, metrics
+from .alarms import AlarmTopic, watched
+from .api import Api
+from .dead_letters import DeadLetters
+from .functions import Functions
+from .tables import Tables
 
-class Budget(Construct):
-    """A mail at 80 % of a month's budget spent, and when the forecast passes it.
+Shown = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
 
-    It watches the whole account: a budget of this stack alone needs a cost allocation tag that somebody has
-    activated, and without that would stay silent at any bill.
-    """
 
-    def __init__(self, scope: Construct, id: str, *, usd: int, email: str) -> None:
+@dataclass(frozen=True)
+class Parts:
+    """What is watched."""
+
+    tables: Tables
+    functions: Functions
+    api: Api
+    dead_letters: DeadLetters
+
+
+class Monitoring(Construct):
+    """Dashboard, alarms and their topic."""
+
+    def __init__(self, scope: Construct, id: str, *, parts: Parts, alarm_email: str | None) -> None:
         super().__init__(scope, id)
-        subscriber = budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=email)
-        budgets.CfnBudget(
+        self._stack = Stack.of(self)
+        self._parts = parts
+        self.topic = AlarmTopic(self, "Alarms", email=alarm_email).topic
+        self.dashboard_name = self._stack.stack_name
+        self._facade = MonitoringFacade(
             self,
-            "Month",
-            budget=budgets.CfnBudget.BudgetDataProperty(
-                budget_type="COST",
-                time_unit="MONTHLY",
-                budget_limit=budgets.CfnBudget.SpendProperty(amount=usd, unit="USD"),
+            "Facade",
+            alarm_factory_defaults=AlarmFactoryDefaults(
+                actions_enabled=True,
+                alarm_name_prefix=self._stack.stack_name,
+                action=SnsAlarmActionStrategy(on_alarm_topic=self.topic, on_ok_topic=self.topic),
             ),
-            notifications_with_subscribers=[
-                budgets.CfnBudget.NotificationWithSubscribersProperty(
-                    notification=budgets.CfnBudget.NotificationProperty(
-                        comparison_operator="GREATER_THAN",
-                        notification_type=of,
-                        threshold=percent,
-                        threshold_type="PERCENTAGE",
-                    ),
-                    subscribers=[subscriber],
-                )
-                for of, percent in (("ACTUAL", 80), ("FORECASTED", 100))
-            ],
+            metric_factory_defaults=MetricFactoryDefaults(period=metrics.MINUTE),
+            dashboard_factory=DefaultDashboardFactory(self, "Dashboards", dashboard_name_prefix=self.dashboard_name),
         )
+        self._numbers()
+        self._callers()
+        self._streams()
+        self._machinery()
+
+    def _section(self, name: str, question: str, widgets: dict[str, Sequence[Shown]]) -> None:
+        """One question and the widgets that answer it, by their titles. `name` is for construct ids alone."""
+        self._facade.monitor_custom(
+            human_readable_name=question,
+            alarm_friendly_name=name,
+            metric_groups=[CustomMetricGroup(title=title, metrics=list(shown)) for title, shown in widgets.items()],
+        )
+
+    def _numbers(self) -> None:
+        confirmed = [
+            watched(self._stack, metric, alarms.DRIFT, of=counter)
+            for counter, metric in metrics.standing("DriftConfirmed").items()
+        ]
+        self._section(
+            "Drift",
+            "Are the numbers right?",
+            {
+                "Drifting tallies, confirmed by a recount": confirmed,
+                "Drifting tallies": [*metrics.standing("DriftingTallies").values()],
+                "Drift, summed without its sign": [*metrics.standing("DriftAbsolute").values()],
+                "Oldest drift, seconds": [*metrics.standing("OldestDriftSeconds").values()],
+            },
+        )
+        self._section(
+            "Traffic",
+            "How much is counted, and how often would a retry have counted twice?",
+            {
+                "Changes counted": metrics.by_counter("Counted"),
+                "Retries answered from their receipt": metrics.by_counter("Replayed"),
+                "Refused: the caller has to mend it": metrics.by_counter("Refused"),
+            },
+        )
+        self._section(
+            "Heat",
+            "Is one key hotter than its shards?",
+            {
+                "Conflicts, tried again on another shard": metrics.by_counter("Conflicts"),
+                "Spilled: counted now, visible soon": metrics.by_counter(
+                    "Spilled", which=lambda counter: counter.spills
+                ),
+            },
+        )
+
+    def _callers(self) -> None:
+        api = self._parts.api.api
+        self._section(
+            "Callers",
+            "Are callers answered, and fast?",
+            {
+                "HTTP requests": [
+                    metrics.of_api(api, "Count", label="all"),
+                    metrics.of_api(api, "4xx", label="4xx"),
+                    metrics.of_api(api, "5xx", label="5xx"),
+                ],
+                "HTTP requests that failed, %": [watched(self._stack, metrics.failed(api), alarms.FAILING)],
+                "Latency, ms": [
+                    metrics.of_api(api, "Latency", "p50", label="p50"),
+                    watched(self._stack, metrics.of_api(api, "Latency", "p99", label="p99"), alarms.LATENCY),
+                    metrics.of_api(api, "IntegrationLatency", "p99", label="p99 of the functions"),
+                ],
+            },
+        )
+
+    def _streams(self) -> None:
+        ages = {
+            consumer: metrics.of_function(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
+            for consumer, alias in self._parts.functions.consumers.items()
+        }
+        put_aside = metrics.by_consumer("RecordsSetAside", period=metrics.FIVE_MINUTES)
+        self._section(
+            "Behind",
+            "How far behind are the numbers that are rolled up, and the ledger?",
+            {
+                "Rollup lag, seconds": [watched(self._stack, metrics.rollup_lag(), alarms.ROLLUP_LAG)],
+                "Age of the oldest record read, ms": [
+                    watched(self._stack, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
+                ],
+            },
+        )
+        self._section(
+            "Records",
+            "What becomes of the records that the streams bring?",
+            {
+                "Records applied": [*metrics.by_consumer("RecordsApplied").values()],
+                "Records skipped: delivered before": [*metrics.by_consumer("RecordsSkipped").values()],
+                "Records set aside": [
+                    watched(self._stack, metric, alarms.SET_ASIDE, of=consumer)
+                    for consumer, metric in put_aside.items()
+                ],
+            },
+        )
+
+    def _machinery(self) -> None:
+        tables = {table.value: found for table, found in self._parts.tables.by_name.items()}
+        functions = self._parts.functions.all
+        self._section(
+            "Throttles",
+            "Does DynamoDB refuse anything?",
+            {
+                "Writes throttled": [
+                    watched(self._stack, metric, alarms.THROTTLES, of=table)
+                    for table, metric in _of_tables(tables, "WriteThrottleEvents").items()
+                ],
+                "Reads throttled": [*_of_tables(tables, "ReadThrottleEvents").values()],
+            },
+        )
+        left = self._parts.dead_letters.queue.metric_approximate_number_of_messages_visible(
+            period=metrics.FIVE_MINUTES, statistic="Maximum", label="events"
+        )
+        self._section(
+            "Functions",
+            "Do the functions run?",
+            {
+                "Function errors": [
+                    metrics.of_function(found, "Errors", label=name) for name, found in functions.items()
+                ],
+                "Functions throttled": [
+                    metrics.of_function(found, "Throttles", label=name) for name, found in functions.items()
+                ],
+                "Sweeps that ended well": [watched(self._stack, metrics.ended_well(functions["sweep"]), alarms.SWEEP)],
+                "Asynchronous events given up": [watched(self._stack, left, alarms.DEAD_LETTERS)],
+            },
+        )
+        self._section(
+            "Cost",
+            "What is it that costs?",
+            {
+                "Write units": [*_of_tables(tables, "ConsumedWriteCapacityUnits").values()],
+                "Read units": [*_of_tables(tables, "ConsumedReadCapacityUnits").values()],
+                "Invocations": [
+                    metrics.of_function(found, "Invocations", label=name) for name, found in functions.items()
+                ],
+                "Time that functions ran, ms": [
+                    metrics.of_function(found, "Duration", label=name) for name, found in functions.items()
+                ],
+            },
+        )
+
+
+def _of_tables(tables: dict[str, dynamodb.Table], name: str) -> dict[str, cloudwatch.Metric]:
+    return {label: metrics.of_table(table, name, label=label) for label, table in tables.items()}

@@ -15,10 +15,24 @@ _STAGE = re.compile(r"[a-z][a-z0-9-]{0,15}")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # without a port, as lambdas/tally/fields.py compares it
 _USD = re.compile(r"[1-9][0-9]{0,5}")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-_SECONDS = re.compile(r"[1-9][0-9]{0,5}")
+_WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 SETTLE_MIN_S = 10  # streams deliver within 5: a shorter time would take every change that is under way for drift
 SETTLE_MAX_S = 24 * 3600  # as long as a stream keeps its records
-_KEYS = ("stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail", "settleSeconds")
+WARM_WRITES_MIN, WARM_READS_MIN = 4000, 12000  # what every on-demand table starts with: AWS refuses less
+WARM_MAX = 10**7  # far above any quota: AWS judges the rest (40,000 of each a table, unless the account has more)
+_KEYS = (
+    "stage",
+    "issuer",
+    "audience",
+    "pageHosts",
+    "corsOrigins",
+    "budgetUsd",
+    "budgetEmail",
+    "alarmEmail",
+    "settleSeconds",
+    "warmWrites",
+    "warmReads",
+)
 
 
 class OptionsError(Exception):
@@ -39,8 +53,13 @@ class Options:
     budget_usd: int | None = None
     """A month's budget of the account, in US dollars; None: no budget alarm."""
     budget_email: str | None = None
+    alarm_email: str | None = None
+    """Who is mailed when an alarm goes off; None: nobody, until somebody subscribes to the topic."""
     settle_s: int = SETTLE_DEFAULT_S
     """How old a minute of the ledger is, and how long nothing was booked on it, before it is judged."""
+    warm_writes: int | None = None
+    """Write units a second that counts and receipts take from the start; None: as AWS makes a table."""
+    warm_reads: int | None = None
 
     @property
     def keeps_data(self) -> bool:
@@ -63,8 +82,11 @@ class Options:
             page_hosts=_page_hosts(given),
             cors_origins=_cors_origins(given),
             budget_usd=_budget(given),
-            budget_email=_budget_email(given),
-            settle_s=_settle(given),
+            budget_email=_email(given, "budgetEmail"),
+            alarm_email=_email(given, "alarmEmail"),
+            settle_s=_whole(given, "settleSeconds", SETTLE_MIN_S, SETTLE_MAX_S) or SETTLE_DEFAULT_S,
+            warm_writes=_whole(given, "warmWrites", WARM_WRITES_MIN, WARM_MAX),
+            warm_reads=_whole(given, "warmReads", WARM_READS_MIN, WARM_MAX),
         )
 
 
@@ -140,11 +162,20 @@ def _cors_origins(given: Mapping[str, str]) -> tuple[str, ...]:
     return origins
 
 
-def _budget_email(given: Mapping[str, str]) -> str | None:
-    email = given.get("budgetEmail")
+def _email(given: Mapping[str, str], key: str) -> str | None:
+    email = given.get(key)
     if email is not None and not _EMAIL.fullmatch(email):
-        raise OptionsError(f"context budgetEmail is {email!r}: it must be a mail address")
+        raise OptionsError(f"context {key} is {email!r}: it must be a mail address")
     return email
+
+
+def _whole(given: Mapping[str, str], key: str, lowest: int, highest: int) -> int | None:
+    value = given.get(key)
+    if value is None:
+        return None
+    if not _WHOLE.fullmatch(value) or not lowest <= int(value) <= highest:
+        raise OptionsError(f"context {key} is {value!r}: it must be a whole number from {lowest} to {highest}")
+    return int(value)
 
 
 def _budget(given: Mapping[str, str]) -> int | None:
@@ -154,12 +185,3 @@ def _budget(given: Mapping[str, str]) -> int | None:
     if not _USD.fullmatch(usd):
         raise OptionsError(f"context budgetUsd is {usd!r}: it must be whole US dollars a month, from 1 to 999999")
     return int(usd)
-
-
-def _settle(given: Mapping[str, str]) -> int:
-    settle = given.get("settleSeconds", str(SETTLE_DEFAULT_S))
-    if not _SECONDS.fullmatch(settle) or not SETTLE_MIN_S <= int(settle) <= SETTLE_MAX_S:
-        raise OptionsError(
-            f"context settleSeconds is {settle!r}: it must be whole seconds, from {SETTLE_MIN_S} to {SETTLE_MAX_S}"
-        )
-    return int(settle)

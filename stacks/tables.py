@@ -8,6 +8,8 @@ from constructs import Construct
 
 from operations import Table
 
+from .options import Options
+
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
 
 
@@ -24,14 +26,15 @@ class Tables(Construct):
     by_name: dict[Table, dynamodb.Table]
     """The same, by the names that operations have for them."""
 
-    def __init__(self, scope: Construct, id: str, *, keeps_data: bool) -> None:
+    def __init__(self, scope: Construct, id: str, *, options: Options) -> None:
         super().__init__(scope, id)
-        self._keeps_data = keeps_data
+        self._keeps_data = options.keeps_data
+        warm = _warm(options)  # the ledger takes a few writes a batch: what AWS starts it with is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key. No TTL: counts are kept.
         self.counts = self._table(
-            "Counts", "PK", sort_key="SK", stream=dynamodb.StreamViewType.NEW_AND_OLD_IMAGES, expires=False
+            "Counts", "PK", sort_key="SK", stream=dynamodb.StreamViewType.NEW_AND_OLD_IMAGES, expires=False, warm=warm
         )
-        self.receipts = self._table("Receipts", "id", stream=dynamodb.StreamViewType.NEW_IMAGE, expires=True)
+        self.receipts = self._table("Receipts", "id", stream=dynamodb.StreamViewType.NEW_IMAGE, expires=True, warm=warm)
         # No stream: what consumers write of themselves must not feed them.
         self.ledger = self._table("Ledger", "PK", sort_key="SK", expires=True)
         self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}
@@ -44,6 +47,7 @@ class Tables(Construct):
         expires: bool,
         sort_key: str | None = None,
         stream: dynamodb.StreamViewType | None = None,
+        warm: dynamodb.WarmThroughput | None = None,
     ) -> dynamodb.Table:
         # Table, not TableV2: the latter is a GlobalTable, which moto cannot create.
         table = dynamodb.Table(
@@ -53,6 +57,7 @@ class Tables(Construct):
             sort_key=_string(sort_key) if sort_key else None,
             stream=stream,
             time_to_live_attribute=TTL_ATTRIBUTE if expires else None,
+            warm_throughput=warm,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True
@@ -65,6 +70,12 @@ class Tables(Construct):
         assert isinstance(resource, dynamodb.CfnTable)
         resource.override_logical_id(f"{name}Table")
         return table
+
+
+def _warm(options: Options) -> dynamodb.WarmThroughput | None:
+    if options.warm_writes is None and options.warm_reads is None:
+        return None
+    return dynamodb.WarmThroughput(write_units_per_second=options.warm_writes, read_units_per_second=options.warm_reads)
 
 
 def _string(name: str) -> dynamodb.Attribute:

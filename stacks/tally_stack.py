@@ -7,8 +7,10 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from .api import Api
+from .budget import Budget
+from .dead_letters import DeadLetters
 from .functions import Functions
-from .monitoring import Budget
+from .monitoring import Monitoring, Parts
 from .options import Options
 from .set_aside import SetAside
 from .streams import Streams
@@ -26,16 +28,22 @@ class TallyStack(Stack):
             description="Tally: counting on DynamoDB that is right after retries, crashes and viral posts",
             termination_protection=options.keeps_data,
         )
-        tables = Tables(self, "Tables", keeps_data=options.keeps_data)
+        tables = Tables(self, "Tables", options=options)
         set_aside = SetAside(self, "SetAside", keeps_data=options.keeps_data)
         functions = Functions(self, "Functions", tables=tables, set_aside=set_aside, options=options)
         Streams(self, "Streams", tables=tables, consumers=functions.consumers)
         api = Api(self, "Api", aliases=functions.aliases, options=options)
+        dead_letters = DeadLetters(self, "DeadLetters", aliases=functions.aliases, keeps_data=options.keeps_data)
+        parts = Parts(tables, functions, api, dead_letters)
+        monitoring = Monitoring(self, "Monitoring", parts=parts, alarm_email=options.alarm_email)
         if options.budget_usd and options.budget_email:
             Budget(self, "Budget", usd=options.budget_usd, email=options.budget_email)
         self._tell(tables, functions, api, options)
         self._output("SetAsideBucketName", set_aside.bucket.bucket_name, "Records that no consumer could apply")
         self._output("SettleSeconds", str(options.settle_s), "How old a minute of the ledger is before it is judged")
+        self._output("DeadLetterQueueUrl", dead_letters.queue.queue_url, "Asynchronous events that Lambda gave up")
+        self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")
+        self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
     def _tell(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.api.api_endpoint, "Where the HTTP API answers")

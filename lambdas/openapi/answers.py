@@ -24,6 +24,7 @@ TAGS = {
     "counters": "Every counter that is declared: moved, numbered, set.",
     "holds": "An amount of stock, taken for a while: then kept, or given back.",
     "receipts": "Whether a change landed.",
+    "drift": "Where what is stored is not what was counted.",
     "tally": "Tally itself.",
 }
 
@@ -156,6 +157,15 @@ CONTRACTS: dict[Operation, Contract] = {
     operations.BEACON: Contract(
         "visits", "The script that counts a page's visits", "", "(function () {})();",
         description='Embed it: `<script src="…/beacon.js" async></script>`.',
+    ),
+    operations.GET_DRIFT: Contract(
+        "drift", "The tallies that drift, a page at a time", "drift",
+        {
+            "drift": [{"counter": "likes", "id": "a91f", "drift": 5, "since": 1785542401, "confirmed": True}],
+            "cursor": None,
+        },
+        description="By how much a tally is above (or below) what was counted, and since when. Empty when all is well.",
+        links={"next": Link(operations.GET_DRIFT, {"cursor": "$response.body#/cursor"})},
     ),
     operations.HEALTH: Contract(
         "tally", "Whether Tally reaches its store", "health", {"status": "ok", "version": "dev"}

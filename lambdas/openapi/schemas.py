@@ -60,6 +60,18 @@ SCHEMAS: dict[str, Schema] = {
         likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SECONDS)},
         cursor={"type": ["string", "null"]},
     ),
+    "drift": _object(
+        "The tallies that drift now. `cursor` is null on the last page.",
+        drift={
+            "type": "array",
+            "items": _object(
+                "One tally: by how much it is above what was counted, since when (epoch seconds), and whether a second"
+                " look said the same.",
+                **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
+            ),
+        },
+        cursor={"type": ["string", "null"]},
+    ),
     "visit": _object("A visit was counted.", counted=_YES, visible=_VISIBLE),
     "visits": _object(
         "How often a page was visited, by its normalised URL.",

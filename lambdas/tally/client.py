@@ -131,6 +131,7 @@ class Tally:
     list_likes = _sends(requests.list_likes)
     visit = _sends(requests.visit)
     get_visits = _sends(requests.get_visits)
+    get_drift = _sends(requests.get_drift)
     health = _sends(requests.health)
     increment = _sends(requests.increment)
     get_counter = _sends(requests.get_counter)

@@ -88,6 +88,26 @@ class Likers:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """A tally that drifts: by how much it is above what was counted, since when, and if a second look said the same."""
+
+    counter: str
+    id: str
+    drift: int
+    since: int
+    """Epoch seconds."""
+    confirmed: bool
+
+
+@dataclass(frozen=True)
+class Drifting:
+    """A page of what drifts. `cursor` asks for the next one; None on the last."""
+
+    drift: tuple[Drift, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True)
 class Visits:
     """How often a page was visited, by people and by crawlers."""
 
@@ -197,6 +217,13 @@ def _likers(reply: Reply) -> Likers:
     return Likers(reply.body["post_id"], likes, reply.body["cursor"])
 
 
+def _drifting(reply: Reply) -> Drifting:
+    found = (
+        Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"]) for row in reply.body["drift"]
+    )
+    return Drifting(tuple(found), reply.body["cursor"])
+
+
 def _receipt(reply: Reply) -> Receipt:
     body = reply.body
     return Receipt(body["operation"], body["target"], body["state"] == "counted", body.get("answer"))
@@ -267,6 +294,11 @@ def visit(
 def get_visits(url: str) -> Request[Visits]:
     """How often a page was visited."""
     return _request("visits", "get_visits", _into(Visits), None, url=url)
+
+
+def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifting]:
+    """The tallies that drift, at most `limit` (1 to 1,000) behind `cursor`."""
+    return _request("drifts", "get_drift", _drifting, caller, limit=limit, cursor=cursor)
 
 
 def health() -> Request[Health]:

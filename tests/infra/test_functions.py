@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import operations
 from operations import Need, Table
 from tests.infra.conftest import Synthesize
-from tests.infra.template import Grant, Template, listed
+from tests.infra.template import Grant, Json, Template, listed
 
 CALLED = sorted(operations.functions())
 SCHEDULED = {schedule.function: schedule for schedule in operations.SCHEDULES}
-MODULES = sorted([*CALLED, *SCHEDULED])
+CONSUMERS = {consumer.function: consumer for consumer in operations.CONSUMERS}
+MODULES = sorted([*CALLED, *SCHEDULED, *CONSUMERS])
+ASYNCHRONOUS = sorted(
+    module for module, found in operations.functions().items() if any(operation.counts for operation in found)
+)
+DECLARED = {
+    **{module: operations.needs_of(found) for module, found in operations.functions().items()},
+    **{schedule.function: schedule.needs for schedule in operations.SCHEDULES},
+    **{consumer.function: consumer.needs for consumer in operations.CONSUMERS},
+}
 TABLES = {Table.COUNTS: "CountsTable", Table.RECEIPTS: "ReceiptsTable", Table.LEDGER: "LedgerTable"}
+
+
+def on_tables(statement: Json) -> bool:
+    """Whether any of it is about a table: not its stream, and not `*`, which the test of the others looks at."""
+    arns = [{"Fn::GetAtt": [table, "Arn"]} for table in TABLES.values()]
+    return any(resource in arns for resource in listed(statement["Resource"]))
 
 
 def grants(template: Template, function: str) -> list[Grant]:
     """What the function's role allows on tables; each condition must be exactly the one that limits the keys."""
     found = []
     for statement in template.statements(function):
-        actions = [action for action in listed(statement["Action"]) if action.startswith("dynamodb:")]
-        if not actions:
+        if not on_tables(statement):
             continue
+        actions = listed(statement["Action"])
         condition = statement["Condition"]
         patterns = condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
         assert condition == {
@@ -49,8 +66,7 @@ def test_there_is_one_function_for_each_handler(dev: Template) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_role_allows_exactly_what_the_operations_need(dev: Template, module: str) -> None:
     found = grants(dev, dev.functions()[module])
-    needs = SCHEDULED[module].needs if module in SCHEDULED else operations.needs_of(operations.functions()[module])
-    assert sorted(found, key=str) == sorted(map(wanted, needs), key=str)
+    assert sorted(found, key=str) == sorted(map(wanted, DECLARED[module]), key=str)
 
 
 def test_roles_in_plain_words(dev: Template) -> None:
@@ -62,21 +78,39 @@ def test_roles_in_plain_words(dev: Template) -> None:
         Grant("Query", "CountsTable", "VID#*"),
         Grant("PutItem", "ReceiptsTable", "tally#*"),
     }
+    assert set(grants(dev, functions["drift"])) == {
+        Grant("GetItem", "LedgerTable", "CHECKPOINT#drift#*"),
+        Grant("UpdateItem", "LedgerTable", "CHECKPOINT#drift#*"),
+        Grant("UpdateItem", "LedgerTable", "LEDGER#*"),
+        Grant("PutItem", "LedgerTable", "SETASIDE"),
+    }
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_beside_tables_a_role_allows_its_own_log_and_traces(dev: Template, module: str) -> None:
+def test_beside_tables_a_role_allows_its_own_log_and_traces_and_a_consumer_its_streams(
+    dev: Template, module: str
+) -> None:
     function = dev.functions()[module]
     log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
-    others = [
-        (sorted(listed(statement["Action"])), statement["Resource"], statement["Effect"], statement.get("Condition"))
-        for statement in dev.statements(function)
-        if not any(action.startswith("dynamodb:") for action in listed(statement["Action"]))
+    on_all = ["xray:PutTelemetryRecords", "xray:PutTraceSegments"]  # X-Ray knows no resources
+    expected: list[tuple[list[str], list[Any]]] = [
+        (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
-    assert sorted(others) == [
-        (["logs:CreateLogStream", "logs:PutLogEvents"], {"Fn::GetAtt": [log_group, "Arn"]}, "Allow", None),
-        (["xray:PutTelemetryRecords", "xray:PutTraceSegments"], "*", "Allow", None),  # X-Ray knows no resources
+    if module in ASYNCHRONOUS:
+        expected += [(["sqs:SendMessage"], [{"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]}])]
+    if module in CONSUMERS:
+        on_all.insert(0, "dynamodb:ListStreams")
+        streams = [{"Fn::GetAtt": [TABLES[table], "StreamArn"]} for table in CONSUMERS[module].streams]
+        reading = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
+        objects = {"Fn::Join": ["", [{"Fn::GetAtt": ["SetAsideBucket", "Arn"]}, f"/{module}/*"]]}
+        expected += [(reading, streams), (["s3:PutObject"], [objects])]
+    found = [statement for statement in dev.statements(function) if not on_tables(statement)]
+    assert {(statement["Effect"], "Condition" in statement) for statement in found} == {("Allow", False)}
+    allowed = [
+        (sorted(listed(statement["Action"])), sorted(listed(statement["Resource"]), key=str)) for statement in found
     ]
+    expected += [(on_all, ["*"])]
+    assert sorted(allowed, key=str) == sorted(((does, sorted(to, key=str)) for does, to in expected), key=str)
 
 
 def test_each_function_has_a_role_and_a_log_of_its_own(dev: Template) -> None:
@@ -101,7 +135,7 @@ def test_how_a_function_runs(dev: Template, module: str) -> None:
     properties = dev.resources[dev.functions()[module]]["Properties"]
     assert properties["Runtime"] == "python3.14"
     assert properties["Architectures"] == ["arm64"]
-    assert properties["Timeout"] == 15
+    assert properties["Timeout"] == (60 if module in CONSUMERS else 55 if module in SCHEDULED else 15)
     assert properties["MemorySize"] == 512
     assert properties["TracingConfig"] == {"Mode": "Active"}
     assert properties["SnapStart"] == {"ApplyOn": "PublishedVersions"}
@@ -131,7 +165,10 @@ def test_all_functions_share_one_asset_and_one_version_of_the_code(dev: Template
 def test_environment(dev: Template, module: str) -> None:
     variables = dict(dev.resources[dev.functions()[module]]["Properties"]["Environment"]["Variables"])
     del variables["TALLY_VERSION"]
+    if module in CONSUMERS:  # and nobody else
+        assert variables.pop("TALLY_SET_ASIDE_BUCKET") == {"Ref": "SetAsideBucket"}
     assert variables == {
+        "TALLY_SETTLE_S": "300",
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},
         "TALLY_LEDGER_TABLE": {"Ref": "LedgerTable"},
@@ -169,3 +206,29 @@ def test_a_scheduled_function_runs_behind_its_alias_and_is_not_retried(
     assert rule["ScheduleExpression"] == f"rate({schedule.every_min} minute{'s' * (schedule.every_min > 1)})"
     assert rule["State"] == "ENABLED"
     assert rule["Targets"][0]["RetryPolicy"] == {"MaximumRetryAttempts": 0}
+
+
+def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template, prod: Template) -> None:
+    """Of every function that changes a number, behind its alias; the others' callers wait for their answers."""
+    queue = dev.only_name("AWS::SQS::Queue")
+    functions, found = dev.functions(), {}
+    for config in dev.of_type("AWS::Lambda::EventInvokeConfig").values():
+        properties = config["Properties"]
+        assert properties["Qualifier"] == "live"
+        assert properties["DestinationConfig"] == {"OnFailure": {"Destination": {"Fn::GetAtt": [queue, "Arn"]}}}
+        found[properties["FunctionName"]["Ref"]] = config["DependsOn"]
+    assert set(found) == {functions[module] for module in ASYNCHRONOUS}
+    assert {"plays", "likes", "visits", "increments", "holds"} <= set(ASYNCHRONOUS)
+    for function, waits_for in found.items():
+        assert dev.alias_of(function) in waits_for
+    properties = dev.only("AWS::SQS::Queue")
+    assert properties == {"MessageRetentionPeriod": 14 * 24 * 3600, "SqsManagedSseEnabled": True}
+    [denied] = dev.only("AWS::SQS::QueuePolicy")["PolicyDocument"]["Statement"]
+    assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+    assert dev.outputs["DeadLetterQueueUrl"]["Value"] == {"Ref": queue}
+    assert (dev.resources[queue]["DeletionPolicy"], prod.resources[queue]["DeletionPolicy"]) == ("Delete", "Retain")
+
+
+def test_a_scheduled_function_ends_before_it_runs_again(dev: Template) -> None:
+    for schedule in operations.SCHEDULES:
+        assert dev.resources[dev.functions()[schedule.function]]["Properties"]["Timeout"] < schedule.every_min * 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -36,6 +37,15 @@ BAD = [
     ({"budgetUsd": "0", "budgetEmail": "a@example.com"}, "context budgetUsd is '0'"),
     ({"budgetUsd": "9" * 5000, "budgetEmail": "a@example.com"}, "context budgetUsd is '999"),
     ({"budgetUsd": "20", "budgetEmail": "me"}, "context budgetEmail is 'me'"),
+    ({"alarmEmail": "me"}, "context alarmEmail is 'me'"),
+    ({"settleSeconds": "9"}, "context settleSeconds is '9': it must be a whole number from 10 to 86400"),
+    ({"settleSeconds": "86401"}, "context settleSeconds is '86401'"),
+    ({"settleSeconds": "5m"}, "context settleSeconds is '5m'"),
+    ({"settleSeconds": "9" * 5000}, "context settleSeconds is '999"),
+    ({"warmWrites": "3999"}, "context warmWrites is '3999': it must be a whole number from 4000 to 10000000"),
+    ({"warmReads": "11999"}, "context warmReads is '11999': it must be a whole number from 12000 to 10000000"),
+    ({"warmWrites": "-4000"}, "context warmWrites is '-4000'"),
+    ({"warmReads": "12_000"}, "context warmReads is '12_000'"),
 ]
 
 
@@ -48,7 +58,8 @@ def test_a_wrong_context_is_refused_in_one_line(context: dict[str, object], mess
 
 
 def test_an_empty_value_is_one_that_was_not_given() -> None:
-    keys = ("stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail")
+    keys = ["stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail"]
+    keys += ["alarmEmail", "settleSeconds", "warmWrites", "warmReads"]
     assert Options.from_context(dict.fromkeys(keys, "")) == Options.from_context({}) == Options()
 
 
@@ -74,6 +85,14 @@ def test_the_app_ends_with_one_line_and_1() -> None:
     assert run.stderr.splitlines() == [
         "tally: context stage is 'PROD': it must be a lower case letter, then up to 15 of a-z 0-9 -"
     ]
+
+
+def test_every_option_stands_in_the_page_on_running_it() -> None:
+    with pytest.raises(OptionsError, match="there are ") as refused:
+        Options.from_context({"unknown": "x"})
+    known = str(refused.value).partition("there are ")[2].split(", ")
+    rows = (ROOT / "docs" / "operations.md").read_text().partition("| context |")[2].partition("\n\n")[0]
+    assert re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in rows.splitlines()[2:])) == known
 
 
 def test_stages_are_stacks_of_their_own(synthesize: Synthesize) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from aws_cdk import Stack
 
+from stacks.options import Options
+from stacks.tables import Tables
+from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
 TABLES = ("CountsTable", "ReceiptsTable", "LedgerTable")
@@ -64,3 +68,20 @@ def test_data_outlives_the_stack_unless_it_is_dev(dev: Template, prod: Template,
     protection = "DeletionProtection" if name == "UserPool" else "DeletionProtectionEnabled"
     assert dev.resources[name]["Properties"][protection] in (False, "INACTIVE")
     assert prod.resources[name]["Properties"][protection] in (True, "ACTIVE")
+
+
+def test_a_launch_that_one_knows_of_can_be_prepared(dev: Template, synthesize: Synthesize) -> None:
+    """What no option names is left to AWS: a value that has grown cannot be lowered again."""
+    for name in TABLES:
+        assert "WarmThroughput" not in table(dev, name)
+    template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
+    assert table(template, "CountsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
+    assert table(template, "ReceiptsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
+    assert "WarmThroughput" not in table(template, "LedgerTable")
+
+
+def test_warm_reads_and_writes_go_together_or_alone() -> None:
+    stack = Stack()
+    tables = Tables(stack, "Tables", options=Options(warm_writes=5000, warm_reads=15000))
+    warm = stack.resolve(tables.counts.node.default_child.warm_throughput)  # type: ignore[union-attr]
+    assert warm == {"readUnitsPerSecond": 15000, "writeUnitsPerSecond": 5000}

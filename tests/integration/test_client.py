@@ -103,6 +103,7 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
     assert tally.visit("https://example.com:443/a") == Counted(replayed=False)
     assert tally.visit("https://example.com/a", user_agent="Googlebot/2.1") == Counted(replayed=False)
     assert tally.get_visits("https://example.com/a") == requests.Visits("https://example.com/a", 1, 1)
+    assert tally.get_drift(limit=10) == requests.Drifting((), None)
 
 
 def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> None:

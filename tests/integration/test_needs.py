@@ -18,7 +18,7 @@ import counters
 import operations
 import sweep
 from operations import Need, Operation, Table
-from tally import holds
+from tally import drifting, holds, judging, ledger
 from tally.store import Store
 from tests.events import KEY
 
@@ -63,8 +63,11 @@ class Recorder:
     def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         for action, table, key in _accesses(model.name, params):
             partition_key = (key.get("PK") or key["id"])["S"]
-            prefix = partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
-            self.needs.add(Need(action, self._tables[table], prefix))
+            self.needs.add(Need(action, self._tables[table], self.prefix(partition_key)))
+
+    def prefix(self, partition_key: str) -> str:
+        """What a role's condition on the key would have to begin with."""
+        return partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
 
 
 ARGUMENTS = {
@@ -178,7 +181,7 @@ def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], opera
         invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
     yield
     fields = {field.name: ARGUMENTS[field.name] for field in operation.fields if field.name in ARGUMENTS}
-    caller = {"caller": "alice"} if operation.access is operations.Access.SIGNED_IN else {}
+    caller = {"caller": "alice"} if operation.needs_caller else {}
     for body in ({}, {"body": "two"} if "body" in fields else {}):
         invoke(operation.function, {"operation": operation.name, **fields, **caller, **body})
 
@@ -206,13 +209,30 @@ def test_an_operation_does_what_it_declares_and_no_more(
     assert recorder.needs == operation.needs
 
 
+def something_to_judge(store: Store) -> None:
+    """A minute that comes out even, a tally that begins to drift, one that ends to, and a post to be recounted."""
+    key = drifting.key("plays", "ends")
+    store.client.transact_write_items(
+        TransactItems=[
+            judging.drift_write(store, drifting.key("likes", "a91f"), {}, "likes", "a91f", 1, 1_700_000_000),
+            judging.drift_write(store, key, {}, "plays", "ends", 3, 1_700_000_000),
+        ]
+    )
+    for target, expected, observed in (("even", 1, 1), ("begins", 0, 1), ("ends", 3, 0)):
+        row = ledger.book(store.settings, "plays", target, 28_000_000, 0, expected=expected, observed=observed)
+        row["Update"]["ExpressionAttributeValues"][":now"] = {"N": "1700000000"}
+        store.client.update_item(**row["Update"])
+
+
 def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stocked_and_held(invoke)
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
     monkeypatch.setattr(sweep, "_store", store)
+    something_to_judge(store)
     recorder = Recorder(store)
-    assert sweep.handler({}, None) == {"released": 1}
+    swept = sweep.handler({}, None)
+    assert {name: swept[name] for name in ("released", "equal", "moved")} == {"released": 1, "equal": 1, "moved": 2}
     (schedule,) = (schedule for schedule in operations.SCHEDULES if schedule.function == "sweep")
     assert recorder.needs == schedule.needs

@@ -1,0 +1,103 @@
+"""Where the tables are: of a running `make dev`, or of a stack in AWS."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+
+from tally.errors import TallyError
+from tally.set_aside import Objects
+from tally.settings import SETTLE_DEFAULT_S, Settings
+from tally.store import CLIENT_CONFIG, Store
+
+LOCAL_TIMEOUT_S = 5
+_LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
+_TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
+# CloudFormation is asked once; S3 for a record at a time.
+_PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
+
+
+class CommandError(Exception):
+    """What a person at the terminal can put right: told in one line."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The store, and the bucket of what is set aside (None where there is none)."""
+
+    store: Store
+    objects: Objects | None
+
+
+def local(port: int) -> Connection:
+    """The stack of `make dev` on this port. Raises CommandError if none answers."""
+    url = f"http://localhost:{port}/dev/stack"
+    try:
+        with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
+            told = json.load(answer)
+        store = Store(
+            boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=told["dynamodb"], **_LOCAL),
+            _settings(told, told["bucket"], told["settle_s"]),
+        )
+        return Connection(store, Objects(told["bucket"], lambda: _local_s3(told["s3"])) if told["bucket"] else None)
+    except urllib.error.HTTPError as error:
+        raise CommandError(f"{url} answered {error.code}: is that `make dev`?") from None
+    except OSError:
+        raise CommandError(f"nothing answers on port {port}: is `make dev` running? --port names another one") from None
+    except (ValueError, KeyError, TypeError):
+        raise CommandError(f"{url} did not say where its tables are: is that `make dev`?") from None
+
+
+def _local_s3(endpoint: str) -> Any:
+    return boto3.client("s3", config=_PATIENT.merge(Config(s3={"addressing_style": "path"})), endpoint_url=endpoint,
+                        **_LOCAL)  # fmt: skip
+
+
+def deployed(stack: str) -> Connection:
+    """A stack in the account and region of the credentials. Raises CommandError if it cannot be found out."""
+    try:
+        described: Any = boto3.client("cloudformation", config=_PATIENT).describe_stacks(StackName=stack)
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in described["Stacks"][0].get("Outputs", [])}
+        tables = {table: outputs[name] for table, name in _TABLES.items()}
+        settle_s = int(outputs.get("SettleSeconds", SETTLE_DEFAULT_S))
+        bucket = outputs.get("SetAsideBucketName", "")
+        store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, settle_s))
+        return Connection(store, Objects(bucket) if bucket else None)
+    except KeyError as missing:
+        raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
+    except NoCredentialsError:
+        raise CommandError("there are no AWS credentials: sign in (aws sso login), or --local for `make dev`") from None
+    except NoRegionError:
+        raise CommandError("there is no AWS region: set AWS_DEFAULT_REGION, or --local for `make dev`") from None
+    except ClientError as error:
+        raise CommandError(
+            f"the stack {stack} cannot be read: {error.response['Error'].get('Message', error)}"
+        ) from None
+    except BotoCoreError as error:
+        raise CommandError(f"AWS cannot be asked: {error}") from None
+
+
+def _settings(tables: dict[str, str], bucket: str, settle_s: int) -> Settings:
+    return Settings(
+        counts_table=tables["counts"],
+        receipts_table=tables["receipts"],
+        ledger_table=tables["ledger"],
+        page_hosts=frozenset(),
+        receipt_ttl_s=0,
+        version="command",
+        settle_s=int(settle_s),
+        set_aside_bucket=bucket,
+    )
+
+
+def explained(error: TallyError) -> str:
+    """One line for an error of the store: what AWS said, where that is known."""
+    cause = error.__cause__
+    return str(cause) if isinstance(cause, ClientError | BotoCoreError) else error.detail

@@ -1,0 +1,122 @@
+"""What is asked of the command `tally`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import NoReturn
+
+import counters
+from tally import fields
+from tally.counter import Counter
+from tally.errors import InvalidInputError
+
+NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # they stand in the history for ever
+_EXAMPLES = """examples:
+  tally reconcile --local                        every post and every drifting tally of a running `make dev`
+  tally reconcile --post a91f                    one post of the stack Tally-dev
+  tally reconcile --all --repair --by ann --why "edited by hand on 3 May" --stack Tally-prod
+  tally drift --json                             what drifts now
+  tally get likes a91f                           a tally, shard by shard
+  tally history a91f                             who mended it, when and why
+  tally redrive                                  apply what was set aside, once
+
+exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit 2."""
+        self.exit(2, f"tally: {message}; --help says more\n")
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(
+        prog="tally",
+        description="Look at what Tally's numbers say, and mend them.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _reconcile(commands)
+    _command(commands, "drift", "the tallies that drift now", json=True)
+    get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
+    get.add_argument("counter", metavar="COUNTER", type=_counter, help=f"one of: {', '.join(counters.COUNTERS)}")
+    get.add_argument("id", metavar="ID", type=_checked(_id_or_page))
+    _command(commands, "redrive", "apply the stream records that were set aside, once")
+    history = _command(commands, "history", "who mended a tally, when, why and by how much", json=True)
+    history.add_argument("id", metavar="ID", type=_checked(_id_or_page))
+    history.add_argument(
+        "--counter", metavar="COUNTER", type=_counter, default=counters.LIKES, help="likes if not given"
+    )
+    return made
+
+
+def _reconcile(commands: argparse._SubParsersAction[Parser]) -> None:
+    made = _command(commands, "reconcile", "hold tallies against what they count; with --repair, mend them")
+    which = made.add_mutually_exclusive_group()
+    which.add_argument("--post", metavar="ID", type=_checked(fields.identifier), help="one post")
+    which.add_argument("--all", action="store_true", help="every post and every drifting tally (if no post is given)")
+    made.add_argument("--repair", action="store_true", help="mend what differs; needs --by and --why")
+    made.add_argument("--by", metavar="NAME", type=_text(NAME_CHARACTERS_MAX), help="who mends it, for the history")
+    made.add_argument("--why", metavar="TEXT", type=_text(WHY_CHARACTERS_MAX), help="why, for the history")
+
+
+def _command(commands: argparse._SubParsersAction[Parser], name: str, does: str, *, json: bool = False) -> Parser:
+    made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".")
+    where = made.add_mutually_exclusive_group()
+    where.add_argument("--local", action="store_true", help="of a running `make dev`")
+    where.add_argument("--stack", metavar="NAME", default="Tally-dev", help="of this stack in AWS (Tally-dev)")
+    made.add_argument("--port", type=_port, default=8080, help="where `make dev` listens (8080)")
+    if json:
+        made.add_argument("--json", action="store_true", help="as JSON, a line each")
+    return made
+
+
+def check(given: argparse.Namespace, made: Parser) -> None:
+    """What one option asks of another. Exits 2."""
+    if given.command != "reconcile":
+        return
+    if given.repair and not (given.by and given.why):
+        made.error("--repair needs --by NAME and --why TEXT: they stand in the history")
+    if not given.repair and (given.by or given.why):
+        made.error("--by and --why go with --repair")
+
+
+def _id_or_page(value: object, field: str) -> str:
+    return fields.page(value, field) if "://" in str(value) else fields.identifier(value, field)
+
+
+def _checked(check: Callable[[object, str], object]) -> Callable[[str], str]:
+    def checked(value: str) -> str:
+        try:
+            return str(check(value, "ID"))
+        except InvalidInputError as error:
+            raise argparse.ArgumentTypeError(error.detail) from None
+
+    return checked
+
+
+def _counter(name: str) -> Counter:
+    if name not in counters.COUNTERS:
+        raise argparse.ArgumentTypeError(f"there is no counter {name!r}: it is one of {', '.join(counters.COUNTERS)}")
+    return counters.COUNTERS[name]
+
+
+def _port(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
+        raise argparse.ArgumentTypeError(f"{value!r} is no port: 1 to 65535")
+    return int(value)
+
+
+def _text(most: int) -> Callable[[str], str]:
+    def checked(value: str) -> str:
+        text = value.strip()
+        if not text or len(text) > most or not text.isprintable():
+            raise argparse.ArgumentTypeError(f"must have 1 to {most} printable characters")
+        return text
+
+    return checked

@@ -1,0 +1,149 @@
+"""The streams in the stack: how they reach their consumers, and where records go that cannot be applied."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import operations
+from operations import Table
+from stacks.options import Options
+from tally.settings import Settings
+from tests.infra.conftest import Synthesize
+from tests.infra.template import Json, Template, listed
+
+STREAMS = {"CountsTable": Table.COUNTS, "ReceiptsTable": Table.RECEIPTS}
+CONSUMERS = [consumer.function for consumer in operations.CONSUMERS]
+FILTERS = {  # as the consumers are written for, whatever the declarations say
+    ("rollup", "ReceiptsTable"): ["INSERT", "MODIFY"],
+    ("rollup", "CountsTable"): ["INSERT"],
+    ("drift", "ReceiptsTable"): ["INSERT", "MODIFY"],
+    ("drift", "CountsTable"): None,
+}
+
+
+def mappings(template: Template) -> dict[tuple[str, str], Json]:
+    """The properties of the mappings, by the function behind the alias that they call and the stream's table."""
+    aliases = {template.alias_of(name): module for module, name in template.functions().items()}
+    found = {}
+    for mapping in template.of_type("AWS::Lambda::EventSourceMapping").values():
+        properties = mapping["Properties"]
+        table, attribute = properties["EventSourceArn"]["Fn::GetAtt"]
+        assert attribute == "StreamArn"
+        assert (aliases[properties["FunctionName"]["Ref"]], table) not in found
+        found[aliases[properties["FunctionName"]["Ref"]], table] = properties
+    return found
+
+
+def test_each_consumer_reads_both_streams_behind_its_alias(dev: Template) -> None:
+    assert set(mappings(dev)) == {
+        (consumer.function, name)
+        for consumer in operations.CONSUMERS
+        for name, table in STREAMS.items()
+        if table in consumer.streams
+    }
+    assert set(mappings(dev)) == set(FILTERS)
+
+
+def test_no_stream_has_a_third_reader(dev: Template) -> None:
+    """Two is what a DynamoDB stream takes before it throttles them."""
+    tables = [table for _, table in mappings(dev)]
+    assert {table: tables.count(table) for table in tables} == {"CountsTable": 2, "ReceiptsTable": 2}
+
+
+@pytest.mark.parametrize("which", FILTERS, ids="-".join)
+def test_a_mapping_gives_no_record_up_and_says_all_of_it(dev: Template, which: tuple[str, str]) -> None:
+    properties = dict(mappings(dev)[which])
+    for name in ("EventSourceArn", "FunctionName", "FilterCriteria"):
+        properties.pop(name, None)
+    assert properties == {
+        "BatchSize": 1000,
+        "BisectBatchOnFunctionError": True,
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+        "MaximumBatchingWindowInSeconds": 1,
+        "MaximumRecordAgeInSeconds": -1,  # never: no record is dropped while the consumer cannot work
+        "MaximumRetryAttempts": -1,
+        "ParallelizationFactor": 1,  # a shard's records in order, by one at a time
+        "StartingPosition": "TRIM_HORIZON",
+        "TumblingWindowInSeconds": 60,  # else there is no shardId in the event
+    }
+
+
+@pytest.mark.parametrize("which", FILTERS, ids="-".join)
+def test_filters_look_at_the_kind_of_change_alone(dev: Template, which: tuple[str, str]) -> None:
+    kinds = FILTERS[which]
+    criteria = mappings(dev)[which].get("FilterCriteria", {})
+    if kinds is None:
+        assert criteria == {}
+    else:
+        [pattern] = criteria["Filters"]
+        assert json.loads(pattern["Pattern"]) == {"eventName": kinds}
+
+
+def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:
+    """CloudFormation makes it after the alias, that after the version, that after the function, and that after this."""
+    for module in ("rollup", "drift"):
+        function = dev.functions()[module]
+        role = dev.resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]
+        policies = {
+            name
+            for name, found in dev.of_type("AWS::IAM::Policy").items()
+            if {"Ref": role} in found["Properties"]["Roles"]
+        }
+        assert policies
+        assert policies <= set(dev.resources[function]["DependsOn"])
+
+
+def test_consumers_are_for_streams_only(dev: Template) -> None:
+    for module in CONSUMERS:
+        alias = {"Ref": dev.alias_of(dev.functions()[module])}
+        permissions = dev.of_type("AWS::Lambda::Permission").values()
+        assert alias not in [permission["Properties"]["FunctionName"] for permission in permissions]
+        assert f"{module.capitalize()}FunctionArn" not in dev.outputs
+
+
+def test_the_bucket_is_closed_encrypted_and_forgets_nothing(dev: Template, prod: Template) -> None:
+    for template in (dev, prod):
+        assert set(template.of_type("AWS::S3::Bucket")) == {"SetAsideBucket"}, "another name is an empty bucket"
+        bucket = template.only("AWS::S3::Bucket")
+        assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+        assert len(bucket["PublicAccessBlockConfiguration"]) == 4
+        [encrypted] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+        assert encrypted["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+        assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+        [rule] = bucket["LifecycleConfiguration"]["Rules"]
+        assert rule == {"NoncurrentVersionExpiration": {"NoncurrentDays": 90}, "Status": "Enabled"}
+        [statement] = template.only("AWS::S3::BucketPolicy")["PolicyDocument"]["Statement"]
+        assert (statement["Effect"], statement["Action"]) == ("Deny", "s3:*")
+        assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+        assert template.outputs["SetAsideBucketName"]["Value"] == {"Ref": "SetAsideBucket"}
+
+
+@pytest.mark.parametrize("policy", ["DeletionPolicy", "UpdateReplacePolicy"])
+def test_the_bucket_outlives_the_stack_unless_it_is_dev(dev: Template, prod: Template, policy: str) -> None:
+    assert dev.resources["SetAsideBucket"][policy] == "Delete"
+    assert prod.resources["SetAsideBucket"][policy] == "Retain"
+
+
+def test_nothing_of_cdks_own_runs_in_the_account(dev: Template) -> None:
+    """Emptying a bucket with the stack would bring a function that may delete."""
+    assert {found["Properties"]["Runtime"] for found in dev.of_type("AWS::Lambda::Function").values()} == {"python3.14"}
+    assert not [type_ for type_ in {found["Type"] for found in dev.resources.values()} if type_.startswith("Custom::")]
+
+
+def test_nobody_else_may_touch_the_bucket(dev: Template) -> None:
+    for module, function in dev.functions().items():
+        actions = [action for found in dev.statements(function) for action in listed(found["Action"])]
+        assert [action for action in actions if action.startswith("s3:")] == ["s3:PutObject"] * (module in CONSUMERS)
+
+
+def test_the_settle_time_reaches_functions_and_outputs(dev: Template, synthesize: Synthesize) -> None:
+    assert dev.outputs["SettleSeconds"]["Value"] == "300"
+    assert Options().settle_s == Settings("", "", "", frozenset(), 0, "").settle_s == 300
+    template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
+    assert template.outputs["SettleSeconds"]["Value"] == "60"
+    for function in template.functions().values():
+        variables: dict[str, Any] = template.resources[function]["Properties"]["Environment"]["Variables"]
+        assert variables["TALLY_SETTLE_S"] == "60"

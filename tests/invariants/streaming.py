@@ -1,0 +1,528 @@
+"""What stream consumers are tested in: synthetic records in DynamoDB's wire form, and what they must come to.
+
+`Facts` makes records and notes, as it makes them, what they are worth: by what was meant, not by what the code reads.
+`Deliveries` hands them to a consumer as Lambda does on its worst days.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+import counters
+from tally import drift, ledger, rollup, set_aside, stream_records, streams
+from tally.counter import Counter, Guarantee
+from tally.fold import Consumer
+from tally.set_aside import Objects
+from tally.store import Call, Item, Store
+
+CONSUMERS = {"rollup": rollup.CONSUMER, "drift": drift.CONSUMER}
+RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
+FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
+ALL = {**counters.COUNTERS, "fast": FAST}
+REDECLARED = {**ALL, "retired": RETIRED}
+LONG = "x" * 2100  # more than a key of DynamoDB's has bytes
+NOW_S = 1_795_000_000.0
+TURNS_MAX = 400
+S = stream_records
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class Bucket:
+    """S3, as far as it is used here; `failing` puts fail."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failing = 0
+
+    def put_object(self, Bucket: str, Key: str, Body: bytes, ContentType: str) -> None:
+        if self.failing > 0:
+            self.failing -= 1
+            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+        self.objects[Key] = Body
+
+    def get_object(self, Bucket: str, Key: str) -> dict[str, Any]:
+        if Key not in self.objects:
+            raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
+        return {"Body": io.BytesIO(self.objects[Key])}
+
+    def delete_object(self, Bucket: str, Key: str) -> None:
+        self.objects.pop(Key, None)
+
+
+WRITES = ("transact_write_items", "update_item")
+
+
+class Watched:
+    """A client whose writes can be made to crash: `before` and `after` are called around each, with its number."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.before: Callable[[int], None] = lambda number: None
+        self.after: Callable[[int], None] = lambda number: None
+        self._numbers = itertools.count()
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._client, name)
+        if name not in WRITES:
+            return real
+
+        def write(**parameters: Any) -> Any:
+            number = next(self._numbers)
+            self.before(number)
+            answer = real(**parameters)
+            self.after(number)
+            return answer
+
+        return write
+
+
+@dataclass
+class Context:
+    """A Lambda context whose time passes only when it is looked at, if `step_ms` says so."""
+
+    remaining_ms: int = 60_000
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.remaining_ms
+
+
+@dataclass
+class Facts:
+    """Makes the records of stream shards, and keeps the sums that they must come to."""
+
+    seed: int
+    chance: random.Random
+    tallies: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    """What the rollup must have added: (counter, target) -> amount."""
+    ledger: defaultdict[tuple[str, str, int], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    """(counter, target, minute) -> expected, observed."""
+    set_aside: dict[str, set[str]] = field(default_factory=lambda: {"rollup": set(), "drift": set()})
+    """Sequence numbers of what must be set aside, by consumer."""
+    redriven: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    """What redriving must add, once the retired counter is declared again."""
+    sequence: int = 0
+
+    @property
+    def now_minute(self) -> int:
+        return int(NOW_S // 60)
+
+    def minute(self) -> int:
+        """Three minutes, so that a batch often holds two of them for one tally."""
+        return self.now_minute - self.chance.randrange(3)
+
+    def target(self) -> str:
+        return f"s{self.seed}-{self.chance.randrange(4)}"
+
+    def record(self, name: str, change: dict[str, Any], *, age_s: float = 0.0) -> dict[str, Any]:
+        """A record with the next sequence number."""
+        self.sequence += self.chance.choice((1, 1, 1, 2, 7))
+        change |= {"SequenceNumber": str(self.sequence), "ApproximateCreationDateTime": NOW_S - age_s}
+        return {"eventID": str(self.sequence), "eventName": name, "eventSource": "aws:dynamodb", "dynamodb": change}
+
+    def receipt(
+        self, *, counter: str = "plays", alone: bool = True, name: str = "INSERT", **how: Any
+    ) -> dict[str, Any]:
+        """An accepted change: of a play by default, written alone."""
+        target, at, amount = self.target(), self.minute(), self.chance.choice((1, 1, 1, 3, -2, 10**9))
+        image = _receipt(counter, target, amount, at, alone)
+        made = self.record(name, {"Keys": {"id": image["id"]}, "NewImage": image}, **how)
+        if alone and counter != "retired":
+            self.tallies[counter, target] += amount
+        if counter not in ("retired", "fast"):
+            self.ledger[counter, target, at][0] += amount
+        if alone and counter == "retired":
+            self.set_aside["rollup"].add(str(self.sequence))
+            self.redriven[counter, target] += amount
+        return made
+
+    def nothing(self) -> dict[str, Any]:
+        """A record of the receipts that means nothing: an expiry, a keyed like's receipt, a pulse."""
+        image = _receipt("plays", self.target(), 5, self.minute(), True)
+        keys = {"Keys": {"id": image["id"]}}
+        kind = self.chance.randrange(3)
+        if kind == 0:
+            return self.record("REMOVE", keys)
+        bare = {name: value for name, value in image.items() if name in ("id", "status", "data", "expiration")}
+        return self.record(
+            "INSERT", keys | {"NewImage": bare if kind == 1 else {"id": {"S": "pulse"}, "at": {"N": "1"}}}
+        )
+
+    def poison(self) -> dict[str, Any]:
+        """A receipt that nobody can apply: malformed, or a target that DynamoDB does not take."""
+        image: Any = _receipt("plays", self.target(), 1, self.minute(), True)
+        name = "INSERT"
+        kind = self.chance.randrange(6)
+        if kind == 0:
+            del image["amount"]
+        elif kind == 1:
+            image["amount"] = {"N": "1.5"}
+        elif kind == 2:
+            image["at"] = {"N": str(10**11)}
+        elif kind == 3:
+            name = "UPSERT"
+        elif kind == 4:
+            image = None
+        else:
+            image["target"] = {"S": LONG}
+        made = self.record(name, {"Keys": {"id": {"S": "x"}}} | ({} if image is None else {"NewImage": image}))
+        self.set_aside["rollup"].add(str(self.sequence))
+        if kind == 5:  # DynamoDB refuses it as a key; the ledger has only its digest in one
+            self.ledger["plays", LONG, int(image["at"]["N"])][0] += 1
+        else:
+            self.set_aside["drift"].add(str(self.sequence))
+        return made
+
+    def receipts(self, length: int, poisoned: bool) -> list[dict[str, Any]]:
+        """The records of one shard of the receipts' stream."""
+        made: list[dict[str, Any]] = []
+        for _ in range(length):
+            kind = self.chance.randrange(12)
+            if kind == 0:
+                made.append(self.nothing())
+            elif kind == 1:
+                made.append(self.receipt(alone=False))
+            elif kind == 2:
+                made.append(self.receipt(counter="fast", alone=False))
+            elif kind == 3:
+                made.append(self.receipt(counter="visits", name="MODIFY"))
+            elif kind == 4:
+                made.append(self.receipt(counter="retired"))
+            else:
+                made.append(self.receipt(counter=self.chance.choice(("plays", "visits", "usage"))))
+            if poisoned and self.chance.randrange(8) == 0:
+                made.append(self.poison())
+        return made
+
+    def counts(self, length: int) -> list[dict[str, Any]]:
+        """The records of one shard of the counts' stream: children, tally items, and things that mean nothing."""
+        return [self.chance.choice((self.child, self.tally, self.other))() for _ in range(length)]
+
+    def child(self) -> dict[str, Any]:
+        """A like that came (alone, or with its tally), went, or was edited."""
+        target, at, kind = self.target(), self.minute() - 7, self.chance.randrange(6)
+        keys = {"PK": {"S": f"POST#{target}"}, "SK": {"S": f"LIKE#USER#u{self.sequence}"}}
+        image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(at)}, "nonce": {"S": "n"}}
+        if kind == 5:
+            return self.record("MODIFY", {"Keys": keys, "NewImage": image, "OldImage": image})
+        if kind == 4:  # by hand, without a minute
+            del image["at"]
+            at = self.now_minute
+        if kind in (2, 4):
+            self.ledger["likes", target, at][0] -= 1
+            return self.record("REMOVE", {"Keys": keys, "OldImage": image})
+        if kind == 3:
+            image["rollup"] = {"BOOL": True}
+            self.tallies["likes", target] += 1
+        self.ledger["likes", target, at][0] += 1
+        return self.record("INSERT", {"Keys": keys, "NewImage": image})
+
+    def tally(self) -> dict[str, Any]:
+        """A tally item that moved, or came or went; by Tally or by hand."""
+        name, target, at = self.chance.choice(("plays", "likes", "stock")), self.target(), self.minute() - 7
+        counter = ALL[name]
+        shard = self.chance.randrange(counter.max_shards)
+        keys = {"PK": {"S": counter.partition_key(target)}, "SK": {"S": counter.shard_key(shard)}}
+        old, new = self.chance.randrange(50), self.chance.randrange(50)
+        image = {**keys, counter.attribute: {"N": str(new)}, "at": {"N": str(at)}, "nonce": {"S": "new"}}
+        before = {**keys, counter.attribute: {"N": str(old)}, "at": {"N": str(at - 1)}, "nonce": {"S": "old"}}
+        kind = self.chance.randrange(4)
+        if kind == 0:
+            self.ledger[name, target, at][1] += new - counter.start
+            return self.record("INSERT", {"Keys": keys, "NewImage": image})
+        if kind == 1:
+            self.ledger[name, target, self.now_minute][1] += counter.start - old
+            return self.record("REMOVE", {"Keys": keys, "OldImage": before})
+        if kind == 2:  # by hand: the nonce is the one that was there
+            image["nonce"] = before["nonce"]
+            at = self.now_minute
+        self.ledger[name, target, at][1] += new - old
+        return self.record("MODIFY", {"Keys": keys, "NewImage": image, "OldImage": before})
+
+    def other(self) -> dict[str, Any]:
+        """An item that is no tally and no child: a post's text, the pulse, an item of another team's."""
+        partition, sort = self.chance.choice((("POST#p", "META.BODY"), ("PULSE", "PULSE"), ("VID#v", "STATS#TOTALS")))
+        keys = {"PK": {"S": partition}, "SK": {"S": sort}}
+        return self.record("INSERT", {"Keys": keys, "NewImage": {**keys, "likeTally": {"N": "3"}}})
+
+
+def _receipt(counter: str, target: str, amount: int, at: int, alone: bool) -> dict[str, Any]:
+    facts = {"counter": {"S": counter}, "target": {"S": target}, "amount": {"N": str(amount)}, "at": {"N": str(at)}}
+    image = {"id": {"S": f"tally#{target}"}, "status": {"S": "COMPLETED"}, "data": {"S": "{}"}, "nonce": {"S": "n"}}
+    return {**image, **facts, "expiration": {"N": "1"}} | ({"rollup": {"BOOL": True}} if alone else {})
+
+
+@dataclass
+class StreamWorld:
+    """Tables, a bucket, and consumers of both kinds. Every handler is a process of its own."""
+
+    store: Store
+    """What handlers use."""
+    raw: Any
+    """A client of the tests' own, which nothing gets in the way of."""
+    bucket: Bucket = field(default_factory=Bucket)
+
+    def handler(
+        self, consumer: Consumer, store: Store | None = None, declared: Mapping[str, Counter] = ALL
+    ) -> streams.Handler:
+        return streams.Handler(consumer, declared, store or self.store, Objects("bucket", lambda: self.bucket))
+
+    def watched(self) -> tuple[Store, Watched]:
+        """A store whose writes can crash."""
+        client = Watched(self.store.client)
+        return replace(self.store, client=client), client  # type: ignore[arg-type]
+
+    def event(self, table: str, shard: str, records: list[Any]) -> dict[str, Any]:
+        """The event of a batch, as a tumbling window has it."""
+        settings = self.store.settings
+        name = settings.counts_table if table == "counts" else settings.receipts_table
+        return {
+            "Records": records,
+            "shardId": shard,
+            "eventSourceARN": f"arn:aws:dynamodb:eu-west-1:000000000000:table/{name}/stream/2026-11-21T00:00:00.000",
+            "window": {"start": "2026-11-21T00:00:00Z", "end": "2026-11-21T00:01:00Z"},
+            "state": {},
+            "isFinalInvokeForWindow": False,
+            "isWindowTerminatedEarly": False,
+        }
+
+    def deliver(self, name: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
+        """Deliver a batch; the sequence number that failed, or None."""
+        return failed(self.handler(CONSUMERS[name], **how)(self.event(table, shard, records), Context()))
+
+    def scan(self, table: str) -> list[Item]:
+        pages = self.raw.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+        return [dict(item) for page in pages for item in page["Items"]]
+
+    def tallies(self) -> dict[tuple[str, str], int]:
+        """(counter, target) -> the sum of its shards, as stored; zeros left out."""
+        found: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for item in self.scan(self.store.settings.counts_table):
+            prefix, _, target = item["PK"]["S"].partition("#")
+            for counter in REDECLARED.values():
+                low, high = counter.shard_range
+                if counter.prefix == prefix and low <= item["SK"]["S"] <= high and counter.attribute in item:
+                    found[counter.name, target] += int(item[counter.attribute]["N"])
+        return {key: number for key, number in found.items() if number}
+
+    def rows(self, prefix: str) -> list[Item]:
+        return [item for item in self.scan(self.store.settings.ledger_table) if item["PK"]["S"].startswith(prefix)]
+
+    def ledger(self, rows: list[Item] | None = None) -> dict[tuple[str, str, int], list[int]]:
+        """(counter, target, minute) -> expected and observed, summed over buckets; zeros left out."""
+        found: defaultdict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+        for row in self.rows("LEDGER#") if rows is None else rows:
+            if not row["PK"]["S"].startswith("LEDGER#"):
+                continue
+            sums = found[row["counter"]["S"], row["target"]["S"], int(row["minute"]["N"])]
+            sums[0] += int(row["expected"]["N"])
+            sums[1] += int(row["observed"]["N"])
+        return {key: sums for key, sums in found.items() if any(sums)}
+
+    def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
+        """The attributes of a checkpoint; empty if there is none."""
+        key = ledger.key(*ledger.checkpoint_key(name, table, shard))
+        item = self.raw.get_item(TableName=self.store.settings.ledger_table, Key=key, ConsistentRead=True).get(
+            "Item", {}
+        )
+        return {name: next(iter(value.values())) for name, value in item.items()}  # type: ignore[misc,call-overload]
+
+    def marked(self) -> dict[str, set[str]]:
+        """Sequence numbers of what is set aside, by consumer."""
+        found: dict[str, set[str]] = {name: set() for name in CONSUMERS}
+        for marker in set_aside.listed(Call(replace(self.store, client=self.raw))):
+            consumer, *_, sequence = marker.sort_key.split("#")
+            found[consumer].add(sequence)
+            assert marker.object in self.bucket.objects
+        return found
+
+    def redrive(self, declared: Mapping[str, Counter] = REDECLARED, store: Store | None = None) -> list[str]:
+        """Redrive everything that is set aside; what became of each."""
+        call = Call(store or self.store)
+        objects = Objects("bucket", lambda: self.bucket)
+        known = stream_records.Declared(declared)
+        return [
+            set_aside.redrive(call, objects, CONSUMERS, known, marker)[0].value
+            for marker in list(set_aside.listed(call))
+        ]
+
+
+def failed(answer: dict[str, Any]) -> str | None:
+    """The sequence number of an answer's failure. The answer always is of Lambda's form."""
+    assert answer["state"] == {}
+    assert len(answer["batchItemFailures"]) <= 1
+    return answer["batchItemFailures"][0]["itemIdentifier"] if answer["batchItemFailures"] else None
+
+
+@dataclass
+class Deliveries:
+    """Hands the records of one stream shard to one consumer: at least once, in order, and otherwise as it likes."""
+
+    world: StreamWorld
+    chance: random.Random
+    consumer: str
+    table: str
+    shard: str
+    records: list[dict[str, Any]]
+    at: int = 0
+    size: int = 0
+    """Smaller after each crash, as bisecting makes it; 0: not bisected."""
+
+    @property
+    def done(self) -> bool:
+        return self.at >= len(self.records)
+
+    def batch(self) -> tuple[list[dict[str, Any]], int]:
+        """Records from where we are, perhaps from before, as many as it happens; and where the batch ends."""
+        start = max(0, self.at - self.chance.choice((0, 0, 0, 1, 5, 40)))
+        end = min(len(self.records), self.at + (self.size or self.chance.choice((2, 10, 25, 60))))
+        batch = self.records[start:end]
+        if self.chance.randrange(6) == 0:
+            batch = batch + self.chance.sample(batch, len(batch) // 2)  # twice in one batch
+        if self.chance.randrange(6) == 0:
+            self.chance.shuffle(batch)
+        return batch, end
+
+    def turn(self) -> None:
+        """Deliver one batch, with something going wrong or not."""
+        batch, end = self.batch()
+        fault = self.chance.choice(FAULTS)
+        fault(self, batch)
+        answer: str | None
+        try:
+            answer = self.world.deliver(self.consumer, self.table, self.shard, batch)
+        except Crash:
+            return
+        self.size = 0
+        self.went(answer, batch, end)
+
+    def went(self, answer: str | None, batch: list[dict[str, Any]], end: int) -> None:
+        """Go on where the answer says."""
+        if answer is None:
+            self.at = end
+            return
+        numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in self.records]
+        failed_at = numbers.index(int(answer))
+        assert all(self.applied(number) for number in numbers[:failed_at])
+        self.at = failed_at
+
+    def applied(self, number: int) -> bool:
+        """Whether the checkpoint is at or beyond this record."""
+        return number <= int(self.world.checkpoint(self.consumer, self.table, self.shard).get("sequence", "-1"))
+
+    def run(self, store: Store, batch: list[dict[str, Any]], context: Context | None = None) -> None:
+        """Deliver it to a process that may crash; whatever it answers is lost."""
+        handler = self.world.handler(CONSUMERS[self.consumer], store)
+        try:
+            handler(self.world.event(self.table, self.shard, list(batch)), context or Context())
+        except Crash:
+            self.size = max(1, len(batch) // 2)
+
+
+def fine(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """Nothing goes wrong."""
+
+
+def crash_before(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """The process dies before a commit."""
+    store, client = turn.world.watched()
+    at = turn.chance.randrange(4)
+
+    def before(number: int) -> None:
+        if number == at:
+            raise Crash
+
+    client.before = before
+    turn.run(store, batch)
+
+
+def crash_after(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """The process dies after a commit, before it knows."""
+    store, client = turn.world.watched()
+    at = turn.chance.randrange(4)
+
+    def after(number: int) -> None:
+        if number == at:
+            raise Crash
+
+    client.after = after
+    turn.run(store, batch)
+
+
+def _prefix(batch: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+    """The first of a batch: Lambda never leaves a gap."""
+    return sorted(batch, key=lambda one: int(one["dynamodb"]["SequenceNumber"]))[:length]
+
+
+def moved_meanwhile(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """Another process applies some of the batch just before a commit."""
+    store, client = turn.world.watched()
+    at, part = turn.chance.randrange(3), _prefix(batch, turn.chance.randint(1, len(batch)))
+
+    def before(number: int) -> None:
+        if number == at:
+            turn.run(turn.world.store, part)
+
+    client.before = before
+    turn.run(store, batch)
+
+
+def two_at_once(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """Two processes have the batch at once."""
+    other = threading.Thread(target=turn.run, args=(turn.world.store, batch))
+    other.start()
+    turn.run(turn.world.store, _prefix(batch, len(batch) // 2 + 1))
+    other.join()
+
+
+def out_of_time(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """Time runs out in the middle."""
+    store, client = turn.world.watched()
+    clock = SimpleNamespace(now_s=time.monotonic())
+    at = turn.chance.randrange(3)
+
+    def after(number: int) -> None:
+        if number == at:
+            clock.now_s += 100
+
+    client.after = after
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: clock.now_s))
+        turn.run(store, batch)
+
+
+def bucket_fails(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """S3 fails once."""
+    turn.world.bucket.failing = 1
+    turn.run(turn.world.store, batch)
+    turn.world.bucket.failing = 0
+
+
+def clock_jumps(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
+    """The wall clock is hours off."""
+    offset = turn.chance.choice((-7200, 7200, 10**6))
+    with pytest.MonkeyPatch.context() as patch:
+        moved = SimpleNamespace(time=lambda: time.time() + offset, monotonic=time.monotonic)
+        for module in (streams, ledger, set_aside):
+            patch.setattr(module, "time", moved)
+        turn.run(turn.world.store, batch)
+
+
+FAULTS = (
+    fine, fine, crash_before, crash_after, crash_after, moved_meanwhile, two_at_once, out_of_time, bucket_fails,
+    clock_jumps,
+)  # fmt: skip

@@ -1,0 +1,144 @@
+"""Stream records on seeded schedules: each takes effect exactly once, however it is delivered.
+
+Each schedule has stream shards of both tables, some of them split, with poison or without, and delivers them to both
+consumers with crashes, repeats, cuts, overlaps, threads, a clock that jumps, no time and a bucket that fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from local import faults
+from local.engine import Engine
+from local.fault_proxy import FaultProxy
+from tally import ledger
+from tally.settings import Settings
+from tally.store import Store, dynamodb_client
+from tests.conftest import create_tables
+from tests.invariants.streaming import CONSUMERS, TURNS_MAX, Deliveries, Facts, StreamWorld
+
+SCHEDULES = 450
+NETWORK_SCHEDULES = 60
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def make_world(engine: Engine) -> Iterator[Callable[[str], StreamWorld]]:
+    """A world with tables of its own; the client is made once for each endpoint."""
+    clients = {engine.endpoint: dynamodb_client(endpoint_url=engine.endpoint)}
+
+    def make(endpoint: str = engine.endpoint) -> StreamWorld:
+        if endpoint not in clients:
+            clients[endpoint] = dynamodb_client(endpoint_url=endpoint)
+        names = {
+            f"TALLY_{table}_TABLE": f"tally-{table.lower()}-{next(_numbers)}"
+            for table in ("COUNTS", "RECEIPTS", "LEDGER")
+        }
+        settings = Settings.from_environment(names)
+        create_tables(clients[engine.endpoint], settings)
+        return StreamWorld(Store(clients[endpoint], settings), clients[engine.endpoint])
+
+    yield make
+    for client in clients.values():
+        client.close()
+
+
+def shards(facts: Facts, chance: random.Random) -> list[tuple[str, str, list[dict[str, object]], str | None]]:
+    """(table, stream shard, records, parent that ends first). Numbers start where they gain a digit."""
+    made: list[tuple[str, str, list[dict[str, object]], str | None]] = []
+    for number in range(chance.choice((1, 1, 2))):
+        for table in ("receipts", "counts"):
+            facts.sequence = chance.choice((0, 93, 990, 10**21 - 9, 10**39 - 30))
+            length, name = chance.choice((2, 12, 30)), f"shardId-{table}-{facts.seed}-{number}"
+            records = facts.receipts(length, chance.random() < 0.5) if table == "receipts" else facts.counts(length)
+            if chance.randrange(3):
+                made.append((table, name, records, None))
+                continue
+            cut = chance.randrange(len(records) + 1)  # it splits: the child goes on where the parent ends
+            made.append((table, name, records[:cut], None))
+            made.append((table, f"{name}-child", records[cut:], name))
+    return made
+
+
+def deliver_all(world: StreamWorld, seed: int, facts: Facts, chance: random.Random) -> list[Deliveries]:
+    """Deliver everything to both consumers, in an order of chance; a child's shard begins when its parent is done."""
+    parents: dict[tuple[str, str], Deliveries] = {}
+    waiting: list[tuple[Deliveries, Deliveries | None]] = []
+    for table, shard, records, parent in shards(facts, chance):
+        for name in CONSUMERS:
+            one = Deliveries(world, chance, name, table, shard, records)
+            parents[name, shard] = one
+            waiting.append((one, parents[name, parent] if parent else None))
+    for _ in range(TURNS_MAX):
+        ready = [one for one, parent in waiting if not one.done and (parent is None or parent.done)]
+        if not ready:
+            return [one for one, _ in waiting]
+        chance.choice(ready).turn()
+    raise AssertionError(f"schedule {seed} does not come to an end")
+
+
+def check(world: StreamWorld, facts: Facts, delivered: list[Deliveries]) -> None:
+    """Everything took effect once, and nothing else did; every checkpoint stands at the end of its shard."""
+    assert world.tallies() == {key: amount for key, amount in facts.tallies.items() if amount}
+    rows = world.rows("")
+    assert world.ledger(rows) == {key: sums for key, sums in facts.ledger.items() if any(sums)}
+    stands = {(row["PK"]["S"], row["SK"]["S"]): row["sequence"]["S"] for row in rows if "sequence" in row}
+    assert stands == {
+        ledger.checkpoint_key(one.consumer, one.table, one.shard): one.records[-1]["dynamodb"]["SequenceNumber"]
+        for one in delivered
+        if one.records
+    }
+    assert world.marked() == facts.set_aside
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_each_record_takes_effect_exactly_once(make_world: Callable[..., StreamWorld], seed: int) -> None:
+    world, chance = make_world(), random.Random(seed)
+    facts = Facts(seed, chance)
+    delivered = deliver_all(world, seed, facts, chance)
+    check(world, facts, delivered)
+    if not facts.redriven:
+        return
+    for _ in range(2):
+        world.redrive()
+    for key, amount in facts.redriven.items():
+        facts.tallies[key] += amount
+    assert world.tallies() == {key: amount for key, amount in facts.tallies.items() if amount}
+
+
+NETWORK = {
+    operation: {
+        faults.LOSE_RESPONSE: 0.06,
+        faults.FAIL_AFTER: 0.06,
+        faults.DROP_BEFORE: 0.05,
+        faults.CONFLICT: 0.08,
+        faults.THROTTLE: 0.04,
+    }
+    for operation in ("TransactWriteItems", "UpdateItem")
+}
+NETWORK["GetItem"] = {faults.TRUNCATE: 0.05, faults.FAIL_BEFORE: 0.05, faults.THROTTLE: 0.05}
+
+
+@pytest.fixture(scope="module")
+def shared_proxy(engine: Engine) -> Iterator[FaultProxy]:
+    with FaultProxy(engine.endpoint, strip_tokens=True) as running:
+        yield running
+
+
+@pytest.mark.parametrize("seed", range(1000, 1000 + NETWORK_SCHEDULES))
+def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
+    make_world: Callable[..., StreamWorld], shared_proxy: FaultProxy, seed: int
+) -> None:
+    """Answers are lost and nothing but the checkpoint protects: the SDK's tokens are taken away."""
+    world, chance = make_world(shared_proxy.endpoint), random.Random(seed)
+    facts = Facts(seed, chance)
+    shared_proxy.plan = faults.seeded(seed, NETWORK)
+    try:
+        delivered = deliver_all(world, seed, facts, chance)
+    finally:
+        shared_proxy.plan = faults.no_faults
+    check(world, facts, delivered)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -33,6 +33,8 @@ DIFFERENCES_SHOWN_MAX = 10
 START_S_MAX = 120.0  # it synthesizes the stack first: 15 s, and more on a busy machine
 START_LOOK_S = 0.1
 STOP_S_MAX = 10.0
+SETTLE_S_MAX = 5.0  # what is rolled up shows within seconds
+SETTLE_LOOK_S = 0.1
 PATH_CHARACTERS_SHOWN_MAX = 60
 NAME_CHARACTERS_MAX = 100  # of the log's name in keys: Tally takes 255
 _READY = "tally: ready"
@@ -49,6 +51,8 @@ class Outcome:
     counted: dict[str, int]
     sent: Sent
     took_s: float
+    settled_s: float | None = 0.0
+    """After how long the counts were right; None if they were not within SETTLE_S_MAX."""
 
     @property
     def differing(self) -> list[str]:
@@ -88,9 +92,27 @@ async def replay(log: Weblog, port: int, concurrency: int) -> Outcome:
             await send(server, keyed(log, run), concurrency, bar.update)
             took_s = time.monotonic() - started_s
             bar.set_description("reading them again")
+            due = {page: before[page] + number for page, number in expected.items()}
+            settled_s = await settle(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
     counted = {page: after[page] - before[page] for page in expected}
-    return Outcome(log, expected, counted, server.sent, took_s)
+    return Outcome(log, expected, counted, server.sent, took_s, settled_s)
+
+
+async def settle(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
+    """Wait until the counts are those that are due: seconds since now, or None if SETTLE_S_MAX was not enough.
+
+    Visits are rolled up: they are counted when they are answered, and shown within seconds.
+    """
+    started_s, waiting = time.monotonic(), dict(due)
+    while waiting:
+        found = await counts(server, waiting, concurrency, lambda _: None)
+        waiting = {page: number for page, number in waiting.items() if found[page] < number}
+        if waiting and time.monotonic() - started_s > SETTLE_S_MAX:
+            return None
+        if waiting:
+            await asyncio.sleep(SETTLE_LOOK_S)
+    return time.monotonic() - started_s
 
 
 def report(outcome: Outcome) -> Iterator[str]:
@@ -113,6 +135,10 @@ def report(outcome: Outcome) -> Iterator[str]:
         ("doubled", outcome.doubled, "visits"),
     )
     yield ""
+    if outcome.settled_s is None:
+        yield f"After {SETTLE_S_MAX:.0f} s the counts were not yet those of the log."
+    else:
+        yield f"The counts were those of the log {outcome.settled_s:.1f} s after the last visit."
     if not outcome.differing:
         yield f"All {len(outcome.expected):,} pages have the count that the log says."
         return

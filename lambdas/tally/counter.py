@@ -175,4 +175,17 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
                 f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is {other.name!r}'s"
             )
         by_name[counter.name] = by_item[counter.prefix, counter.sort_key] = counter
+    for owner in by_name.values():
+        for counter in by_name.values():
+            if counter.prefix == owner.prefix and owner.child is not None and _takes_place(counter, owner):
+                raise ConfigurationError(
+                    f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is for what belongs"
+                    f" to {owner.name!r}"
+                )
     return by_name
+
+
+def _takes_place(counter: Counter, owner: Counter) -> bool:
+    """Whether shards of `counter` would stand among the children that `owner` counts, or what is beside it, as
+    `META.BODY` is: a post is read from `META` to `META.BODY`."""
+    return f"{counter.sort_key}#".startswith(str(owner.child)) or counter.sort_key.startswith(f"{owner.sort_key}.")

@@ -100,9 +100,12 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
     page = tally.list_likes("a91f", limit=10)
     assert page == requests.Likers("a91f", (requests.Liker("alice", page.likes[0].liked_at),), None)
     assert tally.get_post("a91f") == requests.Post("a91f", "auth0|7c20", post.created_at, 1, 1, "two")
-    assert tally.visit("https://example.com:443/a") == Counted(replayed=False)
-    assert tally.visit("https://example.com/a", user_agent="Googlebot/2.1") == Counted(replayed=False)
-    assert tally.get_visits("https://example.com/a") == requests.Visits("https://example.com/a", 1, 1)
+    soon = Counted(replayed=False, visible="soon")
+    assert tally.visit("https://example.com:443/a") == soon
+    assert tally.visit("https://example.com/a", user_agent="Googlebot/2.1") == soon
+    visits = tally.get_visits("https://example.com/a")
+    assert visits == requests.Visits("https://example.com/a", 0, 0, visits.as_of)  # they are not rolled up yet
+    assert visits.as_of is not None
     assert tally.get_drift(limit=10) == requests.Drifting((), None)
 
 
@@ -125,7 +128,7 @@ def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> N
     assert tally.get_counter(*MUG).value == 40
     unknown = requests.Receipt("increment", "usage/7c20", counted=False, answer=None)
     assert tally.get_own_receipt("increment", "usage/7c20", "x") == unknown
-    answer = {"counter": "usage", "id": "7c20", "counted": True}
+    answer = {"counter": "usage", "id": "7c20", "counted": True, "visible": "now"}
     counted = requests.Receipt("increment", "usage/7c20", counted=True, answer=answer)
     assert tally.get_receipt("increment", "usage/7c20", "k") == tally.get_own_receipt("increment", "usage/7c20", "k")
     assert tally.get_receipt("increment", "usage/7c20", "k") == counted

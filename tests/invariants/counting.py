@@ -98,12 +98,20 @@ class Counting:
         """What the scheduled sweep does; how many holds it gave back."""
         return sum(holds.sweep(self.world.call(), counters.COUNTERS, bucket) for bucket in range(holds.BUCKETS))
 
-    def ledger(self) -> list[Item]:
-        """The holds as they are stored."""
+    def _ledger(self) -> list[Item]:
         pages = self.world.raw.get_paginator("scan").paginate(
             TableName=self.world.store.settings.ledger_table, ConsistentRead=True
         )
         return [dict(item) for page in pages for item in page["Items"]]
+
+    def ledger(self) -> list[Item]:
+        """The holds as they are stored."""
+        return [item for item in self._ledger() if item["PK"]["S"].startswith("HOLDS#")]
+
+    def expected(self) -> int:
+        """What is expected of all tallies: by receipts, and by what was booked."""
+        booked = sum(int(item["expected"]["N"]) for item in self._ledger() if "expected" in item)
+        return booked + sum(int(receipt["amount"]["N"]) for receipt in self.world.receipts())
 
     def amounts(self) -> dict[str, int]:
         """How much the stored holds have taken, by their state."""

@@ -20,7 +20,7 @@ from tally.errors import (
 )
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import World
+from tests.invariants.world import World, persist
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
@@ -221,6 +221,18 @@ def test_of_16_who_set_41_to_42_at_once_with_keys_of_their_own_one_succeeds(coun
     assert [outcome for outcome in outcomes if outcome] == [2]
     assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
     assert len(counting.world.receipts()) == 2
+
+
+def test_the_receipts_of_increments_and_settings_add_up_to_the_number(counting: Counting) -> None:
+    """Whatever is in the way: the streams hold the number against what receipts say."""
+    counting.world.proxy.strip_tokens = True
+    some = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
+    counting.world.proxy.plan = faults.seeded(7, {"TransactWriteItems": some})
+    for value in (41, 7, 7, 0, 12):
+        persist(partial(counting.increment, counters.STOCK, 5, new_key()))
+        version = counting.read(counters.STOCK)["version"]
+        persist(partial(counting.set, counters.STOCK, value, version))
+        assert counting.stored(counters.STOCK) == counting.expected() == value
 
 
 def test_a_value_that_comes_back_to_41_is_not_mistaken_for_the_one_that_was_read(counting: Counting) -> None:

@@ -1,4 +1,4 @@
-"""Spread and Retries, on clocks and chances of their own."""
+"""Spread, Breaker and Retries, on clocks and chances of their own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tally.contention import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
     CALM_S,
+    HOT_S,
     RETRY_S_MAX,
     TALLIES_REMEMBERED_MAX,
+    Breaker,
     Retries,
     Spread,
 )
@@ -204,3 +206,57 @@ def test_waiting_ends_before_the_deadline_and_the_limit(clock: Clock, time_s: fl
 def test_no_time_left_means_no_wait(clock: Clock) -> None:
     retries = Retries(clock.now_s - 1, sleep=lambda pause_s: pytest.fail("slept"), clock=clock)
     assert retries.wait() is False
+
+
+@pytest.fixture
+def breaker(clock: Clock) -> Breaker:
+    return Breaker(clock)
+
+
+def test_a_tally_is_hot_from_its_tripping_until_one_change_may_try(breaker: Breaker, clock: Clock) -> None:
+    assert not breaker.hot("a")
+    breaker.trip("a")
+    assert [breaker.hot("a"), breaker.hot("b")] == [True, False]
+    clock.sleep(HOT_S - 0.001)
+    assert breaker.hot("a")
+    clock.sleep(0.001)
+    assert [breaker.hot("a") for _ in range(3)] == [False, True, True]
+
+
+def test_a_change_that_gets_through_after_the_heat_ends_it_and_one_in_vain_renews_it(
+    breaker: Breaker, clock: Clock
+) -> None:
+    for through in (False, True):
+        breaker.trip("a")
+        clock.sleep(HOT_S)
+        assert not breaker.hot("a")
+        (breaker.cool if through else breaker.trip)("a")
+        assert breaker.hot("a") is not through
+
+
+def test_a_change_that_was_under_way_when_the_tally_became_hot_says_nothing_of_the_heat(breaker: Breaker) -> None:
+    breaker.trip("a")
+    breaker.cool("a")
+    assert breaker.hot("a")
+
+
+def test_hot_tallies_are_remembered_up_to_a_limit_the_latest_ones(breaker: Breaker) -> None:
+    for number in range(TALLIES_REMEMBERED_MAX):
+        breaker.trip(f"{number}")
+    breaker.trip("0")
+    breaker.trip("one more")
+    assert breaker.hot("0")
+    assert not breaker.hot("1")
+    assert len(breaker._heats) == TALLIES_REMEMBERED_MAX
+
+
+def test_one_of_many_threads_tries_whether_the_heat_is_over(breaker: Breaker, clock: Clock) -> None:
+    breaker.trip("a")
+    clock.sleep(HOT_S)
+    answers: list[bool] = []
+    threads = [threading.Thread(target=lambda: answers.append(breaker.hot("a"))) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers.count(False) == 1

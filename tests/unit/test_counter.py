@@ -216,3 +216,19 @@ def test_a_deployment_with_a_wrong_declaration_does_not_start(tmp_path: Path) ->
 def test_the_declarations_are_what_handlers_and_stack_import() -> None:
     for module in ("operations", "increments", "holds"):
         assert importlib.import_module(module).counters is counters
+
+
+@pytest.mark.parametrize("sort_key", ["META.BODY", "META.A", "LIKE#USER", "LIKE#USER#ALL"])
+def test_counter_among_what_belongs_to_another_is_refused_by_name(sort_key: str) -> None:
+    likes = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#")
+    other = Counter("other", prefix="POST", sort_key=sort_key, attribute="number")
+    for counters in ([likes, other], [other, likes]):
+        with pytest.raises(ConfigurationError, match=r"other.*likes"):
+            declared(counters)
+
+
+@pytest.mark.parametrize("sort_key", ["METAL", "LIKE", "LIKES", "VIEWS"])
+def test_counter_beside_one_with_children_is_taken(sort_key: str) -> None:
+    likes = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#")
+    other = Counter("other", prefix="POST", sort_key=sort_key, attribute="number")
+    assert list(declared([likes, other])) == ["likes", "other"]

@@ -1,0 +1,481 @@
+"""Changes that are written alone, rolled up by declaration or because their tally is hot: counted once all the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+import counters
+from local import faults
+from local.faults import Fault
+from tally import observe, packs
+from tally.commit import ALONE_KEPT_S
+from tally.contention import HOT_S, PROBE_S, SPILL_RETRIES_MAX, Breaker
+from tally.counter import Counter, Guarantee
+from tally.errors import KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
+from tally.increments import Increment
+from tests.invariants.threads import at_once
+from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
+
+PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
+ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
+PLAYS, LIKES = counters.PLAYS.partition_key(VIDEO), counters.LIKES.partition_key(POST)
+HOT = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
+BUSY = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, faults.answer("TransactionConflictException")]
+LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
+SOON = {"visible": "soon"}
+SOME_OF_ALL = {
+    faults.CONFLICT: 0.35, faults.THROTTLED_TRANSACTION: 0.1, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05,
+}  # fmt: skip
+SOME_LOST = {faults.LOSE_RESPONSE: 0.1, faults.FAIL_AFTER: 0.1, faults.FAIL_BEFORE: 0.05, faults.THROTTLE: 0.05}
+
+
+@pytest.fixture
+def hot(world: World) -> World:
+    """A world whose video and post are hot, with a post."""
+    world.write_post()
+    for tally in (PLAYS, LIKES):
+        world.store.breaker.trip(tally)
+    world.proxy.forget()
+    return world
+
+
+def page(key: str, amount: int = 1, counter: Counter = PAGES) -> Increment:
+    return Increment(counter, VIDEO, amount, "increment", key, {"id": VIDEO})
+
+
+# ROLLUP
+
+
+def test_a_rolled_up_change_is_its_receipt_alone_which_says_all_that_the_rollup_needs(world: World) -> None:
+    body, replayed = world.play("key-1", amount=7, counter=PAGES)
+    assert (body["visible"], replayed) == ("soon", False)
+    assert world.items() == []
+    receipt = world.receipt()
+    assert {name: receipt[name] for name in ("counter", "target", "amount", "rollup")} == {
+        "counter": {"S": "pages"}, "target": {"S": VIDEO}, "amount": {"N": "7"}, "rollup": {"BOOL": True},
+    }  # fmt: skip
+    assert int(receipt["at"]["N"]) in (int(time.time() // 60), int(time.time() // 60) - 1)
+    assert json.loads(receipt["data"]["S"]) == body
+    assert int(receipt["expiration"]["N"]) - time.time() > ALONE_KEPT_S - 60
+    assert ALONE_KEPT_S >= 8 * 24 * 3600
+
+
+def test_a_rolled_up_change_is_counted_once_for_its_key(world: World) -> None:
+    first, _ = world.play("key-1", counter=PAGES)
+    assert world.play("key-1", counter=PAGES) == (first, True)
+    with pytest.raises(KeyReusedError):
+        world.play("key-1", amount=2, counter=PAGES)
+    assert world.rolled_up(PAGES) == 1
+
+
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
+def test_a_rolled_up_change_whose_answer_was_lost_is_a_first_answer(world: World, fault: Fault) -> None:
+    world.proxy.plan = faults.script({"PutItem": [fault]})
+    assert world.play("key-1", counter=PAGES)[1] is False
+    assert len(world.sent("PutItem")) == 2
+    assert world.rolled_up(PAGES) == 1
+
+
+def test_a_rolled_up_change_whose_answers_were_all_lost_is_replayed_to_the_callers_retry(world: World) -> None:
+    world.proxy.plan = faults.script({"PutItem": [faults.LOSE_RESPONSE] * 3})
+    with pytest.raises(StoreUnreachableError):
+        world.play("key-1", counter=PAGES)
+    assert world.play("key-1", counter=PAGES)[1] is True
+    assert world.rolled_up(PAGES) == 1
+
+
+@pytest.mark.parametrize("fault", [faults.THROTTLE, faults.CONFLICT], ids=lambda fault: fault.kind.name.lower())
+def test_a_rolled_up_change_that_meets_others_is_tried_again_within_its_time(world: World, fault: Fault) -> None:
+    world.proxy.plan = faults.script({"PutItem": [fault] * 4})
+    assert world.play("key-1", counter=PAGES)[1] is False
+    assert world.rolled_up(PAGES) == 1
+    world.proxy.plan = faults.always(fault)
+    with pytest.raises(StoreBusyError):
+        world.play("key-2", counter=PAGES, call=world.call(deadline_s=time.monotonic() + 0.2))
+    assert world.rolled_up(PAGES) == 1
+
+
+def test_an_expired_receipt_of_a_rolled_up_change_is_written_over(world: World) -> None:
+    world.play("key-1", counter=PAGES)
+    world.put_receipt({**world.receipt(), "expiration": {"N": "1"}, "amount": {"N": "99"}})
+    assert world.play("key-1", counter=PAGES)[1] is False
+    assert world.receipt()["amount"] == {"N": "1"}
+
+
+def test_16_callers_with_one_key_of_a_rolled_up_change_are_one(world: World) -> None:
+    world.proxy.plan = faults.seeded(2, {"PutItem": SOME_LOST})
+    send = partial(world.play, "key-1", counter=PAGES)
+    assert sum(not replayed for _, replayed in at_once([partial(persist, send)] * 16)) <= 1
+    assert world.rolled_up(PAGES) == 1
+
+
+# Increments that spill
+
+
+@pytest.mark.parametrize("fault", BUSY, ids=["conflict", "throttled", "table throttled", "conflict of the request"])
+def test_a_change_that_keeps_meeting_others_is_written_alone_after_two_retries(world: World, fault: Fault) -> None:
+    retried = 3 if fault is faults.THROTTLE else 1  # by the SDK itself
+    world.proxy.plan = faults.always(fault, "TransactWriteItems")
+    body, replayed = world.play("key-1", amount=5)
+    assert (body["visible"], replayed) == ("soon", False)
+    assert len(world.sent("TransactWriteItems")) == (SPILL_RETRIES_MAX + 1) * retried
+    assert world.items() == []
+    assert world.receipt()["rollup"] == {"BOOL": True}
+    assert world.rolled_up() == 5
+    world.proxy.plan = faults.no_faults
+    assert world.play("key-1", amount=5) == (body, True)
+
+
+def test_a_change_that_gets_through_by_its_second_retry_is_visible_now(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": HOT[1:]})
+    assert world.play("key-1")[0]["visible"] == "now"
+    assert world.tally() == 1
+    assert "rollup" not in world.receipt()
+
+
+def test_a_hot_tally_is_not_tried_until_it_has_cooled_and_then_by_one_change(make_world: Callable[..., World]) -> None:
+    world, now_s = make_world(), [100.0]
+    world.store = replace(world.store, breaker=Breaker(clock=lambda: now_s[0]))
+    world.proxy.plan = faults.script({"TransactWriteItems": HOT * 2})
+    seen = [world.play(f"a-{number}")[0]["visible"] for number in range(3)]
+    assert len(world.sent("TransactWriteItems")) == len(HOT)
+    now_s[0] += HOT_S
+    seen += [world.play(f"b-{number}")[0]["visible"] for number in range(3)]  # the first one tries, in vain
+    assert len(world.sent("TransactWriteItems")) == 2 * len(HOT)
+    assert seen == ["soon"] * 6
+    now_s[0] += HOT_S
+    assert [world.play(f"c-{number}")[0]["visible"] for number in range(3)] == ["now"] * 3
+    assert (world.tally(), world.rolled_up()) == (3, 9)
+
+
+def test_tallies_do_not_heat_each_other(hot: World) -> None:
+    assert hot.play("key-1", "cold")[0]["visible"] == "now"
+    assert hot.tally(id_="cold") == 1
+
+
+def test_a_refusal_shows_that_a_tally_has_cooled(make_world: Callable[..., World]) -> None:
+    world, now_s = make_world(), [100.0]
+    world.store = replace(world.store, breaker=Breaker(clock=lambda: now_s[0]))
+    world.play("key-1")
+    world.store.breaker.trip(PLAYS)
+    now_s[0] += HOT_S
+    assert world.play("key-1")[1] is True
+    assert not world.store.breaker.hot(PLAYS)
+
+
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
+def test_a_change_that_landed_before_it_spilled_is_counted_once(world: World, fault: Fault, tokens: bool) -> None:
+    """The first answer is lost, and what the retries meet is busy: the receipt stands, and says what was done."""
+    world.proxy.strip_tokens = not tokens
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault, *HOT]})
+    assert world.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
+    assert (world.tally(), world.rolled_up()) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
+def test_a_spilled_change_whose_answer_was_lost_is_counted_once(hot: World, fault: Fault) -> None:
+    hot.proxy.plan = faults.script({"PutItem": [fault]})
+    body, replayed = hot.play("key-1")
+    assert (body["visible"], replayed) == ("soon", False)
+    assert hot.rolled_up() == 1
+
+
+def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) -> None:
+    world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
+    for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
+        world.store.breaker.trip(counter.partition_key(VIDEO))
+        call = world.call(deadline_s=time.monotonic() + 0.1)
+        with pytest.raises(StoreBusyError):
+            world.play("key-1", amount=amount, counter=counter, call=call, operation="increment")
+    assert world.items() == world.receipts() == []
+
+
+def test_what_spilled_is_metered(hot: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with observe.metrics():
+        hot.play("key-1")
+        hot.like("ann")
+        hot.like("ann")
+        packs.count([(hot.call(), Increment(counters.PLAYS, VIDEO, 1, "play", f"k{n}", {})) for n in range(3)])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["counter"]: line["Spilled"] for line in lines} == {"plays": [4.0], "likes": [1.0]}
+
+
+def test_nothing_is_lost_or_doubled_while_everything_fails_and_spills(world: World) -> None:
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.seeded(9, {"TransactWriteItems": SOME_OF_ALL, "PutItem": SOME_LOST})
+    accepted: list[int] = []
+
+    def play(seed: int) -> None:
+        for number in range(15):
+            send = partial(world.play, f"{seed}-{number}", VIDEO, seed + 1)
+            persist(send)
+            if number % 3 == 0:
+                assert persist(send)[1] is True
+            accepted.append(seed + 1)
+
+    at_once([partial(play, seed) for seed in range(8)])
+    assert world.rolled_up() == sum(accepted)
+    assert len(world.receipts()) == 120
+    assert world.tally() < sum(accepted)
+
+
+# Likes that spill
+
+
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+def test_a_like_that_keeps_meeting_others_is_its_like_item_alone(world: World, key: str | None) -> None:
+    world.write_post()
+    world.proxy.plan = faults.script({"TransactWriteItems": HOT})
+    body, replayed = world.like("ann", key=key)
+    assert (body, replayed) == ({"post_id": POST, "liked": True, "changed": True, **SOON}, False)
+    assert world.likes() == (0, {"ann"})
+    (child,) = world.inserted_alone()
+    assert child["at"]["N"].isdigit()
+    assert len(world.receipts()) == (1 if key else 0)
+    assert world.like("ann", key=key)[0]["changed"] is bool(key)  # the replay of the key, or no change
+    assert world.rolled_up(counters.LIKES, POST) == 1
+
+
+def test_a_receipt_of_a_spilled_like_books_nothing(hot: World) -> None:
+    hot.like("ann", key="key-1")
+    assert hot.receipt().keys().isdisjoint({"counter", "amount", "rollup"})
+
+
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+def test_a_hot_like_of_a_missing_post_is_not_found_and_leaves_nothing(hot: World, key: str | None) -> None:
+    hot.store.breaker.trip(counters.LIKES.partition_key("missing"))
+    with pytest.raises(NotFoundError):
+        hot.like("ann", "missing", key=key)
+    assert hot.items(counters.LIKES.partition_key("missing")) == hot.receipts() == []
+
+
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+def test_a_spilled_like_whose_answer_was_lost_is_one_like_that_changed(
+    hot: World, fault: Fault, key: str | None
+) -> None:
+    hot.proxy.strip_tokens = True
+    hot.proxy.plan = faults.script({"PutItem": [fault], "TransactWriteItems": [fault]})
+    assert hot.like("ann", key=key) == ({"post_id": POST, "liked": True, "changed": True, **SOON}, False)
+    assert hot.rolled_up(counters.LIKES, POST) == 1
+
+
+def test_a_like_that_landed_before_it_spilled_is_one_like_and_visible_now(world: World) -> None:
+    world.write_post()
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE, *HOT]})
+    assert world.like("ann") == ({"post_id": POST, "liked": True, "changed": True, "visible": "now"}, False)
+    assert world.likes() == (1, {"ann"})
+    assert world.inserted_alone() == []
+
+
+def test_a_hot_like_of_what_is_liked_already_changes_nothing(hot: World) -> None:
+    hot.by_hand("ann", True)
+    assert hot.like("ann")[0]["changed"] is False
+    assert hot.like("ann", key="key-1")[0]["changed"] is False
+    assert hot.inserted_alone() == []
+    assert hot.rolled_up(counters.LIKES, POST) == 1
+
+
+def test_making_a_shard_that_keeps_meeting_others_spills_the_like(world: World) -> None:
+    world.write_post()
+    world.store.spread.conflict(LIKES, 16)
+
+    def plan(operation: str, body: bytes, number: int) -> Fault | None:
+        return faults.CONFLICT if b'"ConditionCheck"' in body else None
+
+    world.proxy.plan = plan
+    for user in range(12):
+        assert world.like(f"user-{user}")[0]["changed"] is True
+    assert world.rolled_up(counters.LIKES, POST) == 12
+    assert world.shards(counters.LIKES, POST).keys() == {"META"}
+
+
+def test_an_unlike_does_not_spill(hot: World) -> None:
+    hot.like("ann")
+    hot.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
+    with pytest.raises(StoreBusyError):
+        hot.unlike("ann", call=hot.call("ann", deadline_s=time.monotonic() + 0.2))
+    assert hot.likes() == (0, {"ann"})
+
+
+def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(hot: World) -> None:
+    hot.like("ann")
+    assert hot.unlike("ann")[0] == {"post_id": POST, "liked": False, "changed": True, "visible": "now"}
+    assert hot.likes() == (-1, set())
+    assert hot.read_post()["likeTally"] == 0  # never shown below zero
+    assert hot.rolled_up(counters.LIKES, POST) == 0  # once the rollup has seen the like in the stream
+    hot.like("ann")
+    assert hot.rolled_up(counters.LIKES, POST) == 1
+
+
+# What is booked
+
+
+def at_of(world: World, sort_key: str) -> str:
+    (item,) = (item for item in world.items(LIKES) if item["SK"]["S"] == sort_key)
+    return str(item["at"]["N"])
+
+
+def liked_at(world: World, user: str, minute: str | None) -> None:
+    """Let the like be of another minute, or of none as those of long ago."""
+    (item,) = (item for item in world.items(LIKES) if item["SK"]["S"] == f"LIKE#USER#{user}")
+    world.put(
+        {**{name: value for name, value in item.items() if name != "at"}, **({"at": {"N": minute}} if minute else {})}
+    )
+
+
+def test_an_unlike_is_booked_on_the_minute_of_its_like(world: World) -> None:
+    world.write_post()
+    world.like("ann")
+    liked_at(world, "ann", "1234")
+    world.unlike("ann")
+    assert at_of(world, "META") == "1234"
+    assert world.likes() == (0, set())
+
+
+def test_an_unlike_of_a_like_without_a_minute_is_booked_now(world: World) -> None:
+    world.write_post()
+    world.like("ann")
+    liked_at(world, "ann", None)
+    assert world.unlike("ann")[0]["changed"] is True
+    assert int(at_of(world, "META")) > 1_000_000
+
+
+@pytest.mark.parametrize("minutes", [("1234", "5678"), ("1234", None), (None, "1234")], ids=str)
+def test_an_unlike_whose_like_changes_meanwhile_is_booked_on_the_one_that_it_takes_back(
+    world: World, minutes: tuple[str | None, str | None]
+) -> None:
+    world.write_post()
+    world.like("ann")
+    liked_at(world, "ann", minutes[0])
+    world.proxy.forget()
+    world.proxy.plan = meanwhile({0: lambda: liked_at(world, "ann", minutes[1])})
+    assert world.unlike("ann")[0]["changed"] is True
+    assert world.likes() == (0, set())
+    assert at_of(world, "META") == (minutes[1] or str(int(time.time() // 60)))
+
+
+def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
+    seen: list[str] = []
+    for counter, amount in ((counters.PLAYS, 1), (counters.STOCK, 1), (counters.TICKET, 1)):
+        for number in range(3):
+            world.play(f"key-{number}", amount=amount, counter=counter, operation="increment", call=world.call())
+            (item,) = world.items(counter.partition_key(VIDEO))
+            seen.append(item["nonce"]["S"])
+    assert len(set(seen)) == 9
+    assert {len(nonce) for nonce in seen} == {8}
+
+
+# Packs
+
+
+def count(world: World, increments: list[Increment]) -> list[object]:
+    """What became of each: when it is visible, or its error."""
+    results = packs.count([(world.call("ann"), increment) for increment in increments])
+    return [result[0]["visible"] if isinstance(result, tuple) else result for result in results]
+
+
+def plays(number: int, video: str = VIDEO) -> list[Increment]:
+    return [Increment(counters.PLAYS, video, 1, "play", f"{video}-{n}", {"video_id": video}) for n in range(number)]
+
+
+def test_rolled_up_changes_in_a_batch_are_one_transaction_of_receipts(world: World) -> None:
+    assert count(world, [page(f"k{number}") for number in range(100)]) == ["soon"] * 100
+    assert [len(sent["TransactItems"]) for sent in world.sent("TransactWriteItems")] == [100]
+    assert world.items() == []
+    assert world.rolled_up(PAGES) == 100
+
+
+def test_a_pack_of_both_kinds_moves_the_tallies_of_those_that_are_visible_now(world: World) -> None:
+    assert count(world, [*plays(3), page("k1"), page("k2")]) == ["now"] * 3 + ["soon"] * 2
+    assert (world.tally(), world.tally(PAGES), world.rolled_up(PAGES)) == (3, 0, 2)
+
+
+@pytest.mark.parametrize("fault", BUSY, ids=["conflict", "throttled", "table throttled", "conflict of the request"])
+def test_a_pack_that_keeps_meeting_others_is_written_alone_after_two_retries(world: World, fault: Fault) -> None:
+    retried = 3 if fault is faults.THROTTLE else 1  # by the SDK itself
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * ((SPILL_RETRIES_MAX + 1) * retried)})
+    assert count(world, plays(20)) == ["soon"] * 20
+    assert world.items() == []
+    assert len(world.receipts()) == world.rolled_up() == 20
+    assert world.store.breaker.hot(PLAYS)
+    assert packs.count([(world.call("ann"), play) for play in plays(20)])[0] == ({"video_id": VIDEO, **SOON}, True)
+
+
+def test_members_of_a_hot_tally_are_written_alone_from_the_start(hot: World) -> None:
+    assert count(hot, [*plays(3), *plays(3, "cold")]) == ["soon"] * 3 + ["now"] * 3
+    assert len(hot.sent("TransactWriteItems")) == 1
+    assert (hot.tally(), hot.rolled_up(), hot.tally(id_="cold")) == (0, 3, 3)
+
+
+def test_only_the_tally_that_was_in_the_way_is_hot_after_a_pack(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": HOT})  # the last write is in conflict: the other video's
+    assert count(world, [*plays(3), *plays(3, "other")]) == ["soon"] * 6
+    assert world.store.breaker.hot("VID#other")
+    assert not world.store.breaker.hot(PLAYS)
+
+
+def test_a_pack_that_gets_through_closes_the_breaker_of_its_tally(make_world: Callable[..., World]) -> None:
+    world, now_s = make_world(), [100.0]
+    world.store = replace(world.store, breaker=Breaker(clock=lambda: now_s[0]))
+    world.store.breaker.trip(PLAYS)
+    now_s[0] += HOT_S
+    assert count(world, plays(3)) == ["now"] * 3
+    assert world.play("next")[0]["visible"] == "now"
+
+
+def test_counters_that_are_compared_are_not_written_alone_in_a_pack(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": HOT})
+    assert count(world, [page(f"k{number}", counter=ONE_SHARD) for number in range(3)]) == ["now"] * 3
+    assert world.tally(ONE_SHARD) == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_batches_that_fail_and_spill_lose_and_double_nothing(world: World, seed: int) -> None:
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL, "PutItem": SOME_LOST})
+    chance = random.Random(seed)
+    batches = [
+        [
+            Increment(counter, video, 1, "increment", f"{seed}-{batch}-{number}", {})
+            for number in range(20)
+            for counter, video in [(chance.choice([counters.PLAYS, PAGES]), chance.choice(["v1", "v2"]))]
+        ]
+        for batch in range(6)
+    ]
+
+    def send(batch: list[Increment]) -> None:
+        for error in count(world, batch):
+            if isinstance(error, StoreBusyError | StoreUnreachableError):
+                raise error
+
+    at_once([partial(persist, partial(send, batch)) for batch in batches])
+    expected = {
+        (counter.name, video): sum((i.counter, i.id) == (counter, video) for batch in batches for i in batch)
+        for counter in (counters.PLAYS, PAGES)
+        for video in ("v1", "v2")
+    }
+    assert {
+        (counter.name, video): world.rolled_up(counter, video)
+        for counter in (counters.PLAYS, PAGES)
+        for video in ("v1", "v2")
+    } == expected
+
+
+def test_the_breaker_lets_another_change_try_when_the_first_one_was_never_heard_of_again() -> None:
+    now_s = [100.0]
+    breaker = Breaker(clock=lambda: now_s[0])
+    breaker.trip(PLAYS)
+    now_s[0] += HOT_S
+    assert [breaker.hot(PLAYS) for _ in range(3)] == [False, True, True]
+    now_s[0] += PROBE_S
+    assert [breaker.hot(PLAYS) for _ in range(3)] == [False, True, True]

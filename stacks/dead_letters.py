@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_lambda_destinations as destinations
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 import operations
+
+from .functions import ALIAS
 
 KEPT = Duration.days(14)  # the longest that SQS keeps a message
 
@@ -38,4 +40,19 @@ class DeadLetters(Construct):
         )
         for module, found in operations.functions().items():
             if any(operation.counts for operation in found):
-                aliases[module].configure_async_invoke(on_failure=destinations.SqsDestination(self.queue))
+                self._catch(module, aliases[module])
+
+    def _catch(self, module: str, alias: lambda_.Alias) -> None:
+        """Not the construct's own destination: that grants more than sending."""
+        assert isinstance(alias.role, iam.Role)
+        alias.role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self.queue.queue_arn]))
+        config = lambda_.CfnEventInvokeConfig(
+            self,
+            module.capitalize(),
+            function_name=alias.lambda_.function_name,
+            qualifier=ALIAS,
+            destination_config=lambda_.CfnEventInvokeConfig.DestinationConfigProperty(
+                on_failure=lambda_.CfnEventInvokeConfig.OnFailureProperty(destination=self.queue.queue_arn)
+            ),
+        )
+        config.node.add_dependency(alias)  # known to it by its name alone

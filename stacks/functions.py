@@ -23,6 +23,7 @@ from .tables import Tables
 
 MEMORY_MB = 512  # 0.29 of a CPU: about 4 ms for a call that waits 5 to 10 ms for DynamoDB; twice as much halves the 4
 TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
+SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
 CONSUMER_TIMEOUT = Duration.seconds(60)  # a batch of 1,000 records that all fail their first commit; it stops before
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
@@ -63,7 +64,7 @@ class Functions(Construct):
         return alias
 
     def _scheduled(self, schedule: operations.Schedule) -> lambda_.Alias:
-        alias = self._function(schedule.function, schedule.does, schedule.needs)
+        alias = self._function(schedule.function, schedule.does, schedule.needs, timeout=SCHEDULED_TIMEOUT)
         events.Rule(
             alias,
             "Schedule",

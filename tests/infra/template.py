@@ -41,6 +41,18 @@ class Template:
         properties: Json = found["Properties"]
         return properties
 
+    def only_name(self, type_: str) -> str:
+        """The logical id of the one resource of a type."""
+        [name] = self.of_type(type_)
+        return name
+
+    def dashboard(self) -> Json:
+        """What the one dashboard shows. References stand in it as `{}`."""
+        body = self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]
+        parts = body["Fn::Join"][1] if isinstance(body, dict) else [body]
+        found: Json = json.loads("".join(part if isinstance(part, str) else "{}" for part in parts))
+        return found
+
     def functions(self) -> dict[str, str]:
         """The logical ids of the functions, by their handlers' modules."""
         return {

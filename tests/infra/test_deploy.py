@@ -2,7 +2,7 @@
 
 It shows that the pinned command reads the assembly, that the bundle is uploaded and whole, and that references meet.
 It does not show that AWS accepts the stack, and nothing of what moto's CloudFormation skips: expiry, and the API, the
-aliases and Cognito, which are taken out of the template first.
+aliases with what calls them, Cognito, dashboard and alarms, which are taken out of the template first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tests.infra.template import Template
 
 ACCOUNT, REGION = "123456789012", "eu-west-1"
 DEPLOYED = ("AWS::DynamoDB::Table", "AWS::IAM::Role", "AWS::IAM::Policy", "AWS::Lambda::Function")
-DEPLOYED += ("AWS::Lambda::Version", "AWS::Logs::LogGroup")
+DEPLOYED += ("AWS::Lambda::Version", "AWS::Logs::LogGroup", "AWS::S3::Bucket", "AWS::SQS::Queue", "AWS::SNS::Topic")
+CONSUMERS = {consumer.function for consumer in operations.CONSUMERS}
 START_S_MAX = 30.0
 COMMAND_S_MAX = 100.0
 PLAY_TWICE = """
@@ -101,7 +102,9 @@ def reduced(folder: Path) -> None:
     path = folder / "Tally.template.json"
     body = json.loads(path.read_text())
     body["Resources"] = {name: found for name, found in body["Resources"].items() if found["Type"] in DEPLOYED}
-    body["Outputs"] = {name: found for name, found in body["Outputs"].items() if name.endswith("TableName")}
+    body["Outputs"] = {
+        name: found for name, found in body["Outputs"].items() if name.endswith(("TableName", "BucketName"))
+    }
     path.write_text(json.dumps(body))
 
 
@@ -154,6 +157,7 @@ def test_functions_know_the_tables_and_have_their_roles(cloud: Cloud) -> None:
         variables = function["Environment"]["Variables"]
         assert variables["TALLY_COUNTS_TABLE"] == made["CountsTable"][1]
         assert variables["TALLY_RECEIPTS_TABLE"] == made["ReceiptsTable"][1]
+        assert variables.get("TALLY_SET_ASIDE_BUCKET") == (made["SetAsideBucket"][1] if module in CONSUMERS else None)
         assert function["Handler"] == f"{module}.handler"
         role = cloud.template.resources[name]["Properties"]["Role"]["Fn::GetAtt"][0]
         assert function["Role"].endswith(f"/{made[role][1]}")
@@ -165,7 +169,8 @@ def test_the_uploaded_bundle_counts_with_nothing_but_what_the_runtime_brings(clo
     bucket = f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}"
     zipped = cloud.client("s3").get_object(Bucket=bucket, Key=function["Code"]["S3Key"])["Body"].read()
     with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
-        assert {f"{module}.py" for module in operations.functions()} <= set(archive.namelist())
+        modules = {*operations.functions(), *CONSUMERS, *(schedule.function for schedule in operations.SCHEDULES)}
+        assert {f"{module}.py" for module in modules} <= set(archive.namelist())
         archive.extractall(tmp_path)
     made = cloud.physical_ids()
     deployed = cloud.client("lambda").get_function_configuration(

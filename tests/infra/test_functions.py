@@ -15,6 +15,9 @@ CALLED = sorted(operations.functions())
 SCHEDULED = {schedule.function: schedule for schedule in operations.SCHEDULES}
 CONSUMERS = {consumer.function: consumer for consumer in operations.CONSUMERS}
 MODULES = sorted([*CALLED, *SCHEDULED, *CONSUMERS])
+ASYNCHRONOUS = sorted(
+    module for module, found in operations.functions().items() if any(operation.counts for operation in found)
+)
 DECLARED = {
     **{module: operations.needs_of(found) for module, found in operations.functions().items()},
     **{schedule.function: schedule.needs for schedule in operations.SCHEDULES},
@@ -93,6 +96,8 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_a_consumer_its_s
     expected: list[tuple[list[str], list[Any]]] = [
         (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
+    if module in ASYNCHRONOUS:
+        expected += [(["sqs:SendMessage"], [{"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]}])]
     if module in CONSUMERS:
         on_all.insert(0, "dynamodb:ListStreams")
         streams = [{"Fn::GetAtt": [TABLES[table], "StreamArn"]} for table in CONSUMERS[module].streams]
@@ -130,7 +135,7 @@ def test_how_a_function_runs(dev: Template, module: str) -> None:
     properties = dev.resources[dev.functions()[module]]["Properties"]
     assert properties["Runtime"] == "python3.14"
     assert properties["Architectures"] == ["arm64"]
-    assert properties["Timeout"] == (60 if module in CONSUMERS else 15)
+    assert properties["Timeout"] == (60 if module in CONSUMERS else 55 if module in SCHEDULED else 15)
     assert properties["MemorySize"] == 512
     assert properties["TracingConfig"] == {"Mode": "Active"}
     assert properties["SnapStart"] == {"ApplyOn": "PublishedVersions"}
@@ -201,3 +206,29 @@ def test_a_scheduled_function_runs_behind_its_alias_and_is_not_retried(
     assert rule["ScheduleExpression"] == f"rate({schedule.every_min} minute{'s' * (schedule.every_min > 1)})"
     assert rule["State"] == "ENABLED"
     assert rule["Targets"][0]["RetryPolicy"] == {"MaximumRetryAttempts": 0}
+
+
+def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template, prod: Template) -> None:
+    """Of every function that changes a number, behind its alias; the others' callers wait for their answers."""
+    queue = dev.only_name("AWS::SQS::Queue")
+    functions, found = dev.functions(), {}
+    for config in dev.of_type("AWS::Lambda::EventInvokeConfig").values():
+        properties = config["Properties"]
+        assert properties["Qualifier"] == "live"
+        assert properties["DestinationConfig"] == {"OnFailure": {"Destination": {"Fn::GetAtt": [queue, "Arn"]}}}
+        found[properties["FunctionName"]["Ref"]] = config["DependsOn"]
+    assert set(found) == {functions[module] for module in ASYNCHRONOUS}
+    assert {"plays", "likes", "visits", "increments", "holds"} <= set(ASYNCHRONOUS)
+    for function, waits_for in found.items():
+        assert dev.alias_of(function) in waits_for
+    properties = dev.only("AWS::SQS::Queue")
+    assert properties == {"MessageRetentionPeriod": 14 * 24 * 3600, "SqsManagedSseEnabled": True}
+    [denied] = dev.only("AWS::SQS::QueuePolicy")["PolicyDocument"]["Statement"]
+    assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+    assert dev.outputs["DeadLetterQueueUrl"]["Value"] == {"Ref": queue}
+    assert (dev.resources[queue]["DeletionPolicy"], prod.resources[queue]["DeletionPolicy"]) == ("Delete", "Retain")
+
+
+def test_a_scheduled_function_ends_before_it_runs_again(dev: Template) -> None:
+    for schedule in operations.SCHEDULES:
+        assert dev.resources[dev.functions()[schedule.function]]["Properties"]["Timeout"] < schedule.every_min * 60

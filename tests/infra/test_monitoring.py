@@ -1,0 +1,261 @@
+"""Dashboard and alarms: that they ask for metrics that exist, that every alarm reaches somebody and says what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import counters
+import operations
+from stacks import alarms, metrics
+from tally import observe
+from tests.infra.conftest import ROOT, Synthesize
+from tests.infra.template import Json, Template
+
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+NO_METRICS = {"SERVICE", "NAMESPACE", "COUNTER", "CONSUMER"}
+EMITTED = {
+    value: name
+    for name, value in vars(observe).items()
+    if isinstance(value, str) and name.isupper() and not name.startswith("_") and name not in NO_METRICS
+}
+Series = tuple[str, str, frozenset[tuple[str, str]]]
+
+
+def alarms_of(template: Template) -> dict[str, Json]:
+    """The properties of the alarms, by their names."""
+    found = template.of_type("AWS::CloudWatch::Alarm").values()
+    return {alarm["Properties"]["AlarmName"]: alarm["Properties"] for alarm in found}
+
+
+def shown(template: Template) -> dict[str, list[Series]]:
+    """(namespace, metric, dimensions) that each widget shows, by its title."""
+    found: dict[str, list[Series]] = {}
+    for widget in template.dashboard()["widgets"]:
+        if widget["type"] != "metric":
+            continue
+        series = []
+        for row in widget["properties"]["metrics"]:
+            names = [part for part in row if isinstance(part, str)]
+            if names:
+                series.append((names[0], names[1], frozenset(zip(names[2::2], names[3::2], strict=True))))
+        assert widget["properties"]["title"] not in found
+        found[widget["properties"]["title"]] = series
+    return found
+
+
+def watched(template: Template) -> dict[str, list[Series]]:
+    """(namespace, metric, dimensions) that each alarm looks at, by its name."""
+    return {
+        name: [
+            (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric["Dimensions"]))
+            for metric in (entry["MetricStat"]["Metric"] for entry in alarm["Metrics"] if "MetricStat" in entry)
+        ]
+        for name, alarm in alarms_of(template).items()
+    }
+
+
+def _pair(dimension: Json) -> tuple[str, str]:
+    return dimension["Name"], str(dimension["Value"])
+
+
+def own(found: dict[str, list[Series]]) -> set[Series]:
+    return {series for all_of_it in found.values() for series in all_of_it if series[0] == metrics.NAMESPACE}
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)}
+
+
+def test_the_stack_knows_namespace_and_service_as_the_code_writes_them() -> None:
+    assert (metrics.NAMESPACE, metrics.SERVICE) == (observe.NAMESPACE, observe.SERVICE)
+    assert {observe.COUNTER, observe.CONSUMER} == {"counter", "consumer"}
+
+
+def test_every_metric_shown_is_one_that_the_code_emits_and_every_one_emitted_is_shown(dev: Template) -> None:
+    assert {name for _, name, _ in own(shown(dev))} == set(EMITTED)
+    assert {name for _, name, _ in own(watched(dev))} <= set(EMITTED)
+    assert {name for _, name, _ in own(watched(dev))} == {"DriftConfirmed", "RecordsSetAside", "RollupLagSeconds"}
+
+
+def test_every_metric_that_has_a_name_is_written_somewhere() -> None:
+    sources = [path.read_text() for path in (ROOT / "lambdas").rglob("*.py") if path.name != "observe.py"]
+    for value, name in EMITTED.items():
+        assert any(re.search(rf"\bobserve\.{name}\b", source) for source in sources), value
+
+
+def test_dimensions_are_counters_and_consumers_never_items(dev: Template) -> None:
+    names = {"counter": set(counters.COUNTERS), "consumer": {found.function for found in operations.CONSUMERS}}
+    for _, metric, dimensions in own(shown(dev)) | own(watched(dev)):
+        found = dict(dimensions)
+        assert found.pop("service") == "tally"
+        [(dimension, of)] = found.items()
+        assert of in names[dimension]
+        assert dimension == ("consumer" if metric.startswith(("Records", "Rollup")) else "counter")
+
+
+def test_a_counter_that_is_declared_is_shown(dev: Template) -> None:
+    for metric, expected in {
+        "Counted": {*counters.COUNTERS},
+        "DriftConfirmed": {name for name, counter in counters.COUNTERS.items() if counter.tracked},
+        "Spilled": {name for name, counter in counters.COUNTERS.items() if counter.spills},
+    }.items():
+        assert {dict(dimensions)["counter"] for _, name, dimensions in own(shown(dev)) if name == metric} == expected
+
+
+def test_every_function_and_table_is_shown(dev: Template) -> None:
+    found = shown(dev)
+    for title in ("Function errors", "Functions throttled", "Invocations", "Time that functions ran, ms"):
+        assert len(found[title]) == len(dev.functions())
+    for title in ("Writes throttled", "Reads throttled", "Write units", "Read units"):
+        assert len(found[title]) == len(operations.Table)
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of the table under a heading of the page."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_page_lists_every_widget_under_the_question_that_it_answers(dev: Template) -> None:
+    question, on_dashboard = "", []
+    for widget in dev.dashboard()["widgets"]:
+        if widget["type"] == "text":
+            question = widget["properties"]["markdown"].lstrip("# ")
+            assert question.endswith("?")
+        else:
+            on_dashboard.append((question, widget["properties"]["title"]))
+    listed: list[tuple[str, str]] = []
+    for asked, title, answer in rows("Dashboard"):
+        listed.append((asked.strip("*") or listed[-1][0], title))
+        assert answer
+    assert listed == on_dashboard
+
+
+@pytest.mark.parametrize("alarm", alarms.ALARMS, ids=lambda alarm: alarm.name)
+def test_an_alarm_leads_to_its_page_which_says_what_to_do(dev: Template, alarm: alarms.Alarm) -> None:
+    found = [
+        properties
+        for name, properties in alarms_of(dev).items()
+        if name.removeprefix("Tally-dev-").startswith(alarm.name)
+    ]
+    assert found, "declared, but watches nothing"
+    for properties in found:
+        [(page, anchor)] = re.findall(r"What to do: (\S+)#(\S+)$", properties["AlarmDescription"])
+        assert (ROOT / Path(page)).read_text() == PAGE
+        assert anchor in ANCHORS
+        assert properties["AlarmDescription"].isprintable()
+    section = PAGE.partition(f"\n### Alarm: {alarm.name}\n")[2].partition("\n##")[0]
+    for said in ("**Means**", "**Look**", "**Do**"):
+        assert said in section
+
+
+def test_no_page_is_of_an_alarm_that_is_gone(dev: Template) -> None:
+    assert re.findall(r"^### Alarm: (.*)$", PAGE, re.MULTILINE) == [alarm.name for alarm in alarms.ALARMS]
+
+
+def test_every_alarm_reaches_the_topic_and_says_when_it_is_over(dev: Template) -> None:
+    topic = {"Ref": dev.only_name("AWS::SNS::Topic")}
+    for properties in alarms_of(dev).values():
+        assert properties["ActionsEnabled"] is True
+        assert properties["AlarmActions"] == properties["OKActions"] == [topic]
+    assert dev.outputs["AlarmTopicArn"]["Value"] == topic
+
+
+def test_alarms_may_publish_to_the_topic_and_only_over_tls(dev: Template) -> None:
+    """A topic with a policy lets in whom it names, and nobody else: without this every alarm would be silent."""
+    statements = dev.only("AWS::SNS::TopicPolicy")["PolicyDocument"]["Statement"]
+    allowed = [statement for statement in statements if statement["Effect"] == "Allow"]
+    assert [(found["Principal"], found["Action"], found["Condition"]) for found in allowed] == [
+        (
+            {"Service": "cloudwatch.amazonaws.com"},
+            "sns:Publish",
+            {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}},
+        )
+    ]
+    denied = [statement["Condition"] for statement in statements if statement["Effect"] == "Deny"]
+    assert denied == [{"Bool": {"aws:SecureTransport": "false"}}]
+
+
+def test_who_is_mailed(dev: Template, synthesize: Synthesize) -> None:
+    assert not dev.of_type("AWS::SNS::Subscription")
+    template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
+    subscription = template.only("AWS::SNS::Subscription")
+    assert (subscription["Protocol"], subscription["Endpoint"]) == ("email", "ops@example.com")
+    assert subscription["TopicArn"] == {"Ref": template.only_name("AWS::SNS::Topic")}
+
+
+def judged(alarm: Json) -> tuple[Any, ...]:
+    """Threshold, how many periods of how many seconds, statistic, and what silence is."""
+    [metric] = [entry for entry in alarm["Metrics"] if entry.get("ReturnData", True)]
+    stats = [entry["MetricStat"] for entry in alarm["Metrics"] if "MetricStat" in entry]
+    assert len({stat["Period"] for stat in stats}) == 1
+    assert alarm["DatapointsToAlarm"] == alarm["EvaluationPeriods"]
+    symbol = {"GreaterThanThreshold": ">", "LessThanThreshold": "<"}[alarm["ComparisonOperator"]]
+    what = metric.get("Expression") or metric["MetricStat"]["Stat"]
+    often = (alarm["EvaluationPeriods"], stats[0]["Period"])
+    return what, f"{symbol} {alarm['Threshold']}", *often, alarm["TreatMissingData"]
+
+
+WHEN = {  # in plain words, beside the declarations
+    **{
+        f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore")
+        for name, counter in counters.COUNTERS.items()
+        if counter.tracked
+    },
+    "rollup-lag": ("Maximum", "> 60", 5, 60, "ignore"),
+    "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "ignore"),
+    "iterator-age-drift": ("Maximum", "> 60000", 2, 300, "ignore"),
+    "set-aside-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
+    "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
+    "sweep": ("runs - failed", "< 1", 2, 300, "breaching"),  # silence is what it is there to hear
+    "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
+    "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
+    "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),
+    "throttles-receipts": ("Sum", "> 60", 5, 60, "notBreaching"),
+    "throttles-ledger": ("Sum", "> 60", 5, 60, "notBreaching"),
+    "dead-letters": ("Maximum", "> 0", 1, 300, "notBreaching"),
+}
+
+
+def test_when_each_alarm_goes_off(dev: Template) -> None:
+    assert {name.removeprefix("Tally-dev-"): judged(alarm) for name, alarm in alarms_of(dev).items()} == WHEN
+
+
+def test_what_each_alarm_watches_is_there(dev: Template) -> None:
+    """Of AWS's own metrics: the function, table, queue or API is the one that the alarm's name says."""
+    functions = dev.functions()
+
+    def dimension(name: str) -> str:
+        [found] = {dict(dimensions).popitem()[1] for _, _, dimensions in watched(dev)[f"Tally-dev-{name}"]}
+        return found
+
+    assert dimension("sweep") == str({"Ref": functions["sweep"]})
+    assert dimension("iterator-age-rollup") == str({"Ref": functions["rollup"]})
+    assert dimension("iterator-age-drift") == str({"Ref": functions["drift"]})
+    assert dimension("throttles-counts") == str({"Ref": "CountsTable"})
+    assert dimension("throttles-receipts") == str({"Ref": "ReceiptsTable"})
+    assert dimension("throttles-ledger") == str({"Ref": "LedgerTable"})
+    assert dimension("5xx") == dimension("latency") == str({"Ref": dev.only_name("AWS::ApiGatewayV2::Api")})
+    assert dimension("dead-letters") == str({"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "QueueName"]})
+
+
+def test_an_alarm_is_drawn_once_where_it_is_watched(dev: Template) -> None:
+    """Alarms of one kind share their line: eight would lie on top of each other."""
+    for widget in dev.dashboard()["widgets"]:
+        lines = widget["properties"].get("annotations", {}).get("horizontal", [])
+        assert len([line for line in lines if line.get("visible", True)]) <= 1
+
+
+def test_stages_have_dashboards_and_alarms_of_their_own(dev: Template, prod: Template) -> None:
+    assert dev.only("AWS::CloudWatch::Dashboard")["DashboardName"] == "Tally-dev"
+    assert prod.only("AWS::CloudWatch::Dashboard")["DashboardName"] == "Tally-prod"
+    assert {name.replace("Tally-dev-", "Tally-prod-") for name in alarms_of(dev)} == set(alarms_of(prod))

@@ -21,6 +21,7 @@ from .stream_records import (
     Declared,
     Record,
     UnreadableError,
+    amount,
     event_name,
     minute,
     minute_or_records,
@@ -41,7 +42,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.by_name.get(image["counter"]["S"])
     if counter is None or not counter.tracked:
         return ()
-    return (((counter.name, text(image, "target"), minute(image)), 0, int(image["amount"]["N"]), 0),)
+    return (((counter.name, text(image, "target"), minute(image)), 0, amount(image), 0),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -71,10 +72,10 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
     """One more, or one less on the minute on which it came: so both sides of an unlike meet there too."""
     if name == MODIFY:
         return ()
-    change, amount = record["dynamodb"], 1 if name == INSERT else -1
+    change, moved = record["dynamodb"], 1 if name == INSERT else -1
     at = minute_or_records(change["NewImage" if name == INSERT else "OldImage"], record)
     return tuple(
-        ((counter.name, id_, at), 0, amount, 0)
+        ((counter.name, id_, at), 0, moved, 0)
         for start, counter in declared.children[prefix]
         if sort_key.startswith(start) and counter.tracked
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from . import tallies
 from .commit import Write
-from .counter import Counter
+from .counter import Counter, Guarantee
 from .fold import Consumer, Effect
 from .store import Call
 from .stream_records import (
@@ -20,6 +20,7 @@ from .stream_records import (
     Declared,
     Record,
     UnreadableError,
+    amount,
     event_name,
     minute,
     minute_or_records,
@@ -27,6 +28,11 @@ from .stream_records import (
 )
 
 NAME = "rollup"
+
+
+def rolled_up(counter: Counter) -> bool:
+    """Whether this consumer may add to it. A declaration may have changed since the receipt was written."""
+    return counter.spills or counter.guarantee is Guarantee.ROLLUP
 
 
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -39,9 +45,9 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.by_name.get(image["counter"]["S"])
     if counter is None:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
-    if counter.known:
-        raise UnreadableError(f"{counter.name} has limits or a start by now: it cannot be rolled up")
-    return (((counter.name, text(image, "target")), minute(image), int(image["amount"]["N"]), 0),)
+    if not rolled_up(counter):
+        raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
+    return (((counter.name, text(image, "target")), minute(image), amount(image), 0),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -58,8 +64,8 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError("no counter is declared that counts this child")  # an item of the team's own is none
     at = minute_or_records(image, record)
     for counter in owners:
-        if counter.known or counter.max_shards == 1:
-            raise UnreadableError(f"{counter.name} has one shard by now: it cannot be rolled up")
+        if not rolled_up(counter) or counter.max_shards == 1:
+            raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
     return tuple(((counter.name, id_), at, 1, 0) for counter in owners)
 
 
@@ -80,9 +86,9 @@ def shard_of(counter: Counter, table: str, bucket: int) -> int:
 
 def write(call: Call, declared: Declared, table: str, bucket: int, effect: Effect) -> Write:
     """The update of the tally."""
-    (name, id_), at, amount, _ = effect
+    (name, id_), at, added, _ = effect
     counter = declared.by_name[name]
-    return {"Update": tallies.add(call, counter, id_, shard_of(counter, table, bucket), amount, at)}
+    return {"Update": tallies.add(call, counter, id_, shard_of(counter, table, bucket), added, at)}
 
 
 CONSUMER = Consumer(NAME, {"receipts": read_receipt, "counts": read_count}, write, {})

@@ -22,6 +22,7 @@ INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SEQUENCE_DIGITS_MAX = 40
 MINUTE_MAX = 10**10  # ledger rows are sorted by ten digits of it
+AMOUNT_LIMIT = 10**38
 CREATED_S_MAX = MINUTE_MAX * 60
 YES = {"BOOL": True}
 
@@ -92,6 +93,14 @@ def text(image: Image, name: str) -> str:
     value = image[name]["S"]
     if not isinstance(value, str):
         raise UnreadableError(f"{name} is no string")
+    return value
+
+
+def amount(image: Image) -> int:
+    """The amount of a receipt. Raises UnreadableError for more digits than a number of DynamoDB's has."""
+    value = int(image["amount"]["N"])
+    if abs(value) >= AMOUNT_LIMIT:
+        raise UnreadableError("amount has more than 38 digits")
     return value
 
 

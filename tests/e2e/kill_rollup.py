@@ -16,7 +16,6 @@ import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +28,10 @@ BATCH = 100  # entries of one invocation: what the function takes
 ATTEMPTS_MAX = 30  # of a batch; entries that were counted are replayed
 CALLERS = 4
 RIGHT_WITHIN_S = 60.0  # after the last of them; two seconds and what a killed consumer costs
-KILL_LOOK_S = 0.02
 TICK_S = 0.005
 WORKS_WITHIN_S = 3.0  # it gets a batch a second
+THERE_WITHIN_S = 20.0  # a killed process is replaced when the next batch is due
+AFTER_S_MAX = 0.15  # a batch takes about that: before, in and after its transaction
 PAGE = "https://example.com/killed"
 
 
@@ -42,7 +42,7 @@ class Outcome:
     plays: int
     counted: int
     kills: int
-    failed_invocations: int
+    failed_batches: int
     sent_in_s: float
     right_after_s: float
 
@@ -50,26 +50,16 @@ class Outcome:
 def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
     """Send the plays, kill the consumer so often meanwhile, and wait until the count stands."""
     chosen = random.Random(seed)
-    sent = 0
-    lock = threading.Lock()
     started_s = time.monotonic()
-
-    def send(numbers: range) -> None:
-        nonlocal sent
-        _batch(dev, [f"{seed:010d}-{number:012d}" for number in numbers])
-        with lock:
-            sent += len(numbers)
-
+    done = 0
     with ThreadPoolExecutor(CALLERS) as callers:
-        jobs = [callers.submit(send, range(first, min(first + BATCH, plays))) for first in range(0, plays, BATCH)]
-        done = 0
-        for place in _places(plays, kills):
-            while sent < place and not all(job.done() for job in jobs):
-                time.sleep(KILL_LOOK_S)
-            time.sleep(chosen.uniform(0, 0.1))
-            done += _kill(dev)
-        for job in jobs:
-            job.result()
+        for first, last in _parts(plays, kills + 1):
+            keys = [f"{seed:010d}-{number:012d}" for number in range(first, last)]
+            jobs = [callers.submit(_batch, dev, keys[place : place + BATCH]) for place in range(0, len(keys), BATCH)]
+            if last < plays:
+                done += _kill(dev, chosen.uniform(0, AFTER_S_MAX))
+            for job in jobs:
+                job.result()
     sent_s = time.monotonic()
     counted = _count(dev)
     while counted != plays and time.monotonic() - sent_s < RIGHT_WITHIN_S:
@@ -81,26 +71,31 @@ def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
     return Outcome(plays, _count(dev), done, failed, sent_s - started_s, right_s - sent_s)
 
 
-def _places(plays: int, kills: int) -> Iterator[int]:
-    """How many plays are to be sent before each kill: spread evenly, the last one before the end."""
-    for number in range(kills):
-        yield plays * (number + 1) // (kills + 1)
+def _parts(plays: int, count: int) -> Iterator[tuple[int, int]]:
+    """The plays in so many runs: in each but the last the consumer is killed once."""
+    for part in range(count):
+        yield plays * part // count, plays * (part + 1) // count
 
 
-def _kill(dev: Dev) -> int:
-    """Kill every process of the consumer at a moment when one works, or after a while. One kill, however many."""
-    deadline_s = time.monotonic() + WORKS_WITHIN_S
+def _kill(dev: Dev, after_s: float) -> int:
+    """Kill every process of the consumer, `after_s` after one was seen at work, or after a while. One, if any died."""
+    began_s = time.monotonic()
+    found: list[int] = []
     seen: dict[int, int] = {}
-    while not (found := dev.workers("rollup")) or time.monotonic() < deadline_s:
+    while time.monotonic() - began_s < (WORKS_WITHIN_S if found else THERE_WITHIN_S):
+        found = dev.workers("rollup")
         ticks = {pid: _ticks(pid) for pid in found}
         if any(pid in seen and ticks[pid] > seen[pid] for pid in found):
+            time.sleep(after_s)
             break
         seen = ticks
         time.sleep(TICK_S)
+    died = 0
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return 1
+            died = 1
+    return died
 
 
 def _ticks(pid: int) -> int:
@@ -146,7 +141,7 @@ def main() -> int:
         finally:
             dev.stop()
     print(f"{outcome.plays:9,}  plays sent in {outcome.sent_in_s:.1f} s")
-    print(f"{outcome.kills:9,}  kills of the rollup consumer, {outcome.failed_invocations:,} of them said as failures")
+    print(f"{outcome.kills:9,}  kills of the rollup consumer; make dev spoke of {outcome.failed_batches:,} batches")
     print(f"{outcome.counted:9,}  counted, {outcome.right_after_s:.1f} s after the last was sent")
     for entry in metrics:
         if entry["dimensions"].get("consumer") == "rollup":

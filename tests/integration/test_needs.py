@@ -63,8 +63,11 @@ class Recorder:
     def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         for action, table, key in _accesses(model.name, params):
             partition_key = (key.get("PK") or key["id"])["S"]
-            prefix = partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
-            self.needs.add(Need(action, self._tables[table], prefix))
+            self.needs.add(Need(action, self._tables[table], self.prefix(partition_key)))
+
+    def prefix(self, partition_key: str) -> str:
+        """What a role's condition on the key would have to begin with."""
+        return partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
 
 
 ARGUMENTS = {

@@ -32,7 +32,7 @@ RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number",
 FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
 ALL = {**counters.COUNTERS, "fast": FAST}
 REDECLARED = {**ALL, "retired": RETIRED}
-HUGE = "1234567890" * 4  # two digits more than DynamoDB's numbers have
+LONG = "x" * 2100  # more than a key of DynamoDB's has bytes
 NOW_S = 1_795_000_000.0
 TURNS_MAX = 400
 S = stream_records
@@ -49,18 +49,18 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.failing = 0
 
-    def put_object(self, Bucket: str, Key: str, Body: bytes, ContentType: str) -> None:  # noqa: N803
+    def put_object(self, Bucket: str, Key: str, Body: bytes, ContentType: str) -> None:
         if self.failing > 0:
             self.failing -= 1
             raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
         self.objects[Key] = Body
 
-    def get_object(self, Bucket: str, Key: str) -> dict[str, Any]:  # noqa: N803
+    def get_object(self, Bucket: str, Key: str) -> dict[str, Any]:
         if Key not in self.objects:
             raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
         return {"Body": io.BytesIO(self.objects[Key])}
 
-    def delete_object(self, Bucket: str, Key: str) -> None:  # noqa: N803
+    def delete_object(self, Bucket: str, Key: str) -> None:
         self.objects.pop(Key, None)
 
 
@@ -163,7 +163,7 @@ class Facts:
         )
 
     def poison(self) -> dict[str, Any]:
-        """A receipt that nobody can apply: malformed, or an amount that DynamoDB does not take."""
+        """A receipt that nobody can apply: malformed, or a target that DynamoDB does not take."""
         image: Any = _receipt("plays", self.target(), 1, self.minute(), True)
         name = "INSERT"
         kind = self.chance.randrange(6)
@@ -178,10 +178,13 @@ class Facts:
         elif kind == 4:
             image = None
         else:
-            image["amount"] = {"N": HUGE}
+            image["target"] = {"S": LONG}
         made = self.record(name, {"Keys": {"id": {"S": "x"}}} | ({} if image is None else {"NewImage": image}))
-        for consumer in CONSUMERS:
-            self.set_aside[consumer].add(str(self.sequence))
+        self.set_aside["rollup"].add(str(self.sequence))
+        if kind == 5:  # DynamoDB refuses it as a key; the ledger has only its digest in one
+            self.ledger["plays", LONG, int(image["at"]["N"])][0] += 1
+        else:
+            self.set_aside["drift"].add(str(self.sequence))
         return made
 
     def receipts(self, length: int, poisoned: bool) -> list[dict[str, Any]]:
@@ -520,5 +523,6 @@ def clock_jumps(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
 
 
 FAULTS = (
-    fine, fine, crash_before, crash_after, crash_after, moved_meanwhile, two_at_once, out_of_time, bucket_fails, clock_jumps,
+    fine, fine, crash_before, crash_after, crash_after, moved_meanwhile, two_at_once, out_of_time, bucket_fails,
+    clock_jumps,
 )  # fmt: skip

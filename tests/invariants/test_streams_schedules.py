@@ -21,7 +21,7 @@ from tally.store import Store, dynamodb_client
 from tests.conftest import create_tables
 from tests.invariants.streaming import CONSUMERS, TURNS_MAX, Deliveries, Facts, StreamWorld
 
-SCHEDULES = 500
+SCHEDULES = 450
 NETWORK_SCHEDULES = 60
 _numbers = itertools.count()
 

@@ -1,0 +1,115 @@
+"""The stream consumers as Lambda calls them, with the samples in `events/`; and what they ask of the tables."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import counters
+import operations
+from tally.counter import Guarantee
+from tally.errors import ConfigurationError
+from tally.set_aside import Objects
+from tally.store import Store
+from tally.streams import Handler
+from tests import events
+from tests.integration.conftest import Context
+from tests.integration.test_needs import Recorder
+from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
+
+MINUTE = 1795251612 // 60  # of the samples
+DONE: dict[str, Any] = {"state": {}, "batchItemFailures": []}
+TALLIES: dict[str, dict[tuple[str, str], int]] = {
+    "rollup/stream-receipts": {("plays", "9f3a"): 2},
+    "rollup/stream-likes": {("likes", "a91f"): 1},
+}
+LEDGER: dict[str, dict[tuple[str, str, int], list[int]]] = {
+    "drift/stream-receipts": {("plays", "9f3a", MINUTE): [2, 0], ("usage", "7c20", MINUTE): [10, 0]},
+    # A like with its tally; the tally edited by hand from 1 to 5; the like removed around the API.
+    "drift/stream-counts": {("likes", "a91f", MINUTE): [0, 5]},
+}
+SAMPLES = [name for name in events.names() if name.split("/")[0] in CONSUMERS]
+
+
+class ConsumersRecorder(Recorder):
+    """Tells the checkpoints of one consumer from those of the other, as the roles do."""
+
+    def prefix(self, partition_key: str) -> str:
+        if partition_key.startswith("CHECKPOINT#"):
+            return partition_key[: partition_key.rindex("#") + 1]
+        return super().prefix(partition_key)
+
+
+@pytest.fixture
+def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    """Invoke a consumer with an event of the test's own tables."""
+    bucket = Bucket()
+
+    def call(function: str, event: dict[str, Any]) -> dict[str, Any]:
+        made = importlib.import_module(function).handler
+        handler = Handler(made.consumer, made.declared.by_name, store, Objects("bucket", lambda: bucket))
+        settings = store.settings
+        source = event["eventSourceARN"].replace("tally-test-counts", settings.counts_table)
+        source = source.replace("tally-test-receipts", settings.receipts_table)
+        return handler({**event, "eventSourceARN": source}, Context(remaining_ms=60_000))
+
+    return call
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_takes_effect_once(name: str, consume: Callable[..., dict[str, Any]], store: Store) -> None:
+    for _ in range(2):
+        assert consume(name.split("/")[0], events.sample(name)) == DONE
+    world = StreamWorld(store, store.client)
+    assert world.tallies() == TALLIES.get(name, {})
+    assert world.ledger() == LEDGER.get(name, {})
+    assert world.marked() == {"rollup": set(), "drift": set()}
+
+
+def test_each_consumer_has_a_sample_of_each_stream_that_it_reads_and_of_an_empty_window() -> None:
+    for consumer in operations.CONSUMERS:
+        found = [events.sample(name) for name in SAMPLES if name.startswith(f"{consumer.function}/")]
+        sources = {event["eventSourceARN"].split("/")[1].removeprefix("tally-test-") for event in found}
+        assert sources >= {table.value for table in consumer.streams}
+        assert any(event["Records"] == [] and event["isFinalInvokeForWindow"] for event in found)
+
+
+def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., dict[str, Any]]) -> None:
+    event = events.sample("rollup/stream-receipts")
+    del event["shardId"]
+    with pytest.raises(ConfigurationError, match="shardId"):
+        consume("rollup", event)
+
+
+def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
+    for consumer in operations.CONSUMERS:
+        assert importlib.import_module(consumer.function).handler.objects.bucket == "tally-test-set-aside"
+
+
+@pytest.mark.parametrize("consumer", operations.CONSUMERS, ids=lambda consumer: consumer.function)
+def test_a_consumer_does_what_it_declares_and_no_more(
+    consumer: operations.Consumer, consume: Callable[..., dict[str, Any]], store: Store
+) -> None:
+    """Changes of every counter, a record that is set aside, one without a number, and a batch without effect."""
+    recorder = ConsumersRecorder(store)
+    receipts, likes = events.sample("rollup/stream-receipts"), events.sample("drift/stream-counts")
+    alone = events.sample("rollup/stream-likes")
+    (first, *_) = receipts["Records"]
+    for number, counter in enumerate(counters.COUNTERS.values()):
+        image = {**first["dynamodb"]["NewImage"], "counter": {"S": counter.name}, "target": {"S": "x"}}
+        if counter.guarantee is not Guarantee.ROLLUP and not counter.spills:
+            del image["rollup"]
+        receipts["Records"].append(_again(first, 100 + number, NewImage=image))
+    receipts["Records"] += [_again(first, 200, NewImage={}), _again(first, 201, NewImage=None), _again(first, "none")]
+    for event in (receipts, likes, alone, {**receipts, "Records": [_again(first, 300, NewImage={})]}):
+        assert consume(consumer.function, event) == DONE
+    assert recorder.needs == consumer.needs
+
+
+def _again(record: dict[str, Any], number: int | str, **change: Any) -> dict[str, Any]:
+    """The record with another sequence number and images."""
+    sequence = str(int(record["dynamodb"]["SequenceNumber"]) + number) if isinstance(number, int) else number
+    return {**record, "dynamodb": {**record["dynamodb"], "SequenceNumber": sequence, **change}}

@@ -1,0 +1,537 @@
+"""What a stream consumer does with one batch: its runs, its checkpoint, what it sets aside and what it reports."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+import counters
+from local import faults
+from local.fault_proxy import FaultProxy
+from tally import fold, ledger, rollup, set_aside, stream_records, streams
+from tally.errors import ConfigurationError, StoreRefusedError, StoreUnreachableError
+from tally.set_aside import Objects
+from tally.store import Call, Store, dynamodb_client
+from tests.invariants.streaming import (
+    CONSUMERS,
+    LONG,
+    NOW_S,
+    REDECLARED,
+    Context,
+    Facts,
+    StreamWorld,
+    Watched,
+    failed,
+)
+from tests.invariants.threads import at_once
+
+SHARD, OTHER_SHARD = "shardId-1", "shardId-4"
+MINUTE = int(NOW_S // 60)
+FOLD_RECORDS_PER_S_MIN = 50_000
+
+
+@pytest.fixture
+def world(store: Store) -> StreamWorld:
+    return StreamWorld(store, store.client)
+
+
+@pytest.fixture
+def lossy(store: Store, proxy: FaultProxy) -> StreamWorld:
+    """Its handlers' requests go through the proxy, without the SDK's tokens."""
+    proxy.strip_tokens = True
+    return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
+
+
+def play(sequence: int | str, video: str = "v", amount: object = 1, at: int = MINUTE, **more: Any) -> dict[str, Any]:
+    """The record of a play that was written alone."""
+    image = {
+        "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},
+        "amount": {"N": str(amount)}, "at": {"N": str(at)}, "rollup": {"BOOL": True},
+    }  # fmt: skip
+    return record(sequence, "INSERT", {"NewImage": image | more})
+
+
+def record(sequence: int | str, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
+    stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": created_s}
+    return {"eventName": name, "dynamodb": stamped}
+
+
+def like(sequence: int, user: str, name: str = "INSERT", **more: Any) -> dict[str, Any]:
+    keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"LIKE#USER#{user}"}}
+    image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}} | more
+    return record(sequence, name, {"Keys": keys, "OldImage" if name == "REMOVE" else "NewImage": image})
+
+
+BAD = play(50, amount="x")
+
+
+class Writes(Watched):
+    """Keeps the writes that a client sends."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self.sent: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        real = super().__getattr__(name)
+        if name not in ("transact_write_items", "update_item", "put_item"):
+            return real
+
+        def write(**parameters: Any) -> Any:
+            self.sent.append((name, parameters))
+            return real(**parameters)
+
+        return write
+
+
+def recording(world: StreamWorld) -> tuple[Store, Writes]:
+    client = Writes(world.store.client)
+    return replace(world.store, client=client), client  # type: ignore[arg-type]
+
+
+def test_an_event_without_a_shard_is_a_fault_of_the_configuration(world: StreamWorld) -> None:
+    event = world.event("receipts", SHARD, [play(1)])
+    del event["shardId"]
+    with pytest.raises(ConfigurationError, match="tumbling window"):
+        world.handler(rollup.CONSUMER)(event, Context())
+
+
+def test_a_stream_of_another_table_is_a_fault_of_the_configuration(world: StreamWorld) -> None:
+    event = world.event("receipts", SHARD, [play(1)]) | {"eventSourceARN": "arn:aws:dynamodb:x:1:table/other/stream/1"}
+    with pytest.raises(ConfigurationError, match="neither"):
+        world.handler(rollup.CONSUMER)(event, Context())
+
+
+def test_a_consumer_without_a_bucket_does_not_start(store: Store) -> None:
+    with pytest.raises(ConfigurationError, match="TALLY_SET_ASIDE_BUCKET"):
+        streams.Handler(rollup.CONSUMER, counters.COUNTERS, store)
+
+
+def test_an_empty_window_end_is_answered_with_state(world: StreamWorld) -> None:
+    event = world.event("receipts", SHARD, []) | {"isFinalInvokeForWindow": True}
+    assert world.handler(rollup.CONSUMER)(event, None) == {"state": {}, "batchItemFailures": []}
+    assert world.rows("") == []
+
+
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_records_without_effect_move_the_checkpoint_in_one_plain_update(world: StreamWorld, name: str) -> None:
+    store, client = recording(world)
+    pulses = [record(number, "INSERT", {"NewImage": {"id": {"S": "pulse"}, "at": {"N": "1"}}}) for number in (1, 2)]
+    assert world.deliver(name, "receipts", SHARD, pulses, store=store) is None
+    assert [operation for operation, _ in client.sent] == ["update_item"]
+    assert world.checkpoint(name, "receipts", SHARD)["sequence"] == "2"
+    assert world.deliver(name, "receipts", SHARD, pulses[:1]) is None
+    assert world.checkpoint(name, "receipts", SHARD)["sequence"] == "2"
+
+
+def test_a_batch_is_one_write_for_each_tally_and_one_transaction(world: StreamWorld) -> None:
+    store, client = recording(world)
+    records = [play(number, f"v{number % 10}") for number in range(1, 1001)]
+    assert world.deliver("rollup", "receipts", SHARD, records, store=store) is None
+    ((_, sent),) = client.sent
+    assert len(sent["TransactItems"]) == 11
+    assert world.tallies() == {("plays", f"v{number}"): 100 for number in range(10)}
+
+
+def test_a_batch_of_many_tallies_is_several_transactions_of_at_most_a_hundred_items(world: StreamWorld) -> None:
+    store, client = recording(world)
+    records = [play(number, f"v{number % 250}") for number in range(1, 501)]
+    assert world.deliver("rollup", "receipts", SHARD, records, store=store) is None
+    sizes = [len(sent["TransactItems"]) for _, sent in client.sent]
+    assert sizes == [100, 100, 100, 100, 100, 6]
+    assert world.tallies() == {("plays", f"v{number}"): 2 for number in range(250)}
+
+
+def test_a_tally_is_stamped_with_the_minute_of_what_is_added_and_a_run_has_one(world: StreamWorld) -> None:
+    store, client = recording(world)
+    records = [play(1, at=MINUTE - 1), play(2, at=MINUTE - 1), play(3, at=MINUTE), play(4, at=MINUTE)]
+    world.deliver("rollup", "receipts", SHARD, records, store=store)
+    stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.sent]
+    assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == [(2, MINUTE - 1), (2, MINUTE)]
+
+
+def test_two_minutes_of_the_ledger_are_two_rows_of_one_transaction(world: StreamWorld) -> None:
+    store, client = recording(world)
+    world.deliver("drift", "receipts", SHARD, [play(1, at=MINUTE - 1), play(2, at=MINUTE)], store=store)
+    assert len(client.sent) == 1
+    assert world.ledger() == {("plays", "v", MINUTE - 1): [1, 0], ("plays", "v", MINUTE): [1, 0]}
+
+
+def test_a_row_for_an_old_minute_is_kept_as_long_as_any_other(world: StreamWorld) -> None:
+    world.deliver("drift", "counts", SHARD, [like(1, "ann", "REMOVE", at={"N": "100"})])
+    (row,) = world.rows("LEDGER#")
+    assert int(row["expiration"]["N"]) > time.time() + 29 * 24 * 3600
+
+
+def test_what_sums_up_to_nothing_is_not_written(world: StreamWorld) -> None:
+    store, client = recording(world)
+    world.deliver("drift", "counts", SHARD, [like(1, "ann"), like(2, "ann", "REMOVE")], store=store)
+    assert [operation for operation, _ in client.sent] == ["update_item"]
+
+
+def test_two_stream_shards_add_to_different_tally_items(world: StreamWorld) -> None:
+    for shard in (SHARD, OTHER_SHARD):
+        world.deliver("rollup", "receipts", shard, [play(1)])
+    items = world.scan(world.store.settings.counts_table)
+    assert {item["SK"]["S"] for item in items} == {
+        counters.PLAYS.shard_key(fold.bucket(shard)) for shard in (SHARD, OTHER_SHARD)
+    }
+    assert world.tallies() == {("plays", "v"): 2}
+
+
+def test_a_spilled_like_never_makes_a_post(world: StreamWorld) -> None:
+    for number in range(40):
+        world.deliver("rollup", "counts", f"shardId-{number}", [like(1, f"u{number}")])
+    assert "META" not in {item["SK"]["S"] for item in world.scan(world.store.settings.counts_table)}
+    assert world.tallies() == {("likes", "p"): 40}
+
+
+def test_the_minute_of_an_edit_by_hand_is_its_records(world: StreamWorld) -> None:
+    keys = {"PK": {"S": "POST#p"}, "SK": {"S": "META"}}
+
+    def item(number: int, nonce: str | None) -> dict[str, Any]:
+        stamp = {"at": {"N": str(MINUTE - 9)}} | ({"nonce": {"S": nonce}} if nonce else {})
+        return {**keys, "likeTally": {"N": str(number)}, **stamp}
+
+    moves = [(item(5, "a"), item(6, "b")), (item(6, "b"), item(7, "b")), (item(7, "b"), item(8, None))]
+    world.deliver("drift", "counts", SHARD, [
+        record(number, "MODIFY", {"Keys": keys, "OldImage": old, "NewImage": new})
+        for number, (old, new) in enumerate(moves, 1)
+    ])  # fmt: skip
+    world.deliver("drift", "counts", SHARD, [record(9, "REMOVE", {"Keys": keys, "OldImage": item(8, "c")})])
+    assert world.ledger() == {("likes", "p", MINUTE - 9): [0, 1], ("likes", "p", MINUTE): [0, 2 - 8]}
+
+
+def test_an_item_beside_the_shards_of_a_tally_is_none_of_it(world: StreamWorld) -> None:
+    for number, sort_key in enumerate(("META.BODY", "META#A", "METAL", "LIKE"), 1):
+        keys = {"PK": {"S": "POST#p"}, "SK": {"S": sort_key}}
+        image = {**keys, "likeTally": {"N": "3"}}
+        world.deliver("drift", "counts", SHARD, [record(number, "INSERT", {"Keys": keys, "NewImage": image})])
+    assert world.ledger() == {}
+
+
+def test_the_checkpoint_says_how_far_when_and_what_is_awaited(world: StreamWorld) -> None:
+    now_s = int(time.time())
+    records = [
+        record(7, "INSERT", play(7)["dynamodb"], now_s - 2.5),
+        record(8, "INSERT", {"NewImage": {}}, now_s - 1.5),
+    ]
+    world.deliver("drift", "receipts", SHARD, records)
+    checkpoint = world.checkpoint("drift", "receipts", SHARD)
+    assert (checkpoint["sequence"], checkpoint["pending"]) == ("8", "7")
+    assert int(checkpoint["through"]) == int(now_s - 1.5)
+    assert 0 <= int(checkpoint["moved"]) - now_s <= 5
+    assert int(checkpoint["expiration"]) - int(checkpoint["moved"]) == ledger.CHECKPOINT_KEPT_S
+    assert "late" not in checkpoint
+    world.deliver("drift", "receipts", SHARD, [record(9, "INSERT", {"NewImage": {}}, now_s)])
+    assert world.checkpoint("drift", "receipts", SHARD)["pending"] == "7"
+    world.deliver("drift", "receipts", SHARD, [record(10, "INSERT", {"NewImage": {}}, now_s - 151), play(11)])
+    assert int(world.checkpoint("drift", "receipts", SHARD)["late"]) >= now_s
+    world.deliver("rollup", "receipts", SHARD, records)
+    assert "pending" not in world.checkpoint("rollup", "receipts", SHARD)
+
+
+POISON = {
+    "an amount that is no number": BAD,
+    "an amount that is too long": play(50, amount="1234567890" * 4),
+    "a target that is too long": play(50, video=LONG),
+    "a counter that is not declared": play(50, counter={"S": "retired"}),
+    "a counter that has limits": play(50, counter={"S": "stock"}),
+    "a counter that is no string": play(50, counter={}),
+    "no event name": {"dynamodb": {"SequenceNumber": "50"}},
+    "an unknown event name": record(50, "UPSERT", {"NewImage": {}}),
+    "no image": record(50, "INSERT", {}),
+    "an image that is none": record(50, "INSERT", {"NewImage": None}),
+    "a minute before 1970": play(50, at=-1),
+    "a minute that is none": play(50, at=10**10),
+    "no time": {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "50", "NewImage": {}}},
+    "an infinite time": record(50, "INSERT", play(50)["dynamodb"], float("inf")),
+    "a target that is no string": play(50, target={"S": []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", POISON.values(), ids=POISON)
+@pytest.mark.parametrize("place", ["first", "last", "in the middle", "alone"])
+def test_a_poison_record_is_set_aside_and_holds_up_nothing(world: StreamWorld, bad: Any, place: str) -> None:
+    before = [] if place in ("first", "alone") else [play(number) for number in range(40, 50)]
+    after = [] if place in ("last", "alone") else [play(number) for number in range(51, 61)]
+    assert world.deliver("rollup", "receipts", SHARD, [*before, bad, *after]) is None
+    assert world.tallies() == ({("plays", "v"): len(before) + len(after)} if before or after else {})
+    assert world.marked()["rollup"] == {"50"}
+    kept = json.loads(world.bucket.objects[f"rollup/{SHARD}/50.json"])
+    assert kept["record"]["dynamodb"]["SequenceNumber"] == "50"
+    assert (kept["consumer"], kept["table"], kept["shard"]) == ("rollup", "receipts", SHARD)
+    assert kept["reason"]
+    assert world.checkpoint("rollup", "receipts", SHARD)["sequence"] == str(50 + len(after))
+
+
+def test_a_batch_of_nothing_but_poison_is_set_aside_whole(world: StreamWorld) -> None:
+    records = [play(number, amount="x") if number % 2 else play(number, LONG) for number in range(1, 121)]
+    assert world.deliver("rollup", "receipts", SHARD, records) is None
+    assert len(world.marked()["rollup"]) == 120
+
+
+@pytest.mark.parametrize(
+    "bad", [None, 7, "x", [], {}, {"dynamodb": {"SequenceNumber": 7}}, play("1e3"), play("9" * 41)]
+)
+def test_a_record_without_a_sequence_number_is_set_aside_once_and_never_applied(world: StreamWorld, bad: Any) -> None:
+    for _ in range(2):
+        assert world.deliver("rollup", "receipts", SHARD, [play(1), bad, play(2)]) is None
+    assert len(world.marked()["rollup"]) == 1
+    assert world.redrive() == ["kept"]
+    assert world.tallies() == {("plays", "v"): 2}
+
+
+def test_what_is_too_much_for_one_transaction_is_split_and_nothing_set_aside(world: StreamWorld) -> None:
+    """DynamoDB takes 4 MB at once, and the items that stand there may be large."""
+    store, client = world.watched()
+
+    class Small(Writes):
+        def __getattr__(self, name: str) -> Any:
+            real = super().__getattr__(name)
+            if name != "transact_write_items":
+                return real
+
+            def write(**parameters: Any) -> Any:
+                if len(parameters["TransactItems"]) > 9:
+                    raise ClientError({"Error": {"Code": "ValidationException", "Message": "4 MB"}}, name)
+                return real(**parameters)
+
+            return write
+
+    records = [play(number, f"v{number}") for number in range(1, 101)]
+    small = replace(store, client=Small(client))  # type: ignore[arg-type]
+    assert world.deliver("rollup", "receipts", SHARD, records, store=small) is None
+    assert world.tallies() == {("plays", f"v{number}"): 1 for number in range(1, 101)}
+    assert world.marked()["rollup"] == set()
+
+
+def test_with_no_time_left_nothing_is_begun_and_the_first_record_is_reported(world: StreamWorld) -> None:
+    handler = world.handler(rollup.CONSUMER)
+    context = Context(int(streams.RESERVE_S * 1000) - 100)
+    assert failed(handler(world.event("receipts", SHARD, [play(3), play(4)]), context)) == "3"
+    assert world.tallies() == {}
+
+
+def test_when_time_runs_out_the_first_record_that_is_not_applied_is_reported(
+    world: StreamWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, client = world.watched()
+    clock = SimpleNamespace(now_s=1000.0)
+
+    def pass_time(_: int) -> None:
+        clock.now_s += 56
+
+    client.after = pass_time
+    monkeypatch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: clock.now_s))
+    records = [play(number, at=MINUTE - number % 3) for number in range(1, 10)]
+    assert world.deliver("rollup", "receipts", SHARD, records, store=store) == "2"
+    assert world.tallies() == {("plays", "v"): 1}
+
+
+@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE], ids=lambda f: f.kind.name)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_commit_whose_answer_is_lost_takes_effect_once(
+    lossy: StreamWorld, proxy: FaultProxy, fault: faults.Fault, times: int
+) -> None:
+    proxy.plan = faults.script({"TransactWriteItems": [fault] * times})
+    records = [play(number) for number in range(8, 12)]
+    for _ in range(3):
+        with suppress(StoreRefusedError):  # what the SDK makes of a refusal that was cut
+            assert lossy.deliver("rollup", "receipts", SHARD, records) in ("8", None)
+    assert lossy.tallies() == {("plays", "v"): 4}
+
+
+def test_a_checkpoint_whose_answer_is_cut_is_not_taken_for_none(lossy: StreamWorld, proxy: FaultProxy) -> None:
+    assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) is None
+    proxy.plan = faults.always(faults.TRUNCATE, "GetItem")
+    assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) == "1"
+    assert lossy.tallies() == {("plays", "v"): 1}
+
+
+def test_conflicts_and_throttling_are_tried_again(lossy: StreamWorld, proxy: FaultProxy) -> None:
+    plan = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE]
+    proxy.plan = faults.script({"TransactWriteItems": plan, "UpdateItem": [faults.CONFLICT]})
+    assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) is None
+    assert lossy.deliver("rollup", "receipts", SHARD, [record(2, "REMOVE", {})]) is None
+    assert lossy.tallies() == {("plays", "v"): 1}
+
+
+def test_conflicts_that_outlast_the_retries_are_reported_from_the_run_that_met_them(
+    lossy: StreamWorld, proxy: FaultProxy
+) -> None:
+    proxy.plan = faults.script({"TransactWriteItems": [None] + [faults.CONFLICT] * 100})
+    records = [play(1, at=1), play(2, at=2), play(3, at=2)]
+    assert lossy.deliver("rollup", "receipts", SHARD, records) == "2"
+    assert lossy.tallies() == {("plays", "v"): 1}
+    proxy.plan = faults.no_faults
+    assert lossy.deliver("rollup", "receipts", SHARD, records) is None
+    assert lossy.tallies() == {("plays", "v"): 3}
+
+
+def test_a_bucket_that_fails_is_reported_and_loses_nothing(world: StreamWorld) -> None:
+    world.bucket.failing = 1
+    records = [play(1, at=1), play(2, at=2), BAD, play(60)]
+    assert world.deliver("rollup", "receipts", SHARD, records) == "2"
+    assert world.marked()["rollup"] == set()
+    assert world.deliver("rollup", "receipts", SHARD, records[1:]) is None
+    assert world.tallies() == {("plays", "v"): 3}
+    assert world.marked()["rollup"] == {"50"}
+
+
+def test_a_table_that_is_missing_is_an_error_of_the_function(world: StreamWorld) -> None:
+    settings = replace(world.store.settings, counts_table="tally-no-such-table")
+    with pytest.raises(StoreRefusedError):
+        world.deliver("rollup", "receipts", SHARD, [play(1)], store=replace(world.store, settings=settings))
+    assert world.marked()["rollup"] == set()
+
+
+def test_a_checkpoint_that_keeps_moving_ends_in_a_report(world: StreamWorld) -> None:
+    """Somebody who is always one record ahead of us."""
+    store, client = world.watched()
+    records = [play(number) for number in range(1, 40)]
+
+    def before(number: int) -> None:
+        world.deliver("rollup", "receipts", SHARD, records[: number + 1])
+
+    client.before = before
+    assert world.deliver("rollup", "receipts", SHARD, records, store=store) == "1"
+    assert world.tallies() == {("plays", "v"): streams.STARTS_MAX}
+    assert world.deliver("rollup", "receipts", SHARD, records) is None
+    assert world.tallies() == {("plays", "v"): 39}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_processes_with_one_shard_apply_each_record_once(world: StreamWorld, seed: int) -> None:
+    records = [play(number, f"v{number % 3}", at=MINUTE - number // 20) for number in range(1, 101)]
+
+    def consume(start: int) -> Callable[[], None]:
+        def run() -> None:
+            for at in range(0, 100, 10):
+                world.deliver("rollup", "receipts", SHARD, records[: at + 10][max(0, at - start) :])
+
+        return run
+
+    at_once([consume(start) for start in (0, 10, 30, 50)])
+    while world.deliver("rollup", "receipts", SHARD, records) is not None:
+        pass
+    assert sum(world.tallies().values()) == 100
+
+
+def test_metrics_say_what_was_applied_skipped_and_set_aside(
+    world: StreamWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {})])
+    capsys.readouterr()
+    world.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {}), play(3), play(4), BAD])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
+    metrics = json.loads(line)
+    assert metrics["consumer"] == "rollup"
+    assert [metrics[name] for name in ("RecordsApplied", "RecordsSkipped", "RecordsSetAside")] == [[2.0], [2.0], [1.0]]
+
+
+def test_the_pure_fold_does_fifty_thousand_records_a_second() -> None:
+    """On one core, of CPU time, so that a busy machine is none of its fault; it does several hundred thousand."""
+    facts = Facts(0, random.Random(0))
+    declared = stream_records.Declared(REDECLARED)
+    batches = {"receipts": facts.receipts(1000, False), "counts": facts.counts(1000)}
+    for consumer in CONSUMERS.values():
+        for table, records in batches.items():
+            started_s = time.process_time()
+            for _ in range(5):
+                fold.fold(consumer, declared, table, records)
+            assert 5 * len(records) / (time.process_time() - started_s) > FOLD_RECORDS_PER_S_MIN, (consumer.name, table)
+
+
+# Redriving
+
+
+def aside(world: StreamWorld) -> None:
+    """Two plays of a counter that is not declared, set aside."""
+    retired = {"counter": {"S": "retired"}}
+    world.deliver("rollup", "receipts", SHARD, [play(1, **retired), play(2, amount=5, **retired), play(3)])
+    assert world.marked()["rollup"] == {"1", "2"}
+
+
+def test_a_redriven_record_takes_effect_once_and_is_set_aside_no_more(world: StreamWorld) -> None:
+    aside(world)
+    assert world.redrive() == ["applied", "applied"]
+    assert world.redrive() == []
+    assert world.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
+    assert world.bucket.objects == {}
+    assert world.rows("SETASIDE") == []
+
+
+def test_a_record_that_still_cannot_be_applied_stays_and_says_why(world: StreamWorld) -> None:
+    world.deliver("rollup", "receipts", SHARD, [BAD, play(51, LONG), play(52, counter={"S": "retired"})])
+    call, known = Call(world.store), stream_records.Declared(counters.COUNTERS)
+    objects = Objects("bucket", lambda: world.bucket)
+    found = [set_aside.redrive(call, objects, CONSUMERS, known, marker) for marker in list(set_aside.listed(call))]
+    assert {outcome.value for outcome, _ in found} == {"kept"}
+    for (_, why), part in zip(found, ("malformed", "", "retired"), strict=True):
+        assert part in why
+    assert world.marked()["rollup"] == {"50", "51", "52"}
+    assert world.tallies() == {}
+
+
+def test_a_tally_item_of_the_wrong_type_is_mended_and_what_it_kept_out_redriven(world: StreamWorld) -> None:
+    broken = {"PK": {"S": "VID#v"}, "SK": {"S": counters.PLAYS.shard_key(fold.bucket(SHARD))}, "play_count": {"S": "x"}}
+    world.raw.put_item(TableName=world.store.settings.counts_table, Item=broken)
+    assert world.deliver("rollup", "receipts", SHARD, [play(1, "w"), play(2), play(3, "w"), play(4)]) is None
+    assert world.marked()["rollup"] == {"2", "4"}
+    assert world.redrive() == ["kept", "kept"]
+    world.raw.put_item(TableName=world.store.settings.counts_table, Item=broken | {"play_count": {"N": "7"}})
+    assert world.redrive() == ["applied", "applied"]
+    assert world.tallies() == {("plays", "w"): 2, ("plays", "v"): 9}
+
+
+def test_two_who_redrive_at_once_apply_it_once(world: StreamWorld) -> None:
+    aside(world)
+    marked = list(set_aside.listed(Call(world.store)))
+    known, objects = stream_records.Declared(REDECLARED), Objects("bucket", lambda: world.bucket)
+
+    def redrive() -> list[str]:
+        call = Call(world.store)
+        return [set_aside.redrive(call, objects, CONSUMERS, known, marker)[0].value for marker in marked]
+
+    found = at_once([redrive] * 4)
+    assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
+    assert world.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_redrive_whose_answer_is_lost_applies_once(lossy: StreamWorld, proxy: FaultProxy, times: int) -> None:
+    aside(lossy)
+    proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * times})
+    try:
+        lossy.redrive()
+    except StoreUnreachableError:
+        lossy.redrive()
+    assert lossy.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
+    assert lossy.marked()["rollup"] == set()
+
+
+def test_what_drift_set_aside_is_booked_when_redriven(world: StreamWorld) -> None:
+    broken = play(1, at=10**11)
+    world.deliver("drift", "receipts", SHARD, [broken, play(2)])
+    (key,) = world.bucket.objects
+    kept = json.loads(world.bucket.objects[key])
+    kept["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # the operator has mended it
+    world.bucket.objects[key] = json.dumps(kept).encode()
+    assert world.redrive() == ["applied"]
+    assert world.ledger() == {("plays", "v", MINUTE): [2, 0]}
+
+
+def test_an_object_that_is_gone_is_said(world: StreamWorld) -> None:
+    aside(world)
+    world.bucket.objects.clear()
+    assert world.redrive() == ["kept", "kept"]

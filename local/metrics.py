@@ -166,7 +166,7 @@ class Metrics:
 
 
 def _number(value: float) -> float:
-    return int(value) if value.is_integer() else round(value, 3)
+    return int(value) if float(value).is_integer() else round(value, 3)
 
 
 def _size(path: Path) -> int:

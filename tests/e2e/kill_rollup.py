@@ -30,6 +30,8 @@ CALLERS = 4
 RIGHT_WITHIN_S = 60.0  # after the last of them; two seconds and what a killed consumer costs
 TICK_S = 0.005
 WORKS_WITHIN_S = 3.0  # it gets a batch a second
+THERE_WITHIN_S = 20.0  # a killed process is replaced when the next batch is due
+AFTER_S_MAX = 0.15  # a batch takes about that: before, in and after its transaction
 PAGE = "https://example.com/killed"
 
 
@@ -40,7 +42,7 @@ class Outcome:
     plays: int
     counted: int
     kills: int
-    failed_invocations: int
+    failed_batches: int
     sent_in_s: float
     right_after_s: float
 
@@ -54,9 +56,8 @@ def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
         for first, last in _parts(plays, kills + 1):
             keys = [f"{seed:010d}-{number:012d}" for number in range(first, last)]
             jobs = [callers.submit(_batch, dev, keys[place : place + BATCH]) for place in range(0, len(keys), BATCH)]
-            time.sleep(chosen.uniform(0, 0.1))
             if last < plays:
-                done += _kill(dev)
+                done += _kill(dev, chosen.uniform(0, AFTER_S_MAX))
             for job in jobs:
                 job.result()
     sent_s = time.monotonic()
@@ -76,22 +77,25 @@ def _parts(plays: int, count: int) -> Iterator[tuple[int, int]]:
         yield plays * part // count, plays * (part + 1) // count
 
 
-def _kill(dev: Dev) -> int:
-    """Kill every process of the consumer at a moment when one works, or after a while. One kill, however many."""
-    deadline_s = time.monotonic() + WORKS_WITHIN_S
-    seen: dict[int, int] = {}
+def _kill(dev: Dev, after_s: float) -> int:
+    """Kill every process of the consumer, `after_s` after one was seen at work, or after a while. One, if any died."""
+    began_s = time.monotonic()
     found: list[int] = []
-    while time.monotonic() < deadline_s:
+    seen: dict[int, int] = {}
+    while time.monotonic() - began_s < (WORKS_WITHIN_S if found else THERE_WITHIN_S):
         found = dev.workers("rollup")
         ticks = {pid: _ticks(pid) for pid in found}
         if any(pid in seen and ticks[pid] > seen[pid] for pid in found):
+            time.sleep(after_s)
             break
         seen = ticks
         time.sleep(TICK_S)
+    died = 0
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return 1 if found else 0
+            died = 1
+    return died
 
 
 def _ticks(pid: int) -> int:
@@ -137,7 +141,7 @@ def main() -> int:
         finally:
             dev.stop()
     print(f"{outcome.plays:9,}  plays sent in {outcome.sent_in_s:.1f} s")
-    print(f"{outcome.kills:9,}  kills of the rollup consumer, {outcome.failed_invocations:,} of them said as failures")
+    print(f"{outcome.kills:9,}  kills of the rollup consumer; make dev spoke of {outcome.failed_batches:,} batches")
     print(f"{outcome.counted:9,}  counted, {outcome.right_after_s:.1f} s after the last was sent")
     for entry in metrics:
         if entry["dimensions"].get("consumer") == "rollup":

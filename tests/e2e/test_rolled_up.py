@@ -45,7 +45,6 @@ def test_visits_are_rolled_up_within_seconds(dev: Dev) -> None:
 def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None:
     outcome = killed(start().wait_until_ready(), plays=2_000, kills=5)
     assert (outcome.counted, outcome.kills) == (2_000, 5)
-    assert outcome.failed_invocations >= 1
 
 
 def test_what_was_not_rolled_up_before_a_kill_is_after_it(start: Start) -> None:

@@ -138,6 +138,26 @@ def test_drift_row_that_another_sweep_moved_meanwhile_is_added_to_once(
     assert (rows(store), drifts(store)) == ([], {"v": 2})
 
 
+def test_drift_row_that_grew_meanwhile_is_not_removed_at_what_was_0(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_row(store, 0, 5)
+    sweep(store)
+    put_row(store, 5, 0)
+
+    def other() -> None:
+        (seen,) = drifting.every(store)
+        key = drifting.key("plays", "v")
+        monkeypatch.undo()
+        assert judging.transact(store, [judging.drift_write(store, key, seen.item, "plays", "v", 2, NOW_S + 1)])
+
+    before_writes(store, monkeypatch, other)
+    assert sweep(store).left == 1
+    assert (len(rows(store)), drifts(store)) == (1, {"v": 7})
+    sweep(store)
+    assert (rows(store), drifts(store)) == ([], {"v": 2})
+
+
 def test_sweeps_at_once_move_each_difference_once(store: Store) -> None:
     for number in range(60):
         put_row(store, 0, 1, target=f"v{number % 6}", minute=MINUTE - number)

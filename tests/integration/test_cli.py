@@ -1,0 +1,320 @@
+"""The command `tally`, as a person and as a script call it: against tables, and where there are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import counters
+from cli import commands, connection
+from cli.__main__ import main
+from local.engine import Engine
+from tally import drifting, increments, judging, likes, posts, tallies
+from tally.increments import Increment
+from tally.store import Call, Store
+
+ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def port(engine: Engine, store: Store) -> Iterator[int]:
+    """The port of something that says where the tables are, as `make dev` does."""
+    settings = store.settings
+    told = {
+        "dynamodb": engine.endpoint, "s3": engine.endpoint, "counts": settings.counts_table,
+        "receipts": settings.receipts_table, "ledger": settings.ledger_table, "bucket": "aside", "settle_s": 1,
+    }  # fmt: skip
+
+    class Dev(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(told).encode()
+            self.send_response(200 if self.path == "/dev/stack" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dev) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.fixture
+def run(port: int, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main([*arguments, "--local", "--port", str(port)])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tally.progress.DELIVERY_S", 0.2)
+    monkeypatch.setattr("tally.reconcile.LOOK_PAUSE_S", 0.1)
+
+
+def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
+    posts.write_post(Call(store, "author"), counters.LIKES, post_id, "hello")
+    for number in range(likers):
+        likes.set_like(Call(store, f"u{number}"), counters.LIKES, post_id, True, operation="like", key=None)
+    if off_by:
+        edit(store, tallies.key(counters.LIKES, post_id, 0), "likeTally", off_by)
+
+
+def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
+    store.client.update_item(
+        TableName=store.settings.counts_table, Key=key, UpdateExpression="ADD #number :amount",
+        ExpressionAttributeNames={"#number": attribute}, ExpressionAttributeValues={":amount": {"N": str(amount)}},
+    )  # fmt: skip
+
+
+def drifts(store: Store, counter: str, target: str, amount: int) -> None:
+    key = drifting.key(counter, target)
+    assert judging.transact(store, [judging.drift_write(store, key, {}, counter, target, amount, 1_800_000_000)])
+
+
+def test_all_is_well_is_0(run: Run, store: Store) -> None:
+    post(store)
+    assert run("reconcile") == (0, "all is well\n", "")
+    assert run("drift") == (0, "nothing drifts\n", "")
+    assert run("drift", "--json") == (0, "", "")
+    assert run("history", "a91f") == (0, "likes a91f was never mended\n", "")
+    assert run("redrive") == (0, "0 applied, 0 were by somebody else, 0 kept\n", "")
+
+
+def test_what_differs_is_said_and_is_1_and_nothing_is_changed(run: Run, store: Store) -> None:
+    post(store, "even")
+    post(store, "off", off_by=5)
+    drifts(store, "likes", "off", 5)
+    drifts(store, "plays", "v", -3)
+    code, out, _ = run("reconcile", "--all")
+    assert (code, out.splitlines()) == (1, [
+        "differs  likes off: tally 7 children 2 difference -5 drift +5",
+        "differs  plays v: tally 0 difference +3 drift -3",
+        "2 differ",
+    ])  # fmt: skip
+    assert run("reconcile", "--post", "off")[0] == 1
+    assert run("reconcile", "--post", "even")[0] == 0
+    assert run("get", "likes", "off")[1] == "likes off: 7, drifts by +5\n"
+
+
+def test_repair_mends_and_the_history_says_who_and_why(run: Run, store: Store) -> None:
+    post(store, "off", off_by=5)
+    drifts(store, "likes", "off", 5)
+    code, out, _ = run("reconcile", "--post", "off", "--repair", "--by", "ann", "--why", "edited by hand")
+    assert (code, out.splitlines()[-1]) == (0, "all is well")
+    assert "mended   likes off: tally 7 children 2 difference -5" in out
+    assert run("drift")[:2] == (0, "nothing drifts\n")
+    assert json.loads(run("get", "likes", "off", "--json")[1]) == {
+        "counter": "likes", "id": "off", "value": 2, "shards": {"0": 2}, "drift": 0,
+    }  # fmt: skip
+    entry = json.loads(run("history", "off", "--json")[1])
+    assert entry | {"at": 0} == {
+        "at": 0, "by": "ann", "why": "edited by hand", "amount": -5, "before": 7, "after": 2,
+    }  # fmt: skip
+    assert "-5 (7 to 2) by ann: edited by hand" in run("history", "off")[1]
+
+
+def test_drift_is_printed_for_people_and_for_scripts(run: Run, store: Store) -> None:
+    drifts(store, "plays", "v", -3)
+    assert run("drift")[:2] == (1, "plays v: -3 since 2027-01-15 08:00:00 UTC\n")
+    row = {"counter": "plays", "id": "v", "drift": -3, "since": 1_800_000_000, "confirmed": False}
+    assert json.loads(run("drift", "--json")[1]) == row
+
+
+def test_one_that_cannot_be_mended_is_said_and_keeps_no_other_one_waiting(run: Run, store: Store) -> None:
+    edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 2)
+    drifts(store, "stock", "mug", 5)
+    drifts(store, "usage", "x", 1)
+    code, out, err = run("reconcile", "--repair", "--by", "ann", "--why", "x")
+    assert (code, err) == (1, "tally: stock mug at 2 does not take -5.\n")
+    assert "mended   usage x" in out
+
+
+def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:
+    drifts(store, "gone", "x", 1)
+    code, _, err = run("reconcile")
+    assert code == 0
+    assert "gone x drifts by +1" in err
+
+
+def test_shards_are_told_apart(run: Run, store: Store) -> None:
+    for shard in (0, 3):
+        store.client.update_item(**tallies.add(Call(store), counters.PLAYS, "v", shard, 2, 0))
+    assert run("get", "plays", "v")[1] == "plays v: 4 in 2 shards\n"
+    page = "https://example.com/a"
+    body = {"counted": True}
+    increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
+    assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["reconcile", "--post", "a#b"], "argument --post"),
+        (["reconcile", "--post", "a", "--all"], "not allowed with argument"),
+        (["reconcile", "--repair"], "--repair needs --by NAME and --why TEXT"),
+        (["reconcile", "--repair", "--by", "ann"], "--repair needs --by NAME and --why TEXT"),
+        (["reconcile", "--by", "ann", "--why", "x"], "--by and --why go with --repair"),
+        (["reconcile", "--repair", "--by", " ", "--why", "x"], "argument --by"),
+        (["reconcile", "--repair", "--by", "a\nb", "--why", "x"], "argument --by"),
+        (["get", "nope", "x"], "there is no counter 'nope'"),
+        (["get", "plays"], "required: ID"),
+        (["history", "x", "--counter", "nope"], "there is no counter 'nope'"),
+        (["drift", "--local", "--port", "0"], "'0' is no port"),
+        (["drift", "--local", "--port", "²"], "is no port"),
+        (["drift", "--local", "--port", "9"], "nothing answers on port 9"),
+        (["drift", "--local", "--stack", "x"], "not allowed with argument"),
+        (["nonsense"], "invalid choice"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: Any = main(arguments)
+    except SystemExit as stopped:
+        code = stopped.code
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, "")
+    assert told.err.startswith("tally: ")
+    assert said in told.err
+    assert told.err.count("\n") == 1
+
+
+def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "cli", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "there is no AWS region"),
+        ({"AWS_DEFAULT_REGION": "eu-west-1"}, "there are no AWS credentials"),
+    ],
+)
+def test_without_region_or_credentials_it_says_so(environment: dict[str, str], said: str) -> None:
+    with command("drift", **environment) as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"tally: {said}")
+
+
+def test_ctrl_c_is_one_line_and_130(tmp_path: Path) -> None:
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.set()
+            over.wait(20)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    asked, over = threading.Event(), threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with command("drift", "--local", "--port", str(server.server_address[1])) as process:
+            assert asked.wait(20)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        over.set()
+        server.shutdown()
+    assert (process.returncode, out, err) == (130, "", "tally: stopped\n")
+
+
+class CloudFormation:
+    """One stack, or what AWS says when there is none."""
+
+    def __init__(self, outputs: dict[str, str] | None) -> None:
+        self.outputs = outputs
+
+    def describe_stacks(self, StackName: str) -> dict[str, Any]:
+        if self.outputs is None:
+            message = {"Code": "ValidationError", "Message": f"Stack with id {StackName} does not exist"}
+            raise connection.ClientError({"Error": message}, "DescribeStacks")
+        outputs = [{"OutputKey": name, "OutputValue": value} for name, value in self.outputs.items()]
+        return {"Stacks": [{"Outputs": outputs}]}
+
+
+def deployed(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None) -> None:
+    real = boto3.client
+
+    def client(service: str, **how: Any) -> Any:
+        return CloudFormation(outputs) if service == "cloudformation" else real(service, **how)
+
+    monkeypatch.setattr(boto3, "client", client)
+
+
+def test_stack_is_found_by_its_outputs(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = store.settings
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
+    deployed(monkeypatch, {
+        "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
+        "LedgerTableName": settings.ledger_table,
+    })  # fmt: skip
+    drifts(store, "plays", "v", 2)
+    assert main(["drift", "--stack", "Tally-prod"]) == 1
+    assert capsys.readouterr().out.startswith("plays v: +2")
+    assert main(["redrive"]) == 2
+    assert "no output 'SetAsideBucketName'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        (None, "Stack with id Tally-dev does not exist"),
+        ({"ApiUrl": "x"}, "no output 'CountsTableName': is it Tally's?"),
+    ],
+)
+def test_stack_that_is_none_is_said(
+    monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployed(monkeypatch, outputs)
+    assert main(["drift"]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_store_that_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
+    deployed(monkeypatch, dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName"), "no-such-table"))
+    assert main(["drift"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("tally: ")
+    assert told.count("\n") == 1
+
+
+def test_every_command_is_there_and_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in commands.COMMANDS:
+        with pytest.raises(SystemExit) as stopped:
+            main([name, "--help"])
+        assert stopped.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: tally {name}")

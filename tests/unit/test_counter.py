@@ -222,9 +222,9 @@ def test_the_declarations_are_what_handlers_and_stack_import() -> None:
 def test_counter_among_what_belongs_to_another_is_refused_by_name(sort_key: str) -> None:
     likes = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#")
     other = Counter("other", prefix="POST", sort_key=sort_key, attribute="number")
-    for counters in ([likes, other], [other, likes]):
+    for both in ([likes, other], [other, likes]):
         with pytest.raises(ConfigurationError, match=r"other.*likes"):
-            declared(counters)
+            declared(both)
 
 
 @pytest.mark.parametrize("sort_key", ["METAL", "LIKE", "LIKES", "VIEWS"])

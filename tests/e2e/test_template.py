@@ -17,6 +17,7 @@ import operations
 from local import synth, tables
 from local.engine import Engine
 from local.errors import LocalError
+from local.mappings import StreamMapping
 from local.template import Authorizer, Cors, Throttle, parse, read, synthesized
 
 MINIATURE: dict[str, Any] = json.loads(Path(__file__).with_name("miniature.template.json").read_text())
@@ -89,6 +90,69 @@ def test_what_cannot_be_read_is_named(resource: str, change: dict[str, Any], say
         parse(document)
 
 
+ALIAS = {"Fn::Join": ["", [{"Fn::Select": [6, {"Fn::Split": [":", {"Ref": "PlaysAlias"}]}]}, ":live"]]}
+MAPPING = {
+    "EventSourceArn": {"Fn::GetAtt": ["CountsTable", "StreamArn"]},
+    "FunctionName": ALIAS,
+    "StartingPosition": "TRIM_HORIZON",
+    "BatchSize": 1000,
+    "MaximumBatchingWindowInSeconds": 1,
+    "TumblingWindowInSeconds": 60,
+    "BisectBatchOnFunctionError": True,
+    "FunctionResponseTypes": ["ReportBatchItemFailures"],
+    "MaximumRetryAttempts": -1,
+    "FilterCriteria": {"Filters": [{"Pattern": '{"eventName": ["INSERT"]}'}]},
+}
+
+
+def streamed(**changes: Any) -> dict[str, Any]:
+    """The miniature with an event source mapping, and a bucket that its function knows."""
+    document = copy.deepcopy(MINIATURE)
+    resources = document["Resources"]
+    resources["Mapping"] = {"Type": "AWS::Lambda::EventSourceMapping", "Properties": MAPPING | changes}
+    resources["SetAsideBucket"] = {"Type": "AWS::S3::Bucket"}
+    variables = resources["PlaysFunction"]["Properties"]["Environment"]["Variables"]
+    variables |= {"BUCKET": {"Ref": "SetAsideBucket"}, "BUCKET_ARN": {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}}
+    return document
+
+
+def test_event_source_mappings_and_buckets() -> None:
+    template = parse(streamed())
+    assert template.mappings == (
+        StreamMapping(
+            "Mapping",
+            COUNTS,
+            "plays",
+            batch_records=1000,
+            batch_window_s=1,
+            tumbling_window_s=60,
+            bisects=True,
+            reports_failures=True,
+            filters=({"eventName": ["INSERT"]},),
+        ),
+    )
+    assert template.buckets == ("tally-local-setasidebucket",)
+    found = template.functions["plays"].environment
+    assert (found["BUCKET"], found["BUCKET_ARN"]) == (
+        "tally-local-setasidebucket",
+        "arn:aws:s3:::tally-local-setasidebucket",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"EventSourceArn": {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}}, "ReceiptsTable, which has no stream"),
+        ({"EventSourceArn": {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}}, "knows tables' streams only"),
+        ({"FunctionName": "elsewhere:live"}, "invokes elsewhere:live, which is no function"),
+        ({"DestinationConfig": {"OnFailure": {}}}, "Mapping has DestinationConfig"),
+    ],
+)
+def test_a_mapping_that_cannot_run_here_is_named(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(LocalError, match=says):
+        parse(streamed(**change))
+
+
 def test_a_folder_without_one_template_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="holds 0 templates"):
         read(tmp_path)
@@ -106,7 +170,13 @@ def test_the_stack_serves_every_operation() -> None:
         assert route.scopes == ((operation.scope,) if operation.scope else ())
     schedules = {(schedule.function, schedule.every_min * 60) for schedule in operations.SCHEDULES}
     assert {(schedule.function, schedule.every_s) for schedule in template.schedules} == schedules
-    assert set(template.functions) == {*operations.functions(), *(function for function, _ in schedules)}
+    consumers = {consumer.function for consumer in operations.CONSUMERS}
+    scheduled = {function for function, _ in schedules}
+    assert set(template.functions) == {*operations.functions(), *scheduled, *consumers}
+    for consumer in operations.CONSUMERS:
+        [*mappings] = (mapping for mapping in template.mappings if mapping.function == consumer.function)
+        assert len(mappings) == len(consumer.streams)
+        assert all(mapping.tumbling_window_s and mapping.reports_failures for mapping in mappings)
     assert min(map(len, template.tables)) >= 11
 
 

@@ -1,7 +1,6 @@
 """What stream consumers are tested in: synthetic records in DynamoDB's wire form, and what they must come to.
 
 `Facts` makes records and notes, as it makes them, what they are worth: by what was meant, not by what the code reads.
-`Deliveries` hands them to a consumer as Lambda does on its worst days.
 """
 
 from __future__ import annotations
@@ -9,15 +8,11 @@ from __future__ import annotations
 import io
 import itertools
 import random
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from botocore.exceptions import ClientError
 
 import counters
@@ -34,7 +29,6 @@ ALL = {**counters.COUNTERS, "fast": FAST}
 REDECLARED = {**ALL, "retired": RETIRED}
 LONG = "x" * 2100  # more than a key of DynamoDB's has bytes
 NOW_S = 1_795_000_000.0
-TURNS_MAX = 400
 S = stream_records
 
 
@@ -93,7 +87,7 @@ class Watched:
 
 @dataclass
 class Context:
-    """A Lambda context whose time passes only when it is looked at, if `step_ms` says so."""
+    """As much of a Lambda context as consumers look at."""
 
     remaining_ms: int = 60_000
 
@@ -366,163 +360,3 @@ def failed(answer: dict[str, Any]) -> str | None:
     assert answer["state"] == {}
     assert len(answer["batchItemFailures"]) <= 1
     return answer["batchItemFailures"][0]["itemIdentifier"] if answer["batchItemFailures"] else None
-
-
-@dataclass
-class Deliveries:
-    """Hands the records of one stream shard to one consumer: at least once, in order, and otherwise as it likes."""
-
-    world: StreamWorld
-    chance: random.Random
-    consumer: str
-    table: str
-    shard: str
-    records: list[dict[str, Any]]
-    at: int = 0
-    size: int = 0
-    """Smaller after each crash, as bisecting makes it; 0: not bisected."""
-
-    @property
-    def done(self) -> bool:
-        return self.at >= len(self.records)
-
-    def batch(self) -> tuple[list[dict[str, Any]], int]:
-        """Records from where we are, perhaps from before, as many as it happens; and where the batch ends."""
-        start = max(0, self.at - self.chance.choice((0, 0, 0, 1, 5, 40)))
-        end = min(len(self.records), self.at + (self.size or self.chance.choice((2, 10, 25, 60))))
-        batch = self.records[start:end]
-        if self.chance.randrange(6) == 0:
-            batch = batch + self.chance.sample(batch, len(batch) // 2)  # twice in one batch
-        if self.chance.randrange(6) == 0:
-            self.chance.shuffle(batch)
-        return batch, end
-
-    def turn(self) -> None:
-        """Deliver one batch, with something going wrong or not."""
-        batch, end = self.batch()
-        fault = self.chance.choice(FAULTS)
-        fault(self, batch)
-        answer: str | None
-        try:
-            answer = self.world.deliver(self.consumer, self.table, self.shard, batch)
-        except Crash:
-            return
-        self.size = 0
-        self.went(answer, batch, end)
-
-    def went(self, answer: str | None, batch: list[dict[str, Any]], end: int) -> None:
-        """Go on where the answer says."""
-        if answer is None:
-            self.at = end
-            return
-        numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in self.records]
-        failed_at = numbers.index(int(answer))
-        assert all(self.applied(number) for number in numbers[:failed_at])
-        self.at = failed_at
-
-    def applied(self, number: int) -> bool:
-        """Whether the checkpoint is at or beyond this record."""
-        return number <= int(self.world.checkpoint(self.consumer, self.table, self.shard).get("sequence", "-1"))
-
-    def run(self, store: Store, batch: list[dict[str, Any]], context: Context | None = None) -> None:
-        """Deliver it to a process that may crash; whatever it answers is lost."""
-        handler = self.world.handler(CONSUMERS[self.consumer], store)
-        try:
-            handler(self.world.event(self.table, self.shard, list(batch)), context or Context())
-        except Crash:
-            self.size = max(1, len(batch) // 2)
-
-
-def fine(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """Nothing goes wrong."""
-
-
-def crash_before(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """The process dies before a commit."""
-    store, client = turn.world.watched()
-    at = turn.chance.randrange(4)
-
-    def before(number: int) -> None:
-        if number == at:
-            raise Crash
-
-    client.before = before
-    turn.run(store, batch)
-
-
-def crash_after(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """The process dies after a commit, before it knows."""
-    store, client = turn.world.watched()
-    at = turn.chance.randrange(4)
-
-    def after(number: int) -> None:
-        if number == at:
-            raise Crash
-
-    client.after = after
-    turn.run(store, batch)
-
-
-def _prefix(batch: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
-    """The first of a batch: Lambda never leaves a gap."""
-    return sorted(batch, key=lambda one: int(one["dynamodb"]["SequenceNumber"]))[:length]
-
-
-def moved_meanwhile(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """Another process applies some of the batch just before a commit."""
-    store, client = turn.world.watched()
-    at, part = turn.chance.randrange(3), _prefix(batch, turn.chance.randint(1, len(batch)))
-
-    def before(number: int) -> None:
-        if number == at:
-            turn.run(turn.world.store, part)
-
-    client.before = before
-    turn.run(store, batch)
-
-
-def two_at_once(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """Two processes have the batch at once."""
-    other = threading.Thread(target=turn.run, args=(turn.world.store, batch))
-    other.start()
-    turn.run(turn.world.store, _prefix(batch, len(batch) // 2 + 1))
-    other.join()
-
-
-def out_of_time(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """Time runs out in the middle."""
-    store, client = turn.world.watched()
-    clock = SimpleNamespace(now_s=time.monotonic())
-    at = turn.chance.randrange(3)
-
-    def after(number: int) -> None:
-        if number == at:
-            clock.now_s += 100
-
-    client.after = after
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: clock.now_s))
-        turn.run(store, batch)
-
-
-def bucket_fails(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """S3 fails once."""
-    turn.world.bucket.failing = 1
-    turn.run(turn.world.store, batch)
-    turn.world.bucket.failing = 0
-
-
-def clock_jumps(turn: Deliveries, batch: list[dict[str, Any]]) -> None:
-    """The wall clock is hours off."""
-    offset = turn.chance.choice((-7200, 7200, 10**6))
-    with pytest.MonkeyPatch.context() as patch:
-        moved = SimpleNamespace(time=lambda: time.time() + offset, monotonic=time.monotonic)
-        for module in (streams, ledger, set_aside):
-            patch.setattr(module, "time", moved)
-        turn.run(turn.world.store, batch)
-
-
-FAULTS = (
-    fine, fine, crash_before, crash_after, crash_after, moved_meanwhile, two_at_once, out_of_time, bucket_fails,
-    clock_jumps,
-)  # fmt: skip

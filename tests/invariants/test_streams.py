@@ -354,7 +354,9 @@ def test_a_commit_whose_answer_is_lost_takes_effect_once(
 def test_a_checkpoint_whose_answer_is_cut_is_not_taken_for_none(lossy: StreamWorld, proxy: FaultProxy) -> None:
     assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) is None
     proxy.plan = faults.always(faults.TRUNCATE, "GetItem")
+    proxy.forget()
     assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) == "1"
+    assert {operation for _, operation in proxy.counts} == {"GetItem"}
     assert lossy.tallies() == {("plays", "v"): 1}
 
 

@@ -19,7 +19,8 @@ from tally import ledger
 from tally.settings import Settings
 from tally.store import Store, dynamodb_client
 from tests.conftest import create_tables
-from tests.invariants.streaming import CONSUMERS, TURNS_MAX, Deliveries, Facts, StreamWorld
+from tests.invariants.deliveries import TURNS_MAX, Deliveries
+from tests.invariants.streaming import CONSUMERS, Facts, StreamWorld
 
 SCHEDULES = 450
 NETWORK_SCHEDULES = 60

@@ -1,0 +1,179 @@
+"""Hands stream records to consumers as Lambda does on its worst days: at least once, and otherwise as it likes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tally import ledger, set_aside, streams
+from tally.store import Store
+from tests.invariants.streaming import CONSUMERS, Context, Crash, StreamWorld, failed
+
+TURNS_MAX = 400  # of a schedule; the longest takes about a hundred
+CRASHED = "crashed"
+
+
+@dataclass
+class Deliveries:
+    """Hands the records of one stream shard to one consumer: at least once, in order, and otherwise as it likes."""
+
+    world: StreamWorld
+    chance: random.Random
+    consumer: str
+    table: str
+    shard: str
+    records: list[dict[str, Any]]
+    at: int = 0
+    size: int = 0
+    """Smaller after each crash, as bisecting makes it; 0: not bisected."""
+
+    @property
+    def done(self) -> bool:
+        return self.at >= len(self.records)
+
+    def batch(self) -> tuple[list[dict[str, Any]], int]:
+        """Records from where we are, perhaps from before, as many as it happens; and where the batch ends."""
+        start = max(0, self.at - self.chance.choice((0, 0, 0, 1, 5, 40)))
+        end = min(len(self.records), self.at + (self.size or self.chance.choice((2, 10, 25, 60))))
+        batch = self.records[start:end]
+        if self.chance.randrange(6) == 0:
+            batch = batch + self.chance.sample(batch, len(batch) // 2)  # twice in one batch
+        if self.chance.randrange(6) == 0:
+            self.chance.shuffle(batch)
+        return batch, end
+
+    def turn(self) -> None:
+        """Deliver one batch, with something going wrong or not."""
+        batch, end = self.batch()
+        answer = self.chance.choice(FAULTS)(self, batch)
+        if answer is CRASHED or self.chance.randrange(2):  # it crashed, or the answer is lost: delivered again
+            answer = self.run(self.world.store, batch)
+        self.size = 0
+        self.went(answer, batch, end)
+
+    def went(self, answer: str | None, batch: list[dict[str, Any]], end: int) -> None:
+        """Go on where the answer says."""
+        if answer is None:
+            self.at = end
+            return
+        numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in self.records]
+        failed_at = numbers.index(int(answer))
+        assert all(self.applied(number) for number in numbers[:failed_at])
+        self.at = failed_at
+
+    def applied(self, number: int) -> bool:
+        """Whether the checkpoint is at or beyond this record."""
+        return number <= int(self.world.checkpoint(self.consumer, self.table, self.shard).get("sequence", "-1"))
+
+    def run(self, store: Store, batch: list[dict[str, Any]]) -> str | None:
+        """Deliver it to a process that may crash: the sequence number that failed, None, or CRASHED."""
+        handler = self.world.handler(CONSUMERS[self.consumer], store)
+        try:
+            return failed(handler(self.world.event(self.table, self.shard, list(batch)), Context()))
+        except Crash:
+            self.size = max(1, len(batch) // 2)
+            return CRASHED
+
+
+def fine(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """Nothing goes wrong."""
+    return turn.run(turn.world.store, batch)
+
+
+def crash_before(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """The process dies before a commit."""
+    store, client = turn.world.watched()
+    at = turn.chance.randrange(4)
+
+    def before(number: int) -> None:
+        if number == at:
+            raise Crash
+
+    client.before = before
+    return turn.run(store, batch)
+
+
+def crash_after(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """The process dies after a commit, before it knows."""
+    store, client = turn.world.watched()
+    at = turn.chance.randrange(4)
+
+    def after(number: int) -> None:
+        if number == at:
+            raise Crash
+
+    client.after = after
+    return turn.run(store, batch)
+
+
+def _prefix(batch: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+    """The first of a batch: Lambda never leaves a gap."""
+    return sorted(batch, key=lambda one: int(one["dynamodb"]["SequenceNumber"]))[:length]
+
+
+def moved_meanwhile(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """Another process applies some of the batch just before a commit."""
+    store, client = turn.world.watched()
+    at, part = turn.chance.randrange(3), _prefix(batch, turn.chance.randint(1, len(batch)))
+
+    def before(number: int) -> None:
+        if number == at:
+            turn.run(turn.world.store, part)
+
+    client.before = before
+    return turn.run(store, batch)
+
+
+def two_at_once(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """Two processes have the batch at once."""
+    other = threading.Thread(target=turn.run, args=(turn.world.store, batch))
+    other.start()
+    turn.run(turn.world.store, _prefix(batch, len(batch) // 2 + 1))
+    other.join()
+    return CRASHED  # which of the two answered?
+
+
+def out_of_time(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """Time runs out in the middle."""
+    store, client = turn.world.watched()
+    clock = SimpleNamespace(now_s=time.monotonic())
+    at = turn.chance.randrange(3)
+
+    def after(number: int) -> None:
+        if number == at:
+            clock.now_s += 100
+
+    client.after = after
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: clock.now_s))
+        return turn.run(store, batch)
+
+
+def bucket_fails(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """S3 fails once."""
+    turn.world.bucket.failing = 1
+    answer = turn.run(turn.world.store, batch)
+    turn.world.bucket.failing = 0
+    return answer
+
+
+def clock_jumps(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
+    """The wall clock is hours off."""
+    offset = turn.chance.choice((-7200, 7200, 10**6))
+    with pytest.MonkeyPatch.context() as patch:
+        moved = SimpleNamespace(time=lambda: time.time() + offset, monotonic=time.monotonic)
+        for module in (streams, ledger, set_aside):
+            patch.setattr(module, "time", moved)
+        return turn.run(turn.world.store, batch)
+
+
+FAULTS = (
+    fine, fine, crash_before, crash_after, crash_after, moved_meanwhile, two_at_once, out_of_time, bucket_fails,
+    clock_jumps,
+)  # fmt: skip

@@ -36,6 +36,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /visits/badge.svg": (200, "<svg/>"),
     "GET /beacon.js": (200, "navigator.sendBeacon()"),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
+    "GET /drift": (200, {"drift": [], "cursor": None}),
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),

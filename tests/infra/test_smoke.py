@@ -36,6 +36,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /visits/badge.svg": (200, "<svg/>"),
     "GET /beacon.js": (200, "navigator.sendBeacon()"),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
+    "GET /drift": (200, {"drift": [], "cursor": None}),
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
@@ -140,7 +141,7 @@ def test_a_page_that_is_not_counted_is_no_failure_unless_it_was_named(
 def test_a_token_without_scopes_is_no_failure_of_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
     todo = smoke.counter_calls("key", set())
-    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 6
+    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 7
     assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
 
 
@@ -154,7 +155,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     with Stub() as closed:
         url = closed.url
     assert smoke.main(["--url", url, "--token", TOKEN]) == 1
-    assert "24 of 24 calls failed" in capsys.readouterr().out
+    assert "25 of 25 calls failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import boto3
 from botocore.config import Config
 
 from local import tables
-from local.engine import Engine
 from tests.e2e.dev import KEY, Dev, running, wait_for
 from tests.e2e.kill_rollup import killed
 
@@ -107,22 +106,6 @@ def test_a_poison_record_is_set_aside_and_blocks_nothing(start: Start) -> None:
     assert kept["record"]["dynamodb"]["NewImage"] == poison
     s3.close()
     client.close()
-
-
-def test_on_an_engine_of_ones_own_its_streams_are_followed_over_a_restart(start: Start) -> None:
-    with Engine() as engine:
-        first = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
-        for number in range(5):
-            visit(first, "own", number)
-        wait_for(lambda: visits(first, "own") == 5, WITHIN_S)
-        assert "streams cannot be read" not in first.text
-        assert first.stop(signal.SIGINT) == 0
-        again = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
-        visit(again, "own", 5)
-        wait_for(lambda: visits(again, "own") == 6, WITHIN_S)
-        time.sleep(1.5)  # what would be replayed comes with it
-        assert visits(again, "own") == 6
-        assert again.stop(signal.SIGINT) == 0  # before its engine, which is its owner's
 
 
 def test_it_stops_at_once_while_consumers_work(start: Start) -> None:

@@ -18,10 +18,11 @@ _COMMANDS = """\
   curl -X PUT {url}/posts/a91f/like -H "Authorization: Bearer $TOKEN"
   curl {url}/posts/a91f
 
-  # a visit of a page by a browser (programs are counted apart), and its visits
+  # a visit of a page by a browser (programs are counted apart); it shows within two seconds. Among the visits is
+  # every one that was answered before `as_of` (seconds since 1970), and perhaps later ones
   curl -A Mozilla/5.0 {url}/visits -H 'Content-Type: application/json' \\
     -d '{{"url": "https://example.com/a", "key": "first-visit-of-a-000001"}}'
-  curl '{url}/visits?url=https://example.com/a'
+  sleep 2; curl '{url}/visits?url=https://example.com/a'
 
   # as another Lambda would call
   AWS_ENDPOINT_URL_LAMBDA={url} aws lambda invoke --function-name plays --cli-binary-format raw-in-base64-out \\

@@ -73,8 +73,10 @@ class Server:
 class Api:
     """Tally's API. `plan` holds what becomes of the next visits that come in: a status, LOST, or 0 for nothing."""
 
-    def __init__(self, invoke: Callable[[str, Event], Event]) -> None:
-        self._invoke, self._turn = invoke, threading.Lock()  # a function has one invocation at a time
+    def __init__(self, invoke: Callable[[str, Event], Event], roll_up: Callable[[], None]) -> None:
+        """`roll_up` hands what the tables' streams have to its consumers, and returns when they have applied it."""
+        self._invoke, self._roll_up = invoke, roll_up
+        self._turn = threading.Lock()  # a function has one invocation at a time
         self.plan: list[int] = []
         self.visits: list[dict[str, str]] = []
         """The bodies of the visits that came in, in order."""
@@ -100,8 +102,9 @@ class Api:
         return Reply(status or answer["statusCode"], raw, {**answer["headers"], "access-control-allow-origin": "*"})
 
     def counted(self, url: str) -> tuple[int, int]:
-        """The visits of a page by people and by crawlers, as Tally answers them."""
+        """The visits of a page by people and by crawlers, as Tally answers them: every one that came in until now."""
         with self._turn:
+            self._roll_up()
             body = self._invoke("visits", {"operation": "get_visits", "url": url})["body"]
         return body["visits"], body["bot_visits"]
 

@@ -21,6 +21,8 @@ from local.options import Options
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running, wait_for
 
 Start = Callable[..., Dev]
+ROLLED_UP_S_MAX = 30.0  # two on a machine that does nothing else
+BATCH_S = 1.5  # what would be replayed comes within the next batch: they are a second apart
 
 
 def one_line(dev: Dev) -> str:
@@ -106,19 +108,35 @@ def test_a_dead_engine_is_said_and_ends_it(start: Start) -> None:
     assert not running(below)
 
 
-def test_an_engine_of_ones_own_is_used(start: Start, tmp_path: Path) -> None:
+def test_an_engine_of_ones_own_is_used_and_its_streams_are(start: Start) -> None:
+    def visit(dev: Dev, number: int) -> None:
+        body = {"url": "https://example.com/own", "key": f"{KEY}-{number}"}
+        assert dev.call("POST", "/visits", body, user_agent="Mozilla/5.0").status == 202
+
+    def visits(dev: Dev) -> int:
+        return int(dev.call("GET", "/visits?url=https://example.com/own").body["visits"])
+
     with Engine() as engine:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
         assert dev.call("POST", "/videos/v/plays", idempotency_key=KEY).status == 200
+        visit(dev, 0)
+        wait_for(lambda: visits(dev) == 1, ROLLED_UP_S_MAX)
         assert not [pid for pid in dev.descendants() if "dynoxide" in command(pid)]
         assert not (dev.data / "engine.db").exists()
-        assert dev.stop() == 0
+        assert dev.stop(signal.SIGINT) == 0
+        assert "streams cannot be read" not in dev.text
         again = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
         assert again.call("GET", "/videos/v/plays").body["play_count"] == 1
+        visit(again, 1)
+        wait_for(lambda: visits(again) >= 2, ROLLED_UP_S_MAX)
+        time.sleep(BATCH_S)
+        assert visits(again) == 2
         engine.kill()
         assert again.call("GET", "/videos/v/plays").status == 503
         assert "tally: 503 for GET /videos/{id}/plays: " in again.text
         assert "log plays.log)" in again.text
+        assert again.stop(signal.SIGINT) == 0  # also while its streams cannot be read
+        assert "Traceback" not in again.text
 
 
 def test_a_killed_function_is_replaced(dev: Dev) -> None:

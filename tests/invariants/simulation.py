@@ -40,6 +40,13 @@ class Clock:
         return self.now_s
 
 
+class Present(Clock):
+    """Wall time as it is."""
+
+    def __call__(self) -> float:
+        return time.time()
+
+
 @dataclass
 class Simulation:
     """One deployment. `held`: mappings (consumer, table) that are not served now, as if their consumer lagged."""
@@ -128,14 +135,19 @@ class Simulation:
         posts.write_post(Call(self.store, "author"), counters.LIKES, "p", "hello")
 
 
-def simulate(store: Store, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    """A deployment whose `time.time` is the simulation's, with streams on its tables."""
+def deployed(store: Store, endpoint: str, clock: Clock) -> Simulation:
+    """A deployment on the store's tables, which get streams."""
     names = {"counts": store.settings.counts_table, "receipts": store.settings.receipts_table}
     for table, view in STREAMED.items():
         how: Any = {"StreamEnabled": True, "StreamViewType": view}
         store.client.update_table(TableName=names[table], StreamSpecification=how)
     config = Config(parameter_validation=False)
     streams: Any = boto3.client("dynamodbstreams", endpoint_url=endpoint, config=config)
+    return Simulation(store, clock, streams)
+
+
+def simulate(store: Store, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Simulation:
+    """A deployment whose `time.time` is the simulation's."""
     clock = Clock()
     monkeypatch.setattr(time, "time", clock)
-    return Simulation(store, clock, streams)
+    return deployed(store, endpoint, clock)

@@ -1,8 +1,9 @@
 """How writers of one hot tally stay out of each other's way, without talking to each other.
 
 Conflicts (two transactions on one item) are answered by moving to another shard and spreading wider; throttling only
-by waiting, for more shards under one partition key do not help until DynamoDB has split it. What neither helps is
-written alone, to be rolled up (commit.transact); a breaker does so at once while the tally is hot.
+by waiting, for more shards under one partition key do not help until DynamoDB has split it. A change that may be is
+written alone, to be rolled up: at once when it was throttled, when retries did not help against conflicts
+(commit.transact), and without a try while a breaker holds the tally for hot.
 """
 
 from __future__ import annotations

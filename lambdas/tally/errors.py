@@ -24,6 +24,13 @@ TallyError
 ├── ConfigurationError              500  the function does not start
 ├── ExpressionError                 500  a bug of ours (expression_syntax.py)
 ├── RecordMismatchError             500  an item that its record class does not fit (attribute_values.py)
+├── (of stream consumers, the sweep and the command; no request brings them about: one that did would be a bug)
+│   ├── UnreadableError             500  a record of a stream that cannot be applied (stream_records.py)
+│   ├── RejectedError               500  a write that DynamoDB does not take (writes.py)
+│   ├── MovedError                  500  somebody else was first (writes.py)
+│   ├── CrowdedLedgerError          500  more ledger rows of one minute than there can be (judging.py)
+│   ├── RestlessError               500  a tally keeps moving while it is counted or mended (reconcile.py)
+│   └── OutOfBoundsError            500  a repair beyond a floor or ceiling (reconcile.py)
 └── (control flow inside the core, never answered)
     ├── ReceiptFoundError           the key was counted before
     ├── TallyHotError               the change is to be written alone, and rolled up

@@ -60,7 +60,8 @@ def set_like(
 ) -> tuple[Body, bool]:
     """Like (`liked`) or unlike the post as `call.caller`: `{"post_id","liked","changed","visible"}`, and if replayed.
 
-    4 WCU, 6 with a key; a like of a hot post 1, 4 with a key; an unlike reads the like first. Raises NotFoundError for
+    4 WCU, 6 with a key; a like of a hot post 1, 4 with a key, after a read of the post; an unlike reads the like first:
+    1 RCU each. Raises NotFoundError for
     a missing post, and commit.transact's errors.
     """
     if key is None:
@@ -111,8 +112,12 @@ def _like(wish: _Wish, shard: int | None) -> Body:
 
 
 def _like_alone(wish: _Wish) -> Body:
-    """The like item by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError."""
-    read_like(wish.call, wish.counter, wish.post_id)  # nothing else would notice that there is no such post
+    """The like item by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
+
+    Nothing else would notice that there is no such post: its `META` is read first, and only that, for 1 RCU.
+    """
+    if not get(wish.call, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
+        raise NotFoundError(f"There is no post {wish.post_id}.")
     child, done = _put_child(wish, minute_now(), **ALONE), wish.answer(True, VISIBLE_SOON)
     receipt = wish.receipt(done)
     if receipt is None:

@@ -9,7 +9,7 @@ the transaction with its receipt alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -27,11 +27,11 @@ from .commit import (
     pause,
     spread_wider,
 )
-from .contention import SPILL_RETRIES_MAX
+from .contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S
 from .counter import Counter, Guarantee
 from .errors import ReceiptFoundError, StoreRefusedError, TallyError
 from .increments import Increment
-from .store import Call, Item, minute_now
+from .store import Call, Item, Store, minute_now
 
 TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 
@@ -109,34 +109,56 @@ def _is_rolled_up(tally: Tally) -> bool:
     return tally[0].guarantee is Guarantee.ROLLUP
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """What became of one transaction. `stored`: what receipts that stand already say, by place; if there are none and
+    it was not committed, `in_the_way` has the tallies that met a conflict, or throttling if it was `throttled`."""
+
+    committed: bool = False
+    stored: dict[int, Result] = field(default_factory=dict)
+    in_the_way: Collection[Tally] = ()
+    throttled: bool = False
+
+
 def _commit(pack: Sequence[Member]) -> dict[int, Result]:
     """Commit the pack in one transaction, less those whose receipts stand already; the results by place.
 
-    What keeps meeting conflicts or throttling spills, as does from the start what is hot.
+    What may be written alone is so as commit.transact has it: from the start while it is hot, at once when it was
+    throttled, and all of it after SPILL_RETRIES_MAX retries.
     """
     results: dict[int, Result] = {}
     left, retries, store = list(pack), pack[0].call.retries(), pack[0].call.store
     moved = {tally for tally in dict.fromkeys(member.tally for member in pack) if not _is_rolled_up(tally)}
-    alone = {tally for tally in moved if tally[0].spills and store.breaker.hot(_key(tally))}
+    may_spill = {tally for tally in moved if tally[0].spills}
+    alone = {tally for tally in may_spill if store.breaker.hot(_key(tally))}
     while left:
         try:
-            found, in_the_way = _attempt(left, alone)
-            if found is None:
+            tried = _attempt(left, alone)
+            if tried.committed:
                 return results | {member.place: _counted(member, alone) for member in left}
-            results |= found
-            left = [member for member in left if member.place not in found]
-            if found:
+            results |= tried.stored
+            left = [member for member in left if member.place not in tried.stored]
+            if tried.stored:
                 continue
-            if retries.attempts >= SPILL_RETRIES_MAX:
-                alone |= {tally for tally in moved if tally[0].spills}
-                for tally in alone.intersection(in_the_way):
-                    store.breaker.trip(_key(tally))
-            pause(retries)
+            spilled = _spill(store, tried, may_spill, last=retries.attempts >= SPILL_RETRIES_MAX) - alone
+            alone |= spilled
+            if not (tried.throttled and spilled):  # else the next try wants less of what there is too little of
+                pause(retries)
         except StoreRefusedError:
             return results  # one tally may be at fault for all: those that are left are counted one by one
         except Exception as error:
             return results | {member.place: error for member in left}
     return results
+
+
+def _spill(store: Store, tried: _Tried, may_spill: Collection[Tally], *, last: bool) -> set[Tally]:
+    """The tallies whose members are written alone from now on. Those that were in the way of the pack are hot."""
+    if not (tried.throttled or last):
+        return set()
+    hot = set(may_spill).intersection(tried.in_the_way)
+    for tally in hot:
+        store.breaker.trip(_key(tally), THROTTLED_S if tried.throttled else HOT_S)
+    return set(may_spill) if last else hot
 
 
 def _counted(member: Member, alone: Collection[Tally]) -> Result:
@@ -146,9 +168,8 @@ def _counted(member: Member, alone: Collection[Tally]) -> Result:
     return _body(member, alone), False
 
 
-def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> tuple[dict[int, Result] | None, list[Tally]]:
-    """One transaction: None if it was committed; else what receipts that stand already say, by place, or nothing, and
-    the tallies that met a conflict or throttling."""
+def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> _Tried:
+    """One transaction. Raises for anything but receipts that stand, conflicts and throttling."""
     call, at = members[0].call, minute_now()
     sums = _sums(members, alone)
     try:
@@ -158,7 +179,7 @@ def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> tuple[dict[
         call.store.client.transact_write_items(TransactItems=writes)  # type: ignore[arg-type]
         for tally in sums:
             call.store.breaker.cool(_key(tally))
-        return None, []
+        return _Tried(committed=True)
     except call.store.client.exceptions.TransactionCanceledException as cancelled:
         reasons: Sequence[Any] = cancelled.response.get("CancellationReasons", [])
         stand = [
@@ -167,7 +188,7 @@ def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> tuple[dict[
             if reason.get("Code") == CONDITION_FAILED
         ]
         if stand:
-            return {member.place: _stored(member, reason.get("Item", {})) for member, reason in stand}, []
+            return _Tried(stored={member.place: _stored(member, reason.get("Item", {})) for member, reason in stand})
         conflict = conflict_or_raise(reasons)
         of_tallies = zip(sums, reasons[len(members) :], strict=False)
         in_the_way = [tally for tally, reason in of_tallies if reason.get("Code") != "None"]
@@ -175,7 +196,7 @@ def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> tuple[dict[
         conflict, in_the_way = busy_or_raise(error), list(sums)
     for counter, id_ in in_the_way if conflict else ():
         spread_wider(call, counter, id_)
-    return {}, in_the_way
+    return _Tried(in_the_way=in_the_way, throttled=not conflict)
 
 
 def _receipt(member: Member, alone: Collection[Tally], at: int) -> Write:

@@ -65,14 +65,19 @@ def test_writes_in_someones_name_need_a_token(dev: Template) -> None:
     signed_in = {key for key, route in dev.routes().items() if route["AuthorizationType"] == "JWT"}
     counters = {key for key in dev.routes() if "/counters/" in key}
     posts = {"PUT /posts/{id}", "PUT /posts/{id}/like", "DELETE /posts/{id}/like", "GET /posts/{id}/like"}
-    assert signed_in == {*counters, *posts, "GET /receipts/own"}
+    assert signed_in == {*counters, *posts, "GET /receipts/own", "GET /drift"}
     assert len(counters) == 6
 
 
-def test_counters_need_a_scope(dev: Template) -> None:
-    for key, route in dev.routes().items():
-        wanted = (["tally/read"] if key.startswith("GET ") else ["tally/write"]) if "/counters/" in key else None
-        assert route.get("AuthorizationScopes") == wanted
+def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) -> None:
+    scopes = {
+        key: route["AuthorizationScopes"] for key, route in dev.routes().items() if "AuthorizationScopes" in route
+    }
+    counters = {key for key in dev.routes() if "/counters/" in key}
+    assert scopes == {
+        key: ["tally/read"] if key.startswith("GET ") else ["tally/write"] for key in {*counters, "GET /drift"}
+    }
+    assert scopes["GET /drift"] == ["tally/read"]
 
 
 def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:

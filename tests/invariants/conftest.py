@@ -11,8 +11,8 @@ from botocore.retries.standard import ExponentialBackoff
 
 from local.engine import Engine
 from local.fault_proxy import FaultProxy
-from tally import commit, packs
-from tally.contention import ATTEMPTS_MAX, Spread
+from tally.contention import Spread
+from tally.counter import Counter
 from tally.settings import Settings
 from tally.store import CLIENT_CONFIG, Store, dynamodb_client
 from tests.invariants.world import World
@@ -32,8 +32,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing spills: what is tested is what retries and shards do."""
-    for module in (commit, packs):
-        monkeypatch.setattr(module, "SPILL_RETRIES_MAX", ATTEMPTS_MAX)
+    monkeypatch.setattr(Counter, "spills", False)
 
 
 @pytest.fixture

@@ -227,7 +227,7 @@ class Facts:
 
     def tally(self) -> dict[str, Any]:
         """A tally item that moved, or came or went; by Tally or by hand."""
-        name, target, at = self.chance.choice(("plays", "likes", "stock")), self.target(), self.minute() - 7
+        name, target, at = self.chance.choice(("plays", "likes", "stock", "contest")), self.target(), self.minute() - 7
         counter = ALL[name]
         shard = self.chance.randrange(counter.max_shards)
         keys = {"PK": {"S": counter.partition_key(target)}, "SK": {"S": counter.shard_key(shard)}}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
+import re
 from collections.abc import Callable, Iterator
 
 import botocore.exceptions
@@ -10,12 +13,17 @@ import botocore.session
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
+import tally
 from local import faults
 from tally import errors
 from tally.attribute_values import RecordMismatchError
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
 from tally.expression_syntax import ExpressionError
+from tally.judging import CrowdedLedgerError
+from tally.reconcile import OutOfBoundsError, RestlessError
 from tally.records import RecordChangedError, RecordExistsError
+from tally.stream_records import UnreadableError
+from tally.writes import MovedError, RejectedError
 from tests.invariants.world import World, persist
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")
@@ -29,7 +37,12 @@ STATUSES = {400, 401, 403, 404, 409, 412, 413, 415, 422, 428, 429, 503}
 CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError)
 ABSTRACT = (errors.CallerError, TallyError)
 OUR_FAULT = (errors.ConfigurationError, ExpressionError, RecordMismatchError)  # 500: no request can bring them about
+BACKSTAGE = (UnreadableError, RejectedError, MovedError, CrowdedLedgerError, RestlessError, OutOfBoundsError)
 RECORDS = (RecordExistsError, RecordChangedError)  # made with the item that stands there
+
+
+for _module in pkgutil.iter_modules(tally.__path__):
+    importlib.import_module(f"tally.{_module.name}")  # whatever it raises is in the tree below
 
 
 def service_errors() -> list[str]:
@@ -118,16 +131,16 @@ def test_every_answer_of_the_store_to_a_read_is_an_error_of_ours(world: World, r
 
 
 def test_every_error_of_ours_has_a_status_of_the_contract() -> None:
-    answered = [cls for cls in ours() if cls not in (*CONTROL_FLOW, *ABSTRACT, *OUR_FAULT)]
+    answered = [cls for cls in ours() if cls not in (*CONTROL_FLOW, *ABSTRACT, *OUR_FAULT, *BACKSTAGE)]
     assert {cls.status for cls in answered} <= STATUSES
     assert len(answered) >= 12
     assert {cls.status for cls in ours(RetryableError)} == {503}
     assert all(400 <= cls.status < 500 for cls in ours(errors.CallerError) if cls not in ABSTRACT)
-    assert {cls.status for cls in OUR_FAULT} == {500}
+    assert {cls.status for cls in (*OUR_FAULT, *BACKSTAGE)} == {500}
 
 
 def test_every_error_of_ours_has_a_slug_and_a_title_of_its_own() -> None:
-    told_apart = [cls for cls in ours() if cls not in (*CONTROL_FLOW, errors.CallerError)]
+    told_apart = [cls for cls in ours() if cls not in (*CONTROL_FLOW, *BACKSTAGE, errors.CallerError)]
     for attribute in ("slug", "title"):
         values = [getattr(cls, attribute) for cls in told_apart]
         assert len(set(values)) == len(values)
@@ -141,6 +154,31 @@ def test_tree_in_the_docstring_names_every_error_and_its_status() -> None:
         if cls not in (*CONTROL_FLOW, *ABSTRACT, RetryableError):
             (line,) = (line for line in errors.__doc__.splitlines() if cls.__name__ in line)
             assert str(cls.status) in line
+
+
+def test_tree_in_the_docstring_has_no_error_that_is_not_there_and_shows_whose_each_one_is() -> None:
+    """A line stands below its base, one level (four characters) further in, or below the remark in brackets that says
+    what is done with it; an error of another module names it."""
+    assert errors.__doc__
+    named: dict[str, tuple[str, str]] = {}
+    above: list[str] = []
+    for line in errors.__doc__.splitlines():
+        mark = re.match(r"(?:[│ ]   )*(?:[├└]── )?", line)
+        text = line[mark.end() :] if mark else ""
+        if mark and (mark.end() or line == "TallyError"):
+            del above[mark.end() // 4 :]
+            if text.endswith("Error") or "Error " in text:
+                named[text.split()[0]] = (above[-1] if above else "", line)
+            above.append(text.split("  ")[0])
+    assert named.keys() == {cls.__name__ for cls in ours()}
+    for cls in ours():
+        parent, line = named[cls.__name__]
+        if parent.startswith("("):
+            assert parent.startswith("(control flow") is (cls in CONTROL_FLOW)
+            assert parent.startswith("(of stream consumers") is (cls in BACKSTAGE)
+        elif parent:
+            assert [base.__name__ for base in cls.__bases__] == [parent]
+        assert cls.__module__ == "tally.errors" or f"({cls.__module__.removeprefix('tally.')}.py)" in line
 
 
 def test_problem_of_every_error_is_complete() -> None:

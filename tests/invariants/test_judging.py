@@ -6,6 +6,8 @@ failed beside them is judged afresh by the retry, for who knows what was about t
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import counters
@@ -16,7 +18,12 @@ from tests.invariants.world import POST, VIDEO, World
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
 RECEIPT, LIKE, TALLY = 0, 1, 2  # the places of the writes in the transaction of a keyed like
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
-LIKED = {"post_id": POST, "liked": True, "changed": True, "visible": "now"}
+NOW_AND_SOON = [("TransactionConflict", "now"), ("ThrottlingError", "soon"), ("ProvisionedThroughputExceeded", "soon")]
+"""What a like meets, and when it is visible: one that was throttled is written alone, and judged by that write."""
+
+
+def liked(visible: str, changed: bool = True) -> dict[str, Any]:
+    return {"post_id": POST, "liked": True, "changed": changed, "visible": visible}
 
 
 @pytest.mark.parametrize("code", BUSY)
@@ -40,24 +47,61 @@ def test_own_receipt_found_beside_a_conflict_is_a_first_answer(world: World, cod
     assert world.tally() == 1
 
 
-@pytest.mark.parametrize("code", BUSY)
+@pytest.mark.parametrize(("code", "visible"), NOW_AND_SOON)
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-def test_like_refused_beside_a_conflict_is_judged_afresh(world: World, code: str, key: str | None) -> None:
+def test_like_refused_beside_a_conflict_is_judged_afresh(
+    world: World, code: str, visible: str, key: str | None
+) -> None:
     world.write_post()
     places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
-    assert world.like("ann", key=key) == (LIKED, False)
-    assert world.likes() == (1, {"ann"})
+    assert world.like("ann", key=key) == (liked(visible), False)
+    assert world.likes() == (1 if visible == "now" else 0, {"ann"})
+    assert world.rolled_up(counters.LIKES, POST) == 1
 
 
 @pytest.mark.parametrize("code", BUSY)
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-def test_missing_post_beside_a_conflict_is_judged_afresh(world: World, code: str, key: str | None) -> None:
+def test_like_that_stands_beside_a_conflict_is_found_when_it_is_judged_afresh(
+    world: World, code: str, key: str | None
+) -> None:
+    world.write_post()
+    world.like("ann")
+    places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
+    assert world.like("ann", key=key) == (liked("now", changed=False), False)
+    assert world.likes() == (1, {"ann"})
+    assert world.inserted_alone() == []
+    assert len(world.receipts()) == (1 if key else 0)
+
+
+@pytest.mark.parametrize(("code", "visible"), NOW_AND_SOON)
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+def test_missing_post_beside_a_conflict_is_judged_afresh(
+    world: World, code: str, visible: str, key: str | None
+) -> None:
     world.write_post()
     places = (TALLY, LIKE) if key else (TALLY - 1, LIKE - 1)
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
-    assert world.like("ann", key=key) == (LIKED, False)
-    assert world.likes() == (1, {"ann"})
+    assert world.like("ann", key=key) == (liked(visible), False)
+    assert world.likes() == (1 if visible == "now" else 0, {"ann"})
+    assert world.rolled_up(counters.LIKES, POST) == 1
+
+
+@pytest.mark.parametrize("code", BUSY)
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+def test_what_never_spills_is_judged_afresh_by_the_retry(world: World, code: str, key: str | None) -> None:
+    """An unlike, and a stock that had run out a moment ago."""
+    world.write_post()
+    world.like("ann")
+    world.play("in", counter=counters.STOCK, operation="increment")
+    places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code), None]})
+    assert world.unlike("ann", key=key) == ({**liked("now"), "liked": False}, False)
+    assert world.likes() == (0, set())
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(1, RECEIPT, code=code)]})
+    body, _ = world.play("out", amount=-1, counter=counters.STOCK, operation="increment")
+    assert (body["visible"], world.tally(counters.STOCK)) == ("now", 0)
 
 
 def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
@@ -73,8 +117,11 @@ def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
 def test_throttling_beside_a_refusal_does_not_spread(world: World) -> None:
     world.write_post()
     refusal = faults.mixed(LIKE - 1, TALLY - 1, code="ThrottlingError")
-    world.proxy.plan = faults.script({"TransactWriteItems": [refusal] * 3})
+    world.proxy.plan = faults.script({"TransactWriteItems": [refusal]})
     world.like("ann")
+    world.proxy.plan = faults.script({"TransactWriteItems": [refusal] * 3})
+    world.unlike("ann")
+    assert world.proxy.injected(refusal) == 4
     assert world.store.spread.shards(counters.LIKES.partition_key(POST)) == 1
 
 

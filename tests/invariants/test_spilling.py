@@ -16,7 +16,7 @@ from local import faults
 from local.faults import Fault
 from tally import observe, packs
 from tally.commit import ALONE_KEPT_S
-from tally.contention import HOT_S, PROBE_S, SPILL_RETRIES_MAX, Breaker
+from tally.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
 from tally.counter import Counter, Guarantee
 from tally.errors import KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
 from tally.increments import Increment
@@ -136,7 +136,7 @@ def test_a_change_in_others_way_is_written_alone_after_some_retries_and_a_thrott
     assert world.play("key-1", amount=5) == (body, True)
 
 
-def test_a_change_that_gets_through_by_its_second_retry_is_visible_now(world: World) -> None:
+def test_a_change_that_gets_through_by_its_last_retry_is_visible_now(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": HOT[1:]})
     assert world.play("key-1")[0]["visible"] == "now"
     assert world.tally() == 1
@@ -404,10 +404,14 @@ def test_a_pack_of_both_kinds_moves_the_tallies_of_those_that_are_visible_now(wo
 
 
 @pytest.mark.parametrize("fault", BUSY, ids=["conflict", "throttled", "table throttled", "conflict of the request"])
-def test_a_pack_that_keeps_meeting_others_is_written_alone_after_two_retries(world: World, fault: Fault) -> None:
-    retried = 3 if fault is faults.THROTTLE else 1  # by the SDK itself
-    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * ((SPILL_RETRIES_MAX + 1) * retried)})
+def test_a_pack_that_keeps_meeting_others_is_written_alone_and_a_throttled_one_at_once(
+    world: World, fault: Fault
+) -> None:
+    throttled = fault in (faults.THROTTLE, faults.THROTTLED_TRANSACTION)
+    tries = (3 if fault is faults.THROTTLE else 1) if throttled else SPILL_RETRIES_MAX + 1  # 3: by the SDK itself
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * tries})
     assert count(world, plays(20)) == ["soon"] * 20
+    assert len(world.sent("TransactWriteItems")) == tries + 1
     assert world.items() == []
     assert len(world.receipts()) == world.rolled_up() == 20
     assert world.store.breaker.hot(PLAYS)
@@ -425,6 +429,38 @@ def test_only_the_tally_that_was_in_the_way_is_hot_after_a_pack(world: World) ->
     assert count(world, [*plays(3), *plays(3, "other")]) == ["soon"] * 6
     assert world.store.breaker.hot("VID#other")
     assert not world.store.breaker.hot(PLAYS)
+
+
+def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
+    make_world: Callable[..., World],
+) -> None:
+    world, now_s = make_world(), [100.0]
+    world.store = replace(world.store, breaker=Breaker(clock=lambda: now_s[0]))
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION]})
+    assert count(world, [*plays(3), *plays(3, "other")]) == ["now"] * 3 + ["soon"] * 3
+    assert (world.tally(), world.tally(id_="other"), world.rolled_up(id_="other")) == (3, 0, 3)
+    assert world.store.spread.shards("VID#other") == 1
+    assert not world.store.breaker.hot(PLAYS)
+    now_s[0] += THROTTLED_S - 1
+    assert world.store.breaker.hot("VID#other")
+
+
+def test_a_pack_whose_receipts_are_throttled_waits_and_heats_no_tally(world: World) -> None:
+    receipt = Fault(faults.Kind.THROTTLED_TRANSACTION, at=0)
+    world.proxy.plan = faults.script({"TransactWriteItems": [receipt] * SPILL_RETRIES_MAX})
+    assert count(world, plays(3)) == ["now"] * 3
+    world.proxy.plan = faults.always(receipt, "TransactWriteItems")
+    results = packs.count([(world.call("ann", deadline_s=time.monotonic() + 0.3), play) for play in plays(3, "other")])
+    assert [type(result) for result in results] == [StoreBusyError] * 3
+    assert len(world.sent("TransactWriteItems")) <= SPILL_RETRIES_MAX + 1 + ATTEMPTS_MAX
+    assert not world.store.breaker.hot(PLAYS)
+    assert not world.store.breaker.hot("VID#other")
+
+
+def test_a_throttled_pack_that_may_not_be_written_alone_only_waits(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION] * SPILL_RETRIES_MAX * 2})
+    assert count(world, [page(f"k{number}", counter=ONE_SHARD) for number in range(3)]) == ["now"] * 3
+    assert world.tally(ONE_SHARD) == 3
 
 
 def test_a_pack_that_gets_through_closes_the_breaker_of_its_tally(make_world: Callable[..., World]) -> None:

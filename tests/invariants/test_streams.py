@@ -181,11 +181,15 @@ def test_what_sums_up_to_nothing_is_not_written(world: StreamWorld) -> None:
 def test_two_stream_shards_add_to_different_tally_items(world: StreamWorld) -> None:
     for shard in (SHARD, OTHER_SHARD):
         world.deliver("rollup", "receipts", shard, [play(1)])
-    items = world.scan(world.store.settings.counts_table)
-    assert {item["SK"]["S"] for item in items} == {
-        counters.PLAYS.shard_key(fold.bucket(shard)) for shard in (SHARD, OTHER_SHARD)
-    }
+    sort_keys = {item["SK"]["S"] for item in world.scan(world.store.settings.counts_table)}
+    assert sort_keys == {counters.PLAYS.shard_key(fold.bucket(shard)) for shard in (SHARD, OTHER_SHARD)}
+    assert len(sort_keys) == 2
     assert world.tallies() == {("plays", "v"): 2}
+
+
+def test_stream_shards_use_all_buckets_and_each_has_the_same_one_in_every_process() -> None:
+    assert {fold.bucket(f"shardId-{number}") for number in range(200)} == set(range(ledger.BUCKETS))
+    assert [fold.bucket(f"shardId-{number}") for number in range(1, 6)] == [9, 6, 5, 1, 1]
 
 
 def test_a_spilled_like_never_makes_a_post(world: StreamWorld) -> None:

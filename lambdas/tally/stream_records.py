@@ -74,6 +74,8 @@ def accepted(record: Record) -> Image | None:
     if name == REMOVE:
         return None
     image: Image = change["NewImage"]
+    if not isinstance(image, dict):  # None would say that there was nothing to count
+        raise UnreadableError("the image is none")
     if name == MODIFY and "nonce" in image and (change.get("OldImage") or {}).get("nonce") == image["nonce"]:
         return None
     return image

@@ -26,7 +26,7 @@ SETTINGS = Settings.from_environment({
 })  # fmt: skip
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_DYNAMODB"
 _TABLES = {SETTINGS.counts_table: ("PK", "SK"), SETTINGS.receipts_table: ("id",), SETTINGS.ledger_table: ("PK", "SK")}
-_STREAMS = {SETTINGS.counts_table: "NEW_AND_OLD_IMAGES", SETTINGS.receipts_table: "NEW_IMAGE"}
+_STREAMS = {SETTINGS.counts_table: "NEW_AND_OLD_IMAGES", SETTINGS.receipts_table: "NEW_AND_OLD_IMAGES"}
 LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
 
 

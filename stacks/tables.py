@@ -31,10 +31,10 @@ class Tables(Construct):
         self._keeps_data = options.keeps_data
         warm = _warm(options)  # the ledger takes a few writes a batch: what AWS starts it with is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key. No TTL: counts are kept.
-        self.counts = self._table(
-            "Counts", "PK", sort_key="SK", stream=dynamodb.StreamViewType.NEW_AND_OLD_IMAGES, expires=False, warm=warm
-        )
-        self.receipts = self._table("Receipts", "id", stream=dynamodb.StreamViewType.NEW_IMAGE, expires=True, warm=warm)
+        # Old images of receipts too: by them a receipt that was edited by hand is told from a new one (MODIFY both).
+        images = dynamodb.StreamViewType.NEW_AND_OLD_IMAGES
+        self.counts = self._table("Counts", "PK", sort_key="SK", stream=images, expires=False, warm=warm)
+        self.receipts = self._table("Receipts", "id", stream=images, expires=True, warm=warm)
         # No stream: what consumers write of themselves must not feed them.
         self.ledger = self._table("Ledger", "PK", sort_key="SK", expires=True)
         self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}

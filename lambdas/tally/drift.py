@@ -7,20 +7,20 @@ item. What Tally writes carries the minute on both sides; an edit by hand is boo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from . import ledger, rollup
+from . import ledger, rollup, tallies
 from .commit import Write
-from .counter import Counter
 from .fold import Consumer, Effect
 from .store import Call
 from .stream_records import (
     INSERT,
     MODIFY,
     REMOVE,
+    YES,
     Declared,
     Record,
     UnreadableError,
+    accepted,
     amount,
     event_name,
     minute,
@@ -33,13 +33,16 @@ NAME = "drift"
 
 
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
-    """An accepted change: expected. That a receipt expires is nothing; nor is one that does not say what it counted."""
-    if event_name(record) == REMOVE:
-        return ()
-    image = record["dynamodb"]["NewImage"]
-    if "counter" not in image:
+    """An accepted change: expected. That a receipt expires is nothing; nor is one that does not say what it counted.
+
+    What the rollup sets aside for want of a declaration is set aside here too: redriven there alone, it would be drift.
+    """
+    image = accepted(record)
+    if image is None or "counter" not in image:
         return ()
     counter = declared.by_name.get(image["counter"]["S"])
+    if counter is None and image.get("rollup") == YES:
+        raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter is None or not counter.tracked:
         return ()
     return (((counter.name, text(image, "target"), minute(image)), 0, amount(image), 0),)
@@ -54,12 +57,14 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
         if sort_key.startswith(start):
             return _child(declared, record, name, prefix, id_, sort_key)
     counter = declared.tally(prefix, sort_key)
+    if counter is None and name == INSERT:
+        rollup.refuse_orphan(change.get("NewImage") or {})
     if counter is None or not counter.tracked:
         return ()
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise UnreadableError(f"a {name} without its image")
-    moved = _number(counter, new) - _number(counter, old)
+    moved = tallies.stored(counter, new, counter.start) - tallies.stored(counter, old, counter.start)
     if not moved:
         return ()
     nonce = new.get("nonce")
@@ -79,11 +84,6 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
         for start, counter in declared.children[prefix]
         if sort_key.startswith(start) and counter.tracked
     )
-
-
-def _number(counter: Counter, image: dict[str, Any]) -> int:
-    stored = image.get(counter.attribute)
-    return counter.start if stored is None else int(stored["N"])
 
 
 def write(call: Call, declared: Declared, table: str, bucket: int, effect: Effect) -> Write:

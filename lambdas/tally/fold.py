@@ -177,5 +177,5 @@ def _read(
 def _is(awaited: Callable[[Record], bool], record: Record) -> bool:
     try:
         return awaited(record)
-    except MALFORMED:
+    except (TallyError, *MALFORMED):
         return False

@@ -172,8 +172,11 @@ def _move(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> N
 def _give_back(call: Call, counter: Counter, id_: str, amount: str) -> list[Write]:
     """The amount back in the tally, and booked: there is no receipt from which the drift consumer would expect it."""
     at, bucket_number = minute_now(), call.store.spread.random.randrange(ledger.BUCKETS)
+    back: Write = {"Update": tallies.add(call, counter, id_, 0, int(amount), at)}
+    if not counter.tracked:  # it was when the hold was taken
+        return [back]
     booking = ledger.book(call.store.settings, counter.name, id_, at, bucket_number, expected=int(amount))
-    return [{"Update": tallies.add(call, counter, id_, 0, int(amount), at)}, booking]
+    return [back, booking]
 
 
 def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:

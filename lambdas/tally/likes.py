@@ -22,6 +22,7 @@ from .errors import ChangeRefusedError, NotFoundError, StoreBusyError, TallyHotE
 from .fields import to_cursor, user_name
 from .receipts import once
 from .store import Call, Item, get, key, minute_now, query, whole
+from .stream_records import minute_of
 
 LIKE_KEY_PREFIX = "LIKE#USER#"
 _AFTER_LIKES = "LIKE#USER$"  # `$` follows `#`: the end of the likes
@@ -133,7 +134,8 @@ def _unlike(wish: _Wish, shard: int | None) -> Body:
     seen = get(wish.call, wish.child["TableName"], wish.child["Key"])
     if not seen:
         raise ChangeRefusedError([seen], 0)
-    at = int(seen["at"]["N"]) if "at" in seen else minute_now()
+    at = minute_of(seen)
+    at = minute_now() if at is None else at
     unmoved = "#at = :at" if "at" in seen else "attribute_exists(SK) AND attribute_not_exists(#at)"
     delete = {
         **wish.child,

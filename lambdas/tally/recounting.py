@@ -8,7 +8,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from . import reading
+from . import reading, tallies
 from .counter import Counter
 from .errors import from_botocore
 from .store import Call, Item, Store, query, whole
@@ -44,7 +44,7 @@ def number(counter: Counter, shards: dict[int, Item]) -> int:
     """The stored number: the sum of the shards as they are, below zero too; `start` if there is none."""
     if not shards:
         return counter.start
-    return sum(int(item.get(counter.attribute, {"N": "0"})["N"]) for item in shards.values())
+    return sum(tallies.stored(counter, item, 0) for item in shards.values())
 
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
@@ -114,7 +114,7 @@ def _join(open_: dict[tuple[str, str], Family], counter: Counter, item: Item) ->
     if prefix != counter.prefix or not (is_child or low <= sort <= high):
         return
     family = open_.get((counter.name, target), Family(counter, target, 0, 0))
-    number = 0 if is_child else int(item.get(counter.attribute, {"N": "0"})["N"])
+    number = 0 if is_child else tallies.stored(counter, item, 0)
     open_[counter.name, target] = Family(counter, target, family.tally + number, family.children + is_child)
 
 

@@ -15,11 +15,12 @@ from .fold import Consumer, Effect
 from .store import Call
 from .stream_records import (
     INSERT,
-    REMOVE,
     YES,
     Declared,
+    Image,
     Record,
     UnreadableError,
+    accepted,
     amount,
     event_name,
     minute,
@@ -37,10 +38,8 @@ def rolled_up(counter: Counter) -> bool:
 
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     """A receipt that was written alone: its amount, on its minute. Written over an expired one (MODIFY) it is new."""
-    if event_name(record) == REMOVE:
-        return ()
-    image = record["dynamodb"]["NewImage"]
-    if image.get("rollup") != YES:
+    image = accepted(record)
+    if image is None or image.get("rollup") != YES:
         return ()
     counter = declared.by_name.get(image["counter"]["S"])
     if counter is None:
@@ -60,8 +59,8 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     prefix, _, id_ = record["dynamodb"]["Keys"]["PK"]["S"].partition("#")
     sort_key = record["dynamodb"]["Keys"]["SK"]["S"]
     owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
-    if not owners and "likedAt" in image:
-        raise UnreadableError("no counter is declared that counts this child")  # an item of the team's own is none
+    if not owners:
+        refuse_orphan(image)
     at = minute_or_records(image, record)
     for counter in owners:
         if not rolled_up(counter) or counter.max_shards == 1:
@@ -69,9 +68,16 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     return tuple(((counter.name, id_), at, 1, 0) for counter in owners)
 
 
+def refuse_orphan(image: Image) -> None:
+    """Raises UnreadableError for a child that was written alone; an item of the team's own is none."""
+    if image.get("rollup") == YES and "likedAt" in image:
+        raise UnreadableError("no counter is declared that counts this child")
+
+
 def awaited_receipt(record: Record) -> bool:
     """Whether this consumer has something to add for a record of the receipts."""
-    return bool(record["eventName"] != REMOVE and record["dynamodb"]["NewImage"].get("rollup") == YES)
+    image = accepted(record)
+    return image is not None and image.get("rollup") == YES
 
 
 def awaited_count(record: Record) -> bool:

@@ -20,7 +20,7 @@ from . import fold, ledger, writes
 from .commit import Write
 from .errors import StoreUnreachableError, TallyError, from_botocore
 from .fold import Consumer
-from .store import Call, Item, whole
+from .store import Call, Item, get, whole
 from .stream_records import MALFORMED, Declared, UnreadableError, sequence
 
 REASON_CHARACTERS_MAX = 300
@@ -181,16 +181,7 @@ def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, k
 
 
 def _stands(call: Call, marker: Marker) -> bool:
-    try:
-        found = call.store.client.get_item(
-            TableName=call.store.settings.ledger_table,
-            Key=_key(marker),
-            ConsistentRead=True,
-            ReturnConsumedCapacity="TOTAL",
-        )
-    except (ClientError, BotoCoreError) as error:
-        raise from_botocore(error) from error
-    return "Item" in whole(dict(found), "ConsumedCapacity")
+    return bool(get(call, call.store.settings.ledger_table, _key(marker)))
 
 
 def _key(marker: Marker) -> Item:

@@ -65,6 +65,22 @@ def event_name(record: Record) -> str:
     return name  # type: ignore[no-any-return]
 
 
+def accepted(record: Record) -> Image | None:
+    """The receipt of an accepted change; None for one that went, or was edited by hand.
+
+    Written over an expired one (MODIFY) it is a new one, with a nonce of its own. Raises UnreadableError.
+    """
+    name, change = event_name(record), record["dynamodb"]
+    if name == REMOVE:
+        return None
+    image: Image = change["NewImage"]
+    if not isinstance(image, dict):  # None would say that there was nothing to count
+        raise UnreadableError("the image is none")
+    if name == MODIFY and "nonce" in image and (change.get("OldImage") or {}).get("nonce") == image["nonce"]:
+        return None
+    return image
+
+
 def sequence(record: object) -> str | None:
     """The sequence number, a string of up to 40 digits; None if there is none that could be compared."""
     try:
@@ -112,9 +128,15 @@ def minute(image: Image) -> int:
     return at
 
 
-def minute_or_records(image: Image, record: Record) -> int:
-    """The minute in the item, or the record's own if there is none: items can be put by hand."""
+def minute_of(image: Image) -> int | None:
+    """The minute in an item; None if there is none: items can be put by hand."""
     try:
         return minute(image)
     except (UnreadableError, *MALFORMED):
-        return record_minute(record)
+        return None
+
+
+def minute_or_records(image: Image, record: Record) -> int:
+    """The minute in the item, or the record's own if there is none."""
+    at = minute_of(image)
+    return record_minute(record) if at is None else at

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from . import fold, ledger, observe, set_aside, writes
 from .commit import Write
 from .counter import Counter
@@ -26,12 +24,11 @@ from .errors import (
     RetryableError,
     StoreBusyError,
     StoreRefusedError,
-    from_botocore,
 )
 from .fold import Consumer, Numbered, Run
 from .set_aside import Objects
 from .settings import Settings
-from .store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client, whole
+from .store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client, get
 from .stream_records import Declared
 
 STARTS_MAX = 8  # each time that the checkpoint moved, somebody else made progress: there is not much left to do
@@ -118,16 +115,18 @@ class Batch:
     def _apply(self, records: Sequence[Numbered], seen: str | None) -> None:
         """Commit run by run. Raises MovedError, and _StoppedError at the first record that is not applied.
 
-        What DynamoDB does not take is tried with half as many records, down to the one that it is.
+        What DynamoDB does not take is tried with half as many records, down to the one that it is; and so is what
+        stays in others' way, for the fewer items a transaction has, the fewer others it meets.
         """
         start, most = 0, len(records)
         while start < len(records):
             run = fold.next_run(
                 self.consumer, self.declared, self.table, records, start, most=most, refused=self.refused
             )
+            if self._out_of_time():
+                observe.logger.warning("out of time", extra={"from": run.first, "shard": self.shard})
+                raise _StoppedError(run.first)
             try:
-                if self.call.deadline_s - time.monotonic() < RESERVE_S:
-                    raise StoreBusyError("There was no time left.")
                 writes.transact(self.call, self._writes(run, seen))
             except writes.RejectedError as rejected:
                 if run.records == 1 and run.set_aside:
@@ -138,10 +137,16 @@ class Batch:
                 continue
             except RetryableError as error:
                 _raise_if_refused(error)
+                if isinstance(error, StoreBusyError) and len(run.sums) > 1 and run.records > 1:
+                    most = run.records // 2
+                    continue
                 observe.logger.warning("stopped", exc_info=error, extra={"from": run.first, "shard": self.shard})
                 raise _StoppedError(run.first) from error
             self._count(run)
             start, seen, most = start + run.records, run.last, 2 * most
+
+    def _out_of_time(self) -> bool:
+        return self.call.deadline_s - time.monotonic() < RESERVE_S
 
     def _writes(self, run: Run, seen: str | None) -> list[Write]:
         """What one transaction commits; the objects of what is set aside are put before."""
@@ -161,11 +166,8 @@ class Batch:
 
     def _checkpoint(self) -> str | None:
         """The sequence number that this consumer has come to in this shard; None at the first time."""
-        try:
-            found = self.call.store.client.get_item(**self._key(), ConsistentRead=True, ReturnConsumedCapacity="TOTAL")
-        except (ClientError, BotoCoreError) as error:
-            raise from_botocore(error) from error
-        item = whole(dict(found), "ConsumedCapacity").get("Item")
+        key = self._key()
+        item = get(self.call, key["TableName"], key["Key"])
         return str(item["sequence"]["S"]) if item else None
 
     def _move(self, run: Run, seen: str | None) -> dict[str, Any]:

@@ -47,8 +47,18 @@ def total(counter: Counter, items: Iterable[Item]) -> int:
 
     The parts of a tally that only counts up, or that counts children, are never shown below zero.
     """
-    number = sum(int(item.get(counter.attribute, {"N": "0"})["N"]) for item in items)
+    number = sum(stored(counter, item, 0) for item in items)
     return number if counter.signed else max(0, number)
+
+
+def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
+    """The number in an item, `missing` if there is none.
+
+    What is behind the point of a fraction, which only an edit by hand brings there, is cut off: then the number can be
+    read, and drift says by how much it is wrong.
+    """
+    number = item.get(counter.attribute)
+    return missing if number is None else int(number["N"].partition(".")[0])
 
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
@@ -59,8 +69,7 @@ def read_state(call: Call, counter: Counter, id_: str) -> State:
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty."""
-    value = item.get(counter.attribute, {"N": str(counter.start)})["N"]
-    return State(int(value), int(item.get("version", {"N": "0"})["N"]))
+    return State(stored(counter, item, counter.start), int(item.get("version", {"N": "0"})["N"]))
 
 
 def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int) -> Write:

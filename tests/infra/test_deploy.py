@@ -147,7 +147,7 @@ def test_tables_have_their_keys_and_streams(cloud: Cloud) -> None:
         table = dynamodb.describe_table(TableName=made[name][1])["Table"]
         assert table["KeySchema"] == cloud.template.resources[name]["Properties"]["KeySchema"]
         streams[name] = table.get("StreamSpecification", {}).get("StreamViewType")
-    assert streams == {"CountsTable": "NEW_AND_OLD_IMAGES", "ReceiptsTable": "NEW_IMAGE", "LedgerTable": None}
+    assert streams == {"CountsTable": "NEW_AND_OLD_IMAGES", "ReceiptsTable": "NEW_AND_OLD_IMAGES", "LedgerTable": None}
 
 
 def test_functions_know_the_tables_and_have_their_roles(cloud: Cloud) -> None:

@@ -39,7 +39,7 @@ def test_keys(dev: Template) -> None:
 
 def test_streams(dev: Template) -> None:
     assert table(dev, "CountsTable")["StreamSpecification"]["StreamViewType"] == "NEW_AND_OLD_IMAGES"
-    assert table(dev, "ReceiptsTable")["StreamSpecification"]["StreamViewType"] == "NEW_IMAGE"
+    assert table(dev, "ReceiptsTable")["StreamSpecification"]["StreamViewType"] == "NEW_AND_OLD_IMAGES"
     assert "StreamSpecification" not in table(dev, "LedgerTable")
 
 

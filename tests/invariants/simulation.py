@@ -20,7 +20,7 @@ from tally.set_aside import Objects
 from tally.store import Call, Store
 from tally.streams import Handler
 
-STREAMED = {"counts": "NEW_AND_OLD_IMAGES", "receipts": "NEW_IMAGE"}
+STREAMED = {"counts": "NEW_AND_OLD_IMAGES", "receipts": "NEW_AND_OLD_IMAGES"}
 KINDS = {
     ("rollup", "receipts"): {"INSERT", "MODIFY"},
     ("rollup", "counts"): {"INSERT"},

@@ -140,7 +140,8 @@ class Facts:
         if counter not in ("retired", "fast"):
             self.ledger[counter, target, at][0] += amount
         if alone and counter == "retired":
-            self.set_aside["rollup"].add(str(self.sequence))
+            for consumer in self.set_aside.values():
+                consumer.add(str(self.sequence))
             self.redriven[counter, target] += amount
         return made
 

@@ -21,7 +21,7 @@ from tally.store import Call, Store, dynamodb_client
 from tests.conftest import create_tables
 from tests.invariants.streaming import CONSUMERS, Context, StreamWorld, failed
 
-VIEWS = {"counts_table": "NEW_AND_OLD_IMAGES", "receipts_table": "NEW_IMAGE"}
+VIEWS = {"counts_table": "NEW_AND_OLD_IMAGES", "receipts_table": "NEW_AND_OLD_IMAGES"}
 
 
 @pytest.fixture

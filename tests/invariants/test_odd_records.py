@@ -1,0 +1,132 @@
+"""What hands, changed declarations and neighbours do to the streams: nothing counted twice, held up or made up."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import counters
+from tally import holds, likes, rollup, tallies
+from tally.counter import Counter, Guarantee
+from tally.store import Call, Store
+from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld, Watched
+from tests.invariants.world import POST, World
+
+SHARD = "shardId-1"
+MINUTE = int(NOW_S // 60)
+
+
+@pytest.fixture
+def streams_world(store: Store) -> StreamWorld:
+    return StreamWorld(store, store.client)
+
+
+def record(sequence: int, name: str, **change: Any) -> dict[str, Any]:
+    stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": NOW_S}
+    return {"eventName": name, "dynamodb": stamped}
+
+
+def receipt(counter: str = "plays", nonce: str = "a", **more: Any) -> dict[str, Any]:
+    return {
+        "id": {"S": "tally#1"}, "counter": {"S": counter}, "target": {"S": "v"}, "amount": {"N": "3"},
+        "at": {"N": str(MINUTE)}, "nonce": {"S": nonce}, "rollup": {"BOOL": True},
+    } | more  # fmt: skip
+
+
+def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_over_is(
+    streams_world: StreamWorld,
+) -> None:
+    first, edited, anew = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
+    records = [
+        record(1, "INSERT", NewImage=first),
+        record(2, "MODIFY", OldImage=first, NewImage=edited),
+        record(3, "MODIFY", OldImage=edited, NewImage=anew),
+    ]
+    for consumer in CONSUMERS:
+        assert streams_world.deliver(consumer, "receipts", SHARD, records) is None
+    assert streams_world.tallies() == {("plays", "v"): 6}
+    assert streams_world.ledger() == {("plays", "v", MINUTE): [6, 0]}
+    assert streams_world.checkpoint("drift", "receipts", SHARD)["pending"] == "3"
+    assert not rollup.awaited_receipt(records[1])
+
+
+def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(streams_world: StreamWorld) -> None:
+    keys = {"PK": {"S": "OLD#v"}, "SK": {"S": "LIKE#USER#ann"}}
+    child = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}}
+    batches = {
+        "receipts": record(1, "INSERT", NewImage=receipt("retired")),
+        "counts": record(1, "INSERT", Keys=keys, NewImage=child),
+    }
+    for consumer in CONSUMERS:
+        for table, one in batches.items():
+            assert streams_world.deliver(consumer, table, f"{SHARD}-{table}", [one]) is None
+    again = replace(REDECLARED["retired"], guarantee=Guarantee.EXACT, child="LIKE#USER#")
+    assert streams_world.redrive({"retired": again}) == ["applied"] * 4
+    assert streams_world.tallies() == {("retired", "v"): 4}
+    assert streams_world.ledger() == {("retired", "v", MINUTE): [4, 0]}
+
+
+class Crowded(Watched):
+    """A store in which a transaction that moves more than two tallies always meets another."""
+
+    def __getattr__(self, name: str) -> Any:
+        real = super().__getattr__(name)
+        if name != "transact_write_items":
+            return real
+
+        def write(**parameters: Any) -> Any:
+            if len(parameters["TransactItems"]) > 3:
+                reasons: Any = [{"Code": "TransactionConflict"}] * len(parameters["TransactItems"])
+                error: Any = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": reasons}
+                raise self._client.exceptions.TransactionCanceledException(error, name)
+            return real(**parameters)
+
+        return write
+
+
+def test_a_wide_transaction_that_keeps_meeting_others_is_made_narrower(streams_world: StreamWorld) -> None:
+    store = replace(streams_world.store, client=Crowded(streams_world.raw), sleep=lambda _: None)  # type: ignore[arg-type]
+    records = [record(number, "INSERT", NewImage=receipt(target={"S": f"v{number}"})) for number in range(1, 21)]
+    assert streams_world.deliver("rollup", "receipts", SHARD, records, store=store) is None
+    assert streams_world.tallies() == {("plays", f"v{number}"): 3 for number in range(1, 21)}
+
+
+@pytest.mark.parametrize("at", [{"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"NULL": True}], ids=str)
+def test_a_like_whose_minute_is_none_can_be_taken_back(world: World, at: dict[str, Any]) -> None:
+    world.write_post()
+    world.like("ann")
+    (item,) = (item for item in world.items() if item["SK"]["S"] == likes.LIKE_KEY_PREFIX + "ann")
+    world.put(item | {"at": at})
+    assert world.unlike("ann")[0]["changed"] is True
+    assert world.likes() == (0, set())
+
+
+def test_a_number_that_was_edited_into_a_fraction_is_read_and_its_drift_found(
+    world: World, streams_world: StreamWorld
+) -> None:
+    world.write_post()
+    keys = {"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META"}}
+    images = [{**keys, "likeTally": {"N": number}, "nonce": {"S": "a"}} for number in ("10", "12.5", "13.5", "11")]
+    moves = itertools.pairwise(images)
+    records = [record(n, "MODIFY", Keys=keys, OldImage=old, NewImage=new) for n, (old, new) in enumerate(moves, 1)]
+    assert streams_world.deliver("drift", "counts", SHARD, records[:2]) is None
+    assert streams_world.ledger() == {("likes", POST, MINUTE): [0, 3]}
+    assert streams_world.deliver("drift", "counts", SHARD, records[2:]) is None
+    assert streams_world.ledger() == {("likes", POST, MINUTE): [0, 1]}
+    (meta,) = (item for item in world.items() if item["SK"]["S"] == "META")
+    world.put(meta | {"likeTally": {"N": "12.5"}})
+    assert tallies.read(world.call(), counters.LIKES, POST) == 12
+
+
+def test_what_is_given_back_to_a_counter_that_is_tracked_no_more_is_not_expected(streams_world: StreamWorld) -> None:
+    call, stock = Call(streams_world.store), counters.STOCK
+    key = tallies.key(stock, "i", 0)
+    streams_world.raw.put_item(TableName=call.store.settings.counts_table, Item={**key, "qty": {"N": "5"}})
+    body, _ = holds.take(call, stock, "i", 2, 60, "key-1")
+    fast: Counter = replace(stock, guarantee=Guarantee.FAST)
+    assert holds.settle(call, fast, "i", body["hold_id"], holds.RELEASED)["changed"] is True
+    assert streams_world.tallies() == {("stock", "i"): 5}
+    assert streams_world.rows("LEDGER#") == []

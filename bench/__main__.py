@@ -18,7 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from bench.costs import measure_batches, measure_likes, measure_reads
-from bench.designs import DESIGNS, TIMED
+from bench.designs import COUNTED, TIMED
 from bench.hot_key import Heat, full, quick, simulate_all
 from bench.imports import measure_imports
 from bench.place import ENDPOINT_VARIABLE
@@ -78,7 +78,7 @@ QUICK = Size(
 
 def measure(size: Size) -> Results:
     """The whole run, phase by phase; nothing runs beside anything else. Raises LocalError."""
-    steps = len(TIMED) * ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + len(DESIGNS) * size.plays
+    steps = len(TIMED) * ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + len(COUNTED) * size.plays
     with tqdm(desc="client time", total=steps, unit=" plays", file=sys.stderr, disable=None, leave=False) as bar:
         times_us = measure_times(size.rounds, bar.update)
         bar.set_description("round trips, capacity")

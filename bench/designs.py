@@ -181,4 +181,6 @@ DESIGNS = (READ_MODIFY_WRITE, PLAIN_ADD, POWERTOOLS, BARE_TRANSACTION, EXACT, FA
 PLAIN_PUT = Design("plain-put", "plain PutItem of as much", 1, _plain_put)
 ROLLUP = Design("rollup", "Tally ROLLUP", 1, _rollup)
 TIMED = (*DESIGNS, PLAIN_PUT, ROLLUP)
-"""With those that write a play down for a stream consumer to count: timed and metered, but nothing is counted here."""
+"""With those that write a play down for a stream consumer to count."""
+COUNTED = (*DESIGNS, ROLLUP)
+"""Those whose count is compared with the plays. ROLLUP's is what its consumer makes of them."""

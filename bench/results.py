@@ -107,11 +107,12 @@ class Results:
 
     def _exactness_claims(self) -> list[Claim]:
         accuracy = self.accuracy
-        off = accuracy[EXACT.name].error
+        exact = [(design.name, accuracy[design.name].error) for design in (EXACT, ROLLUP)]
         unanswered = sum(run.unanswered for run in accuracy.values())
         doubled, lost = accuracy[PLAIN_ADD.name].error, min(run.lost_at_store for run in accuracy.values())
         return [
-            Claim("EXACT: error of the count", f"{off:+d}" if off else "0", "= 0", not off),
+            *(Claim(f"{name.upper()}: error of the count", f"{off:+d}" if off else "0", "= 0", not off)
+              for name, off in exact),
             Claim("plays without an answer, all designs", str(unanswered), "= 0", not unanswered),
             # Without these two the run would prove nothing: no fault would have reached the store.
             Claim("plain ADD: error of the count", f"{doubled:+d}", "> 0, or nothing was put to the test", doubled > 0),

@@ -99,7 +99,7 @@ def receipts(number: int, videos: int) -> list[Record]:
     ]
 
 
-def _deliver(handler: Handler, table: str, records: Sequence[Record]) -> None:
+def deliver(handler: Handler, table: str, records: Sequence[Record]) -> None:
     """As an event source mapping does, batch by batch. Raises if a record is not applied."""
     for start in range(0, len(records), BATCH_RECORDS):
         batch = list(records[start : start + BATCH_RECORDS])
@@ -110,7 +110,8 @@ def _deliver(handler: Handler, table: str, records: Sequence[Record]) -> None:
             raise RuntimeError(f"the consumer did not apply {answer['batchItemFailures']}")
 
 
-def _handler(consumer: Consumer, clients: Place) -> Handler:
+def handler_of(consumer: Consumer, clients: Place) -> Handler:
+    """As the function's own, with these clients."""
     return Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
 
 
@@ -118,7 +119,7 @@ def _rollup_cost(videos: int) -> RollupCost:
     with fresh_engine() as endpoint:
         clients = place(endpoint)
         meter = Meter(clients.store.client)
-        _deliver(_handler(rollup.CONSUMER, clients), SETTINGS.receipts_table, receipts(MEASURED, videos))
+        deliver(handler_of(rollup.CONSUMER, clients), SETTINGS.receipts_table, receipts(MEASURED, videos))
         units = meter.write_units
         counted = sum(clients.counted(f"video-{number}") for number in range(videos))
         assert counted == MEASURED, f"{counted} rolled up of {MEASURED}"
@@ -136,11 +137,11 @@ def _drift_cost(posts_made: int, likes_made: int) -> DriftCost:
             call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
             likes.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
         meter = Meter(clients.store.client)
-        handler, records = _handler(drift.CONSUMER, clients), 0
+        handler, records = handler_of(drift.CONSUMER, clients), 0
         for table in (SETTINGS.receipts_table, SETTINGS.counts_table):
             found = list(stream(endpoint, table))[before if table == SETTINGS.counts_table else 0 :]
             records += len(found)
-            _deliver(handler, table, found)
+            deliver(handler, table, found)
     return DriftCost(posts_made, records, meter.write_units)
 
 
@@ -162,15 +163,15 @@ def _applied_speed(number: int) -> float:
         for place_ in range(number):
             change = Increment(plays, f"video-{place_ % 100}", 1, "play", f"{place_:022d}", {"counted": True})
             count(Call(clients.store), change)
-        handler = _handler(rollup.CONSUMER, clients)
+        handler = handler_of(rollup.CONSUMER, clients)
         started_s, applied, batch = time.perf_counter(), 0, list[Record]()
         for record in stream(endpoint, SETTINGS.receipts_table):
             batch.append(record)
             if len(batch) == BATCH_RECORDS:
                 applied += len(batch)
-                _deliver(handler, SETTINGS.receipts_table, batch)
+                deliver(handler, SETTINGS.receipts_table, batch)
                 batch = []
-        _deliver(handler, SETTINGS.receipts_table, batch)
+        deliver(handler, SETTINGS.receipts_table, batch)
         applied += len(batch)
         took_s = time.perf_counter() - started_s
         counted = sum(tallies.read(Call(clients.store), plays, f"video-{video}") for video in range(100))

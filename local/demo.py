@@ -21,8 +21,10 @@ from urllib.parse import urlsplit
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from local.drift_watch import DriftWatch, until_judged, watching
 from local.engine import ROOT, die_with_parent
 from local.errors import LocalError
+from local.options import Options
 from local.visitors import Sent, Server, counts, send
 from local.weblog import LOG, SITE, Weblog, read_log
 
@@ -51,8 +53,14 @@ class Outcome:
     counted: dict[str, int]
     sent: Sent
     took_s: float
-    settled_s: float | None = 0.0
+    settled_s: float | None
     """After how long the counts were right; None if they were not within SETTLE_S_MAX."""
+    drift: DriftWatch
+
+    @property
+    def right(self) -> bool:
+        """Whether every page has its count, in time, and nothing drifted."""
+        return not self.differing and self.settled_s is not None and not self.drift.found
 
     @property
     def differing(self) -> list[str]:
@@ -77,12 +85,15 @@ def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
 
 
-async def replay(log: Weblog, port: int, concurrency: int) -> Outcome:
-    """Read the counts, send the visits, read the counts again. Raises LocalError."""
+async def replay(log: Weblog, port: int, concurrency: int, settle_s: int | None = None) -> Outcome:
+    """Read the counts, send the visits, read the counts again, and ask for drift all the while. Raises LocalError.
+
+    `settle_s`: wait until the run's minutes are judged, on a server with this settle time; None: do not.
+    """
     expected = log.recount()
     run = secrets.token_hex(8)  # so that the demo counts again when it is run again
     steps = 2 * len(expected) + len(log.visits)
-    async with Server(port) as server:
+    async with Server(port) as server, watching(server) as watch:
         with tqdm(
             desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR
         ) as bar:
@@ -95,8 +106,12 @@ async def replay(log: Weblog, port: int, concurrency: int) -> Outcome:
             due = {page: before[page] + number for page, number in expected.items()}
             settled_s = await settle(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
+            if settle_s is not None:
+                bar.set_description("waiting until its minutes are judged")
+                await until_judged(watch, settle_s)
+                after = await counts(server, expected, concurrency, lambda _: None)
     counted = {page: after[page] - before[page] for page in expected}
-    return Outcome(log, expected, counted, server.sent, took_s, settled_s)
+    return Outcome(log, expected, counted, server.sent, took_s, settled_s, watch)
 
 
 async def settle(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
@@ -112,7 +127,8 @@ async def settle(server: Server, due: Mapping[str, int], concurrency: int) -> fl
             return None
         if waiting:
             await asyncio.sleep(SETTLE_LOOK_S)
-    return time.monotonic() - started_s
+    took_s = time.monotonic() - started_s
+    return took_s if took_s <= SETTLE_S_MAX else None  # the last look may have ended too late
 
 
 def report(outcome: Outcome) -> Iterator[str]:
@@ -139,11 +155,21 @@ def report(outcome: Outcome) -> Iterator[str]:
         yield f"After {SETTLE_S_MAX:.0f} s the counts were not yet those of the log."
     else:
         yield f"The counts were those of the log {outcome.settled_s:.1f} s after the last visit."
+    yield from _drift(outcome.drift)
     if not outcome.differing:
         yield f"All {len(outcome.expected):,} pages have the count that the log says."
         return
     for page in outcome.differing[:DIFFERENCES_SHOWN_MAX]:
         yield f"differs: {_path(page)}: {outcome.expected[page]:,} in the log, {outcome.counted[page]:,} by Tally"
+
+
+def _drift(watch: DriftWatch) -> Iterator[str]:
+    covers = (
+        "the run's minutes were judged" if watch.settled else "minutes not yet judged are not in it; --settle waits"
+    )
+    yield f"GET /drift, asked {watch.asked:,} times: {len(watch.found):,} tallies drifted ({covers})."
+    for counter, target in list(watch.found)[:DIFFERENCES_SHOWN_MAX]:
+        yield f"drifts: {counter} of {target}: by {watch.found[counter, target]:+,}"
 
 
 def _facts(*facts: tuple[str, int, str]) -> Iterator[str]:
@@ -216,11 +242,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m local.demo",
         description="Replay a web server's log as visits of its pages on a running `make dev` (or one that is started"
         " for it), sending some twice and losing the answers of others, then count the log again: every page must have"
-        " the same number. Exit status 1 if one has not.",
+        f" the same number within {SETTLE_S_MAX:.0f} s, and nothing may drift. Exit status 1 if that is not so.",
     )
     parser.add_argument("--port", type=int, default=PORT_DEFAULT, help=f"of the server (default: {PORT_DEFAULT})")
     parser.add_argument("--log", type=Path, default=LOG, help="in common log format, gzipped or not (default: NASA's)")
     parser.add_argument("--concurrency", type=int, default=CONCURRENCY_DEFAULT, help="visitors at a time (default: 8)")
+    parser.add_argument(
+        "--settle",
+        action="store_true",
+        help="wait until the minutes of the run are judged for drift: one to two minutes (TALLY_SETTLE_S: as of the"
+        " server)",
+    )
     arguments = parser.parse_args(argv)
     if not 1 <= arguments.port <= 65535:
         parser.error("--port must be from 1 to 65535")
@@ -235,7 +267,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         log = read_log(arguments.log)
         with running(arguments.port):
-            outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency))
+            settle_s = Options.read([], os.environ).settle_s if arguments.settle else None
+            outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, settle_s))
     except LocalError as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
@@ -243,12 +276,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("tally: demo stopped; visits that were sent stay counted", file=sys.stderr)
         return 130
     print(*report(outcome), sep="\n")
+    for complaint in _complaints(outcome):
+        print(f"tally: {complaint}", file=sys.stderr)
+    return 0 if outcome.right else 1
+
+
+def _complaints(outcome: Outcome) -> Iterator[str]:
     if outcome.differing:
-        print(
-            f"tally: {len(outcome.differing)} pages differ from the log (unless others visited them meanwhile)",
-            file=sys.stderr,
-        )
-    return 1 if outcome.differing else 0
+        yield f"{len(outcome.differing)} pages differ from the log (unless others visited them meanwhile)"
+    elif outcome.settled_s is None:
+        yield f"the counts were right only later than {SETTLE_S_MAX:.0f} s after the last visit"
+    if outcome.drift.found:
+        yield f"{len(outcome.drift.found)} tallies drifted during the run"
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ _COME_AGAIN = frozenset({429, 500, 502, 503, 504})
 Progress = Callable[[int], object]
 """Told how many steps were made since it was last told."""
 _Job = TypeVar("_Job")
+Drifting = tuple[str, str, int]
+"""A tally that drifts, and by how much: counter, id, observed less expected."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Server:
     port: int
     sent: Sent = field(default_factory=Sent)
     _session: aiohttp.ClientSession | None = None
+    _token: str = ""
 
     async def __aenter__(self) -> Server:
         timeout = aiohttp.ClientTimeout(total=REQUEST_S_MAX)
@@ -96,6 +99,22 @@ class Server:
         """How often the page was visited."""
         answer = await self._ask("GET", "/visits", {"params": {"url": page}})
         return int(answer.document["visits"])
+
+    async def drift(self) -> frozenset[Drifting]:
+        """Every tally that drifts, as far as it was judged."""
+        if not self._token:
+            asked = {"sub": "demo", "scope": "tally/read"}
+            given = await self._ask("POST", "/dev/token", {"json": asked})
+            self._token = str(given.document["access_token"])
+        found: set[Drifting] = set()
+        params: dict[str, str] = {}
+        while True:
+            options = {"params": params, "headers": {"authorization": f"Bearer {self._token}"}}
+            page = (await self._ask("GET", "/drift", options)).document
+            found.update((row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
+            if page["cursor"] is None:
+                return frozenset(found)
+            params = {"cursor": page["cursor"]}
 
     async def visit(self, url: str, key: str) -> None:
         """Visit, until there is an answer."""
@@ -133,7 +152,7 @@ class Server:
             try:
                 answer = await self._once(method, path, options)
                 if answer.status not in _COME_AGAIN:
-                    return self._checked(answer)
+                    return self._checked(answer, path)
                 pause_s = max(pause_s, min(answer.retry_after_s, PAUSE_MAX_S))
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                 unanswered += 1
@@ -154,12 +173,13 @@ class Server:
             replayed = headers.get("Idempotency-Replayed") == "true"
             return Response(response.status, document, replayed, float(headers.get("Retry-After", 0)))
 
-    def _checked(self, answer: Response) -> Response:
-        if answer.status == 403:
+    def _checked(self, answer: Response, path: str) -> Response:
+        if answer.status == 403 and path == "/visits":
             raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
         if answer.status >= 400:
             reason = answer.document.get("detail") or answer.document.get("message") or ""
-            raise LocalError(f"the server refused a visit with {answer.status}: {reason}")
+            what = "a visit" if path == "/visits" else path
+            raise LocalError(f"the server refused {what} with {answer.status}: {reason}")
         return answer
 
 

@@ -24,3 +24,5 @@ def test_the_demo_finds_every_page_as_the_log_says(dev: Dev, tmp_path: Path) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10  visits again because their answer was lost" in done.stdout
+    assert " s after the last visit." in done.stdout  # rolled up in time
+    assert ": 0 tallies drifted" in done.stdout

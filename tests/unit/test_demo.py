@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from local import demo, visitors
+from local import demo, drift_watch, visitors
 from local.engine import ROOT, free_port
+from local.stack import SCHEDULE_S_MAX
 from local.weblog import LOG, SITE, read_log
 
 HEALTHY = {"status": "ok", "version": "test"}
@@ -40,6 +41,11 @@ class FakeTally:
     refuses_every: int = 0
     dies_after: int = 0
     status: int = 202
+    shown_after_s: float = 0.0
+    """How long a visit takes until it is in what is read."""
+    drifts: Callable[[FakeTally], list[dict[str, Any]]] = lambda _: []
+    drift_asked: int = 0
+    late: list[tuple[float, str]] = field(default_factory=list)
     visits: Counter[str] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
     requests: int = 0
@@ -47,6 +53,11 @@ class FakeTally:
     async def answer(self, request: web.Request) -> web.Response:
         if request.path == "/health":
             return web.json_response(self.health)
+        if request.path == "/dev/token":
+            assert (await request.json())["scope"] == "tally/read"
+            return web.json_response({"access_token": "its-token"})
+        if request.path == "/drift":
+            return self.drift(request)
         self.requests += 1
         number = self.requests
         if self.dies_after and number > self.dies_after:
@@ -57,6 +68,9 @@ class FakeTally:
             return web.json_response({"message": "come again"}, status=429 if throttled else 503)
         if request.method == "GET":
             url = request.query["url"]
+            now_s = time.monotonic()
+            self.visits.update(shown for due_s, shown in self.late if due_s <= now_s)
+            self.late = [(due_s, shown) for due_s, shown in self.late if due_s > now_s]
             return web.json_response({"url": url, "visits": self.visits[url]})
         return self.count(await request.json())
 
@@ -66,10 +80,18 @@ class FakeTally:
         self.keys[visit["key"]] += 1
         replay = self.knows_keys and self.keys[visit["key"]] > 1
         if not replay and not (self.forgets_every and len(self.keys) % self.forgets_every == 0):
-            self.visits[visit["url"]] += 1
+            self.late.append((time.monotonic() + self.shown_after_s, visit["url"]))
         return web.json_response(
             {"counted": True}, status=202, headers={"Idempotency-Replayed": "true"} if replay else {}
         )
+
+    def drift(self, request: web.Request) -> web.Response:
+        """A row a page."""
+        assert request.headers["authorization"] == "Bearer its-token"
+        self.drift_asked += 1
+        rows, place = self.drifts(self), int(request.query.get("cursor", 0))
+        more = str(place + 1) if place + 1 < len(rows) else None
+        return web.json_response({"drift": rows[place : place + 1], "cursor": more})
 
 
 @pytest.fixture
@@ -119,8 +141,12 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def run(tally: FakeTally, log: Path) -> int:
-    return demo.main(["--port", str(tally.port), "--log", str(log)])
+def run(tally: FakeTally, log: Path, *more: str) -> int:
+    return demo.main(["--port", str(tally.port), "--log", str(log), *more])
+
+
+def drifting(target: str, drift: int) -> dict[str, Any]:
+    return {"counter": "visits", "id": target, "drift": drift, "since": 1, "confirmed": False}
 
 
 def fact(output: str, name: str) -> int:
@@ -181,6 +207,96 @@ def test_visitors_come_again_when_the_server_is_busy(
     assert run(tally, log) == 0
     assert tally.visits.total() == 200
     assert "times again because the server was busy" in capsys.readouterr().out
+
+
+def test_counts_that_lag_are_waited_for_and_the_wait_is_told(
+    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(serve(shown_after_s=0.7), log) == 0
+    found = re.search(r"those of the log (\d\.\d) s after the last visit", capsys.readouterr().out)
+    assert found
+    assert 0.3 <= float(found[1]) <= 5
+
+
+def test_counts_that_come_later_than_they_may_are_seen(
+    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are right when they are read for the last time: the run fails all the same."""
+    monkeypatch.setattr(demo, "SETTLE_S_MAX", 0.3)
+    monkeypatch.setattr(demo, "SETTLE_LOOK_S", 0.8)
+    assert run(serve(shown_after_s=0.6), log) == 1
+    printed = capsys.readouterr()
+    assert "counts were not yet those of the log" in printed.out
+    assert "All 7 pages have the count that the log says." in printed.out
+    assert "the counts were right only later than" in printed.err
+
+
+def test_counts_that_never_come_are_seen(
+    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "SETTLE_S_MAX", 0.3)
+    assert run(serve(shown_after_s=60), log) == 1
+    printed = capsys.readouterr()
+    assert fact(printed.out, "lost") == 200
+    assert "counts were not yet those of the log" in printed.out
+    assert "7 pages differ from the log" in printed.err
+
+
+def test_drift_is_asked_for_during_the_run_and_after_it_and_none_is_told(
+    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = serve()
+    assert run(tally, log) == 0
+    assert tally.drift_asked >= 3  # before, meanwhile, at the end
+    assert "0 tallies drifted (minutes not yet judged are not in it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("when", ["meanwhile", "at the end"])
+def test_drift_is_seen_though_every_count_is_right(
+    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], when: str
+) -> None:
+    """`meanwhile`: it is gone again when the run ends. The second page of the answer is read too."""
+
+    def drifts(tally: FakeTally) -> list[dict[str, Any]]:
+        counted = len(tally.keys)
+        there = 0 < counted < 200 if when == "meanwhile" else counted == 200
+        return [drifting("a", 3), drifting("b", -2)] if there else []
+
+    tally = serve(drifts=drifts, shown_after_s=1.2 if when == "at the end" else 0, refuses_every=3)
+    demo_every_s, drift_watch.ASK_EVERY_S = drift_watch.ASK_EVERY_S, 0.01
+    try:
+        assert run(tally, log) == 1
+    finally:
+        drift_watch.ASK_EVERY_S = demo_every_s
+    printed = capsys.readouterr()
+    assert "All 7 pages have the count" in printed.out
+    assert "drifts: visits of a: by +3\ndrifts: visits of b: by -2\n" in printed.out
+    assert "2 tallies drifted during the run" in printed.err
+
+
+def test_what_drifted_before_the_run_is_not_its_doing_unless_it_drifts_otherwise_since(
+    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(serve(drifts=lambda _: [drifting("a", 3)]), log) == 0
+    assert run(serve(drifts=lambda tally: [drifting("a", 4 if tally.keys else 3)]), log) == 1
+    assert "drifts: visits of a: by +4" in capsys.readouterr().out
+
+
+def test_with_settle_drift_is_asked_for_when_the_minutes_of_the_run_are_judged(
+    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drift that shows only then is what it is for."""
+    judged_s = time.monotonic() + 2
+    monkeypatch.setattr(drift_watch, "judged_at_s", lambda now_s, settle_s: now_s + 2 + (settle_s - 7))
+    monkeypatch.setenv("TALLY_SETTLE_S", "7")
+    tally = serve(drifts=lambda _: [drifting("a", 3)] if time.monotonic() > judged_s else [])
+    assert run(tally, log, "--settle") == 1
+    assert "1 tallies drifted (the run's minutes were judged)" in capsys.readouterr().out
+
+
+def test_a_minute_is_judged_after_its_end_the_settle_time_and_a_sweep() -> None:
+    assert drift_watch.judged_at_s(600.0, 20) == 660 + 20 + SCHEDULE_S_MAX + drift_watch.SWEEP_S_MAX
+    assert drift_watch.judged_at_s(659.9, 20) == drift_watch.judged_at_s(600.0, 20)
 
 
 @pytest.mark.parametrize(

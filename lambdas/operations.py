@@ -370,6 +370,23 @@ CONSUMERS = (
     ),
 )  # fmt: skip
 
+# What the command `tally` does beside scanning the counts table: it reads, mends a tally, and redrives.
+OPERATOR = (
+    _counters(counters.COUNTERS.values(), "Query", "UpdateItem", "ConditionCheckItem")
+    | {Need("GetItem", Table.COUNTS, "PULSE")}
+    | {
+        Need(action, Table.LEDGER, prefix)
+        for prefix, actions in {
+            "CHECKPOINT#": ("Query",),
+            "LEDGER#": ("Query", "UpdateItem"),
+            "DRIFT": ("Query", "GetItem", "DeleteItem", "ConditionCheckItem"),
+            "SETASIDE": ("Query", "GetItem", "DeleteItem"),
+            "HISTORY#": ("Query", "PutItem"),
+        }.items()
+        for action in actions
+    }
+)
+
 
 def functions() -> dict[str, list[Operation]]:
     """The operations of each Lambda function, by the name of its module."""

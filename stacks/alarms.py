@@ -33,19 +33,24 @@ class Alarm:
 
 
 # No news from the sweep or a consumer is no good news: the alarm stays as it is, and `sweep` or `iterator-age` tells.
+# Those two turn to INSUFFICIENT_DATA in silence, which tells the topic, too: the pulse keeps all of them busy every
+# minute. A new stack begins in that state, so nothing turns and nobody is woken; BREACHING would wake somebody.
 DRIFT = Alarm("drift", "A recount confirmed that tallies differ from what was accepted", 0, 1, _Missing.IGNORE)
 ROLLUP_LAG = Alarm(
     "rollup-lag", "Rolled up numbers have been over a minute behind for 5 minutes", 60, 5, _Missing.IGNORE
 )
 ITERATOR_AGE = Alarm(
-    "iterator-age", "A stream consumer has been over a minute behind for 10 minutes", 60_000, 2, _Missing.IGNORE
+    "iterator-age", "A stream consumer has been over a minute behind for 10 minutes", 60_000, 2, _Missing.MISSING
 )
 SET_ASIDE = Alarm("set-aside", "A stream consumer put records aside that it could not apply: redrive them", 0, 1)
-SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judged", 1, 2, _Missing.BREACHING, BELOW)
+SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judged", 1, 2, _Missing.MISSING, BELOW)
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", 60, 5)
-DEAD_LETTERS = Alarm("dead-letters", "Lambda has given up asynchronous events: they may not be counted", 0, 1)
+# SQS says nothing of a queue that nobody touched for six hours: the events in it are still there.
+DEAD_LETTERS = Alarm(
+    "dead-letters", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
+)
 ALARMS = (DRIFT, ROLLUP_LAG, ITERATOR_AGE, SET_ASIDE, SWEEP, FAILING, LATENCY, THROTTLES, DEAD_LETTERS)
 
 

@@ -97,7 +97,7 @@ class Functions(Construct):
             description=f"What Tally's {module} function may do",
         )
         log_group.grant_write(role)
-        for statement in self._statements(needs):
+        for statement in statements(self._tables, needs):
             role.add_to_policy(statement)
         function = lambda_.Function(
             scope,
@@ -132,28 +132,27 @@ class Functions(Construct):
             **({"TALLY_PAGE_HOSTS": hosts} if hosts else {}),
         }
 
-    def _statements(self, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
-        """The fewest statements that allow `needs`: the actions that share a table and key prefixes go together."""
-        prefixes: dict[tuple[Table, str], set[str]] = {}
-        for need in needs:
-            prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
-        actions: dict[tuple[Table, tuple[str, ...]], list[str]] = {}
-        for (table, action), found in sorted(prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])):
-            actions.setdefault((table, tuple(sorted(found))), []).append(f"dynamodb:{action}")
-        return [
-            iam.PolicyStatement(
-                actions=named,
-                resources=[self._tables.by_name[table].table_arn],
-                conditions={
-                    "ForAllValues:StringLike": {
-                        "dynamodb:LeadingKeys": [_pattern(prefix) for prefix in found_prefixes]
-                    },
-                    # ForAllValues is also true of a request that names no key at all.
-                    "Null": {"dynamodb:LeadingKeys": "false"},
-                },
-            )
-            for (table, found_prefixes), named in actions.items()
-        ]
+
+def statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
+    """The fewest statements that allow `needs`: the actions that share a table and key prefixes go together."""
+    prefixes: dict[tuple[Table, str], set[str]] = {}
+    for need in needs:
+        prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
+    actions: dict[tuple[Table, tuple[str, ...]], list[str]] = {}
+    for (table, action), found in sorted(prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])):
+        actions.setdefault((table, tuple(sorted(found))), []).append(f"dynamodb:{action}")
+    return [
+        iam.PolicyStatement(
+            actions=named,
+            resources=[tables.by_name[table].table_arn],
+            conditions={
+                "ForAllValues:StringLike": {"dynamodb:LeadingKeys": [_pattern(prefix) for prefix in found_prefixes]},
+                # ForAllValues is also true of a request that names no key at all.
+                "Null": {"dynamodb:LeadingKeys": "false"},
+            },
+        )
+        for (table, found_prefixes), named in actions.items()
+    ]
 
 
 def _pattern(prefix: str) -> str:

@@ -57,7 +57,9 @@ class Monitoring(Construct):
             alarm_factory_defaults=AlarmFactoryDefaults(
                 actions_enabled=True,
                 alarm_name_prefix=self._stack.stack_name,
-                action=SnsAlarmActionStrategy(on_alarm_topic=self.topic, on_ok_topic=self.topic),
+                action=SnsAlarmActionStrategy(
+                    on_alarm_topic=self.topic, on_ok_topic=self.topic, on_insufficient_data_topic=self.topic
+                ),
             ),
             metric_factory_defaults=MetricFactoryDefaults(period=metrics.MINUTE),
             dashboard_factory=DefaultDashboardFactory(self, "Dashboards", dashboard_name_prefix=self.dashboard_name),

@@ -11,6 +11,7 @@ from .budget import Budget
 from .dead_letters import DeadLetters
 from .functions import Functions
 from .monitoring import Monitoring, Parts
+from .operator import Operator
 from .options import Options
 from .set_aside import SetAside
 from .streams import Streams
@@ -42,6 +43,8 @@ class TallyStack(Stack):
         self._output("SetAsideBucketName", set_aside.bucket.bucket_name, "Records that no consumer could apply")
         self._output("SettleSeconds", str(options.settle_s), "How old a minute of the ledger is before it is judged")
         self._output("DeadLetterQueueUrl", dead_letters.queue.queue_url, "Asynchronous events that Lambda gave up")
+        operator = Operator(self, "Operator", tables=tables, set_aside=set_aside)
+        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to those who run `tally`")
         self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -34,10 +35,13 @@ def on_tables(statement: Json) -> bool:
 
 def grants(template: Template, function: str) -> list[Grant]:
     """What the function's role allows on tables; each condition must be exactly the one that limits the keys."""
+    return granted(statement for statement in template.statements(function) if on_tables(statement))
+
+
+def granted(statements: Iterable[Json]) -> list[Grant]:
+    """What statements on tables allow."""
     found = []
-    for statement in template.statements(function):
-        if not on_tables(statement):
-            continue
+    for statement in statements:
         actions = listed(statement["Action"])
         condition = statement["Condition"]
         patterns = condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
@@ -186,8 +190,45 @@ def test_page_hosts_reach_the_functions(synthesize: Synthesize) -> None:
     assert template.outputs["PageHosts"]["Value"] == "example.com, blog.example.org"
 
 
+def managed(template: Template, output: str) -> Json:
+    """The managed policy that an output names."""
+    properties: Json = template.resources[template.outputs[output]["Value"]["Ref"]]["Properties"]
+    return properties
+
+
+def test_the_policy_for_the_command_lets_it_look_mend_and_redrive(dev: Template) -> None:
+    policy = managed(dev, "OperatorPolicyArn")
+    assert not {"Roles", "Users", "Groups"} & policy.keys()
+    statements = policy["PolicyDocument"]["Statement"]
+    on_keys = [found for found in statements if "Condition" in found]
+    assert sorted(granted(on_keys), key=str) == sorted(map(wanted, operations.OPERATOR), key=str)
+    bucket = {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}
+    others = {str(found["Action"]): found["Resource"] for found in statements if "Condition" not in found}
+    stack = others.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
+    assert stack[-1] == ":stack/Tally-dev/*"
+    assert others == {
+        "dynamodb:Scan": {"Fn::GetAtt": ["CountsTable", "Arn"]},
+        str(["s3:DeleteObject", "s3:GetObject"]): {"Fn::Join": ["", [bucket, "/*"]]},
+        "s3:ListBucket": bucket,
+    }
+
+
+def test_the_command_may_neither_count_nor_touch_receipts_holds_and_checkpoints(dev: Template) -> None:
+    found = granted(
+        statement
+        for statement in managed(dev, "OperatorPolicyArn")["PolicyDocument"]["Statement"]
+        if "Condition" in statement
+    )
+    assert {grant.table for grant in found} == {"CountsTable", "LedgerTable"}
+    assert {grant.action for grant in found if grant.table == "CountsTable"} == {
+        "Query", "UpdateItem", "ConditionCheckItem", "GetItem",
+    }  # fmt: skip
+    assert {grant.action for grant in found if grant.pattern == "CHECKPOINT#*"} == {"Query"}
+    assert not {grant for grant in found if grant.pattern.startswith("HOLDS")}
+
+
 def test_the_policy_for_other_lambdas_lets_them_invoke_the_aliases_only(dev: Template) -> None:
-    policy = dev.only("AWS::IAM::ManagedPolicy")
+    policy = managed(dev, "InvokePolicyArn")
     [statement] = policy["PolicyDocument"]["Statement"]
     assert statement["Action"] == "lambda:InvokeFunction"
     aliases = [{"Ref": dev.alias_of(dev.functions()[module])} for module in CALLED]

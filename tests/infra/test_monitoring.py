@@ -167,6 +167,7 @@ def test_every_alarm_reaches_the_topic_and_says_when_it_is_over(dev: Template) -
     for properties in alarms_of(dev).values():
         assert properties["ActionsEnabled"] is True
         assert properties["AlarmActions"] == properties["OKActions"] == [topic]
+        assert properties["InsufficientDataActions"] == [topic], "silence is what some are there to hear"
     assert dev.outputs["AlarmTopicArn"]["Value"] == topic
 
 
@@ -212,17 +213,17 @@ WHEN = {  # in plain words, beside the declarations
         if counter.tracked
     },
     "rollup-lag": ("Maximum", "> 60", 5, 60, "ignore"),
-    "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "ignore"),
-    "iterator-age-drift": ("Maximum", "> 60000", 2, 300, "ignore"),
+    "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "missing"),
+    "iterator-age-drift": ("Maximum", "> 60000", 2, 300, "missing"),
     "set-aside-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
-    "sweep": ("runs - failed", "< 1", 2, 300, "breaching"),  # silence is what it is there to hear
+    "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence turns it, and tells
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
     "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),
     "throttles-receipts": ("Sum", "> 60", 5, 60, "notBreaching"),
     "throttles-ledger": ("Sum", "> 60", 5, 60, "notBreaching"),
-    "dead-letters": ("Maximum", "> 0", 1, 300, "notBreaching"),
+    "dead-letters": ("Maximum", "> 0", 1, 300, "ignore"),
 }
 
 
@@ -246,6 +247,11 @@ def test_what_each_alarm_watches_is_there(dev: Template) -> None:
     assert dimension("throttles-ledger") == str({"Ref": "LedgerTable"})
     assert dimension("5xx") == dimension("latency") == str({"Ref": dev.only_name("AWS::ApiGatewayV2::Api")})
     assert dimension("dead-letters") == str({"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "QueueName"]})
+
+
+def test_nothing_that_a_stack_is_silent_about_from_the_start_wakes_anybody(dev: Template) -> None:
+    """An alarm begins in INSUFFICIENT_DATA; only `breaching` takes it from there to ALARM without a number."""
+    assert "breaching" not in {properties["TreatMissingData"] for properties in alarms_of(dev).values()}
 
 
 def test_an_alarm_is_drawn_once_where_it_is_watched(dev: Template) -> None:

@@ -22,7 +22,7 @@ $(VENV)/.ready: requirements.txt
 	@echo "tally: setting up $(VENV) (about a minute, once)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "$$(grep -o '^uv==[^ ;]*' requirements.txt)"
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet --requirement requirements.txt
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv pip install --quiet --requirement requirements.txt
 	@touch $@
 
 # The command runs from the repository: the declarations that it knows are the ones that are edited here.

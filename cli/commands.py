@@ -32,6 +32,8 @@ def reconcile(given: argparse.Namespace, at: Connection) -> int:
     """Hold tallies against what they count, and mend them if asked; 1 if something differs still."""
     reconciler = Reconciler(at.store, counters.COUNTERS, say=_note)
     asked = [(counters.LIKES, given.post)] if given.post else _suspects(at.store)
+    if given.post and not _is_there(at.store, given.post):
+        raise CommandError(f"there is no post {given.post}")
     left = 0
     with _bar(asked, "tally", "looked at") as tallies:
         for counter, target in tallies:
@@ -42,6 +44,12 @@ def reconcile(given: argparse.Namespace, at: Connection) -> int:
                 left += 1
     _say(f"{left} differ" if left else "all is well")
     return 1 if left else 0
+
+
+def _is_there(store: Store, post: str) -> bool:
+    """Whether anything is known of a post: its tally, a like, or that it drifts."""
+    found = recounting.recount(Call(store), counters.LIKES, post, turns=1)
+    return found is None or bool(found.shards or found.children or drifting.read(store, counters.LIKES.name, post))
 
 
 def _one(reconciler: Reconciler, given: argparse.Namespace, counter: Counter, target: str) -> bool:
@@ -107,7 +115,7 @@ def get(given: argparse.Namespace, at: Connection) -> int:
     number = recounting.number(counter, shards)
     body = {"counter": counter.name, "id": given.id, "value": number, "shards": numbers}
     body["drift"] = row.drift if row else 0
-    parts = f" in {len(numbers)} shards" if len(numbers) > 1 else ""
+    parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", for nothing is stored"
     drifts = f", drifts by {row.drift:+d}" if row else ""
     _print(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
     return 0

@@ -21,7 +21,12 @@ _EXAMPLES = """examples:
   tally history a91f                             who mended it, when and why
   tally redrive                                  apply what was set aside, once
 
-exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"""
+"""
+_EXIT_STATUS = (
+    "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
+)
+_ID = "of a post, a video, …; for visits the page's URL"
+PORT_DEFAULT = 8080
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,7 +42,7 @@ def parser() -> Parser:
     made = Parser(
         prog="tally",
         description="Look at what Tally's numbers say, and mend them.",
-        epilog=_EXAMPLES,
+        epilog=_EXAMPLES + _EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -45,10 +50,10 @@ def parser() -> Parser:
     _command(commands, "drift", "the tallies that drift now", json=True)
     get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
     get.add_argument("counter", metavar="COUNTER", type=_counter, help=f"one of: {', '.join(counters.COUNTERS)}")
-    get.add_argument("id", metavar="ID", type=_checked(_id_or_page))
+    get.add_argument("id", metavar="ID", type=_checked(_id_or_page), help=_ID)
     _command(commands, "redrive", "apply the stream records that were set aside, once")
     history = _command(commands, "history", "who mended a tally, when, why and by how much", json=True)
-    history.add_argument("id", metavar="ID", type=_checked(_id_or_page))
+    history.add_argument("id", metavar="ID", type=_checked(_id_or_page), help=_ID)
     history.add_argument(
         "--counter", metavar="COUNTER", type=_counter, default=counters.LIKES, help="likes if not given"
     )
@@ -66,11 +71,11 @@ def _reconcile(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _command(commands: argparse._SubParsersAction[Parser], name: str, does: str, *, json: bool = False) -> Parser:
-    made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".")
+    made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".", epilog=_EXIT_STATUS)
     where = made.add_mutually_exclusive_group()
     where.add_argument("--local", action="store_true", help="of a running `make dev`")
     where.add_argument("--stack", metavar="NAME", default="Tally-dev", help="of this stack in AWS (Tally-dev)")
-    made.add_argument("--port", type=_port, default=8080, help="where `make dev` listens (8080)")
+    made.add_argument("--port", type=_port, help=f"with --local: where `make dev` listens ({PORT_DEFAULT})")
     if json:
         made.add_argument("--json", action="store_true", help="as JSON, a line each")
     return made
@@ -78,6 +83,9 @@ def _command(commands: argparse._SubParsersAction[Parser], name: str, does: str,
 
 def check(given: argparse.Namespace, made: Parser) -> None:
     """What one option asks of another. Exits 2."""
+    if given.port is not None and not given.local:  # else a person who means `make dev` would be in AWS
+        made.error("--port goes with --local")
+    given.port = given.port or PORT_DEFAULT
     if given.command != "reconcile":
         return
     if given.repair and not (given.by and given.why):

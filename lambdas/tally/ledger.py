@@ -3,7 +3,7 @@
 PK, SK -> attributes:
     row         LEDGER#slot, minute#digest#bucket -> counter, target, minute, expected, observed, booked
     drift       DRIFT, digest -> counter, target, drift, since, judged, confirmed
-    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, moved, late, pending
+    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, moved, began, late, pending
     set aside   SETASIDE, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
 

@@ -51,14 +51,17 @@ class Checkpoint:
     """When it last applied a record that was old by then."""
     pending: int | None = None
     """The drift consumer's: the last record it saw that the rollup has to add."""
+    began: int | None = None
+    """When the oldest record was written of the first batch that it had: the shard holds nothing older."""
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """When the sweep last wrote its pulse, and when the time before. 0: never."""
+    """When the sweep last wrote its pulse, when the time before, and when it wrote the first. 0: never."""
 
     at: int = 0
     previous: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,13 @@ class Progress:
         """When the newest record was written that this consumer has passed in this table's stream."""
         found = (mark.through for mark in self.checkpoints if (mark.consumer, mark.table) == (consumer, table))
         return max(found, default=0)
+
+    @property
+    def began(self) -> int:
+        """The first that anybody knows of this stack: a record that a consumer was given, or a pulse. 0: nothing."""
+        pulse_s = self.pulse.first or self.pulse.previous or self.pulse.at
+        records = (mark.through if mark.began is None else mark.began for mark in self.checkpoints)
+        return min((known for known in (pulse_s, *records) if known > 0), default=0)
 
 
 def read(store: Store) -> list[Checkpoint]:
@@ -89,7 +99,8 @@ def read(store: Store) -> list[Checkpoint]:
 def read_all(store: Store) -> Progress:
     """Checkpoints and pulse. The pulse first: a consumer that passes it meanwhile must not seem to stand still."""
     found = reading.item(store, store.settings.counts_table, PULSE_KEY)
-    return Progress(read(store), Pulse(_whole_s(found, "at") or 0, _whole_s(found, "previous") or 0))
+    at, previous, first = (_whole_s(found, name) or 0 for name in ("at", "previous", "first"))
+    return Progress(read(store), Pulse(at, previous, first))
 
 
 def as_of(call: Call) -> int:
@@ -111,12 +122,20 @@ _cached: tuple[str, float, int] | None = None
 
 def counted_until(progress: Progress, now_s: float, settle_s: int) -> int:
     """Epoch seconds until which the rollup has added everything, as far as anybody knows."""
-    newest = progress.newest(ROLLUP, RECEIPTS)
-    # In a shard that it has not begun: what came before, in the shard's parent, it has passed, or is behind there too.
-    passed = [newest if through is None else through for through in _behind(progress, ROLLUP, now_s)]
+    # Before the rollup's first batch nothing is counted: there was nothing to count until the stack began. Never 0, the
+    # year 1970: a stack's first minute would be an alarm.
+    newest = progress.newest(ROLLUP, RECEIPTS) or progress.began
+    passed = [own.through if own and own.through else _nothing_before(other, newest)
+              for own, other in _behind(progress, ROLLUP, now_s)]  # fmt: skip
     if _stands_still(progress, ROLLUP, RECEIPTS, now_s, settle_s):
         passed.append(newest)
-    return int(min([now_s - DELIVERY_S, *passed]))
+    return int(min([now_s - DELIVERY_S, *(known for known in passed if known)]))
+
+
+def _nothing_before(other: Checkpoint, newest: int) -> int:
+    """In a shard that the rollup has not begun, what came before (in the shard's parent) it has passed, or is behind
+    there too; and `other` knows of nothing older in the shard itself."""
+    return newest if other.began is None else min(newest, other.began)
 
 
 def rollup_lag_s(progress: Progress, now_s: float, settle_s: int) -> int:
@@ -140,8 +159,8 @@ def known_until(progress: Progress, now_s: float, settle_s: int) -> float:
     """Epoch seconds that every consumer has passed, but for what is on its way: now, where all keep up."""
     known_s = float(now_s)
     for consumer in (ROLLUP, DRIFT):
-        for through in _behind(progress, consumer, now_s):
-            known_s = min(known_s, NOTHING if through is None else through)
+        for own, _ in _behind(progress, consumer, now_s):
+            known_s = min(known_s, NOTHING if own is None else own.through)
     for consumer, table in _SEEING_PULSES:
         if _stands_still(progress, consumer, table, now_s, settle_s):
             known_s = min(known_s, progress.newest(consumer, table))
@@ -160,8 +179,9 @@ def pulse(store: Store, now_s: float) -> None:
         store.client.update_item(
             TableName=store.settings.counts_table,
             Key=PULSE_KEY,
-            UpdateExpression="SET #previous = if_not_exists(#at, :never), #at = :now",
-            ExpressionAttributeNames={"#at": "at", "#previous": "previous"},
+            UpdateExpression="SET #previous = if_not_exists(#at, :never), #at = :now,"
+            " #first = if_not_exists(#first, :now)",
+            ExpressionAttributeNames={"#at": "at", "#previous": "previous", "#first": "first"},
             ExpressionAttributeValues={":now": now, ":never": {"N": "0"}},
         )
         store.client.update_item(
@@ -175,17 +195,17 @@ def pulse(store: Store, now_s: float) -> None:
         raise from_botocore(error) from error
 
 
-def _behind(progress: Progress, consumer: str, now_s: float) -> list[int | None]:
-    """How far the consumer has come (epoch seconds) in each stream shard where it is behind; None: it has not begun."""
+def _behind(progress: Progress, consumer: str, now_s: float) -> list[tuple[Checkpoint | None, Checkpoint]]:
+    """The consumer's checkpoint (None: it has not begun) and the other's in each stream shard where it is behind."""
     marks = {(mark.consumer, mark.table, mark.shard): mark for mark in progress.checkpoints}
-    found: list[int | None] = []
+    found: list[tuple[Checkpoint | None, Checkpoint]] = []
     for mark in progress.checkpoints:
         if mark.consumer == consumer or now_s - mark.moved > STREAM_KEPT_S:
             continue
         target = mark.pending if consumer == ROLLUP else mark.sequence
         own = marks.get((consumer, mark.table, mark.shard))
         if target is not None and (own is None or own.sequence < target):
-            found.append(own.through if own else None)
+            found.append((own, mark))
     return found
 
 
@@ -207,6 +227,7 @@ def _checkpoint(consumer: str, table: str, item: Item) -> Checkpoint:
         moved=_whole_s(item, "moved") or 0,
         late=_whole_s(item, "late"),
         pending=int(pending) if pending else None,
+        began=_whole_s(item, "began"),
     )
 
 

@@ -181,6 +181,8 @@ class Batch:
         }
         if run.oldest_s is not None and now_s - run.oldest_s > self.call.store.settings.settle_s / 2:
             facts["late"] = {"N": str(now_s)}
+        if seen is None:
+            facts["began"] = {"N": str(now_s if run.oldest_s is None else int(run.oldest_s))}
         if run.awaited is not None:
             facts["pending"] = {"S": run.awaited}
         write = {

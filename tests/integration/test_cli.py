@@ -102,6 +102,24 @@ def test_all_is_well_is_0(run: Run, store: Store) -> None:
     assert run("redrive") == (0, "0 applied, 0 were by somebody else, 0 kept\n", "")
 
 
+def test_post_that_is_not_there_is_not_well(run: Run, store: Store) -> None:
+    assert run("reconcile", "--post", "nobody") == (2, "", "tally: there is no post nobody\n")
+    assert run("get", "likes", "nobody") == (0, "likes nobody: 0, for nothing is stored\n", "")
+
+
+def test_port_without_local_does_not_go_to_aws(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["drift", "--port", "8080"])
+    assert (stopped.value.code, capsys.readouterr().err) == (2, "tally: --port goes with --local; --help says more\n")
+
+
+@pytest.mark.parametrize("command", ["reconcile", "drift", "get", "redrive", "history"])
+def test_each_help_says_what_the_exit_status_means(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "exit status: 0 all is well" in capsys.readouterr().out
+
+
 def test_what_differs_is_said_and_is_1_and_nothing_is_changed(run: Run, store: Store) -> None:
     post(store, "even")
     post(store, "off", off_by=5)
@@ -165,7 +183,7 @@ def test_shards_are_told_apart(run: Run, store: Store) -> None:
     page = "https://example.com/a"
     body = {"counted": True}
     increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
-    assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0\n"
+    assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, for nothing is stored\n"
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,7 @@ def test_the_checkpoint_says_how_far_when_and_what_is_awaited(world: StreamWorld
     checkpoint = world.checkpoint("drift", "receipts", SHARD)
     assert (checkpoint["sequence"], checkpoint["pending"]) == ("8", "7")
     assert int(checkpoint["through"]) == int(now_s - 1.5)
+    assert int(checkpoint["began"]) == int(now_s - 2.5)
     assert 0 <= int(checkpoint["moved"]) - now_s <= 5
     assert int(checkpoint["expiration"]) - int(checkpoint["moved"]) == ledger.CHECKPOINT_KEPT_S
     assert "late" not in checkpoint
@@ -240,6 +241,7 @@ def test_the_checkpoint_says_how_far_when_and_what_is_awaited(world: StreamWorld
     assert world.checkpoint("drift", "receipts", SHARD)["pending"] == "7"
     world.deliver("drift", "receipts", SHARD, [record(10, "INSERT", {"NewImage": {}}, now_s - 151), play(11)])
     assert int(world.checkpoint("drift", "receipts", SHARD)["late"]) >= now_s
+    assert int(world.checkpoint("drift", "receipts", SHARD)["began"]) == int(now_s - 2.5)  # it stays
     world.deliver("rollup", "receipts", SHARD, records)
     assert "pending" not in world.checkpoint("rollup", "receipts", SHARD)
 

@@ -118,9 +118,35 @@ def test_consumer_that_did_not_pass_the_pulse_stands_still(place: int) -> None:
 
 
 def test_consumer_without_any_checkpoint_stands_still_once_there_was_a_pulse() -> None:
-    pulse = Pulse(at=NOW_S - 62)
-    assert horizon([], pulse) == progress.NOTHING
-    assert counted_until([], pulse) == 0
+    assert horizon([], Pulse(at=NOW_S - 62, first=NOW_S - 62)) == progress.NOTHING
+
+
+def lag_s(checkpoints: list[Checkpoint], pulse: Pulse = NO_PULSE) -> int:
+    return progress.rollup_lag_s(Progress(checkpoints, pulse), NOW_S, SETTLE_S)
+
+
+def test_rollup_that_has_not_begun_has_counted_until_the_stack_began() -> None:
+    pulse = Pulse(at=NOW_S - 2, previous=NOW_S - 62, first=NOW_S - 122)
+    assert counted_until([], pulse) == NOW_S - 122
+    assert lag_s([], pulse) == 122 - progress.DELIVERY_S
+    assert counted_until([], replace(pulse, first=0)) == NOW_S - 62  # a pulse of before there was a first one
+
+
+def test_new_stack_whose_first_record_only_the_drift_consumer_has_seen_is_as_old_as_that() -> None:
+    marks = [mark("drift", "receipts", 3, pending=3, began=NOW_S - 30)]
+    assert counted_until(marks) == NOW_S - 30
+    assert lag_s(marks) == 30 - progress.DELIVERY_S
+    assert counted_until([replace(marks[0], began=None)]) == NOW_S - progress.DELIVERY_S
+
+
+def test_first_spilled_like_is_not_counted_before_the_rollup_has_begun_there() -> None:
+    marks = [*abreast(), mark("drift", "counts", 30, pending=30, shard="new", began=NOW_S - 20)]
+    assert counted_until(marks) == NOW_S - 20
+
+
+def test_record_that_claims_to_be_of_1970_is_not_believed() -> None:
+    marks = [mark("rollup", "receipts", 1, through=0), mark("drift", "receipts", 3, pending=3, began=NOW_S - 30)]
+    assert counted_until(marks) == NOW_S - 30
 
 
 def test_nothing_is_judged_until_what_came_late_has_come_through() -> None:
@@ -158,18 +184,18 @@ def put_checkpoint(store: Store, consumer: str, table: str, sequence: str, **mor
 
 def test_checkpoints_are_read_as_the_consumers_write_them(store: Store) -> None:
     long = "1" * 40
-    put_checkpoint(store, "rollup", "receipts", "9", late={"N": str(NOW_S)})
+    put_checkpoint(store, "rollup", "receipts", "9", late={"N": str(NOW_S)}, began={"N": str(NOW_S - 900)})
     put_checkpoint(store, "drift", "receipts", long, pending={"S": "10"})
     assert progress.read(store) == [
-        Checkpoint("rollup", "receipts", SHARD, 9, NOW_S - 700, NOW_S - 690, late=NOW_S),
+        Checkpoint("rollup", "receipts", SHARD, 9, NOW_S - 700, NOW_S - 690, late=NOW_S, began=NOW_S - 900),
         Checkpoint("drift", "receipts", SHARD, int(long), NOW_S - 700, NOW_S - 690, pending=10),
     ]
 
 
 def test_pulse_stands_in_both_streams_and_remembers_the_one_before(store: Store) -> None:
-    progress.pulse(store, NOW_S - 60)
-    progress.pulse(store, NOW_S)
-    assert progress.read_all(store).pulse == Pulse(at=NOW_S, previous=NOW_S - 60)
+    for ago_s in (120, 60, 0):
+        progress.pulse(store, NOW_S - ago_s)
+    assert progress.read_all(store).pulse == Pulse(at=NOW_S, previous=NOW_S - 60, first=NOW_S - 120)
     receipt = store.client.get_item(TableName=store.settings.receipts_table, Key={"id": {"S": "pulse"}})["Item"]
     assert receipt["at"] == {"N": str(NOW_S)}
 

@@ -43,7 +43,7 @@ class RolledUp:
 
 def measure_rolled_up(visits: int) -> RolledUp:
     """So many visits, one after the other, each of a page of its own. Raises LocalError."""
-    with _dev() as url:
+    with local_stack() as url:
         _shown_s(url, "warm-up", CONSUMERS_START_S_MAX)
         taken_s = [_shown_s(url, f"page-{number}", SHOWN_S_MAX) for number in range(visits)]
     return RolledUp(visits, statistics.median(taken_s), max(taken_s))
@@ -68,9 +68,9 @@ def _call(url: str, body: dict[str, str] | None = None) -> Any:
 
 
 @contextmanager
-def _dev() -> Iterator[str]:
-    """The URL of a `make dev` on a port and with data of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
+def local_stack(**environment: str) -> Iterator[str]:
+    """The URL of a `make dev` on a port and with data of its own. Raises LocalError if it does not start."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))} | environment
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         with output.open("wb") as into:

@@ -1,120 +1,127 @@
-"""What a play costs the embedded engine as its stream grows: as it is, with the index, and with the index and trimming.
+"""What a play costs on the local stack as its streams grow: with `make dev`'s cure, and on an engine left as it is.
 
     python -m bench.stream_curve --plays 100000
+    python -m bench.stream_curve --plays 30000 --uncured
 
-Each play is what `make dev` writes for an EXACT one: a transaction of a receipt and an ADD, on two tables with streams.
-The figures are medians of 300 plays in milliseconds at each 10,000, on a file of their own; the records between are put
-into the engine's stream as copies of a play's, which is what it would hold after so many plays.
+Each write on a table with a stream costs the embedded engine time in proportion to all the records that the stream
+holds, unless they are indexed and trimmed, as `make dev` does with its own engine. The plays are sent in batches,
+as another Lambda sends them, through the real functions while the consumers work; after each 10,000 some are sent one
+by one over HTTP, and their median is printed. Exit status 1 if the plays are not all counted, each once.
 """
 
 from __future__ import annotations
 
 import argparse
-import sqlite3
+import contextlib
+import json
 import statistics
+import sys
 import tempfile
 import time
-from contextlib import closing
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from local import tables
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from bench.rolled_up import local_stack
 from local.engine import Engine
-from local.template import Table
-from local.trim import TRIM_EVERY_S, trim
+from local.errors import LocalError
 
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
-
-COUNTS, RECEIPTS = "curve-counts-table", "curve-receipts-table"
 STEP = 10_000
-MEASURED = 300
-BEHIND = 1_000  # records that consumers have not passed yet: what a second or two brings
-_FILL = """
-WITH RECURSIVE more(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM more WHERE number < :records),
-last AS (
-    SELECT * FROM _stream_records WHERE table_name = :table ORDER BY CAST(sequence_number AS INTEGER) DESC LIMIT 1
-)
-INSERT INTO _stream_records
-    (table_name, event_name, keys_json, new_image, old_image, sequence_number, shard_id, created_at)
-SELECT table_name, event_name, keys_json, new_image, old_image,
-    CAST(CAST(sequence_number AS INTEGER) + number AS TEXT), shard_id, created_at
-FROM last, more"""
+BATCH = 100  # entries of one invocation: what the function takes
+CALLERS = 4
+SINGLE = 200
+REFUSED_MAX = 50  # of a batch: an engine that gets slow answers 503 for a while
 
 
-def _tables() -> list[Table]:
-    arguments: dict[str, Any] = {
-        "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-        "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-        "BillingMode": "PAY_PER_REQUEST",
-        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
-    }
-    return [Table(name, arguments, None) for name in (COUNTS, RECEIPTS)]
+def measure(url: str, plays: int) -> Iterator[float]:
+    """The median milliseconds of a play, before the first and after each 10,000. Raises LocalError."""
+    yield _single_ms(url, 0)
+    for first in range(0, plays, STEP):
+        batches = range(first, min(first + STEP, plays), BATCH)
+        with ThreadPoolExecutor(CALLERS) as callers:
+            list(callers.map(lambda number: _batch(url, number), batches))
+        yield _single_ms(url, first + STEP)
 
 
-def _play(client: DynamoDBClient, number: int) -> None:
-    client.transact_write_items(
-        TransactItems=[
-            {"Put": {"TableName": RECEIPTS, "Item": {"id": {"S": f"play-{number:09d}"}, "amount": {"N": "1"}}}},
-            {
-                "Update": {
-                    "TableName": COUNTS,
-                    "Key": {"id": {"S": "video"}},
-                    "UpdateExpression": "ADD plays :one",
-                    "ExpressionAttributeValues": {":one": {"N": "1"}},
-                }
-            },
+def _batch(url: str, first: int) -> None:
+    """Plays of one video, sent again with the same keys until each is counted."""
+    event = {
+        "batch": [
+            {"operation": "play", "video_id": f"v{first}", "idempotency_key": f"curve-{first:09d}-{number:012d}"}
+            for number in range(BATCH)
         ]
-    )
+    }
+    for attempt in range(REFUSED_MAX):
+        with contextlib.suppress(OSError):
+            results = _call(f"{url}/2015-03-31/functions/plays/invocations", event).get("results", [])
+            if results and all(result["status"] == 200 for result in results):
+                return
+        time.sleep(0.1 * attempt)
+    raise LocalError(f"a batch was refused {REFUSED_MAX} times")
 
 
-def measure(plays: int, *, index: bool, trims: bool) -> list[float]:
-    """The median of the plays measured at each 10,000."""
-    found: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, Engine(Path(folder, "engine.db")) as engine:
-        path = Path(folder, "engine.db")
-        tables.create(_tables(), engine.endpoint)
-        if index:
-            tables.index_stream_records(path)
-        client = tables.client(engine.endpoint)
-        for streamed in range(0, plays + 1, STEP):
-            found.append(_median(client, streamed))
-            _stream(path, STEP - MEASURED)
-            while trims and not trim(path, dict.fromkeys((COUNTS, RECEIPTS), streamed + STEP - BEHIND)):
-                time.sleep(TRIM_EVERY_S / 100)
-        client.close()
-    return found
-
-
-def _median(client: DynamoDBClient, first: int) -> float:
-    """The median milliseconds of some plays in turn."""
-    took_ms = []
-    for number in range(first, first + MEASURED):
+def _single_ms(url: str, streamed: int) -> float:
+    taken_ms = []
+    for number in range(SINGLE):
         started_s = time.perf_counter()
-        _play(client, number)
-        took_ms.append((time.perf_counter() - started_s) * 1000)
-    return statistics.median(took_ms)
+        _call(f"{url}/videos/single/plays", {}, f"curve-single-{streamed:09d}-{number:06d}")
+        taken_ms.append((time.perf_counter() - started_s) * 1000)
+    return statistics.median(taken_ms)
 
 
-def _stream(path: Path, records: int) -> None:
-    """Put so many records more into each table's stream, as plays would: copies of the last, numbered on."""
-    with closing(sqlite3.connect(path, timeout=10)) as database:
-        for table in (COUNTS, RECEIPTS):
-            database.execute(_FILL, {"table": table, "records": records})
-        database.commit()
+def _counted(url: str, plays: int) -> int:
+    """All plays together, video by video."""
+    videos = [f"v{first}" for first in range(0, plays, BATCH)] + ["single"]
+    return sum(int(_call(f"{url}/videos/{video}/plays")["play_count"]) for video in videos)
 
 
-def main() -> None:
-    """Print the curve."""
+def _call(url: str, body: Any = None, key: str | None = None) -> Any:
+    headers = {"User-Agent": "Mozilla/5.0", "Content-Type": "application/json"}
+    if key is not None:
+        headers |= {"Idempotency-Key": key}
+    data = None if body is None else (json.dumps(body).encode() if body else b"")
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=60) as answer:
+        return json.load(answer)
+
+
+@contextlib.contextmanager
+def _stack(uncured: bool) -> Iterator[str]:
+    """`make dev`, with its own engine, or with one that is not its own: there it neither indexes nor trims."""
+    with contextlib.ExitStack() as stack:
+        environment = {}
+        if uncured:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            environment["AWS_ENDPOINT_URL_DYNAMODB"] = stack.enter_context(Engine(folder / "engine.db")).endpoint
+        yield stack.enter_context(local_stack(**environment))
+
+
+def main() -> int:
+    """Print the curve; 1 if a play is missing or one too many."""
     parser = argparse.ArgumentParser(prog="python -m bench.stream_curve", description=__doc__.split("\n")[0])
-    parser.add_argument("--plays", type=int, default=100_000)
+    parser.add_argument("--plays", type=int, default=100_000, help="in steps of 10,000 (100,000)")
+    parser.add_argument("--uncured", action="store_true", help="on an engine that is neither indexed nor trimmed")
     given = parser.parse_args()
-    ways = {"as it is": (False, False), "index": (True, False), "index, trimmed": (True, True)}
-    print(f"{'plays':>10}  {'median ms of a play, by steps of ' + format(STEP, ','):<40}")
-    for name, (index, trims) in reversed(ways.items()):
-        medians = measure(given.plays, index=index, trims=trims)
-        print(f"{name:>16}  {'  '.join(f'{one:6.2f}' for one in medians)}", flush=True)
+    if given.plays < STEP or given.plays % STEP:
+        parser.error(f"--plays must be a multiple of {STEP:,}")
+    started_s = time.monotonic()
+    try:
+        with _stack(given.uncured) as url:
+            print(f"{'plays':>8}  median ms of a play", flush=True)
+            medians = tqdm(measure(url, given.plays), total=given.plays // STEP + 1, file=sys.stderr, disable=None)
+            for step, median_ms in enumerate(medians):
+                tqdm.write(f"{step * STEP:8,}  {median_ms:.1f}")
+                sys.stdout.flush()
+            sent, counted = given.plays + SINGLE * (given.plays // STEP + 1), _counted(url, given.plays)
+    except (LocalError, OSError) as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 1
+    print(f"{counted:,} counted of {sent:,}, in {time.monotonic() - started_s:.0f} s")
+    return int(counted != sent)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import counters
-from tally import drifting, holds, judging, ledger, observe, progress
+from tally import drifting, holds, judging, observe, progress
 from tally.settings import Settings
 from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 
@@ -47,8 +47,7 @@ def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
     stands = progress.read_all(store)
     observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
     judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
-    horizon_s, first_slot = progress.horizon(stands, now_s, settle_s), int(now_s // 60) % ledger.SLOTS
-    judged = judging.sweep(store, horizon_s, now_s, until_s=judge_until_s, first_slot=first_slot)
+    judged = judging.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
     for counter, summary in drifting.look_again(store, counters.COUNTERS, now_s, until_s=until_s).items():
         observe.gauges("counter", counter, summary.metrics)
     if judged.failures:

@@ -223,7 +223,7 @@ def test_the_command_may_neither_count_nor_touch_receipts_holds_and_checkpoints(
     assert {grant.action for grant in found if grant.table == "CountsTable"} == {
         "Query", "UpdateItem", "ConditionCheckItem", "GetItem",
     }  # fmt: skip
-    assert {grant.action for grant in found if grant.pattern == "CHECKPOINT#*"} == {"Query"}
+    assert {grant.action for grant in found if grant.pattern.startswith("CHECKPOINT#")} == {"Query"}
     assert not {grant for grant in found if grant.pattern.startswith("HOLDS")}
 
 

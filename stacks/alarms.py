@@ -59,7 +59,8 @@ DEAD_LETTERS = Alarm(
     "dead-letters", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
 )
 ALARMS = (
-    DRIFT, ROLLUP_LAG, ITERATOR_AGE, STANDS_STILL, SET_ASIDE, SWEEP, UNJUDGED, FAILING, LATENCY, THROTTLES, DEAD_LETTERS,
+    DRIFT, ROLLUP_LAG, ITERATOR_AGE, STANDS_STILL, SET_ASIDE, SWEEP, UNJUDGED,
+    FAILING, LATENCY, THROTTLES, DEAD_LETTERS,
 )  # fmt: skip
 
 

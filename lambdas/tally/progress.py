@@ -97,8 +97,10 @@ def read(store: Store, streams: Sequence[str] = (COUNTS, RECEIPTS)) -> list[Chec
 
 
 def read_all(store: Store, streams: Sequence[str] = (COUNTS, RECEIPTS)) -> Progress:
-    """Checkpoints in these streams, and the pulse. The pulse first: a consumer that passes it meanwhile must not seem to
-    stand still."""
+    """Checkpoints in these streams, and the pulse.
+
+    The pulse first: a consumer that passes it meanwhile must not seem to stand still.
+    """
     found = reading.item(store, store.settings.counts_table, PULSE_KEY)
     at, previous, first = (_whole_s(found, name) or 0 for name in ("at", "previous", "first"))
     return Progress(read(store, streams), Pulse(at, previous, first))

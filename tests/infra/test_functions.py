@@ -140,7 +140,7 @@ def test_how_a_function_runs(dev: Template, module: str) -> None:
     assert properties["Runtime"] == "python3.14"
     assert properties["Architectures"] == ["arm64"]
     assert properties["Timeout"] == (60 if module in CONSUMERS else 55 if module in SCHEDULED else 15)
-    assert properties["MemorySize"] == 512
+    assert properties["MemorySize"] == (1769 if module in SCHEDULED else 512)
     assert properties["TracingConfig"] == {"Mode": "Active"}
     assert properties["SnapStart"] == {"ApplyOn": "PublishedVersions"}
 

@@ -105,8 +105,18 @@ READS_PER_S, READ_BURST = 1000, 2000
 WRITES_PER_S, WRITE_BURST = 500, 1000
 RECEIPT_PREFIX = "tally#"
 
-# How far the rollup has come (tally/progress.py), for the numbers that it adds up.
-_AS_OF = frozenset({Need("Query", Table.LEDGER, "CHECKPOINT#"), Need("GetItem", Table.COUNTS, "PULSE")})
+
+def _checkpoints(*streams: str) -> frozenset[Need]:
+    """How far both consumers have come in the streams of these tables: a partition each."""
+    return frozenset(
+        Need("Query", Table.LEDGER, f"CHECKPOINT#{consumer}#{stream}")
+        for consumer in ("rollup", "drift")
+        for stream in streams
+    )
+
+
+# How far the rollup has come (tally/progress.py), for the numbers that it makes of receipts.
+_AS_OF = _checkpoints("receipts") | {Need("GetItem", Table.COUNTS, "PULSE")}
 
 _VIDEO = Field("video_id", Kind.ID, Source.PATH, "id")
 _POST = Field("post_id", Kind.ID, Source.PATH, "id")
@@ -310,10 +320,9 @@ class Schedule:
     needs: frozenset[Need]
 
 
-_JUDGE = frozenset(
+_JUDGE = _checkpoints("receipts", "counts") | frozenset(
     Need(action, Table.LEDGER, prefix)
     for prefix, actions in {
-        "CHECKPOINT#": ("Query",),
         "LEDGER#": ("Query", "DeleteItem"),
         "DRIFT": ("Query", "GetItem", "UpdateItem", "DeleteItem"),
     }.items()
@@ -374,10 +383,10 @@ CONSUMERS = (
 OPERATOR = (
     _counters(counters.COUNTERS.values(), "Query", "UpdateItem", "ConditionCheckItem")
     | {Need("GetItem", Table.COUNTS, "PULSE")}
+    | _checkpoints("receipts", "counts")
     | {
         Need(action, Table.LEDGER, prefix)
         for prefix, actions in {
-            "CHECKPOINT#": ("Query",),
             "LEDGER#": ("Query", "UpdateItem"),
             "DRIFT": ("Query", "GetItem", "DeleteItem", "ConditionCheckItem"),
             "SETASIDE": ("Query", "GetItem", "DeleteItem"),

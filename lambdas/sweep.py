@@ -1,11 +1,11 @@
 """Every minute: gives back what expired holds have taken, judges the ledger, writes the pulse."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import counters
-from tally import drifting, holds, judging, ledger, observe, progress
+from tally import drifting, holds, judging, observe, progress
 from tally.settings import Settings
 from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 
@@ -46,14 +46,23 @@ def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
     settle_s = store.settings.settle_s
     stands = progress.read_all(store)
     observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
+    _tell_standing_still(progress.standing_still(stands, now_s, settle_s))
     judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
-    horizon_s, first_slot = progress.horizon(stands, now_s, settle_s), int(now_s // 60) % ledger.SLOTS
-    judged = judging.sweep(store, horizon_s, now_s, until_s=judge_until_s, first_slot=first_slot)
+    judged = judging.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
+    observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})
     for counter, summary in drifting.look_again(store, counters.COUNTERS, now_s, until_s=until_s).items():
         observe.gauges("counter", counter, summary.metrics)
     if judged.failures:
         raise judged.failures[0]
     return {"equal": judged.equal, "moved": judged.moved, "left": judged.left, "finished": int(judged.finished)}
+
+
+def _tell_standing_still(streams: Sequence[tuple[str, str]]) -> None:
+    """The metric says how many of a consumer's streams; the log, which: each has an event source mapping of its own."""
+    for consumer, table in streams:
+        observe.logger.warning("stands still", extra={"consumer": consumer, "table": table})
+    for consumer in (progress.ROLLUP, progress.DRIFT):
+        observe.gauges("consumer", consumer, {observe.STANDS_STILL: sum(of == consumer for of, _ in streams)})
 
 
 def _pulse(now_s: float) -> Mapping[str, int]:

@@ -42,8 +42,15 @@ ROLLUP_LAG = Alarm(
 ITERATOR_AGE = Alarm(
     "iterator-age", "A stream consumer has been over a minute behind for 10 minutes", 60_000, 2, _Missing.MISSING
 )
+# Lambda tells the age per function: one of its mappings that is disabled hides behind the other.
+STANDS_STILL = Alarm(
+    "stands-still", "A stream consumer has not moved on in one of its streams for 5 minutes", 0, 5, _Missing.IGNORE
+)
 SET_ASIDE = Alarm("set-aside", "A stream consumer put records aside that it could not apply: redrive them", 0, 1)
 SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judged", 1, 2, _Missing.MISSING, BELOW)
+UNJUDGED = Alarm(
+    "unjudged", "No sweep has come to the end of the ledger for 15 minutes: rows pile up", 0, 15, _Missing.IGNORE
+)
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", 60, 5)
@@ -51,7 +58,10 @@ THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a secon
 DEAD_LETTERS = Alarm(
     "dead-letters", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
 )
-ALARMS = (DRIFT, ROLLUP_LAG, ITERATOR_AGE, SET_ASIDE, SWEEP, FAILING, LATENCY, THROTTLES, DEAD_LETTERS)
+ALARMS = (
+    DRIFT, ROLLUP_LAG, ITERATOR_AGE, STANDS_STILL, SET_ASIDE, SWEEP, UNJUDGED,
+    FAILING, LATENCY, THROTTLES, DEAD_LETTERS,
+)  # fmt: skip
 
 
 def watched(

@@ -35,6 +35,17 @@ def by_consumer(name: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch
     return {consumer: _own(name, "consumer", consumer, "Sum", period) for consumer in consumers}
 
 
+def standing_still() -> dict[str, cloudwatch.Metric]:
+    """How many streams each consumer did not move on in, as the sweep saw it."""
+    consumers = [consumer.function for consumer in operations.CONSUMERS]
+    return {consumer: _own("StandsStill", "consumer", consumer, "Maximum") for consumer in consumers}
+
+
+def sweep_unfinished() -> cloudwatch.Metric:
+    """1 where a sweep did not come to the end of the ledger."""
+    return _own("SweepUnfinished", "consumer", "sweep", "Maximum")
+
+
 def rollup_lag() -> cloudwatch.Metric:
     """How many seconds the rolled up numbers were behind."""
     return _own("RollupLagSeconds", "consumer", "rollup", "Maximum")

@@ -90,6 +90,9 @@ class Monitoring(Construct):
                 "Drifting tallies": [*metrics.standing("DriftingTallies").values()],
                 "Drift, summed without its sign": [*metrics.standing("DriftAbsolute").values()],
                 "Oldest drift, seconds": [*metrics.standing("OldestDriftSeconds").values()],
+                "Sweeps that did not come to the end": [
+                    watched(self._stack, metrics.sweep_unfinished(), alarms.UNJUDGED)
+                ],
             },
         )
         self._section(
@@ -145,6 +148,10 @@ class Monitoring(Construct):
                 "Rollup lag, seconds": [watched(self._stack, metrics.rollup_lag(), alarms.ROLLUP_LAG)],
                 "Age of the oldest record read, ms": [
                     watched(self._stack, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
+                ],
+                "Streams that stand still": [
+                    watched(self._stack, metric, alarms.STANDS_STILL, of=consumer)
+                    for consumer, metric in metrics.standing_still().items()
                 ],
             },
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,8 @@ from .errors import StoreBusyError, TallyError, from_botocore
 from .progress import settled_minute
 from .store import Item, Store
 
-GROUPS_MAX = 20_000  # tallies and minutes judged in one run, of all slots: what a sweep does in its minute
+THREADS = ledger.SLOTS  # one a slot, so that none waits for the others' backlog; the client has 50 connections
+GROUPS_MAX = 10_000  # tallies and minutes judged in one slot and run: twice what a thread does in a minute at 5 ms each
 ROWS_OF_GROUP_MAX = 99  # a transaction takes 100 items, and one is the drift row; there are 16 buckets
 _FIRST = "0"
 
@@ -57,6 +59,14 @@ class Judged:
     finished: bool = True
     failures: list[Exception] = field(default_factory=list)
 
+    def add(self, other: Judged) -> None:
+        """Take in what became of other groups."""
+        self.equal += other.equal
+        self.moved += other.moved
+        self.left += other.left
+        self.finished = self.finished and other.finished
+        self.failures += other.failures
+
 
 def row_of(item: Item) -> Row:
     """A ledger row as it is stored. KeyError, ValueError for one that Tally did not write."""
@@ -87,32 +97,35 @@ def groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield list(group)
 
 
-def sweep(store: Store, horizon_s: int, now_s: float, *, until_s: float, first_slot: int = 0) -> Judged:
-    """Judge what is settled in every slot, oldest minutes first, until time or GROUPS_MAX run out.
+def sweep(store: Store, horizon_s: int, now_s: float, *, until_s: float) -> Judged:
+    """Judge what is settled, oldest minutes first, in all slots at once, until time or GROUPS_MAX run out.
 
-    The next sweep goes on, from another slot, so that none waits for the others for ever. `until_s`: on the store's
-    clock. A slot that fails keeps no other one waiting: its error is in `failures`.
+    The next sweep goes on where this one stopped. `until_s`: on the store's clock. A slot that fails keeps no other one
+    waiting: its error is in `failures`.
     """
     judged = Judged()
-    for turn in range(ledger.SLOTS):
-        try:
-            _sweep_slot(store, (first_slot + turn) % ledger.SLOTS, horizon_s, now_s, until_s, judged)
-        except (TallyError, KeyError, TypeError, ValueError) as error:
-            judged.failures.append(error)
-        if not judged.finished:
-            break
+    # Judging is waiting for DynamoDB: one after the other, a sweep would see to fewer tallies than traffic can touch.
+    # A tally is in one slot in all its minutes, so no two threads meet on its drift row.
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="slot") as threads:
+        for slot in threads.map(lambda slot: _sweep_slot(store, slot, horizon_s, now_s, until_s), range(ledger.SLOTS)):
+            judged.add(slot)
     return judged
 
 
-def _sweep_slot(store: Store, slot: int, horizon_s: int, now_s: float, until_s: float, judged: Judged) -> None:
-    for group in groups(rows_of_slot(store, slot, settled_minute(horizon_s))):
-        if store.clock() >= until_s or judged.equal + judged.moved >= GROUPS_MAX:
-            judged.finished = False
-            return
-        if not settled(group, horizon_s):
-            judged.left += 1
-            continue
-        _judge(store, group, now_s, judged)
+def _sweep_slot(store: Store, slot: int, horizon_s: int, now_s: float, until_s: float) -> Judged:
+    judged = Judged()
+    try:
+        for group in groups(rows_of_slot(store, slot, settled_minute(horizon_s))):
+            if store.clock() >= until_s or judged.equal + judged.moved >= GROUPS_MAX:
+                judged.finished = False
+                break
+            if settled(group, horizon_s):
+                _judge(store, group, now_s, judged)
+            else:
+                judged.left += 1
+    except (TallyError, KeyError, TypeError, ValueError) as error:
+        judged.failures.append(error)
+    return judged
 
 
 def rows_of_slot(store: Store, slot: int, before_minute: int) -> Iterator[Row]:
@@ -148,12 +161,26 @@ def _move(store: Store, group: Sequence[Row], amount: int, now_s: float) -> bool
     counter, target = group[0].counter, group[0].target
     key = ledger.key(ledger.DRIFT_KEY, ledger.digest(counter, target))
     seen = reading.item(store, store.settings.ledger_table, key)
-    drift = drift_write(store, key, seen, counter, target, amount, now_s)
+    since_s = min(row.booked for row in group)  # when the streams first said so, not when it was judged
+    drift = drift_write(store, key, seen, counter, target, amount, now_s, since_s=since_s)
     return transact(store, [*(_delete(store, row) for row in group), drift])
 
 
-def drift_write(store: Store, key: Item, seen: Item, counter: str, target: str, amount: int, now_s: float) -> Write:
-    """The write that adds to a drift row, or removes it at 0, on condition that it is as it was seen."""
+def drift_write(
+    store: Store,
+    key: Item,
+    seen: Item,
+    counter: str,
+    target: str,
+    amount: int,
+    now_s: float,
+    *,
+    since_s: float | None = None,
+) -> Write:
+    """The write that adds to a drift row, or removes it at 0, on condition that it is as it was seen.
+
+    `since_s`: since when a tally drifts that did not yet; None: since now.
+    """
     table, now = store.settings.ledger_table, {"N": str(int(now_s))}
     condition, values = unchanged(seen)
     if seen and int(seen["drift"]["N"]) + amount == 0:
@@ -164,7 +191,7 @@ def drift_write(store: Store, key: Item, seen: Item, counter: str, target: str, 
             "TableName": table,
             "Key": key,
             "UpdateExpression": "SET #counter = :counter, target = :target, judged = :now, confirmed = :no,"
-            " since = if_not_exists(since, :now) ADD drift :amount",
+            " since = if_not_exists(since, :since) ADD drift :amount",
             "ConditionExpression": condition,
             "ExpressionAttributeNames": {"#counter": "counter"},
             "ExpressionAttributeValues": {
@@ -172,6 +199,7 @@ def drift_write(store: Store, key: Item, seen: Item, counter: str, target: str, 
                 ":counter": {"S": counter},
                 ":target": {"S": target},
                 ":now": now,
+                ":since": now if since_s is None else {"N": str(int(since_s))},
                 ":no": {"BOOL": False},
                 ":amount": {"N": str(amount)},
             },

@@ -19,8 +19,10 @@ NAMESPACE = "Tally"
 COUNTED, REPLAYED, REFUSED, CONFLICTS, SPILLED = "Counted", "Replayed", "Refused", "Conflicts", "Spilled"
 DRIFT_ABSOLUTE, DRIFTING_TALLIES, DRIFT_CONFIRMED = "DriftAbsolute", "DriftingTallies", "DriftConfirmed"
 OLDEST_DRIFT, ROLLUP_LAG = "OldestDriftSeconds", "RollupLagSeconds"
+STANDS_STILL, SWEEP_UNFINISHED = "StandsStill", "SweepUnfinished"
 APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"
 COUNTER, CONSUMER = "counter", "consumer"  # the dimensions; a metric has one of them
+SWEEP = "sweep"  # consumes the ledger: the name that its own metric has beside the streams' consumers
 
 logger = Logger(service=SERVICE)
 

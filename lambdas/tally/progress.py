@@ -84,27 +84,33 @@ class Progress:
         return min((known for known in (pulse_s, *records) if known > 0), default=0)
 
 
-def read(store: Store) -> list[Checkpoint]:
-    """Every checkpoint: four queries, a consumer and a table each."""
+def read(store: Store, streams: Sequence[str] = (COUNTS, RECEIPTS)) -> list[Checkpoint]:
+    """Every checkpoint in these streams: one query for each of them and each consumer."""
     table = store.settings.ledger_table
     found: list[Checkpoint] = []
     for consumer in (ROLLUP, DRIFT):
-        for stream in (COUNTS, RECEIPTS):
+        for stream in streams:
             partition, _ = ledger.checkpoint_key(consumer, stream, "")
             for page in reading.pages(store, table, partition, _FIRST, _LAST):
                 found += [_checkpoint(consumer, stream, item) for item in page]
     return found
 
 
-def read_all(store: Store) -> Progress:
-    """Checkpoints and pulse. The pulse first: a consumer that passes it meanwhile must not seem to stand still."""
+def read_all(store: Store, streams: Sequence[str] = (COUNTS, RECEIPTS)) -> Progress:
+    """Checkpoints in these streams, and the pulse.
+
+    The pulse first: a consumer that passes it meanwhile must not seem to stand still.
+    """
     found = reading.item(store, store.settings.counts_table, PULSE_KEY)
     at, previous, first = (_whole_s(found, name) or 0 for name in ("at", "previous", "first"))
-    return Progress(read(store), Pulse(at, previous, first))
+    return Progress(read(store, streams), Pulse(at, previous, first))
 
 
 def as_of(call: Call) -> int:
-    """Epoch seconds: every change that was accepted before is in the numbers. Asked of the table once in CACHED_S."""
+    """Epoch seconds: every change that was accepted before is in the numbers of counters whose receipts are rolled up.
+
+    Asked of the tables once in CACHED_S; of the receipts' stream alone, which is all that those numbers come from.
+    """
     global _cached
     table, now_s = call.store.settings.ledger_table, time.monotonic()
     cached = _cached
@@ -112,7 +118,7 @@ def as_of(call: Call) -> int:
         cached = _cached = (
             table,
             now_s,
-            counted_until(read_all(call.store), time.time(), call.store.settings.settle_s),
+            counted_until(read_all(call.store, (RECEIPTS,)), time.time(), call.store.settings.settle_s),
         )
     return cached[2]
 
@@ -209,11 +215,31 @@ def _behind(progress: Progress, consumer: str, now_s: float) -> list[tuple[Check
     return found
 
 
+def _grace_s(settle_s: int) -> float:
+    return min(PULSE_GRACE_S, settle_s / 2)
+
+
 def _stands_still(progress: Progress, consumer: str, table: str, now_s: float, settle_s: int) -> bool:
     """Whether the consumer has not passed a pulse that it has had time for."""
-    last_s = now_s - min(PULSE_GRACE_S, settle_s / 2)
+    last_s = now_s - _grace_s(settle_s)
     due = max((at for at in (progress.pulse.at, progress.pulse.previous) if at <= last_s), default=0)
     return progress.newest(consumer, table) < due
+
+
+def standing_still(progress: Progress, now_s: float, settle_s: int) -> list[tuple[str, str]]:
+    """The streams, as (consumer, table), that a consumer does not move on in though there is something for it.
+
+    It has not passed a pulse that it had time for, or is behind the other one in a shard and has not moved there: the
+    rollup is not sent the pulses of counts, and a pulse passes through one shard only.
+    """
+    still = [pair for pair in _SEEING_PULSES if _stands_still(progress, *pair, now_s, settle_s)]
+    for consumer in (ROLLUP, DRIFT):
+        still += [
+            (consumer, other.table)
+            for own, other in _behind(progress, consumer, now_s)
+            if own is None or now_s - own.moved > _grace_s(settle_s)
+        ]
+    return sorted(set(still))
 
 
 def _checkpoint(consumer: str, table: str, item: Item) -> Checkpoint:

@@ -16,7 +16,7 @@ from tests.infra.conftest import ROOT, Synthesize
 from tests.infra.template import Json, Template
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-NO_METRICS = {"SERVICE", "NAMESPACE", "COUNTER", "CONSUMER"}
+NO_METRICS = {"SERVICE", "NAMESPACE", "COUNTER", "CONSUMER", "SWEEP"}
 EMITTED = {
     value: name
     for name, value in vars(observe).items()
@@ -82,7 +82,9 @@ def test_the_stack_knows_namespace_and_service_as_the_code_writes_them() -> None
 def test_every_metric_shown_is_one_that_the_code_emits_and_every_one_emitted_is_shown(dev: Template) -> None:
     assert {name for _, name, _ in own(shown(dev))} == set(EMITTED)
     assert {name for _, name, _ in own(watched(dev))} <= set(EMITTED)
-    assert {name for _, name, _ in own(watched(dev))} == {"DriftConfirmed", "RecordsSetAside", "RollupLagSeconds"}
+    assert {name for _, name, _ in own(watched(dev))} == {
+        "DriftConfirmed", "RecordsSetAside", "RollupLagSeconds", "StandsStill", "SweepUnfinished",
+    }  # fmt: skip
 
 
 def test_every_metric_that_has_a_name_is_written_somewhere() -> None:
@@ -92,13 +94,16 @@ def test_every_metric_that_has_a_name_is_written_somewhere() -> None:
 
 
 def test_dimensions_are_counters_and_consumers_never_items(dev: Template) -> None:
-    names = {"counter": set(counters.COUNTERS), "consumer": {found.function for found in operations.CONSUMERS}}
+    consumers = {found.function for found in operations.CONSUMERS}
+    names = {"counter": set(counters.COUNTERS), "consumer": {*consumers, observe.SWEEP}}
     for _, metric, dimensions in own(shown(dev)) | own(watched(dev)):
         found = dict(dimensions)
         assert found.pop("service") == "tally"
         [(dimension, of)] = found.items()
         assert of in names[dimension]
-        assert dimension == ("consumer" if metric.startswith(("Records", "Rollup")) else "counter")
+        of_consumers = metric.startswith(("Records", "Rollup", "Stands", "Sweep"))
+        assert dimension == ("consumer" if of_consumers else "counter")
+        assert (of == observe.SWEEP) == (metric == "SweepUnfinished")
 
 
 def test_a_counter_that_is_declared_is_shown(dev: Template) -> None:
@@ -215,9 +220,12 @@ WHEN = {  # in plain words, beside the declarations
     "rollup-lag": ("Maximum", "> 60", 5, 60, "ignore"),
     "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "missing"),
     "iterator-age-drift": ("Maximum", "> 60000", 2, 300, "missing"),
+    "stands-still-rollup": ("Maximum", "> 0", 5, 60, "ignore"),
+    "stands-still-drift": ("Maximum", "> 0", 5, 60, "ignore"),
     "set-aside-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
     "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence turns it, and tells
+    "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
     "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),

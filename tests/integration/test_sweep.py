@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -28,8 +29,10 @@ def fail(*_: Any, **__: Any) -> Any:
 
 def metrics(out: str) -> dict[str, dict[str, Any]]:
     """What was written as EMF, by the value of its dimension."""
-    lines = [json.loads(line) for line in out.splitlines() if '"_aws"' in line]
-    return {line.get("counter") or line["consumer"]: line for line in lines}
+    found: dict[str, dict[str, Any]] = {}
+    for line in (json.loads(line) for line in out.splitlines() if '"_aws"' in line):
+        found.setdefault(line.get("counter") or line["consumer"], {}).update(line)
+    return found
 
 
 def pulses(store: Store) -> int:
@@ -46,12 +49,39 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
 ) -> None:
     assert sweep.handler({}, None) == {"released": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1}
     told = metrics(capsys.readouterr().out)
-    assert set(told) == {*counters.COUNTERS, "rollup"}
+    assert set(told) == {*counters.COUNTERS, "rollup", "drift", "sweep"}
     assert told["rollup"]["RollupLagSeconds"] == [0.0]
+    assert (told["rollup"]["StandsStill"], told["drift"]["StandsStill"]) == ([0.0], [0.0])
+    assert told["sweep"]["SweepUnfinished"] == [0.0]
     assert (told["plays"]["DriftAbsolute"], told["plays"]["DriftingTallies"]) == ([5.0], [1.0])
     names = ("DriftAbsolute", "DriftingTallies", "DriftConfirmed", "OldestDriftSeconds")
     assert [told["likes"][name] for name in names] == [[0.0]] * 4
     assert (drift(store), pulses(store) > 0) == ([5], True)
+
+
+def test_sweep_that_does_not_come_to_the_end_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(judging, "GROUPS_MAX", 0)
+    assert sweep.handler({}, None)["finished"] == 0
+    assert metrics(capsys.readouterr().out)["sweep"]["SweepUnfinished"] == [1.0]
+
+
+def test_stream_that_a_consumer_does_not_pass_is_told_and_named(
+    store: Store, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = int(time.time())
+    progress.pulse(store, now_s - 120)
+    progress.pulse(store, now_s - 60)
+    for consumer, table, age_s in (("rollup", "receipts", 600), ("drift", "receipts", 10), ("drift", "counts", 10)):
+        times = {name: {"N": str(now_s - age_s)} for name in ("through", "moved")}
+        item = ledger.key(*ledger.checkpoint_key(consumer, table, "s")) | {"sequence": {"S": "9"}} | times
+        store.client.put_item(TableName=store.settings.ledger_table, Item=item)
+    sweep.handler({}, None)
+    told = metrics(capsys.readouterr().out)
+    assert (told["rollup"]["StandsStill"], told["drift"]["StandsStill"]) == ([1.0], [0.0])
+    [named] = [vars(record) for record in caplog.records if record.message == "stands still"]
+    assert (named["consumer"], named["table"]) == ("rollup", "receipts")
 
 
 def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def test_unequal_sums_move_to_the_drift_row(store: Store) -> None:
     put_row(store, 1, 8, bucket=5)
     assert sweep(store).moved == 1
     (drift,) = drifting.every(store)
-    assert (drift.drift, drift.since, drift.judged, drift.confirmed) == (5, NOW_S, NOW_S, False)
+    assert (drift.drift, drift.since, drift.judged, drift.confirmed) == (5, HORIZON_S, NOW_S, False)
     assert rows(store) == []
 
 
@@ -65,7 +65,7 @@ def test_drift_row_keeps_since_and_goes_when_it_comes_to_0(store: Store) -> None
     put_row(store, 2, 0)
     sweep(store, NOW_S + 60)
     (drift,) = drifting.every(store)
-    assert (drift.drift, drift.since, drift.judged) == (3, NOW_S, NOW_S + 60)
+    assert (drift.drift, drift.since, drift.judged) == (3, HORIZON_S, NOW_S + 60)
     put_row(store, 3, 0)
     sweep(store, NOW_S + 120)
     assert drifts(store) == {}
@@ -217,6 +217,49 @@ def test_row_that_tally_did_not_write_fails_its_slot_and_keeps_no_other_one_wait
     assert drifts(store) == {"v0": 1}
 
 
+def test_drift_stands_since_the_streams_first_said_so(store: Store) -> None:
+    put_row(store, 0, 5, bucket=0, booked=HORIZON_S - 40)
+    put_row(store, 1, 0, bucket=1, booked=HORIZON_S - 90)
+    sweep(store)
+    put_row(store, 0, 1, booked=HORIZON_S)
+    sweep(store, NOW_S + 60)
+    assert [(drift.drift, drift.since) for drift in drifting.every(store)] == [(5, HORIZON_S - 90)]
+
+
+def in_slot(slot: int, number: int = 1) -> list[str]:
+    """Targets whose rows are in this slot."""
+    found = (f"s{each}" for each in itertools.count())
+    wanted = (each for each in found if ledger.row_key("plays", each, 0, 0)[0] == f"LEDGER#{slot}")
+    return list(itertools.islice(wanted, number))
+
+
+def test_slots_are_judged_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for all the others in the middle of its own: one after the other, none would come through."""
+    for slot in range(ledger.SLOTS):
+        put_row(store, 1, 1, target=in_slot(slot)[0])
+    all_there, real = threading.Barrier(ledger.SLOTS, timeout=10), store.client.delete_item
+
+    def together(**how: Any) -> Any:
+        all_there.wait()
+        return real(**how)
+
+    monkeypatch.setattr(store.client, "delete_item", together)
+    assert sweep(store).equal == ledger.SLOTS
+    assert rows(store) == []
+
+
+def test_slot_with_a_backlog_keeps_no_other_one_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "GROUPS_MAX", 3)
+    backlog = in_slot(0, 5)
+    for target in [*backlog, *in_slot(1), *in_slot(15)]:
+        put_row(store, 1, 1, target=target)
+    judged = sweep(store)
+    assert (judged.equal, judged.finished) == (5, False)
+    assert {row["target"]["S"] for row in rows(store)} < set(backlog)
+    assert sweep(store).finished
+    assert rows(store) == []
+
+
 def test_more_rows_than_a_transaction_holds_are_refused_by_name(store: Store) -> None:
     for bucket in range(100):
         put_row(store, 0, 1, bucket=bucket)
@@ -230,7 +273,7 @@ def test_every_tracked_counter_is_summed_up_also_at_0(store: Store) -> None:
     sweep(store)
     found = drifting.look_again(store, counters.COUNTERS, NOW_S + 60, until_s=FOREVER_S)
     assert found.pop("plays").metrics == {
-        "DriftAbsolute": 7, "DriftingTallies": 2, "DriftConfirmed": 0, "OldestDriftSeconds": 60,
+        "DriftAbsolute": 7, "DriftingTallies": 2, "DriftConfirmed": 0, "OldestDriftSeconds": 360,
     }  # fmt: skip
     assert set(found) == set(counters.COUNTERS) - {"plays"}
     assert {summary.absolute for summary in found.values()} == {0}

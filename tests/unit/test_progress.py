@@ -121,6 +121,34 @@ def test_consumer_without_any_checkpoint_stands_still_once_there_was_a_pulse() -
     assert horizon([], Pulse(at=NOW_S - 62, first=NOW_S - 62)) == progress.NOTHING
 
 
+def standing_still(checkpoints: list[Checkpoint], pulse: Pulse = NO_PULSE) -> list[tuple[str, str]]:
+    return progress.standing_still(Progress(checkpoints, pulse), NOW_S, SETTLE_S)
+
+
+@pytest.mark.parametrize(
+    ("place", "stream"), [(0, ("rollup", "receipts")), (2, ("drift", "receipts")), (3, ("drift", "counts"))]
+)
+def test_stream_whose_pulse_a_consumer_does_not_pass_is_named(place: int, stream: tuple[str, str]) -> None:
+    marks, pulse = abreast(), Pulse(at=NOW_S - 2, previous=NOW_S - 62)
+    assert standing_still(marks, pulse) == []
+    marks[place] = replace(marks[place], through=NOW_S - 1000)
+    assert standing_still(marks, pulse) == [stream]
+
+
+def test_shard_where_a_consumer_is_behind_and_does_not_move_is_named_though_it_passes_pulses_elsewhere() -> None:
+    marks = abreast()
+    marks[1] = replace(marks[1], moved=NOW_S - 600)
+    assert standing_still(marks) == []
+    marks[3] = replace(marks[3], pending=9)
+    assert standing_still(marks) == [("rollup", "counts")]
+    marks[1] = replace(marks[1], moved=NOW_S - 3)
+    assert standing_still(marks) == [], "it works off a burst"
+
+
+def test_new_stack_stands_nowhere() -> None:
+    assert standing_still([]) == standing_still([], Pulse(at=NOW_S - 2, first=NOW_S - 2)) == []
+
+
 def lag_s(checkpoints: list[Checkpoint], pulse: Pulse = NO_PULSE) -> int:
     return progress.rollup_lag_s(Progress(checkpoints, pulse), NOW_S, SETTLE_S)
 
@@ -198,6 +226,18 @@ def test_pulse_stands_in_both_streams_and_remembers_the_one_before(store: Store)
     assert progress.read_all(store).pulse == Pulse(at=NOW_S, previous=NOW_S - 60, first=NOW_S - 120)
     receipt = store.client.get_item(TableName=store.settings.receipts_table, Key={"id": {"S": "pulse"}})["Item"]
     assert receipt["at"] == {"N": str(NOW_S)}
+
+
+def test_as_of_asks_for_the_receipts_checkpoints_and_the_pulse_alone(
+    store: Store, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_cached", None)
+    asked: list[str] = []
+    store.client.meta.events.register("before-call.dynamodb", lambda model, **_: asked.append(model.name))
+    progress.as_of(call)
+    assert sorted(asked) == ["GetItem", "Query", "Query"]
+    progress.read_all(store)
+    assert sorted(asked[3:]) == ["GetItem", *["Query"] * 4]
 
 
 def test_as_of_is_asked_once_a_second_at_most(store: Store, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

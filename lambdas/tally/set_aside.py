@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from . import broken, fold, ledger, writes
 from .commit import Write
-from .errors import StoreUnreachableError, TallyError, from_botocore
+from .errors import StoreUnreachableError, from_botocore
 from .fold import Consumer
 from .store import Call, Item, get, whole
 from .stream_records import MALFORMED, Declared, UnreadableError, sequence

@@ -17,7 +17,8 @@ from tally.store import Call, Store
 from tests.invariants.streaming import Watched
 from tests.invariants.test_reconcile import LIKES, PLAYS, Clock, edit, like, put_drift, put_post, stored
 
-STEPS = range(0, 60, 3)  # calls of the engine before which the change comes; a repair makes about 50
+COMMIT = -1
+STEPS = [*range(0, 60, 3), COMMIT]  # calls of the engine before which the change comes; COMMIT: the first transaction
 
 
 class Interrupted(Watched):
@@ -25,7 +26,7 @@ class Interrupted(Watched):
 
     def __init__(self, client: Any, step: int, change: Callable[[], object]) -> None:
         super().__init__(client)
-        self.left, self.change = step, change
+        self.left, self.change, self.done = step, change, False
 
     def __getattr__(self, name: str) -> Any:
         real = super().__getattr__(name)
@@ -33,9 +34,11 @@ class Interrupted(Watched):
             return real
 
         def call(**parameters: Any) -> Any:
-            self.left -= 1
-            if self.left == -1:
+            due = name == "transact_write_items" if self.left == COMMIT else self.left == 0
+            if due and not self.done:
+                self.done = True
                 self.change()
+            self.left -= self.left > 0
             return real(**parameters)
 
         return call

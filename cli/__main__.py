@@ -34,9 +34,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from cli.commands import COMMANDS
     from tally.errors import TallyError
 
-    parser = options.parser()
-    given = parser.parse_args(arguments)
-    options.check(given, parser)
+    given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser())
     try:
         at = connection.local(given.port) if given.local else connection.deployed(given.stack)
         return COMMANDS[given.command](given, at)

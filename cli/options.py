@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import counters
@@ -26,7 +27,10 @@ _EXIT_STATUS = (
     "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
 )
 _ID = "of a post, a video, …; for visits the page's URL"
-PORT_DEFAULT = 8080
+PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
+COMMANDS = ("reconcile", "drift", "get", "redrive", "history")
+_PAGES = dict.fromkeys((counters.VISITS, counters.BOT_VISITS), fields.page)
+"""The counters whose ids are URLs."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,15 +49,16 @@ def parser() -> Parser:
         epilog=_EXAMPLES + _EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _where(made)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _reconcile(commands)
     _command(commands, "drift", "the tallies that drift now", json=True)
     get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
     get.add_argument("counter", metavar="COUNTER", type=_counter, help=f"one of: {', '.join(counters.COUNTERS)}")
-    get.add_argument("id", metavar="ID", type=_checked(_id_or_page), help=_ID)
+    get.add_argument("id", metavar="ID", help=_ID)
     _command(commands, "redrive", "apply the stream records that were set aside, once")
     history = _command(commands, "history", "who mended a tally, when, why and by how much", json=True)
-    history.add_argument("id", metavar="ID", type=_checked(_id_or_page), help=_ID)
+    history.add_argument("id", metavar="ID", help=_ID)
     history.add_argument(
         "--counter", metavar="COUNTER", type=_counter, default=counters.LIKES, help="likes if not given"
     )
@@ -72,30 +77,62 @@ def _reconcile(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _command(commands: argparse._SubParsersAction[Parser], name: str, does: str, *, json: bool = False) -> Parser:
     made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".", epilog=_EXIT_STATUS)
-    where = made.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", help="of a running `make dev`")
-    where.add_argument("--stack", metavar="NAME", default="Tally-dev", help="of this stack in AWS (Tally-dev)")
-    made.add_argument("--port", type=_port, help=f"with --local: where `make dev` listens ({PORT_DEFAULT})")
+    _where(made)
     if json:
         made.add_argument("--json", action="store_true", help="as JSON, a line each")
     return made
 
 
-def check(given: argparse.Namespace, made: Parser) -> None:
-    """What one option asks of another. Exits 2."""
-    if given.port is not None and not given.local:  # else a person who means `make dev` would be in AWS
+def _where(made: Parser) -> None:
+    """Which stack: before the command or after it. No defaults: those of the command would win over what is before."""
+    where = made.add_mutually_exclusive_group()
+    where.add_argument("--local", action="store_true", default=argparse.SUPPRESS, help="of a running `make dev`")
+    where.add_argument(
+        "--stack", metavar="NAME", default=argparse.SUPPRESS, help=f"of this stack in AWS ({STACK_DEFAULT})"
+    )
+    made.add_argument(
+        "--port",
+        type=_port,
+        default=argparse.SUPPRESS,
+        help=f"with --local: where `make dev` listens ({PORT_DEFAULT})",
+    )
+
+
+def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
+    """What is asked, checked. Exits 2, and 0 for --help."""
+    _check_order(arguments, made)
+    given = made.parse_args(arguments)
+    if "local" in given and "stack" in given:  # one before the command, one behind it
+        made.error("argument --stack: not allowed with argument --local")
+    if "port" in given and "local" not in given:  # else a person who means `make dev` would be in AWS
         made.error("--port goes with --local")
-    given.port = given.port or PORT_DEFAULT
+    defaults = {"local": False, "stack": STACK_DEFAULT, "port": PORT_DEFAULT}
+    given = argparse.Namespace(**{**defaults, **vars(given)})
+    _check(given, made)
+    return given
+
+
+def _check_order(arguments: Sequence[str], made: Parser) -> None:
+    """Options of a command stand behind it: before it, their value would be taken for the command."""
+    for argument in itertools.takewhile(lambda each: each not in COMMANDS, arguments):
+        option = argument.partition("=")[0]
+        if option.startswith("-") and option not in ("--local", "--stack", "--port", "--help", "-h"):
+            made.error(f"{option} stands behind the command, as in `tally COMMAND {option}`")
+
+
+def _check(given: argparse.Namespace, made: Parser) -> None:
+    """What one option asks of another. Exits 2."""
+    if given.command in ("get", "history"):
+        try:
+            given.id = _PAGES.get(given.counter, fields.identifier)(given.id, "ID")
+        except InvalidInputError as error:
+            made.error(f"argument ID: {error.detail}")
     if given.command != "reconcile":
         return
     if given.repair and not (given.by and given.why):
         made.error("--repair needs --by NAME and --why TEXT: they stand in the history")
     if not given.repair and (given.by or given.why):
         made.error("--by and --why go with --repair")
-
-
-def _id_or_page(value: object, field: str) -> str:
-    return fields.page(value, field) if "://" in str(value) else fields.identifier(value, field)
 
 
 def _checked(check: Callable[[object, str], object]) -> Callable[[str], str]:

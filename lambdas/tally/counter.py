@@ -13,6 +13,7 @@ AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 
 MAX_SHARDS_DEFAULT = 16  # more buy nothing: one partition is the limit then, see docs/how-it-works.md
 AUTOMATIC = 0
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
+_SHARD_DIGITS_MAX = 3
 _FORMS = {
     "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
@@ -158,8 +159,19 @@ class Counter:
 
     @property
     def shard_range(self) -> tuple[str, str]:
-        """First and last sort key that BETWEEN takes in: every shard and nothing else (`:` follows `9`)."""
+        """First and last sort key that BETWEEN takes in: every shard, and nothing else that Tally writes (`:` follows
+        `9`). What hands put there (`META#3x`) is for `shard_of` to tell."""
         return self.sort_key, f"{self.sort_key}#:"
+
+    def shard_of(self, sort_key: str) -> int | None:
+        """The shard that has this sort key; None if it is none: `META#3x`, `META#03`."""
+        if sort_key == self.sort_key:
+            return 0
+        digits = sort_key[len(self.sort_key) + 1 :]
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= _SHARD_DIGITS_MAX):
+            return None
+        shard = int(digits)
+        return shard if shard and sort_key == self.shard_key(shard) else None
 
 
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:

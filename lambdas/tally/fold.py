@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import ledger
+from . import broken, ledger
 from .commit import Write
 from .errors import TallyError
 from .store import Call
@@ -133,7 +133,7 @@ def next_run(
     read, awaited, refused = consumer.read[table], consumer.awaited.get(table), refused or {}
     run = Run(records[start][1])
     for _, spelled, record in records[start : start + most]:
-        effects, created, reason = _read(read, declared, record, refused.get(spelled))
+        effects, created, reason = _read(read, declared, table, record, refused.get(spelled))
         if reason is not None:
             if run.records and (len(run.set_aside) >= SET_ASIDE_MAX or len(run.sums) + len(run.set_aside) >= ITEMS_MAX):
                 break
@@ -161,7 +161,11 @@ def fold(consumer: Consumer, declared: Declared, table: str, records: Iterable[R
 
 
 def _read(
-    read: Callable[[Declared, Record], Sequence[Effect]], declared: Declared, record: Record, refused: str | None
+    read: Callable[[Declared, Record], Sequence[Effect]],
+    declared: Declared,
+    table: str,
+    record: Record,
+    refused: str | None,
 ) -> tuple[Sequence[Effect], float | None, str | None]:
     """The effects of a record, when it was made, and the reason why it is to be set aside, if it is."""
     created: float | None = None
@@ -171,7 +175,7 @@ def _read(
     except TallyError as error:
         return (), created, error.detail
     except MALFORMED as error:
-        return (), created, f"malformed: {type(error).__name__}: {error}"[:200]
+        return (), created, broken.reason(declared, table, record, error)
 
 
 def _is(awaited: Callable[[Record], bool], record: Record) -> bool:

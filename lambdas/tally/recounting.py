@@ -48,10 +48,11 @@ def number(counter: Counter, shards: dict[int, Item]) -> int:
 
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
-    """The tally's items by the number of the shard."""
+    """The tally's items by the number of the shard. What hands put beside them is none (`META#3x`)."""
     low, high = counter.shard_range
     page = query(call, counter.partition_key(id_), low, high)
-    return {int(item["SK"]["S"][len(low) + 1 :] or 0): item for item in page["Items"]}
+    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in page["Items"])
+    return {shard: item for shard, item in shards if shard is not None}
 
 
 def _children(call: Call, counter: Counter, id_: str) -> tuple[int, int | None]:
@@ -108,10 +109,9 @@ def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[list[Fam
 
 def _join(open_: dict[tuple[str, str], Family], counter: Counter, item: Item) -> None:
     prefix, _, target = item["PK"]["S"].partition("#")
-    low, high = counter.shard_range
     sort = item["SK"]["S"]
     is_child = counter.child is not None and sort.startswith(counter.child)
-    if prefix != counter.prefix or not (is_child or low <= sort <= high):
+    if prefix != counter.prefix or not (is_child or counter.shard_of(sort) is not None):
         return
     family = open_.get((counter.name, target), Family(counter, target, 0, 0))
     number = 0 if is_child else tallies.stored(counter, item, 0)

@@ -16,9 +16,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from . import fold, ledger, writes
+from . import broken, fold, ledger, writes
 from .commit import Write
-from .errors import StoreUnreachableError, TallyError, from_botocore
+from .errors import StoreUnreachableError, from_botocore
 from .fold import Consumer
 from .store import Call, Item, get, whole
 from .stream_records import MALFORMED, Declared, UnreadableError, sequence
@@ -149,10 +149,6 @@ def redrive(
         entries = _writes(call, consumers, declared, objects.get(marker.object))
     except UnreadableError as error:
         return (Outcome.KEPT, error.detail) if _stands(call, marker) else (Outcome.GONE, "")
-    except TallyError:
-        raise
-    except MALFORMED as error:
-        return Outcome.KEPT, f"malformed: {type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
     removal = {
         "TableName": call.store.settings.ledger_table,
         "Key": _key(marker),
@@ -170,14 +166,18 @@ def redrive(
 
 
 def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any) -> list[Write]:
-    """The effects of a record that was set aside. Raises UnreadableError or one of MALFORMED if it has none to see."""
-    consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
+    """The effects of a record that was set aside. Raises UnreadableError if it has none to see."""
+    try:
+        consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
+        read, fold_bucket = consumer.read[table], fold.bucket(kept["shard"])
+    except MALFORMED as error:
+        raise UnreadableError(f"its object lacks a good consumer, table, shard or record: {error}") from None
     if sequence(record) is None:
         raise UnreadableError("it has no sequence number: whether it was applied cannot be told")
-    fold_bucket = fold.bucket(kept["shard"])
-    return [
-        consumer.write(call, declared, table, fold_bucket, effect) for effect in consumer.read[table](declared, record)
-    ]
+    try:
+        return [consumer.write(call, declared, table, fold_bucket, effect) for effect in read(declared, record)]
+    except MALFORMED as error:
+        raise UnreadableError(broken.reason(declared, table, record, error)) from None
 
 
 def _stands(call: Call, marker: Marker) -> bool:

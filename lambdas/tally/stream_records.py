@@ -52,7 +52,7 @@ class Declared:
     def tally(self, prefix: str, sort_key: str) -> Counter | None:
         """The counter that this item is a part of the tally of: the items that a reader would sum, and no other."""
         for low, high, counter in self._tallies.get(prefix, ()):
-            if low <= sort_key <= high:
+            if low <= sort_key <= high and counter.shard_of(sort_key) is not None:
                 return counter
         return None
 

@@ -47,7 +47,7 @@ def total(counter: Counter, items: Iterable[Item]) -> int:
 
     The parts of a tally that only counts up, or that counts children, are never shown below zero.
     """
-    number = sum(stored(counter, item, 0) for item in items)
+    number = sum(stored(counter, item, 0) for item in items if counter.shard_of(item["SK"]["S"]) is not None)
     return number if counter.signed else max(0, number)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +14,7 @@ import boto3
 from botocore.config import Config
 
 from local import tables
-from tests.e2e.dev import KEY, Dev, running, wait_for
+from tests.e2e.dev import KEY, ROOT, Dev, running, wait_for
 from tests.e2e.kill_rollup import killed
 
 Start = Callable[..., Dev]
@@ -31,6 +33,18 @@ def visits(dev: Dev, page: str) -> int:
 def total(dev: Dev, metric: str, consumer: str) -> float:
     found: Any = dev.call("GET", "/dev/metrics?format=json").body["metrics"]
     return sum(one["sum"] for one in found if one["metric"] == metric and one["dimensions"].get("consumer") == consumer)
+
+
+def objects(endpoint: str) -> Any:
+    """A client of the local S3."""
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="eu-west-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+        config=Config(proxies={}, s3={"addressing_style": "path"}),
+    )
 
 
 def test_visits_are_rolled_up_within_seconds(dev: Dev) -> None:
@@ -93,18 +107,50 @@ def test_a_poison_record_is_set_aside_and_blocks_nothing(start: Start) -> None:
         return list(found["Items"])
 
     [marker] = markers()
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=where["s3"],
-        region_name="eu-west-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-        config=Config(proxies={}),
-    )
+    s3 = objects(where["s3"])
     kept = json.loads(s3.get_object(Bucket=where["bucket"], Key=marker["object"]["S"])["Body"].read())
     assert (kept["consumer"], kept["table"]) == ("rollup", "receipts")
     assert kept["record"]["dynamodb"]["NewImage"] == poison
     s3.close()
+    client.close()
+
+
+def redrive(dev: Dev) -> tuple[int, list[str]]:
+    """The exit status of `tally redrive`, and its lines."""
+    command = [sys.executable, "-m", "cli", "redrive", "--local", "--port", str(dev.port)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stderr == ""
+    return ran.returncode, ran.stdout.splitlines()
+
+
+def test_a_broken_receipt_is_kept_until_it_is_mended_and_then_applied_once(start: Start) -> None:
+    dev = start().wait_until_ready()
+    where = dev.call("GET", "/dev/stack").body
+    client, store = tables.client(dev.endpoint), objects(where["s3"])
+    facts = {"id": "broken", "counter": "visits", "target": "https://example.com/broken"}
+    broken: dict[str, Any] = {name: {"S": value} for name, value in facts.items()}
+    broken |= {"at": {"N": str(int(time.time()) // 60)}, "rollup": {"BOOL": True}, "amount": {"S": "lots"}}
+    client.put_item(TableName=where["receipts"], Item=broken)
+    visit(dev, "broken", 1)
+    wait_for(lambda: visits(dev, "broken") == 1, WITHIN_S)
+    wait_for(lambda: all(total(dev, "RecordsSetAside", name) == 1 for name in ("rollup", "drift")), WITHIN_S)
+
+    keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=where["bucket"])["Contents"])
+    assert [key.partition("/")[0] for key in keys] == ["drift", "rollup"]
+    kept = [f"kept     {key}: amount is no number, but {{'S': 'lots'}}" for key in keys]
+    assert redrive(dev) == (1, [*kept, "0 applied, 0 were by somebody else, 2 kept"])
+    assert visits(dev, "broken") == 1
+
+    for key in keys:
+        held = json.loads(store.get_object(Bucket=where["bucket"], Key=key)["Body"].read())
+        held["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}
+        store.put_object(Bucket=where["bucket"], Key=key, Body=json.dumps(held).encode())
+    assert redrive(dev) == (0, ["2 applied, 0 were by somebody else, 0 kept"])
+    assert visits(dev, "broken") == 4
+    assert redrive(dev) == (0, ["0 applied, 0 were by somebody else, 0 kept"])
+    assert visits(dev, "broken") == 4
+    assert store.list_objects_v2(Bucket=where["bucket"]).get("Contents", []) == []
+    store.close()
     client.close()
 
 

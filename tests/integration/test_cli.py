@@ -15,6 +15,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.stub import Stubber
 
 import counters
 from cli import commands, connection
@@ -203,6 +204,19 @@ def test_shards_are_told_apart(run: Run, store: Store) -> None:
         (["drift", "--local", "--port", "²"], "is no port"),
         (["drift", "--local", "--port", "9"], "nothing answers on port 9"),
         (["drift", "--local", "--stack", "x"], "not allowed with argument"),
+        (["--port", "9", "--local", "drift"], "nothing answers on port 9"),
+        (["--local", "drift", "--port", "9"], "nothing answers on port 9"),
+        (["--port=9", "--local", "drift"], "nothing answers on port 9"),
+        (["--port", "9", "drift"], "--port goes with --local"),
+        (["--local", "drift", "--stack", "x"], "--stack: not allowed with argument --local"),
+        (["--stack", "x", "--local", "drift"], "not allowed with argument"),
+        (["--local", "--post", "a", "reconcile"], "--post stands behind the command"),
+        (["--json", "drift"], "--json stands behind the command"),
+        (["get", "visits", "not/url"], "ID must be an absolute http or https URL"),
+        (["get", "visits", "a91f"], "ID must be an absolute http or https URL"),
+        (["history", "--counter", "bot_visits", "a91f"], "ID must be an absolute http or https URL"),
+        (["get", "plays", "https://example.com/a"], "argument ID"),
+        (["history", "a#b"], "argument ID"),
         (["nonsense"], "invalid choice"),
         ([], "required: COMMAND"),
     ],
@@ -261,6 +275,51 @@ def test_ctrl_c_is_one_line_and_130(tmp_path: Path) -> None:
         over.set()
         server.shutdown()
     assert (process.returncode, out, err) == (130, "", "tally: stopped\n")
+
+
+def test_options_of_the_stack_may_stand_before_the_command(
+    port: int, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drifts(store, "plays", "v", 2)
+    for arguments in (["--local", "--port", str(port), "drift"], ["--local", "drift", "--port", str(port)]):
+        assert main(arguments) == 1
+        assert capsys.readouterr().out.startswith("plays v: +2")
+
+
+def test_ctrl_c_in_a_reconcile_into_a_pipe_is_one_line_and_130_without_a_bar(port: int, store: Store) -> None:
+    """It looks again when all has come through, 5 s later: it is stopped while it waits."""
+    post(store, "off", off_by=5)
+    with command("reconcile", "--all", "--local", "--port", str(port)) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "tally: likes off: -5; looking again when all has come through\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, "", "tally: stopped\n")
+
+
+def test_what_goes_into_a_pipe_has_no_progress_bar(port: int, store: Store) -> None:
+    for number in range(3):
+        post(store, f"p{number}")
+    with command("reconcile", "--all", "--local", "--port", str(port)) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "all is well\n", "")
+
+
+def test_no_such_stack_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As CloudFormation says it, through the real client."""
+    client = boto3.client(
+        "cloudformation", region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x"
+    )  # fmt: skip
+    with Stubber(client) as stubber:
+        stubber.add_client_error(
+            "describe_stacks", "ValidationError", "Stack with id Tally-prdo does not exist", 400,
+            expected_params={"StackName": "Tally-prdo"},
+        )  # fmt: skip
+        monkeypatch.setattr(boto3, "client", lambda service, **_: client)
+        assert main(["drift", "--stack", "Tally-prdo"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "tally: the stack Tally-prdo cannot be read: Stack with id Tally-prdo does not exist\n"
 
 
 class CloudFormation:

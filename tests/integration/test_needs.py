@@ -298,7 +298,7 @@ def test_the_command_does_what_its_policy_allows(
         "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
         "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
     }.items():  # fmt: skip
-        given = options.parser().parse_args(line.split())
+        given = options.parsed(line.split(), options.parser())
         assert commands.COMMANDS[given.command](given, Connection(store, objects)) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
     assert recorder.needs <= operations.OPERATOR

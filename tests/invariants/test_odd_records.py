@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import counters
-from tally import holds, likes, rollup, tallies
+from tally import broken as tally_broken
+from tally import holds, likes, recounting, rollup, tallies
 from tally.counter import Counter, Guarantee
 from tally.store import Call, Store
+from tally.stream_records import Declared
 from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld, Watched
 from tests.invariants.world import POST, World
 
@@ -67,6 +69,73 @@ def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(
     assert streams_world.redrive({"retired": again}) == ["applied"] * 4
     assert streams_world.tallies() == {("retired", "v"): 4}
     assert streams_world.ledger() == {("retired", "v", MINUTE): [4, 0]}
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    (receipt(amount={"S": "lots"}), "amount is no number, but {'S': 'lots'}"),
+    (receipt(amount={"N": "1.5"}), "amount is no whole number, but {'N': '1.5'}"),
+    (receipt(at={"NULL": True}), "at is no number, but {'NULL': True}"),
+    (receipt() | {"counter": {"N": "7"}}, "counter is no string, but {'N': '7'}"),
+    (receipt(target={"N": "7"}), "target is no string, but {'N': '7'}"),
+    *(
+        ({name: value for name, value in receipt().items() if name != lacking}, f"NewImage has no {lacking}")
+        for lacking in ("target", "amount", "at")
+    ),
+]
+
+
+@pytest.mark.parametrize(("image", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
+def test_a_broken_receipt_is_set_aside_with_what_is_wrong_and_blocks_nothing(
+    streams_world: StreamWorld, image: dict[str, Any], reason: str
+) -> None:
+    good = [record(number, "INSERT", NewImage=receipt()) for number in (1, 3)]
+    records = [good[0], record(2, "INSERT", NewImage=image), good[1]]
+    for consumer in CONSUMERS:
+        assert streams_world.deliver(consumer, "receipts", SHARD, records) is None
+    assert [row["reason"]["S"] for row in streams_world.rows("SETASIDE")] == [reason] * 2
+    assert streams_world.tallies() == {("plays", "v"): 6}
+
+
+@pytest.mark.parametrize(
+    ("table", "broken", "reason"),
+    [
+        ("receipts", None, "the record has no dynamodb"),
+        ("receipts", {"dynamodb": {}}, "the record has no eventName"),
+        ("receipts", record(1, "INSERT"), "the record has no NewImage"),
+        ("receipts", {"eventName": "INSERT", "dynamodb": {}}, "ApproximateCreationDateTime is no time"),
+        ("counts", record(1, "INSERT", NewImage={}), "the record has no Keys"),
+        ("counts", record(1, "INSERT", Keys={"PK": {"S": "VID#v"}}), "Keys has no SK"),
+        ("counts", record(1, "INSERT", Keys={"PK": {"B": ""}}), "PK is no string, but {'B': ''}"),
+        ("counts", record(1, "INSERT", Keys=tallies.key(counters.PLAYS, "v", 0)), "the record has no NewImage"),
+        ("counts", record(1, "INSERT", Keys=tallies.key(counters.PLAYS, "v", 0), NewImage=7), "NewImage is no item"),
+        (
+            "counts",
+            record(1, "INSERT", Keys=tallies.key(counters.PLAYS, "v", 0), NewImage={"play_count": {"S": "x" * 99}}),
+            "play_count in NewImage is no number, but {'S': '" + "x" * 56 + "…",
+        ),
+        ("receipts", record(1, "INSERT", NewImage=receipt()), "malformed: KeyError: 'N'"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_record_is_said_in_words(table: str, broken: Any, reason: str) -> None:
+    assert tally_broken.reason(Declared(counters.COUNTERS), table, broken, KeyError("N")).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "sort_key", ["STATS#TOTAL#3x", "STATS#TOTAL#03", "STATS#TOTAL#-1", "STATS#TOTAL!", "STATS#TOTAL#²"]
+)
+def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(
+    streams_world: StreamWorld, sort_key: str
+) -> None:
+    call = Call(streams_world.store)
+    keys = {"PK": {"S": "VID#v"}, "SK": {"S": sort_key}}
+    item = {**keys, "play_count": {"N": "7"}}
+    for beside in (item, {**keys, "SK": {"S": "STATS#TOTAL#3"}, "play_count": {"N": "2"}}):
+        streams_world.raw.put_item(TableName=call.store.settings.counts_table, Item=beside)
+    assert tallies.read(call, counters.PLAYS, "v") == 2
+    assert recounting.number(counters.PLAYS, recounting.shards_of(call, counters.PLAYS, "v")) == 2
+    assert streams_world.deliver("drift", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
+    assert streams_world.rows("LEDGER#") == []
 
 
 class Crowded(Watched):

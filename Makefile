@@ -43,7 +43,7 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 demo: setup ## replay a real web server log against `make dev` and recount it
 	@$(PY) -m local.demo --port $(PORT) $(ARGS)
 
-bench: setup ## the same play counted in six ways, side by side; the streams; a hot key, simulated
+bench: setup ## the same play counted in seven ways, what each thing costs, the streams, one hot key simulated
 	@$(PY) -m bench $(ARGS)
 
 test: setup lint ## every test

@@ -99,7 +99,7 @@ def measure(size: Size) -> Results:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Count the same play in six ways on one engine: client time, round trips, capacity units, and the"
+        description="Count the same play in seven ways on one engine: client time, round trips, capacity units, and the"
         f" error of the count after {FULL.plays:,} plays of which {ANSWERS_LOST_SHARE:.0%} lose their answer and"
         f" {CRASHES_SHARE:.0%} crash; what the stream consumers cost; one hot key with up to 5,000 changes a second,"
         " simulated. Exit status 1 if something that Tally claims does not hold.",

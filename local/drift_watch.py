@@ -37,7 +37,7 @@ class DriftWatch:
         """Once. Raises LocalError."""
         now = await server.drift()
         self.asked += 1
-        for counter, target, drift in now - self.before:
+        for counter, target, drift in sorted(now - self.before):
             key = counter, target
             self.found[key] = max(self.found.get(key, 0), drift, key=abs)
 

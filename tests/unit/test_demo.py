@@ -123,6 +123,7 @@ def serve() -> Iterator[Callable[..., FakeTally]]:
     yield served
     for runner in runners:
         run(runner.cleanup())
+    run(asyncio.sleep(0.05))  # the connections that were closed are let go of by the loop
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -7,7 +7,7 @@ from typing import Any
 import counters
 from tally import drifting, holds, judging, observe, progress
 from tally.settings import Settings
-from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
+from tally.store import Call, Store, dynamodb_client, remaining_s
 
 RESERVE_S = 2.0  # left of the invocation's time: for the pulse, and for what was begun
 LOOK_AGAIN_SHARE = 0.25  # of the time for drifting tallies, which are looked at last
@@ -16,7 +16,7 @@ _store = Store(dynamodb_client(), Settings.from_environment())
 
 def handler(event: object, context: Any) -> dict[str, int]:
     """Do the three after each other. What one of them raises stops no other one, and is raised at the end."""
-    until_s = _store.clock() + _remaining_s(context) - RESERVE_S
+    until_s = _store.clock() + remaining_s(context) - RESERVE_S
     parts: list[Callable[[], Mapping[str, int]]] = [
         _holds,
         lambda: sweep_ledger(_store, time.time(), until_s),
@@ -68,8 +68,3 @@ def _tell_standing_still(streams: Sequence[tuple[str, str]]) -> None:
 def _pulse(now_s: float) -> Mapping[str, int]:
     progress.pulse(_store, now_s)
     return {}
-
-
-def _remaining_s(context: Any) -> float:
-    remaining = getattr(context, "get_remaining_time_in_millis", None)
-    return remaining() / 1000 if remaining else CALL_TIME_DEFAULT_S

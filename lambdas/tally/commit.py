@@ -40,7 +40,7 @@ ALONE: Item = {"rollup": {"BOOL": True}}
 ALONE_KEPT_S = 8 * 24 * 3600  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
 
 CONDITION_FAILED = "ConditionalCheckFailed"
-_BUSY_REASONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+BUSY_REASONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 _CONFLICT_REASONS = frozenset({"TransactionConflict"})
 _CONFLICT_CODES = frozenset({"TransactionConflictException", "TransactionInProgressException"})
 
@@ -115,7 +115,7 @@ def transact(
             return
         except call.store.client.exceptions.TransactionCanceledException as cancelled:
             reasons = cancelled.response.get("CancellationReasons", [])
-            if not _BUSY_REASONS.intersection(reason.get("Code") for reason in reasons):
+            if not BUSY_REASONS.intersection(reason.get("Code") for reason in reasons):
                 call.store.breaker.cool(tally)  # it was judged, and not turned away
             conflict = _judge(reasons, shard, has_receipt=receipt is not None)
         except (ClientError, BotoCoreError) as error:
@@ -187,7 +187,7 @@ def _judge(reasons: Sequence[Any], shard: int, *, has_receipt: bool) -> bool:
     codes = [reason.get("Code") for reason in reasons]
     if has_receipt and codes and codes[0] == CONDITION_FAILED:
         raise ReceiptFoundError(reasons[0].get("Item", {}))
-    if CONDITION_FAILED in codes and not _BUSY_REASONS.intersection(codes):
+    if CONDITION_FAILED in codes and not BUSY_REASONS.intersection(codes):
         of_change = reasons[1:] if has_receipt else reasons
         old_items = [reason.get("Item", {}) if reason.get("Code") == CONDITION_FAILED else None for reason in of_change]
         raise ChangeRefusedError(old_items, shard)
@@ -197,7 +197,7 @@ def _judge(reasons: Sequence[Any], shard: int, *, has_receipt: bool) -> bool:
 def conflict_or_raise(reasons: Sequence[Any]) -> bool:
     """True if a cancelled transaction met a conflict, False if it was throttled; raises for anything else."""
     codes = {reason.get("Code") for reason in reasons}
-    if not _BUSY_REASONS.intersection(codes):
+    if not BUSY_REASONS.intersection(codes):
         error = {"Error": {"Code": "TransactionCanceledException", "Message": str(sorted(map(str, codes)))}}
         raise from_botocore(ClientError(error, "TransactWriteItems"))  # type: ignore[arg-type]
     return bool(_CONFLICT_REASONS.intersection(codes))

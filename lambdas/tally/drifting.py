@@ -16,7 +16,7 @@ from . import judging, ledger, observe, reading, recounting
 from .counter import Counter
 from .errors import TallyError, from_botocore
 from .fields import to_cursor
-from .store import Call, Item, Store, whole
+from .store import Call, Item, Store, get, whole
 
 CONFIRMATIONS_MAX = 100  # drifting tallies looked at again in one run; where there are more, a page of them says enough
 LOGGED_MAX = 20  # lines in a run; the rest is in GET /drift
@@ -78,7 +78,7 @@ def drift_of(item: Item) -> Drift:
 
 def read(store: Store, counter: str, target: str) -> Drift | None:
     """The drift row of one tally, if there is one."""
-    found = reading.item(store, store.settings.ledger_table, key(counter, target))
+    found = get(store, store.settings.ledger_table, key(counter, target))
     return drift_of(found) if found else None
 
 

@@ -28,7 +28,7 @@ from .errors import (
 from .increments import Increment
 from .observe import logger
 from .settings import Settings
-from .store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
+from .store import Call, Store, dynamodb_client, remaining_s
 from .texts import Text
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Entry:
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Answer one invocation. Raises RetryableError for a single direct event only, so that Lambda retries it."""
-        deadline_s = time.monotonic() + _remaining_s(context) - ANSWER_RESERVE_S
+        deadline_s = time.monotonic() + remaining_s(context) - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         with observe.metrics():
             if isinstance(event, Mapping) and "routeKey" in event:
@@ -241,9 +241,3 @@ def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:
 
 def _as_json(body: Mapping[str, Any] | Text) -> dict[str, Any]:
     return {"media_type": body.media_type, "text": body.text} if isinstance(body, Text) else dict(body)
-
-
-def _remaining_s(context: Any) -> float:
-    if context is None or not hasattr(context, "get_remaining_time_in_millis"):
-        return CALL_TIME_DEFAULT_S
-    return float(context.get_remaining_time_in_millis()) / 1000

@@ -186,7 +186,7 @@ def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
 
 def _read(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     """The hold; empty if there is none."""
-    return get(call, call.store.settings.ledger_table, _key(counter, id_, hold_id))
+    return get(call.store, call.store.settings.ledger_table, _key(counter, id_, hold_id))
 
 
 def _due(

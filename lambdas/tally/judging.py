@@ -19,7 +19,7 @@ from . import ledger, reading
 from .commit import CONDITION_FAILED, Write, conflict_or_raise
 from .errors import StoreBusyError, TallyError, from_botocore
 from .progress import settled_minute
-from .store import Item, Store
+from .store import Item, Store, get
 
 THREADS = ledger.SLOTS  # one a slot, so that none waits for the others' backlog; the client has 50 connections
 GROUPS_MAX = 10_000  # tallies and minutes judged in one slot and run: twice what a thread does in a minute at 5 ms each
@@ -160,7 +160,7 @@ def _move(store: Store, group: Sequence[Row], amount: int, now_s: float) -> bool
     """Move the difference of these rows to the tally's drift row, which goes when it comes to 0."""
     counter, target = group[0].counter, group[0].target
     key = ledger.key(ledger.DRIFT_KEY, ledger.digest(counter, target))
-    seen = reading.item(store, store.settings.ledger_table, key)
+    seen = get(store, store.settings.ledger_table, key)
     since_s = min(row.booked for row in group)  # when the streams first said so, not when it was judged
     drift = drift_write(store, key, seen, counter, target, amount, now_s, since_s=since_s)
     return transact(store, [*(_delete(store, row) for row in group), drift])

@@ -117,7 +117,7 @@ def _like_alone(wish: _Wish) -> Body:
 
     Nothing else would notice that there is no such post: its `META` is read first, and only that, for 1 RCU.
     """
-    if not get(wish.call, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
+    if not get(wish.call.store, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
         raise NotFoundError(f"There is no post {wish.post_id}.")
     child, done = _put_child(wish, minute_now(), **ALONE), wish.answer(True, VISIBLE_SOON)
     receipt = wish.receipt(done)
@@ -131,7 +131,7 @@ def _like_alone(wish: _Wish) -> Body:
 
 def _unlike(wish: _Wish, shard: int | None) -> Body:
     """The like that stands there, and its part of the tally, taken back. Raises ChangeRefusedError."""
-    seen = get(wish.call, wish.child["TableName"], wish.child["Key"])
+    seen = get(wish.call.store, wish.child["TableName"], wish.child["Key"])
     if not seen:
         raise ChangeRefusedError([seen], 0)
     at = minute_of(seen)

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from . import ledger, reading
 from .errors import from_botocore
-from .store import Call, Item, Store
+from .store import Call, Item, Store, get
 
 ROLLUP, DRIFT = "rollup", "drift"
 COUNTS, RECEIPTS = "counts", "receipts"
@@ -101,7 +101,7 @@ def read_all(store: Store, streams: Sequence[str] = (COUNTS, RECEIPTS)) -> Progr
 
     The pulse first: a consumer that passes it meanwhile must not seem to stand still.
     """
-    found = reading.item(store, store.settings.counts_table, PULSE_KEY)
+    found = get(store, store.settings.counts_table, PULSE_KEY)
     at, previous, first = (_whole_s(found, name) or 0 for name in ("at", "previous", "first"))
     return Progress(read(store, streams), Pulse(at, previous, first))
 

@@ -35,12 +35,3 @@ def pages(store: Store, table: str, partition: str, low: str, high: str, **more:
         if "LastEvaluatedKey" not in page:
             return
         start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
-
-
-def item(store: Store, table: str, key: Item) -> Item:
-    """One item; empty if there is none. An answer that was cut lacks what it consumed: it must not pass for none."""
-    try:
-        found = store.client.get_item(TableName=table, Key=key, ConsistentRead=True, ReturnConsumedCapacity="TOTAL")
-    except (ClientError, BotoCoreError) as error:
-        raise from_botocore(error) from error
-    return dict(whole(dict(found), "ConsumedCapacity").get("Item", {}))

@@ -163,7 +163,7 @@ def find(call: Call, operation: str, target: str, key: str) -> Body | None:
 
 def _read(call: Call, id_: str) -> Item:
     """The receipt; empty if there is none."""
-    return get(call, call.store.settings.receipts_table, {"id": {"S": id_}})
+    return get(call.store, call.store.settings.receipts_table, {"id": {"S": id_}})
 
 
 def _data(call: Call, operation: str, target: str, key: str, payload: dict[str, Any]) -> dict[str, Any]:

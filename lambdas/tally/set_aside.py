@@ -181,7 +181,7 @@ def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, k
 
 
 def _stands(call: Call, marker: Marker) -> bool:
-    return bool(get(call, call.store.settings.ledger_table, _key(marker)))
+    return bool(get(call.store, call.store.settings.ledger_table, _key(marker)))
 
 
 def _key(marker: Marker) -> Item:

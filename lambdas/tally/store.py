@@ -94,6 +94,12 @@ class Call:
         return max(0, int((self.deadline_s - self.store.clock()) * 1000))
 
 
+def remaining_s(context: Any, unknown_s: float = CALL_TIME_DEFAULT_S) -> float:
+    """The seconds that an invocation has left; `unknown_s` where no Lambda context says."""
+    remaining_ms = getattr(context, "get_remaining_time_in_millis", None)
+    return unknown_s if remaining_ms is None else float(remaining_ms()) / 1000
+
+
 def minute_now() -> int:
     """The minute that a change is booked on: whole minutes since 1970."""
     return int(time.time() // 60)
@@ -104,13 +110,13 @@ def key(partition_key: str, sort_key: str) -> Item:
     return {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
 
 
-def get(call: Call, table: str, item_key: Item) -> Item:
+def get(store: Store, table: str, item_key: Item) -> Item:
     """One strongly consistent GetItem; empty if there is no such item.
 
     An answer that was cut lacks what it consumed: it must not pass for none.
     """
     try:
-        found = call.store.client.get_item(
+        found = store.client.get_item(
             TableName=table, Key=item_key, ConsistentRead=True, ReturnConsumedCapacity="TOTAL"
         )
     except (ClientError, BotoCoreError) as error:

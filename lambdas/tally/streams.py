@@ -28,7 +28,7 @@ from .errors import (
 from .fold import Consumer, Numbered, Run
 from .set_aside import Objects
 from .settings import Settings
-from .store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client, get
+from .store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client, get, remaining_s
 from .stream_records import Declared
 
 STARTS_MAX = 8  # each time that the checkpoint moved, somebody else made progress: there is not much left to do
@@ -66,7 +66,7 @@ class Handler:
             shard = event.get("shardId")
             if not isinstance(shard, str) or not shard:
                 raise ConfigurationError("The event has no shardId: the event source mapping needs a tumbling window")
-            call = Call(self.store, deadline_s=time.monotonic() + _remaining_s(context))
+            call = Call(self.store, deadline_s=time.monotonic() + remaining_s(context, RESERVE_S + CALL_TIME_DEFAULT_S))
             source = str(event.get("eventSourceARN") or records[0].get("eventSourceARN"))
             table = _table(self.store.settings, source)
             failed = Batch(self.consumer, self.declared, call, self.objects, table, shard).apply(records)
@@ -167,7 +167,7 @@ class Batch:
     def _checkpoint(self) -> str | None:
         """The sequence number that this consumer has come to in this shard; None at the first time."""
         key = self._key()
-        item = get(self.call, key["TableName"], key["Key"])
+        item = get(self.call.store, key["TableName"], key["Key"])
         return str(item["sequence"]["S"]) if item else None
 
     def _move(self, run: Run, seen: str | None) -> dict[str, Any]:
@@ -250,9 +250,3 @@ def _table(settings: Settings, source: str) -> str:
     if found is None:
         raise ConfigurationError(f"The stream {source[:200]!r} is of neither the counts nor the receipts table")
     return found
-
-
-def _remaining_s(context: Any) -> float:
-    if context is None or not hasattr(context, "get_remaining_time_in_millis"):
-        return RESERVE_S + CALL_TIME_DEFAULT_S
-    return float(context.get_remaining_time_in_millis()) / 1000

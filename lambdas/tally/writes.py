@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from botocore.exceptions import BotoCoreError, ClientError
 
 from . import observe
-from .commit import CONDITION_FAILED, Write, busy_or_raise, conflict_or_raise, pause
+from .commit import BUSY_REASONS, CONDITION_FAILED, Write, busy_or_raise, conflict_or_raise, pause
 from .errors import TallyError
 from .store import Call
 
 _REJECTED_REASONS = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
 _REJECTED_CODES = frozenset({"ValidationException"})
-_BUSY_REASONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 
 
 class MovedError(TallyError):
@@ -60,7 +59,7 @@ def _judge(reasons: Sequence[object]) -> bool:
     found = {reason.get("Code"): reason.get("Message") for reason in reasons if isinstance(reason, dict)}
     if CONDITION_FAILED in found:
         raise MovedError("the condition failed")
-    if not _BUSY_REASONS & found.keys():
+    if not BUSY_REASONS & found.keys():
         for code in _REJECTED_REASONS & found.keys():
             raise RejectedError(found[code] or code)
     return conflict_or_raise(reasons)

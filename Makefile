@@ -9,7 +9,7 @@ export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench test openapi fuzz lint synth diff deploy smoke lock clean
+.PHONY: help setup dev demo bench test mutations openapi fuzz lint synth diff deploy smoke lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -48,6 +48,9 @@ bench: setup ## the same play counted in seven ways, what each thing costs, the 
 
 test: setup lint ## every test
 	@$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+mutations: setup ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
+	@$(PY) -m tests.mutations $(ARGS)
 
 openapi: setup ## print the OpenAPI document
 	@PYTHONPATH=lambdas $(PY) -m openapi

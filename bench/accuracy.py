@@ -17,7 +17,7 @@ from bench.speed import Progress
 from bench.watch import Crasher, CrashError
 from local.fault_proxy import FaultProxy
 from local.faults import LOSE_RESPONSE, Fault
-from tally import rollup
+from tally.streams import rollup
 
 THREADS = 8
 SEED = 1995

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import counters
 from bench.place import Place, fresh_engine, place
 from bench.watch import Meter
-from tally import likes, packs, posts, tallies
-from tally.increments import Increment
-from tally.store import Call
+from tally.counting import batches, likes, posts, tallies
+from tally.counting.increments import Increment
+from tally.dynamo.client import Call
 
 TEXT_BYTES = (1, 10_240)
 BATCH_PLAYS = 90
@@ -115,7 +115,7 @@ def _play(clients: Place, size: int, run: str) -> None:
         for number in range(BATCH_PLAYS)
     ]
     for first in range(0, BATCH_PLAYS, size):
-        results = packs.count([(Call(clients.store), play) for play in plays[first : first + size]])
+        results = batches.count([(Call(clients.store), play) for play in plays[first : first + size]])
         failed = [result for result in results if isinstance(result, Exception)]
         if failed:
             raise failed[0]

@@ -19,10 +19,10 @@ from aws_lambda_powertools.utilities.idempotency import (
 
 import counters
 from bench.place import SETTINGS, Place
-from tally import increments
 from tally.counter import Guarantee
-from tally.increments import Increment
-from tally.store import Call, minute_now
+from tally.counting import increments
+from tally.counting.increments import Increment
+from tally.dynamo.client import Call, minute_now
 
 INVOCATION_S = 0.3
 """How long an invocation may take: after it Powertools lets a play be counted that was left in progress. Short, so

@@ -48,13 +48,13 @@ import counters
 from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
 from bench.place import SETTINGS
 from bench.virtual_time import Hub
-from tally import increments, likes, tallies
-from tally.contention import Breaker, Retries, Spread
 from tally.counter import Counter
+from tally.counting import increments, likes, tallies
+from tally.counting.increments import Increment
+from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
+from tally.dynamo.contention import Breaker, Retries, Spread
+from tally.dynamo.ledger import BUCKETS
 from tally.errors import RetryableError
-from tally.increments import Increment
-from tally.ledger import BUCKETS
-from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

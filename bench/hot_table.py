@@ -25,9 +25,9 @@ from botocore.retries.standard import (
 )
 
 from bench.virtual_time import Hub
-from tally.commit import CONDITION_FAILED, Write
+from tally.dynamo.client import CLIENT_CONFIG, Item
+from tally.dynamo.transactions import CONDITION_FAILED, Write
 from tally.settings import Settings
-from tally.store import CLIENT_CONFIG, Item
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -47,14 +47,14 @@ def measure_imports(runs: int) -> Imports:
 
     Raises LocalError with what the interpreter said if an import fails.
     """
-    codes = {"boto3": _BOTO3, "handler": f"import {HOT_HANDLERS[0]}"}
+    codes = {"boto3": _BOTO3, "handler": f"import functions.{HOT_HANDLERS[0]}"}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range(runs + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
             took_s, _ = imported(codes[name])
             if number:  # the first run fills the caches of the file system and of Python's byte code
                 taken_s[name].append(took_s)
-    heavy = {handler: imported(f"import {handler}")[1] for handler in HOT_HANDLERS}
+    heavy = {handler: imported(f"import functions.{handler}")[1] for handler in HOT_HANDLERS}
     boto3_ms, handler_ms = (statistics.median(taken_s[name]) * 1e3 for name in ("boto3", "handler"))
     ratio = statistics.median(
         handler_s / boto3_s for handler_s, boto3_s in zip(taken_s["handler"], taken_s["boto3"], strict=True)

@@ -12,9 +12,9 @@ import boto3
 
 import counters
 from local.engine import Engine
-from tally import tallies
+from tally.counting import tallies
+from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
-from tally.store import Call, Store, dynamodb_client
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

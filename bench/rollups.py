@@ -16,13 +16,14 @@ import boto3
 import counters
 from bench.place import LOCAL, SETTINGS, Place, fresh_engine, place
 from bench.watch import Meter
-from tally import drift, fold, likes, posts, rollup, tallies
-from tally.fold import Consumer
-from tally.increments import Increment, count
-from tally.set_aside import Objects
-from tally.store import Call
-from tally.stream_records import Declared, Record
-from tally.streams import Handler
+from tally.counting import likes, posts, tallies
+from tally.counting.increments import Increment, count
+from tally.dynamo.client import Call
+from tally.streams import bookkeeper, fold, rollup
+from tally.streams.consumer import Handler
+from tally.streams.fold import Consumer
+from tally.streams.record import Declared, Record
+from tally.streams.set_aside import Objects
 
 SEED = 1995
 MEASURED = 1000  # plays, and likes
@@ -137,7 +138,7 @@ def _drift_cost(posts_made: int, likes_made: int) -> DriftCost:
             call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
             likes.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
         meter = Meter(clients.store.client)
-        handler, records = handler_of(drift.CONSUMER, clients), 0
+        handler, records = handler_of(bookkeeper.CONSUMER, clients), 0
         for table in (SETTINGS.receipts_table, SETTINGS.counts_table):
             found = list(stream(endpoint, table))[before if table == SETTINGS.counts_table else 0 :]
             records += len(found)

@@ -13,19 +13,20 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import counters
-from tally import drift, drifting, history, recounting, rollup, set_aside
 from tally.counter import Counter
+from tally.drift import history, recount, rows
+from tally.drift.reconcile import Finding, Reconciler
+from tally.drift.recount import Family
+from tally.dynamo.client import Call, Store
 from tally.errors import TallyError
-from tally.reconcile import Finding, Reconciler
-from tally.recounting import Family
-from tally.set_aside import Outcome
-from tally.store import Call, Store
-from tally.stream_records import Declared
+from tally.streams import bookkeeper, rollup, set_aside
+from tally.streams.record import Declared
+from tally.streams.set_aside import Outcome
 
 from .connection import CommandError, Connection
 
 Tally = tuple[Counter, str]
-_CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, drift.CONSUMER)}
+_CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
 
 def reconcile(given: argparse.Namespace, at: Connection) -> int:
@@ -48,8 +49,8 @@ def reconcile(given: argparse.Namespace, at: Connection) -> int:
 
 def _is_there(store: Store, post: str) -> bool:
     """Whether anything is known of a post: its tally, a like, or that it drifts."""
-    found = recounting.recount(Call(store), counters.LIKES, post, turns=1)
-    return found is None or bool(found.shards or found.children or drifting.read(store, counters.LIKES.name, post))
+    found = recount.recount(Call(store), counters.LIKES, post, turns=1)
+    return found is None or bool(found.shards or found.children or rows.read(store, counters.LIKES.name, post))
 
 
 def _one(reconciler: Reconciler, given: argparse.Namespace, counter: Counter, target: str) -> bool:
@@ -74,10 +75,10 @@ def _told(found: Finding) -> str:
 def _suspects(store: Store) -> list[Tally]:
     """The tallies that a scan saw differ from their children, and every one that drifts."""
     found: dict[tuple[str, str], Tally] = {}
-    with _bar(recounting.families(store, counters.COUNTERS), "page", "scanned") as pages:
+    with _bar(recount.families(store, counters.COUNTERS), "page", "scanned") as pages:
         for page in pages:
             found |= {_name(family): (family.counter, family.target) for family in page if _suspect(family)}
-    for row in drifting.every(store):
+    for row in rows.every(store):
         if row.counter in counters.COUNTERS:
             found[row.counter, row.target] = (counters.COUNTERS[row.counter], row.target)
         else:
@@ -97,7 +98,7 @@ def _suspect(family: Family) -> bool:
 
 def drifts(given: argparse.Namespace, at: Connection) -> int:
     """Print what drifts; 1 if something does."""
-    found = list(drifting.every(at.store))
+    found = list(rows.every(at.store))
     for row in found:
         confirmed = "  confirmed" if row.confirmed else ""
         _print(given, row.body, f"{row.counter} {row.target}: {row.drift:+d} since {_time(row.since)}{confirmed}")
@@ -109,10 +110,10 @@ def drifts(given: argparse.Namespace, at: Connection) -> int:
 def get(given: argparse.Namespace, at: Connection) -> int:
     """Print one tally, its shards and its drift."""
     counter: Counter = given.counter
-    shards = recounting.shards_of(Call(at.store), counter, given.id)
-    row = drifting.read(at.store, counter.name, given.id)
-    numbers = {str(shard): recounting.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
-    number = recounting.number(counter, shards)
+    shards = recount.shards_of(Call(at.store), counter, given.id)
+    row = rows.read(at.store, counter.name, given.id)
+    numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
+    number = recount.number(counter, shards)
     body = {"counter": counter.name, "id": given.id, "value": number, "shards": numbers}
     body["drift"] = row.drift if row else 0
     parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", for nothing is stored"

@@ -12,10 +12,10 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
+from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.errors import TallyError
-from tally.set_aside import Objects
 from tally.settings import SETTLE_DEFAULT_S, Settings
-from tally.store import CLIENT_CONFIG, Store
+from tally.streams.set_aside import Objects
 
 LOCAL_TIMEOUT_S = 5
 _LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}

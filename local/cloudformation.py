@@ -53,7 +53,8 @@ class Document:
 
     def function_name(self, id_: str) -> str:
         """A function's local name: its handler's module."""
-        return str(self.need(id_, "Handler")).rpartition(".")[0].replace("/", ".")
+        module, _, _ = str(self.need(id_, "Handler")).replace("/", ".").rpartition(".")
+        return module.rpartition(".")[2]
 
     def bucket_name(self, id_: str) -> str:
         """As CloudFormation makes it: lower case, and no longer than S3 takes."""

@@ -97,7 +97,9 @@ def bundle(target: Path) -> None:
         copy = target / path.relative_to(LAMBDAS)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-    (target / "openapi.json").write_text(_openapi(), encoding="utf-8")  # served by health.py, which then makes none
+    (target / "functions" / "openapi.json").write_text(
+        _openapi(), encoding="utf-8"
+    )  # served by health.py, which then makes none
     for path in target.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
 

@@ -109,7 +109,7 @@ class Functions(Construct):
             "Function",
             description=f"Tally: {does}"[:256],
             code=self._code,
-            handler=f"{module}.handler",
+            handler=f"functions.{module}.handler",
             runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
             memory_size=memory_mb,

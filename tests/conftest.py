@@ -19,8 +19,8 @@ os.environ["TALLY_SET_ASIDE_BUCKET"] = "tally-test-set-aside"
 import pytest
 
 from local.engine import Engine
+from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
-from tally.store import Call, Store, dynamodb_client
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

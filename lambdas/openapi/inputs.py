@@ -14,9 +14,9 @@ import counters
 import operations
 from operations import Field, Operation, Source
 from tally import fields
+from tally.api.http import BEACON, BODY_BYTES_MAX, JSON
 from tally.counter import AMOUNT_MAX, Counter, Guarantee
 from tally.fields import Kind
-from tally.http import BEACON, BODY_BYTES_MAX, JSON
 
 Schema = dict[str, Any]
 

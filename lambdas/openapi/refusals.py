@@ -7,8 +7,8 @@ from typing import Any
 
 from operations import Operation, Source
 from tally import errors
+from tally.api.http import JSON, PROBLEM
 from tally.errors import TallyError
-from tally.http import JSON, PROBLEM
 
 Schema = dict[str, Any]
 

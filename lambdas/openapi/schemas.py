@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tally import fields, holds
+from tally import fields
+from tally.counting import holds
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}

@@ -1,5 +1,11 @@
 """The counting core: how a change becomes a number in DynamoDB, once.
 
-Start at `tallies.py` (count and read) and `likes.py`; both write through `commit.py`,
-and a change with an idempotency key goes through `receipts.py`. The words are defined in docs/how-it-works.md.
+People import what is at the top: `client`, `errors`, `counter`, `settings`, `observe`, `fields`, `requests`. The rooms:
+
+    dynamo/    the way to DynamoDB: the client, transactions, contention, queries
+    counting/  one change, many changes, children, posts and holds
+    streams/   stream records applied exactly once
+    drift/     the judge, the drift rows, repairs
+    api/       HTTP and direct events in and out
+    records/   records with atomic counters
 """

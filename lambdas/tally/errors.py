@@ -9,8 +9,8 @@ TallyError
 │   ├── EditConflictError           409
 │   ├── LimitReachedError           409  a floor or ceiling; `left` says what may still be taken
 │   ├── HoldSettledError            409
-│   ├── RecordExistsError           409  (records.py)
-│   ├── RecordChangedError          409  (records.py)
+│   ├── RecordExistsError           409  (records/table.py)
+│   ├── RecordChangedError          409  (records/table.py)
 │   ├── PreconditionFailedError     412
 │   ├── PayloadTooLargeError        413
 │   ├── UnsupportedMediaTypeError   415
@@ -22,15 +22,15 @@ TallyError
 │   ├── StoreRefusedError           503  a fault of the deployment: permissions, a missing table
 │   └── NotCommittedError           503  the receipt layer was skipped or is inconsistent; nothing was answered
 ├── ConfigurationError              500  the function does not start
-├── ExpressionError                 500  a bug of ours (expression_syntax.py)
-├── RecordMismatchError             500  an item that its record class does not fit (attribute_values.py)
+├── ExpressionError                 500  a bug of ours (records/expression_syntax.py)
+├── RecordMismatchError             500  an item that its record class does not fit (records/attribute_values.py)
 ├── (of stream consumers, the sweep and the command; no request brings them about: one that did would be a bug)
-│   ├── UnreadableError             500  a record of a stream that cannot be applied (stream_records.py)
-│   ├── RejectedError               500  a write that DynamoDB does not take (writes.py)
-│   ├── MovedError                  500  somebody else was first (writes.py)
-│   ├── CrowdedLedgerError          500  more ledger rows of one minute than there can be (judging.py)
-│   ├── RestlessError               500  a tally keeps moving while it is counted or mended (reconcile.py)
-│   └── OutOfBoundsError            500  a repair beyond a floor or ceiling (reconcile.py)
+│   ├── UnreadableError             500  a record of a stream that cannot be applied (streams/record.py)
+│   ├── RejectedError               500  a write that DynamoDB does not take (streams/writes.py)
+│   ├── MovedError                  500  somebody else was first (streams/writes.py)
+│   ├── CrowdedLedgerError          500  more ledger rows of one minute than there can be (drift/judge.py)
+│   ├── RestlessError               500  a tally keeps moving while it is counted or mended (drift/reconcile.py)
+│   └── OutOfBoundsError            500  a repair beyond a floor or ceiling (drift/reconcile.py)
 └── (control flow inside the core, never answered)
     ├── ReceiptFoundError           the key was counted before
     ├── TallyHotError               the change is to be written alone, and rolled up

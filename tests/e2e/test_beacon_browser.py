@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
 from local.engine import Engine
-from tally.entry import Entry
-from tally.store import Store
+from tally.api.entry import Entry
+from tally.dynamo.client import Store
 from tests.e2e import chromium
 from tests.e2e.dev import Dev, wait_for
 from tests.e2e.servers import LOST, Api, Site
@@ -102,7 +102,10 @@ def api(store: Store, engine: Engine) -> Iterator[Api]:
     # The real consumers on the engine's own streams, run whenever somebody asks for a count: then no test waits for
     # batches to fill, and a visit that was sent twice is in the next answer.
     behind = deployed(store, engine.endpoint, Present())
-    entries = {name: Entry(importlib.import_module(name).handler.functions, store) for name in ("visits", "beacon")}
+    entries = {
+        name: Entry(importlib.import_module(f"functions.{name}").handler.functions, store)
+        for name in ("visits", "beacon")
+    }
     made = Api(lambda function, event: entries[function](event, Context()), behind.deliver)
     with made.server.running():
         yield made

@@ -37,7 +37,12 @@ def test_tables_with_their_streams_and_ttl() -> None:
 
 def test_functions_with_their_environment_resolved() -> None:
     [plays] = parse(MINIATURE).functions.values()
-    assert (plays.name, plays.handler, plays.timeout_s, plays.memory_mb) == ("plays", "plays.handler", 15.0, 128)
+    assert (plays.name, plays.handler, plays.timeout_s, plays.memory_mb) == (
+        "plays",
+        "functions.plays.handler",
+        15.0,
+        128,
+    )
     assert plays.environment == {
         "TALLY_COUNTS_TABLE": COUNTS,
         "ARN": f"arn:aws:dynamodb:eu-west-1:000000000000:table/{COUNTS}",

@@ -56,7 +56,7 @@ class Template:
     def functions(self) -> dict[str, str]:
         """The logical ids of the functions, by their handlers' modules."""
         return {
-            found["Properties"]["Handler"].removesuffix(".handler"): name
+            found["Properties"]["Handler"].removeprefix("functions.").removesuffix(".handler"): name
             for name, found in self.of_type("AWS::Lambda::Function").items()
         }
 

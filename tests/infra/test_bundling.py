@@ -33,10 +33,10 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
 def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
     for path in bundling.sources():
         assert (bundle / path.relative_to(bundling.LAMBDAS)).read_bytes() == path.read_bytes()
-    assert (bundle / "plays.py").is_file()
-    assert (bundle / "tally" / "commit.py").is_file()
-    assert (bundle / "beacon.js").is_file()
-    assert json.loads((bundle / "openapi.json").read_text(encoding="utf-8")) == document()
+    assert (bundle / "functions" / "plays.py").is_file()
+    assert (bundle / "tally" / "dynamo" / "transactions.py").is_file()
+    assert (bundle / "functions" / "beacon.js").is_file()
+    assert json.loads((bundle / "functions" / "openapi.json").read_text(encoding="utf-8")) == document()
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
 

@@ -40,7 +40,7 @@ import importlib, json, sys
 sys.path[:0] = [sys.argv[1]]
 import boto3
 before = set(sys.modules)
-plays = importlib.import_module("plays")
+plays = importlib.import_module("functions.plays")
 key = "0123456789abcdefghijkl"
 event = {"operation": "play", "video_id": "9f3a", "idempotency_key": key}
 answers = [plays.handler(event, None), plays.handler(event, None)]
@@ -158,7 +158,7 @@ def test_functions_know_the_tables_and_have_their_roles(cloud: Cloud) -> None:
         assert variables["TALLY_COUNTS_TABLE"] == made["CountsTable"][1]
         assert variables["TALLY_RECEIPTS_TABLE"] == made["ReceiptsTable"][1]
         assert variables.get("TALLY_SET_ASIDE_BUCKET") == (made["SetAsideBucket"][1] if module in CONSUMERS else None)
-        assert function["Handler"] == f"{module}.handler"
+        assert function["Handler"] == f"functions.{module}.handler"
         role = cloud.template.resources[name]["Properties"]["Role"]["Fn::GetAtt"][0]
         assert function["Role"].endswith(f"/{made[role][1]}")
 

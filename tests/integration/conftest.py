@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import operations
-from tally.entry import Entry
-from tally.store import Store
+from tally.api.entry import Entry
+from tally.dynamo.client import Store
 from tests import documented
 
 Event = dict[str, Any]
@@ -31,7 +31,7 @@ class Context:
 @pytest.fixture
 def invoke(store: Store) -> Callable[..., Event]:
     """Invoke a function by its name with an event. Whatever it answers must be as the OpenAPI document says."""
-    handlers = {name: importlib.import_module(name).handler for name in operations.functions()}
+    handlers = {name: importlib.import_module(f"functions.{name}").handler for name in operations.functions()}
     entries = {name: Entry(handler.functions, store, handler.counters) for name, handler in handlers.items()}
 
     def call(function: str, event: object, context: Context | None = None) -> Event:

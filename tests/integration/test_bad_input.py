@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import operations
+from tally.api.http import BODY_BYTES_MAX
+from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
-from tally.http import BODY_BYTES_MAX
-from tally.store import Store
 from tests import events
 from tests.integration.conftest import Context
 

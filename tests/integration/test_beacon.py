@@ -16,12 +16,12 @@ from typing import Any
 import crawleruseragents
 import pytest
 
-import beacon
 import counters
-import visits
-from tally import crawlers, tallies
-from tally.entry import Entry
-from tally.store import Call, Store
+from functions import beacon, visits
+from tally.api import crawlers
+from tally.api.entry import Entry
+from tally.counting import tallies
+from tally.dynamo.client import Call, Store
 from tests import events
 from tests.integration.conftest import Context
 
@@ -209,7 +209,7 @@ def test_every_crawler_that_the_list_knows_by_an_example_is_one() -> None:
 
 @pytest.mark.parametrize(("start", "ready"), [("on-demand", False), ("snap-start", True)])
 def test_the_list_is_read_when_it_is_needed_or_before_a_snapshot_is_taken(start: str, ready: bool) -> None:
-    script = "import sys, visits; print('crawleruseragents' in sys.modules)"
+    script = "import sys, functions.visits; print('crawleruseragents' in sys.modules)"
     environment = {
         "PYTHONPATH": str(LAMBDAS), "AWS_LAMBDA_INITIALIZATION_TYPE": start, "AWS_DEFAULT_REGION": "eu-west-1",
         "TALLY_COUNTS_TABLE": "a", "TALLY_RECEIPTS_TABLE": "b", "TALLY_LEDGER_TABLE": "c",

@@ -21,9 +21,10 @@ import counters
 from cli import commands, connection
 from cli.__main__ import main
 from local.engine import Engine
-from tally import drifting, increments, judging, likes, posts, tallies
-from tally.increments import Increment
-from tally.store import Call, Store
+from tally.counting import increments, likes, posts, tallies
+from tally.counting.increments import Increment
+from tally.drift import judge, rows
+from tally.dynamo.client import Call, Store
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str, str]]
@@ -70,8 +71,8 @@ def run(port: int, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tally.progress.DELIVERY_S", 0.2)
-    monkeypatch.setattr("tally.reconcile.LOOK_PAUSE_S", 0.1)
+    monkeypatch.setattr("tally.streams.progress.DELIVERY_S", 0.2)
+    monkeypatch.setattr("tally.drift.reconcile.LOOK_PAUSE_S", 0.1)
 
 
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
@@ -90,8 +91,8 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 
 def drifts(store: Store, counter: str, target: str, amount: int) -> None:
-    key = drifting.key(counter, target)
-    assert judging.transact(store, [judging.drift_write(store, key, {}, counter, target, amount, 1_800_000_000)])
+    key = rows.key(counter, target)
+    assert judge.transact(store, [judge.drift_write(store, key, {}, counter, target, amount, 1_800_000_000)])
 
 
 def test_all_is_well_is_0(run: Run, store: Store) -> None:

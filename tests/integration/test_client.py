@@ -19,11 +19,12 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 
 import operations
 from local.engine import free_port
-from tally import client, errors, holds, requests
+from tally import client, errors, requests
+from tally.api.entry import Entry
 from tally.client import Tally
-from tally.entry import Entry
+from tally.counting import holds
+from tally.dynamo.client import Store, dynamodb_client
 from tally.requests import Counted
-from tally.store import Store, dynamodb_client
 from tests.integration.conftest import Context
 
 Invoke = Callable[..., dict[str, Any]]
@@ -168,7 +169,7 @@ def test_a_store_that_is_away_is_retried_and_then_raised_as_tally_raised_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = Store(dynamodb_client(endpoint_url=f"http://127.0.0.1:{free_port()}"), store.settings)
-    plays = Entry(importlib.import_module("plays").handler.functions, dead)
+    plays = Entry(importlib.import_module("functions.plays").handler.functions, dead)
     fake = FakeLambda(lambda name, event: plays(event, Context()))
     monkeypatch.setattr(client, "ATTEMPTS_MAX", 2)
     tally = Tally({"plays": "plays"}, lambda_client=fake)

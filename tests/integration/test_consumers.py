@@ -11,10 +11,10 @@ import pytest
 import counters
 import operations
 from tally.counter import Guarantee
+from tally.dynamo.client import Store
 from tally.errors import ConfigurationError
-from tally.set_aside import Objects
-from tally.store import Store
-from tally.streams import Handler
+from tally.streams.consumer import Handler
+from tally.streams.set_aside import Objects
 from tests import events
 from tests.integration.conftest import Context
 from tests.integration.test_needs import Recorder
@@ -49,7 +49,7 @@ def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     bucket = Bucket()
 
     def call(function: str, event: dict[str, Any]) -> dict[str, Any]:
-        made = importlib.import_module(function).handler
+        made = importlib.import_module(f"functions.{function}").handler
         handler = Handler(made.consumer, made.declared.by_name, store, Objects("bucket", lambda: bucket))
         settings = store.settings
         source = event["eventSourceARN"].replace("tally-test-counts", settings.counts_table)
@@ -86,7 +86,9 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
 
 def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
     for consumer in operations.CONSUMERS:
-        assert importlib.import_module(consumer.function).handler.objects.bucket == "tally-test-set-aside"
+        assert (
+            importlib.import_module(f"functions.{consumer.function}").handler.objects.bucket == "tally-test-set-aside"
+        )
 
 
 @pytest.mark.parametrize("consumer", operations.CONSUMERS, ids=lambda consumer: consumer.function)

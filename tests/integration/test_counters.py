@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import counters
-from tally import fields, holds
+from tally import fields
 from tally.counter import AMOUNT_MAX
+from tally.counting import holds
+from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
-from tally.store import Store
 from tests import events
 from tests.integration.conftest import Context
 

@@ -13,10 +13,10 @@ import pytest
 import operations
 from local.engine import Engine, free_port
 from tally import observe
-from tally.entry import Answer, Entry
+from tally.api.entry import Answer, Entry
+from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import StoreRefusedError, StoreUnreachableError
 from tally.settings import Settings
-from tally.store import Call, Store, dynamodb_client
 from tests import events
 from tests.integration.conftest import Context
 
@@ -25,7 +25,7 @@ PLAY = {"operation": "play", "video_id": "9f3a", "idempotency_key": events.KEY}
 
 
 def entry_on(store: Store) -> Entry:
-    return Entry(importlib.import_module("plays").handler.functions, store)
+    return Entry(importlib.import_module("functions.plays").handler.functions, store)
 
 
 class _Stdout:
@@ -155,5 +155,5 @@ def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
 
 def test_health_tells_whether_the_store_answers(invoke: Invoke, dead_store: Store) -> None:
     assert events.body_of(invoke("health", events.sample("health/http-health")))["status"] == "ok"
-    dead = Entry(importlib.import_module("health").handler.functions, dead_store)
+    dead = Entry(importlib.import_module("functions.health").handler.functions, dead_store)
     assert dead(events.sample("health/http-health"), Context())["statusCode"] == 503

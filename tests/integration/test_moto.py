@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from moto import mock_aws
 
-from tally.entry import Entry
+from tally.api.entry import Entry
+from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
-from tally.store import Store, dynamodb_client
 from tests.conftest import create_tables
 from tests.events import KEY
 from tests.integration.conftest import Context
@@ -26,15 +26,15 @@ def moto_store() -> Iterator[Store]:
 
 
 def test_a_play_counts_once_and_is_replayed(moto_store: Store) -> None:
-    plays = Entry(importlib.import_module("plays").handler.functions, moto_store)
+    plays = Entry(importlib.import_module("functions.plays").handler.functions, moto_store)
     play = {"operation": "play", "video_id": "9f3a", "idempotency_key": KEY}
     assert [plays(play, Context())["replayed"] for _ in range(3)] == [False, True, True]
     assert plays({"operation": "get_plays", "video_id": "9f3a"}, Context())["body"]["play_count"] == 1
 
 
 def test_a_post_is_liked_and_unliked(moto_store: Store) -> None:
-    posts = Entry(importlib.import_module("posts").handler.functions, moto_store)
-    likes = Entry(importlib.import_module("likes").handler.functions, moto_store)
+    posts = Entry(importlib.import_module("functions.posts").handler.functions, moto_store)
+    likes = Entry(importlib.import_module("functions.likes").handler.functions, moto_store)
     posts({"operation": "put_post", "post_id": "p", "body": "x", "caller": "alice"}, Context())
     like = {"operation": "like", "post_id": "p", "caller": "bob"}
     assert [likes(like, Context())["body"]["changed"] for _ in range(2)] == [True, False]

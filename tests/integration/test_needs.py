@@ -17,12 +17,15 @@ import pytest
 
 import counters
 import operations
-import sweep
 from cli import commands, options
 from cli.connection import Connection
+from functions import sweep
 from operations import Need, Operation, Table
-from tally import drifting, holds, judging, ledger, set_aside, tallies
-from tally.store import Call, Store
+from tally.counting import holds, tallies
+from tally.drift import judge, rows
+from tally.dynamo import ledger
+from tally.dynamo.client import Call, Store
+from tally.streams import set_aside
 from tests.events import KEY
 
 Invoke = Callable[..., dict[str, Any]]
@@ -218,11 +221,11 @@ def test_an_operation_does_what_it_declares_and_no_more(
 
 def something_to_judge(store: Store) -> None:
     """A minute that comes out even, a tally that begins to drift, one that ends to, and a post to be recounted."""
-    key = drifting.key("plays", "ends")
+    key = rows.key("plays", "ends")
     store.client.transact_write_items(
         TransactItems=[
-            judging.drift_write(store, drifting.key("likes", "a91f"), {}, "likes", "a91f", 1, 1_700_000_000),
-            judging.drift_write(store, key, {}, "plays", "ends", 3, 1_700_000_000),
+            judge.drift_write(store, rows.key("likes", "a91f"), {}, "likes", "a91f", 1, 1_700_000_000),
+            judge.drift_write(store, key, {}, "plays", "ends", 3, 1_700_000_000),
         ]
     )
     for target, expected, observed in (("even", 1, 1), ("begins", 0, 1), ("ends", 3, 0)):
@@ -269,8 +272,8 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
         TableName=store.settings.counts_table, Key=tallies.key(counters.LIKES, "a91f", 0),
         UpdateExpression="ADD likeTally :two", ExpressionAttributeValues={":two": {"N": "2"}},
     )  # fmt: skip
-    key = drifting.key("plays", "9f3a")
-    assert judging.transact(store, [judging.drift_write(store, key, {}, "plays", "9f3a", -3, 1_700_000_000)])
+    key = rows.key("plays", "9f3a")
+    assert judge.transact(store, [judge.drift_write(store, key, {}, "plays", "9f3a", -3, 1_700_000_000)])
     image = {
         "id": {"S": "tally#x"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}, "amount": {"N": "1"},
         "at": {"N": "28000000"}, "rollup": {"BOOL": True},
@@ -288,8 +291,8 @@ def test_the_command_does_what_its_policy_allows(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command once; a pulse, so that what is there has come through."""
-    monkeypatch.setattr("tally.progress.DELIVERY_S", 0.2)
-    monkeypatch.setattr("tally.reconcile.LOOK_PAUSE_S", 0.1)
+    monkeypatch.setattr("tally.streams.progress.DELIVERY_S", 0.2)
+    monkeypatch.setattr("tally.drift.reconcile.LOOK_PAUSE_S", 0.1)
     bucket = Bucket()
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)

@@ -10,8 +10,8 @@ import pytest
 
 import counters
 import operations
-from tally import holds
-from tally.store import Call, Store
+from tally.counting import holds
+from tally.dynamo.client import Call, Store
 from tests import events
 
 Invoke = Callable[..., dict[str, Any]]

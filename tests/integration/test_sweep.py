@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 import counters
-import sweep
-from tally import holds, judging, ledger, progress
+from functions import sweep
+from tally.counting import holds
+from tally.drift import judge
+from tally.dynamo import ledger
+from tally.dynamo.client import Store
 from tally.errors import StoreBusyError, TallyError
-from tally.store import Store
+from tally.streams import progress
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +65,7 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
 def test_sweep_that_does_not_come_to_the_end_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(judging, "GROUPS_MAX", 0)
+    monkeypatch.setattr(judge, "GROUPS_MAX", 0)
     assert sweep.handler({}, None)["finished"] == 0
     assert metrics(capsys.readouterr().out)["sweep"]["SweepUnfinished"] == [1.0]
 
@@ -96,7 +99,7 @@ def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("module", "function", "judged", "pulsed"),
-    [(holds, "sweep", True, True), (judging, "sweep", False, True), (progress, "pulse", True, False)],
+    [(holds, "sweep", True, True), (judge, "sweep", False, True), (progress, "pulse", True, False)],
 )
 def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     store: Store, monkeypatch: pytest.MonkeyPatch, module: Any, function: str, judged: bool, pulsed: bool
@@ -121,7 +124,7 @@ def test_slot_that_fails_is_raised_after_the_drift_was_summed_up(
 def test_drift_is_answered_a_page_at_a_time(store: Store, invoke: Any) -> None:
     for number in range(5):
         key = ledger.key(ledger.DRIFT_KEY, ledger.digest("usage", f"u{number}"))
-        assert judging.transact(store, [judging.drift_write(store, key, {}, "usage", f"u{number}", number + 1, 1)])
+        assert judge.transact(store, [judge.drift_write(store, key, {}, "usage", f"u{number}", number + 1, 1)])
     found, cursor = [], None
     for _ in range(3):
         event = {"operation": "get_drift", "caller": "watch", "limit": 2} | ({"cursor": cursor} if cursor else {})

@@ -11,10 +11,10 @@ from botocore.retries.standard import ExponentialBackoff
 
 from local.engine import Engine
 from local.fault_proxy import FaultProxy
-from tally.contention import Spread
 from tally.counter import Counter
+from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
+from tally.dynamo.contention import Spread
 from tally.settings import Settings
-from tally.store import CLIENT_CONFIG, Store, dynamodb_client
 from tests.invariants.world import World
 
 HASTY_READ_S = 0.2  # read time-out where a test waits for it; 2 s otherwise, as deployed

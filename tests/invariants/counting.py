@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 import counters
-import increments as handler
-from tally import commit, holds, receipts
+from functions import increments as handler
+from tally.api.entry import Answer
 from tally.counter import Counter
-from tally.entry import Answer
+from tally.counting import holds, receipts
+from tally.counting.increments import Increment, count
+from tally.dynamo import transactions
+from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Item
 from tally.errors import CallerError, LimitReachedError
-from tally.increments import Increment, count
-from tally.store import CALL_TIME_DEFAULT_S, Call, Item
 from tests.invariants.world import Outcome, World, persist
 
 ITEM = "i1"
@@ -40,7 +41,7 @@ class Clock:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make the core go by this clock."""
-        for module in (holds, receipts, commit):
+        for module in (holds, receipts, transactions):
             monkeypatch.setattr(module, "time", SimpleNamespace(time=self.time, monotonic=time.monotonic))
 
 

@@ -26,7 +26,7 @@ class Context:
 
 def serve(path: str) -> None:
     """Be one worker."""
-    import plays
+    from functions import plays
 
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
@@ -37,7 +37,6 @@ def serve(path: str) -> None:
 
 def main(path: str) -> None:
     """Fork a worker for each line of stdin, until its end."""
-    import plays  # noqa: F401  # loaded once, for all workers
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # killed workers leave no zombies
     for _ in sys.stdin.buffer:

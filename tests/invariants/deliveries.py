@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from tally import ledger, set_aside, streams
-from tally.store import Store
+from tally.dynamo import ledger
+from tally.dynamo.client import Store
+from tally.streams import consumer as streams
+from tally.streams import set_aside
 from tests.invariants.streaming import CONSUMERS, Context, Crash, StreamWorld, failed
 
 TURNS_MAX = 400  # of a schedule; the longest takes about a hundred

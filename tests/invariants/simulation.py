@@ -13,12 +13,14 @@ import pytest
 from botocore.config import Config
 
 import counters
-from tally import drift, drifting, increments, judging, likes, posts, progress, rollup
 from tally.counter import Counter
-from tally.increments import Increment
-from tally.set_aside import Objects
-from tally.store import Call, Store
-from tally.streams import Handler
+from tally.counting import increments, likes, posts
+from tally.counting.increments import Increment
+from tally.drift import judge, rows
+from tally.dynamo.client import Call, Store
+from tally.streams import bookkeeper, progress, rollup
+from tally.streams.consumer import Handler
+from tally.streams.set_aside import Objects
 
 STREAMED = {"counts": "NEW_AND_OLD_IMAGES", "receipts": "NEW_AND_OLD_IMAGES"}
 KINDS = {
@@ -62,7 +64,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         declared, objects = counters.COUNTERS, Objects("unused", make=lambda: None)
-        consumers = {"rollup": rollup.CONSUMER, "drift": drift.CONSUMER}
+        consumers = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
         self.handlers = {name: Handler(each, declared, self.store, objects) for name, each in consumers.items()}
         self.waiting = {mapping: [] for mapping in KINDS}
         self._iterators = {table: self._iterator(table) for table in STREAMED}
@@ -109,10 +111,10 @@ class Simulation:
         now_s, settle_s = self.clock(), self.store.settings.settle_s
         stands = progress.read_all(self.store)
         horizon_s = progress.horizon(stands, now_s, settle_s)
-        judged = judging.sweep(self.store, horizon_s, now_s, until_s=float("inf"))
+        judged = judge.sweep(self.store, horizon_s, now_s, until_s=float("inf"))
         assert judged.failures == []
         progress.pulse(self.store, now_s)
-        self.drifted += [(row.counter, row.target, row.drift) for row in drifting.every(self.store)]
+        self.drifted += [(row.counter, row.target, row.drift) for row in rows.every(self.store)]
 
     def minutes(self, number: int, traffic: Any = lambda minute: None) -> None:
         """Let time pass, in steps of 30 s: traffic, delivery; a sweep at the end of each minute."""

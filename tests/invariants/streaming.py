@@ -16,13 +16,16 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 import counters
-from tally import drift, ledger, rollup, set_aside, stream_records, streams
 from tally.counter import Counter, Guarantee
-from tally.fold import Consumer
-from tally.set_aside import Objects
-from tally.store import Call, Item, Store
+from tally.dynamo import ledger
+from tally.dynamo.client import Call, Item, Store
+from tally.streams import bookkeeper, rollup, set_aside
+from tally.streams import consumer as streams
+from tally.streams import record as stream_records
+from tally.streams.fold import Consumer
+from tally.streams.set_aside import Objects
 
-CONSUMERS = {"rollup": rollup.CONSUMER, "drift": drift.CONSUMER}
+CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
 RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
 FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
 ALL = {**counters.COUNTERS, "fast": FAST}

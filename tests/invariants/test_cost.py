@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 import counters
-from tally import fields, increments, likes
-from tally.increments import Increment
-from tally.store import Item
+from tally import fields
+from tally.counting import increments, likes
+from tally.counting.increments import Increment
+from tally.dynamo.client import Item
 from tests.invariants.world import FAST, POST, VIDEO, World
 
 UNIT_BYTES = 1024

@@ -9,8 +9,10 @@ import pytest
 
 import counters
 from local.engine import Engine
-from tally import drifting, ledger, recounting, tallies
-from tally.store import Call, Store
+from tally.counting import tallies
+from tally.drift import recount, rows
+from tally.dynamo import ledger
+from tally.dynamo.client import Call, Store
 from tests.invariants.simulation import Simulation, simulate
 
 
@@ -55,7 +57,7 @@ def edit(world: Simulation, amount: int, key: dict[str, Any], attribute: str) ->
 
 
 def drifts(world: Simulation) -> dict[tuple[str, str], int]:
-    return {(row.counter, row.target): row.drift for row in drifting.every(world.store)}
+    return {(row.counter, row.target): row.drift for row in rows.every(world.store)}
 
 
 def ledger_rows(world: Simulation) -> int:
@@ -64,7 +66,7 @@ def ledger_rows(world: Simulation) -> int:
 
 
 def right(world: Simulation) -> bool:
-    found = recounting.recount(Call(world.store), counters.LIKES, "p")
+    found = recount.recount(Call(world.store), counters.LIKES, "p")
     return found is not None and found.tally == found.children > 0
 
 

@@ -13,7 +13,7 @@ from local import faults
 from local.engine import Engine
 from local.fault_proxy import FaultProxy
 from local.faults import Fault, Kind
-from tally.store import dynamodb_client
+from tally.dynamo.client import dynamodb_client
 from tests.invariants.world import World
 
 LATE_S = 0.05

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import counters
-import sweep as sweep_handler
+from functions import sweep as sweep_handler
 from local import faults
-from tally import holds
 from tally.counter import Counter, declared
+from tally.counting import holds
+from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.errors import (
     HoldSettledError,
     KeyReusedError,
@@ -25,7 +26,6 @@ from tally.errors import (
     StoreRefusedError,
     StoreUnreachableError,
 )
-from tally.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
 from tests.invariants.world import World, persist

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 import counters
-from tally import drifting, judging, ledger, progress
-from tally.store import Item, Store
+from tally.drift import judge
+from tally.drift import rows as drifting
+from tally.dynamo import ledger
+from tally.dynamo.client import Item, Store
+from tally.streams import progress
 
 NOW_S = 1_800_000_030
 HORIZON_S = NOW_S - 300
@@ -37,8 +40,8 @@ def drifts(store: Store) -> dict[str, int]:
     return {drift.target: drift.drift for drift in drifting.every(store)}
 
 
-def sweep(store: Store, now_s: float = NOW_S, until_s: float = FOREVER_S) -> judging.Judged:
-    judged = judging.sweep(store, int(now_s) - 300, now_s, until_s=until_s)
+def sweep(store: Store, now_s: float = NOW_S, until_s: float = FOREVER_S) -> judge.Judged:
+    judged = judge.sweep(store, int(now_s) - 300, now_s, until_s=until_s)
     assert judged.failures == []
     return judged
 
@@ -149,7 +152,7 @@ def test_drift_row_that_grew_meanwhile_is_not_removed_at_what_was_0(
         (seen,) = drifting.every(store)
         key = drifting.key("plays", "v")
         monkeypatch.undo()
-        assert judging.transact(store, [judging.drift_write(store, key, seen.item, "plays", "v", 2, NOW_S + 1)])
+        assert judge.transact(store, [judge.drift_write(store, key, seen.item, "plays", "v", 2, NOW_S + 1)])
 
     before_writes(store, monkeypatch, other)
     assert sweep(store).left == 1
@@ -212,7 +215,7 @@ def test_row_that_tally_did_not_write_fails_its_slot_and_keeps_no_other_one_wait
     other = next(slot for slot in range(16) if f"LEDGER#{slot}" != row["PK"]["S"])
     key = ledger.key(f"LEDGER#{other}", f"{1:010d}#x#0")
     store.client.put_item(TableName=store.settings.ledger_table, Item={**key, "counter": {"S": "plays"}})
-    judged = judging.sweep(store, HORIZON_S, NOW_S, until_s=FOREVER_S)
+    judged = judge.sweep(store, HORIZON_S, NOW_S, until_s=FOREVER_S)
     assert len(judged.failures) == 1
     assert drifts(store) == {"v0": 1}
 
@@ -249,7 +252,7 @@ def test_slots_are_judged_at_once(store: Store, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_slot_with_a_backlog_keeps_no_other_one_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "GROUPS_MAX", 3)
+    monkeypatch.setattr(judge, "GROUPS_MAX", 3)
     backlog = in_slot(0, 5)
     for target in [*backlog, *in_slot(1), *in_slot(15)]:
         put_row(store, 1, 1, target=target)
@@ -263,7 +266,7 @@ def test_slot_with_a_backlog_keeps_no_other_one_waiting(store: Store, monkeypatc
 def test_more_rows_than_a_transaction_holds_are_refused_by_name(store: Store) -> None:
     for bucket in range(100):
         put_row(store, 0, 1, bucket=bucket)
-    (failure,) = judging.sweep(store, HORIZON_S, NOW_S, until_s=FOREVER_S).failures
+    (failure,) = judge.sweep(store, HORIZON_S, NOW_S, until_s=FOREVER_S).failures
     assert "plays v has 100 rows" in str(failure)
 
 
@@ -313,7 +316,7 @@ def test_drift_of_a_tally_with_children_is_confirmed_if_the_recount_differs_by_i
     store: Store, tally: int, confirmed: bool
 ) -> None:
     put_post(store, tally, likers=3)
-    write = judging.drift_write(store, drifting.key("likes", "p"), {}, "likes", "p", 5, NOW_S)
-    assert judging.transact(store, [write])
+    write = judge.drift_write(store, drifting.key("likes", "p"), {}, "likes", "p", 5, NOW_S)
+    assert judge.transact(store, [write])
     found = drifting.look_again(store, counters.COUNTERS, NOW_S + 10_000, until_s=FOREVER_S)
     assert found["likes"].confirmed == confirmed

@@ -8,9 +8,9 @@ import pytest
 
 import counters
 from local import faults
-from tally.contention import Spread
+from tally.counting.likes import TURNS_MAX, read_like
+from tally.dynamo.contention import Spread
 from tally.errors import NotFoundError, StoreBusyError
-from tally.likes import TURNS_MAX, read_like
 from tests.invariants.world import POST, InTurn, Last, World, meanwhile
 
 TALLY = counters.LIKES.partition_key(POST)

@@ -12,9 +12,9 @@ from local import faults
 from local.engine import Engine
 from local.fault_proxy import FaultProxy
 from local.faults import Fault
+from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import StoreUnreachableError
 from tally.settings import Settings
-from tally.store import Store, dynamodb_client
 from tests.conftest import create_tables
 from tests.invariants.world import FAST, POST, VIDEO, World, persist
 

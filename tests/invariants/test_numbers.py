@@ -10,8 +10,8 @@ import pytest
 
 import counters
 from local import faults
-from tally import tallies
 from tally.counter import Counter
+from tally.counting import tallies
 from tally.errors import KeyReusedError, LimitReachedError, StoreBusyError, StoreUnreachableError
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import counters
-from tally import broken as tally_broken
-from tally import holds, likes, recounting, rollup, tallies
 from tally.counter import Counter, Guarantee
-from tally.store import Call, Store
-from tally.stream_records import Declared
+from tally.counting import holds, likes, tallies
+from tally.drift import recount
+from tally.dynamo.client import Call, Store
+from tally.streams import broken as tally_broken
+from tally.streams import rollup
+from tally.streams.record import Declared
 from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld, Watched
 from tests.invariants.world import POST, World
 
@@ -133,7 +135,7 @@ def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(
     for beside in (item, {**keys, "SK": {"S": "STATS#TOTAL#3"}, "play_count": {"N": "2"}}):
         streams_world.raw.put_item(TableName=call.store.settings.counts_table, Item=beside)
     assert tallies.read(call, counters.PLAYS, "v") == 2
-    assert recounting.number(counters.PLAYS, recounting.shards_of(call, counters.PLAYS, "v")) == 2
+    assert recount.number(counters.PLAYS, recount.shards_of(call, counters.PLAYS, "v")) == 2
     assert streams_world.deliver("drift", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
     assert streams_world.rows("LEDGER#") == []
 

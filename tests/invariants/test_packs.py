@@ -11,12 +11,14 @@ import pytest
 
 import counters
 import operations
-import plays as plays_handler
+from functions import plays as plays_handler
 from local import faults
-from tally import increments as increments_core
-from tally import packs, tallies
+from tally.api.entry import Answer, Entry, Function
 from tally.counter import Counter, Guarantee
-from tally.entry import Answer, Entry, Function
+from tally.counting import batches, tallies
+from tally.counting import increments as increments_core
+from tally.counting.increments import Increment
+from tally.dynamo.client import Call
 from tally.errors import (
     KeyReusedError,
     LimitReachedError,
@@ -25,8 +27,6 @@ from tally.errors import (
     StoreRefusedError,
     StoreUnreachableError,
 )
-from tally.increments import Increment
-from tally.store import Call
 from tests.invariants.threads import at_once
 from tests.invariants.world import VIDEO, World, persist
 
@@ -46,12 +46,12 @@ def plays(number: int, id_: str = VIDEO, start: int = 0) -> list[Increment]:
     return [play(f"key-{start + place}", id_) for place in range(number)]
 
 
-def count(world: World, increments: Sequence[Increment], **how: Any) -> list[packs.Result]:
+def count(world: World, increments: Sequence[Increment], **how: Any) -> list[batches.Result]:
     """Count a batch, each entry in a call of its own as the entry point makes them."""
-    return packs.count([(world.call("ann", **how), increment) for increment in increments])
+    return batches.count([(world.call("ann", **how), increment) for increment in increments])
 
 
-def slugs(results: Sequence[packs.Result]) -> list[str]:
+def slugs(results: Sequence[batches.Result]) -> list[str]:
     """What became of each: counted, replayed, or the error's slug."""
     named = {False: "counted", True: "replayed"}
     return [named[result[1]] if isinstance(result, tuple) else getattr(result, "slug", "bug") for result in results]
@@ -302,7 +302,7 @@ def test_16_batches_at_once_with_the_same_keys_are_counted_once(world: World) ->
     some = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
     world.proxy.plan = faults.seeded(3, {"TransactWriteItems": some})
 
-    def send() -> list[packs.Result]:
+    def send() -> list[batches.Result]:
         results = count(world, plays(30))
         for result in results:
             if isinstance(result, StoreBusyError | StoreUnreachableError):

@@ -18,10 +18,10 @@ from local import faults
 from local.engine import Engine
 from local.fault_proxy import FaultProxy
 from local.faults import Fault
-from tally import contention
+from tally.dynamo import contention
+from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import KeyReusedError, NotFoundError, RetryableError
 from tally.settings import Settings
-from tally.store import Store, dynamodb_client
 from tests.conftest import create_tables
 from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
 

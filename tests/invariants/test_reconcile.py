@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import counters
-from tally import drifting, history, judging, ledger, likes, posts, reconcile, recounting, tallies
 from tally.counter import Counter
+from tally.counting import likes, posts, tallies
+from tally.drift import history, judge, reconcile, recount, rows
+from tally.drift.reconcile import Reconciler
+from tally.dynamo import ledger
+from tally.dynamo.client import Call, Item, Store
 from tally.errors import TallyError
-from tally.reconcile import Reconciler
-from tally.store import Call, Item, Store
 
 LIKES, PLAYS = counters.LIKES, counters.PLAYS
 
@@ -65,8 +67,8 @@ def delete(store: Store, key: Item) -> None:
 
 
 def put_drift(store: Store, amount: int, counter: Counter = LIKES, target: str = "p") -> None:
-    key = drifting.key(counter.name, target)
-    assert judging.transact(store, [judging.drift_write(store, key, {}, counter.name, target, amount, 1_800_000_000)])
+    key = rows.key(counter.name, target)
+    assert judge.transact(store, [judge.drift_write(store, key, {}, counter.name, target, amount, 1_800_000_000)])
 
 
 def booked(store: Store) -> int:
@@ -76,7 +78,7 @@ def booked(store: Store) -> int:
 
 
 def stored(store: Store, counter: Counter = LIKES, target: str = "p") -> int:
-    return recounting.number(counter, recounting.shards_of(Call(store), counter, target))
+    return recount.number(counter, recount.shards_of(Call(store), counter, target))
 
 
 def test_tally_that_equals_its_children_is_left_alone(store: Store, reconciler: Reconciler) -> None:
@@ -110,7 +112,7 @@ def test_drift_row_goes_with_the_repair(store: Store, reconciler: Reconciler) ->
     put_drift(store, 5)
     assert reconciler.look(LIKES, "p").body["drift"] == 5
     reconciler.mend(LIKES, "p", "ann", "x")
-    assert list(drifting.every(store)) == []
+    assert list(rows.every(store)) == []
     assert stored(store) == 3
 
 
@@ -129,7 +131,7 @@ def test_children_without_tally_get_one_and_no_post_is_made(store: Store, reconc
         delete(store, ledger.key("POST#p", key))
     assert reconciler.look(LIKES, "p").difference == 4
     reconciler.mend(LIKES, "p", "ann", "x")
-    assert set(recounting.shards_of(Call(store), LIKES, "p")) == {1}
+    assert set(recount.shards_of(Call(store), LIKES, "p")) == {1}
     assert stored(store) == 4
 
 
@@ -146,7 +148,7 @@ def test_drift_without_children_is_taken_back(store: Store, reconciler: Reconcil
     found = reconciler.look(PLAYS, "v")
     assert (found.tally, found.children, found.difference) == (7, None, -5)
     reconciler.mend(PLAYS, "v", "ann", "x")
-    assert (stored(store, PLAYS, "v"), booked(store), list(drifting.every(store))) == (2, -5, [])
+    assert (stored(store, PLAYS, "v"), booked(store), list(rows.every(store))) == (2, -5, [])
 
 
 def test_stock_is_not_taken_below_its_floor(store: Store, reconciler: Reconciler) -> None:
@@ -162,7 +164,7 @@ def test_numbers_that_were_given_are_not_given_again(store: Store, reconciler: R
     put_drift(store, 5, counters.TICKET, "q")
     mended = reconciler.mend(counters.TICKET, "q", "ann", "five numbers were skipped")
     assert mended is not None
-    assert (stored(store, counters.TICKET, "q"), list(drifting.every(store))) == (9, [])
+    assert (stored(store, counters.TICKET, "q"), list(rows.every(store))) == (9, [])
     assert [entry["amount"] for entry in history.read(store, "ticket", "q")] == [0]
 
 
@@ -220,13 +222,13 @@ def test_repair_waits_until_the_ledger_has_judged_what_it_carries(store: Store, 
     def sleep(pause_s: float) -> None:
         reconciler.sleep(pause_s)
         horizon_s = int(reconciler.clock()) - store.settings.settle_s
-        judging.sweep(store, horizon_s, reconciler.clock(), until_s=float("inf"))
+        judge.sweep(store, horizon_s, reconciler.clock(), until_s=float("inf"))
 
     patient = Reconciler(store, counters.COUNTERS, said.append, reconciler.clock, sleep)
     mended = patient.mend(LIKES, "p", "ann", "x")
     assert mended is not None
     assert mended.drift is not None
-    assert (stored(store), list(drifting.every(store))) == (2, [])
+    assert (stored(store), list(rows.every(store))) == (2, [])
     assert "waiting until its minutes are settled" in said[0]
 
 
@@ -327,7 +329,7 @@ def test_repair_while_people_like_and_unlike_loses_no_like(store: Store) -> None
     for thread in threads:
         thread.join()
     assert failures == []
-    found = recounting.recount(Call(store), LIKES, "p")
+    found = recount.recount(Call(store), LIKES, "p")
     assert found is not None
     assert found.tally == found.children == 5 + 4 * (25 - 9)
     assert [entry["amount"] for entry in history.read(store, "likes", "p")] == [-11]
@@ -339,7 +341,7 @@ def test_scan_finds_every_family_that_may_differ(store: Store) -> None:
     edit(store, 2, target="p4")
     delete(store, ledger.key("POST#p2", "META"))
     edit(store, 9, PLAYS, "p1")
-    found = {family.target: family for page in recounting.families(store, counters.COUNTERS) for family in page}
+    found = {family.target: family for page in recount.families(store, counters.COUNTERS) for family in page}
     assert {name: (family.tally, family.children) for name, family in found.items()} == {
         "p0": (0, 0), "p1": (1, 1), "p2": (0, 2), "p3": (3, 3), "p4": (6, 4), "p5": (5, 5),
     }  # fmt: skip

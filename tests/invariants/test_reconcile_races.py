@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import counters
-from tally import drifting, history, judging, ledger, recounting
 from tally.counter import Counter
-from tally.reconcile import Reconciler
-from tally.store import Call, Store
+from tally.drift import history, judge, recount, rows
+from tally.drift.reconcile import Reconciler
+from tally.dynamo import ledger
+from tally.dynamo.client import Call, Store
 from tests.invariants.streaming import Watched
 from tests.invariants.test_reconcile import LIKES, PLAYS, Clock, edit, like, put_drift, put_post, stored
 
@@ -71,7 +72,7 @@ def test_like_or_unlike_in_the_middle_of_any_step_is_not_mended_away(store: Stor
     edit(store, 5)
     at_once = reconciler(store, step, lambda: like(store, "new" if liked else "u0", liked), lambda _: None)
     assert at_once.mend(LIKES, "p", "ann", "x") is not None
-    found = recounting.recount(Call(store), LIKES, "p")
+    found = recount.recount(Call(store), LIKES, "p")
     assert found is not None
     assert found.tally == found.children
     assert mended(store) == -5
@@ -100,7 +101,7 @@ def test_spilled_like_in_the_middle_of_any_step_is_added_once(store: Store, step
     at_once.mend(LIKES, "p", "ann", "x")
     roll_up(0)
     assert mended(store) == -5
-    found = recounting.recount(Call(store), LIKES, "p")
+    found = recount.recount(Call(store), LIKES, "p")
     assert found is not None
     assert found.tally == found.children
 
@@ -121,14 +122,14 @@ def test_sweep_in_the_middle_of_any_step_of_a_repair_moves_and_mends_each_differ
     store.client.update_item(**row)
 
     def sweep(clock_s: float) -> None:
-        judged = judging.sweep(store, int(clock_s) - store.settings.settle_s, clock_s, until_s=float("inf"))
+        judged = judge.sweep(store, int(clock_s) - store.settings.settle_s, clock_s, until_s=float("inf"))
         assert judged.failures == []
 
     settled_s = minute * 60 + store.settings.settle_s  # what the repair books is not: nobody observes it here
     at_once = reconciler(store, step, lambda: sweep(settled_s), sweep)
     at_once.mend(counter, target, "ann", "x")
     sweep(settled_s)
-    left = sum(drift.drift for drift in drifting.every(store) if drift.target == target)
+    left = sum(drift.drift for drift in rows.every(store) if drift.target == target)
     right = 3 if counter is LIKES else 0
     assert stored(store, counter, target) - right == left
     assert mended(store, counter, target) == left - 7

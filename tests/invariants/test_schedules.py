@@ -19,9 +19,9 @@ import pytest
 import counters
 from local import faults
 from local.faults import Fault, Plan
-from tally import posts
-from tally.contention import ATTEMPTS_MAX, CALM_S, RETRY_S_MAX, Spread
 from tally.counter import Counter
+from tally.counting import posts
+from tally.dynamo.contention import ATTEMPTS_MAX, CALM_S, RETRY_S_MAX, Spread
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import AUTHOR, FAST, POST, VIDEO, First, Last, World, persist

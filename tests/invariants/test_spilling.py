@@ -14,12 +14,13 @@ import pytest
 import counters
 from local import faults
 from local.faults import Fault
-from tally import observe, packs
-from tally.commit import ALONE_KEPT_S
-from tally.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
+from tally import observe
 from tally.counter import Counter, Guarantee
+from tally.counting import batches as packs
+from tally.counting.increments import Increment
+from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
+from tally.dynamo.transactions import ALONE_KEPT_S
 from tally.errors import KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
-from tally.increments import Increment
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
 

@@ -17,10 +17,13 @@ from botocore.exceptions import ClientError
 import counters
 from local import faults
 from local.fault_proxy import FaultProxy
-from tally import fold, ledger, rollup, set_aside, stream_records, streams
+from tally.dynamo import ledger
+from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import ConfigurationError, StoreRefusedError, StoreUnreachableError
-from tally.set_aside import Objects
-from tally.store import Call, Store, dynamodb_client
+from tally.streams import consumer as streams
+from tally.streams import fold, rollup, set_aside
+from tally.streams import record as stream_records
+from tally.streams.set_aside import Objects
 from tests.invariants.streaming import (
     CONSUMERS,
     LONG,

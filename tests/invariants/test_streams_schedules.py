@@ -15,9 +15,9 @@ import pytest
 from local import faults
 from local.engine import Engine
 from local.fault_proxy import FaultProxy
-from tally import ledger
+from tally.dynamo import ledger
+from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
-from tally.store import Store, dynamodb_client
 from tests.conftest import create_tables
 from tests.invariants.deliveries import TURNS_MAX, Deliveries
 from tests.invariants.streaming import CONSUMERS, Facts, StreamWorld

@@ -15,9 +15,9 @@ from botocore.config import Config
 
 import counters
 from local.engine import Engine
-from tally import likes, tallies
+from tally.counting import likes, tallies
+from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
-from tally.store import Call, Store, dynamodb_client
 from tests.conftest import create_tables
 from tests.invariants.streaming import CONSUMERS, Context, StreamWorld, failed
 

@@ -11,7 +11,7 @@ import pytest
 
 import counters
 from local import faults
-from tally import posts, tallies
+from tally.counting import posts, tallies
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, persist
 

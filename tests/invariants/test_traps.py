@@ -22,10 +22,10 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyPe
 import counters
 from local import faults
 from local.faults import Fault
-from tally import receipts, tallies
-from tally.commit import Body, Stamp, transact
+from tally.counting import receipts, tallies
+from tally.dynamo.client import Call
+from tally.dynamo.transactions import Body, Stamp, transact
 from tally.errors import ChangeRefusedError, KeyReusedError, NotCommittedError, StoreUnreachableError
-from tally.store import Call
 from tests.invariants.threads import at_once
 from tests.invariants.world import FAST, VIDEO, World
 

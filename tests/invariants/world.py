@@ -20,11 +20,11 @@ import boto3
 import counters
 from local.fault_proxy import FaultProxy
 from local.faults import Plan
-from tally import increments, likes, posts, tallies
 from tally.counter import Counter, Guarantee
+from tally.counting import increments, likes, posts, tallies
+from tally.counting.increments import Increment
+from tally.dynamo.client import Call, Item, Store
 from tally.errors import RetryableError
-from tally.increments import Increment
-from tally.store import Call, Item, Store
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tally import badge
+from tally.api import badge
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,7 +6,7 @@ import gzip
 import re
 import subprocess
 
-import beacon
+from functions import beacon
 
 DEPLOYED = beacon.SCRIPT.text
 COMPRESSED_BYTES_MAX = 1024

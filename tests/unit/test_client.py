@@ -20,7 +20,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 import operations
-from tally import client, entry, errors, fields, requests
+from tally import client, errors, fields, requests
+from tally.api import entry
 from tally.client import Tally
 from tally.errors import (
     CallerError,

@@ -10,9 +10,11 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 import counters
-from tally import commit, observe
-from tally.commit import Stamp, busy_or_raise, pause, spread_wider
-from tally.contention import Retries
+from tally import observe
+from tally.dynamo import transactions
+from tally.dynamo.client import Call, Store
+from tally.dynamo.contention import Retries
+from tally.dynamo.transactions import Stamp, busy_or_raise, pause, spread_wider
 from tally.errors import (
     BUSY_CODES,
     ChangeRefusedError,
@@ -22,7 +24,6 @@ from tally.errors import (
     StoreUnreachableError,
 )
 from tally.settings import Settings
-from tally.store import Call, Store
 
 OK: dict[str, Any] = {"Code": "None"}
 REFUSED = {"Code": "ConditionalCheckFailed", "Message": "The conditional request failed"}
@@ -50,7 +51,7 @@ def call() -> Call:
 )
 def test_failed_condition_of_the_receipt_comes_before_everything(reasons: list[dict[str, Any]]) -> None:
     with pytest.raises(ReceiptFoundError) as found:
-        commit._judge([{**reasons[0], "Item": {"id": {"S": "r"}}}, *reasons[1:]], 0, has_receipt=True)
+        transactions._judge([{**reasons[0], "Item": {"id": {"S": "r"}}}, *reasons[1:]], 0, has_receipt=True)
     assert found.value.item == {"id": {"S": "r"}}
 
 
@@ -72,19 +73,19 @@ def test_failed_condition_of_the_receipt_comes_before_everything(reasons: list[d
 def test_conflict_and_throttling_come_before_a_refusal(
     reasons: list[dict[str, Any]], conflict: bool, has_receipt: bool
 ) -> None:
-    assert commit._judge(reasons, 0, has_receipt=has_receipt) is conflict
+    assert transactions._judge(reasons, 0, has_receipt=has_receipt) is conflict
 
 
 def test_failed_condition_at_the_first_place_without_a_receipt_is_a_refusal() -> None:
     with pytest.raises(ChangeRefusedError) as refused:
-        commit._judge([{**REFUSED, "Item": {"SK": {"S": "x"}}}, OK], 5, has_receipt=False)
+        transactions._judge([{**REFUSED, "Item": {"SK": {"S": "x"}}}, OK], 5, has_receipt=False)
     assert refused.value.old_items == [{"SK": {"S": "x"}}, None]
     assert refused.value.shard == 5
 
 
 def test_refusal_tells_of_the_changes_writes_and_not_of_the_receipt() -> None:
     with pytest.raises(ChangeRefusedError) as refused:
-        commit._judge([OK, OK, REFUSED], 2, has_receipt=True)
+        transactions._judge([OK, OK, REFUSED], 2, has_receipt=True)
     assert refused.value.old_items == [None, {}]
 
 
@@ -95,7 +96,7 @@ def test_refusal_tells_of_the_changes_writes_and_not_of_the_receipt() -> None:
 @pytest.mark.parametrize("has_receipt", [True, False])
 def test_anything_else_is_the_deployments_fault(reasons: list[dict[str, Any]], has_receipt: bool) -> None:
     with pytest.raises(StoreRefusedError):
-        commit._judge(reasons, 0, has_receipt=has_receipt)
+        transactions._judge(reasons, 0, has_receipt=has_receipt)
 
 
 def test_receipt_is_complete_and_conditional_on_there_being_no_live_one(call: Call) -> None:

@@ -8,8 +8,8 @@ from random import SystemRandom
 
 import pytest
 
-from tally import contention
-from tally.contention import (
+from tally.dynamo import contention
+from tally.dynamo.contention import (
     ATTEMPTS_MAX,
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import counters
 from tally.counter import AMOUNT_MAX, MAX_SHARDS_DEFAULT, MAX_SHARDS_LIMIT, Counter, Guarantee, declared
+from tally.counting.tallies import fits
 from tally.errors import ConfigurationError
-from tally.tallies import fits
 
 GOOD: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
 LAMBDAS = Path(counters.__file__).parent
@@ -214,7 +214,7 @@ def test_a_deployment_with_a_wrong_declaration_does_not_start(tmp_path: Path) ->
 
 
 def test_the_declarations_are_what_handlers_and_stack_import() -> None:
-    for module in ("operations", "increments", "holds"):
+    for module in ("operations", "functions.increments", "functions.holds"):
         assert importlib.import_module(module).counters is counters
 
 

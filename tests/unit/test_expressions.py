@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tally.errors import InvalidInputError, TallyError
-from tally.expression_syntax import ExpressionError, Path
-from tally.expressions import Condition, UpdateExpression, parameters
+from tally.records.expression_syntax import ExpressionError, Path
+from tally.records.expressions import Condition, UpdateExpression, parameters
 
 NOTHING = UpdateExpression()
 

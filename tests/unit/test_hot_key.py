@@ -16,10 +16,11 @@ from bench.hot_table import PARTITION_WCU_PER_S, Bucket, HotClient, HotTables
 from bench.place import SETTINGS
 from bench.results import HOT_FAILED_MAX
 from bench.virtual_time import START_S, Hub
-from tally import commit, contention, likes
-from tally.contention import THROTTLED_S, Breaker, Spread
+from tally.counting import likes
+from tally.dynamo import contention, transactions
+from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
+from tally.dynamo.contention import THROTTLED_S, Breaker, Spread
 from tally.errors import StoreBusyError
-from tally.store import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -249,7 +250,7 @@ def test_heat_is_written_alone_and_nothing_fails(boto: DynamoDBClient) -> None:
 
 
 def test_without_spilling_heat_fails(boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "SPILL_RETRIES_MAX", contention.ATTEMPTS_MAX)
+    monkeypatch.setattr(transactions, "SPILL_RETRIES_MAX", contention.ATTEMPTS_MAX)
     monkeypatch.setattr(contention.Breaker, "hot", lambda self, tally: False)
     monkeypatch.setattr(contention.Breaker, "trip", _never_hot)
     assert _plays(boto, 1000).failed_share > 0.05
@@ -305,7 +306,7 @@ def test_what_is_written_alone_is_tried_for_longer_than_what_is_not(hub: Hub, ta
     def failing() -> float:
         started_s = hub.now_s
         with pytest.raises(StoreBusyError):
-            commit.put(Call(store, deadline_s=hub.now_s + 8), {"Put": put("x")})
+            transactions.put(Call(store, deadline_s=hub.now_s + 8), {"Put": put("x")})
         return hub.now_s - started_s
 
     assert statistics.mean(run(hub, *((0, failing) for _ in range(20)))) > contention.RETRY_S_MAX + 1  # 5.4 +- 0.1

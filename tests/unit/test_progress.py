@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tally import ledger, progress
-from tally.progress import Checkpoint, Progress, Pulse
-from tally.store import Call, Store
+from tally.dynamo import ledger
+from tally.dynamo.client import Call, Store
+from tally.streams import progress
+from tally.streams.progress import Checkpoint, Progress, Pulse
 
 NOW_S, SETTLE_S = 1_800_000_000, 300
 SHARD = "shardId-1"

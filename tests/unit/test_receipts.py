@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tally import receipts
-from tally.commit import Stamp
+from tally.counting import receipts
+from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.transactions import Stamp
 from tally.errors import KeyReusedError, NotCommittedError, NotFoundError, ReceiptFoundError, StoreBusyError
 from tally.settings import Settings
-from tally.store import Call, Store, dynamodb_client
 
 BODY = {"counted": True}
 NOWHERE = "http://127.0.0.1:9"

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from local.engine import Engine
-from tally.records import (
-    Records,
-)
-from tally.store import dynamodb_client
+from tally.dynamo.client import dynamodb_client
+from tally.records import Records
 from tests.unit.records.samples import Customer, Meta, Note, new_table
 
 if TYPE_CHECKING:

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from tally.records import (
-    atomic_counter,
-    attribute,
-    partition_key,
-    record,
-    sort_key,
-)
+from tally.records import atomic_counter, attribute, partition_key, record, sort_key
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

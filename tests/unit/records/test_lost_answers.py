@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.exceptions import ClientError
 
-from tally import contention
-from tally.errors import (
-    StoreBusyError,
-    StoreRefusedError,
-    StoreUnreachableError,
-)
-from tally.records import (
-    Condition,
-    RecordChangedError,
-    RecordExistsError,
-    Records,
-)
+from tally.dynamo import contention
+from tally.errors import StoreBusyError, StoreRefusedError, StoreUnreachableError
+from tally.records import Condition, RecordChangedError, RecordExistsError, Records
 from tests.unit.records.samples import LOST, Customer, counts, faulty
 
 if TYPE_CHECKING:

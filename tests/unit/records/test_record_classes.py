@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tally.errors import (
-    ConfigurationError,
-    InvalidInputError,
-)
+from tally.errors import ConfigurationError, InvalidInputError
 from tally.records import (
     Condition,
     Path,

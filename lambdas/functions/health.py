@@ -1,0 +1,47 @@
+"""Tally itself: whether it can reach its store, and the document that describes its API.
+
+One function for both: each costs about two dollars a month to keep ready, and neither is called often.
+"""
+
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+import operations
+from tally.api.entry import Answer, Entry
+from tally.api.texts import Text
+from tally.dynamo.client import Call
+from tally.errors import from_botocore
+
+_PROBE = {"PK": {"S": "HEALTH"}, "SK": {"S": "HEALTH"}}  # never written: the read is the check
+DOCUMENT = Path(__file__).with_name("openapi.json")
+DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
+
+
+def document() -> str:
+    """The OpenAPI document that the build made; in a checkout, which is not built, as the declarations are now."""
+    if DOCUMENT.exists():
+        return DOCUMENT.read_text(encoding="utf-8")
+    from openapi.document import text
+
+    return text()
+
+
+_DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE_S)  # once, at cold start
+
+
+def health(call: Call) -> Answer:
+    """`ok` if a read of the counts table came back; 503 otherwise."""
+    try:
+        call.store.client.get_item(TableName=call.store.settings.counts_table, Key=_PROBE)
+    except (ClientError, BotoCoreError) as error:
+        raise from_botocore(error) from error
+    return Answer({"status": "ok", "version": call.store.settings.version})
+
+
+def get_openapi(call: Call) -> Answer:
+    """The OpenAPI document."""
+    return Answer(_DOCUMENT)
+
+
+handler = Entry({operations.HEALTH: health, operations.GET_OPENAPI: get_openapi})

@@ -1,0 +1,73 @@
+"""Every minute: gives back what expired holds have taken, judges the ledger, writes the pulse."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import counters
+from tally import observe
+from tally.counting import holds
+from tally.drift import judge, rows
+from tally.dynamo.client import Call, Store, dynamodb_client, remaining_s
+from tally.settings import Settings
+from tally.streams import progress
+
+RESERVE_S = 2.0  # left of the invocation's time: for the pulse, and for what was begun
+LOOK_AGAIN_SHARE = 0.25  # of the time for drifting tallies, which are looked at last
+_store = Store(dynamodb_client(), Settings.from_environment())
+
+
+def handler(event: object, context: Any) -> dict[str, int]:
+    """Do the three after each other. What one of them raises stops no other one, and is raised at the end."""
+    until_s = _store.clock() + remaining_s(context) - RESERVE_S
+    parts: list[Callable[[], Mapping[str, int]]] = [
+        _holds,
+        lambda: sweep_ledger(_store, time.time(), until_s),
+        lambda: _pulse(time.time()),
+    ]
+    done: dict[str, int] = {}
+    failures: list[Exception] = []
+    for part in parts:
+        try:
+            done |= part()
+        except Exception as error:
+            observe.logger.exception("part of the sweep failed")
+            failures.append(error)
+    observe.logger.info("swept", extra=done)
+    if failures:
+        raise failures[0]
+    return done
+
+
+def _holds() -> Mapping[str, int]:
+    released = sum(holds.sweep(Call(_store), counters.COUNTERS, bucket) for bucket in range(holds.BUCKETS))
+    return {"released": released}
+
+
+def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
+    """Judge what is settled, look at what drifts, and say how things stand. `until_s`: on the store's clock."""
+    settle_s = store.settings.settle_s
+    stands = progress.read_all(store)
+    observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
+    _tell_standing_still(progress.standing_still(stands, now_s, settle_s))
+    judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
+    judged = judge.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
+    observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})
+    for counter, summary in rows.look_again(store, counters.COUNTERS, now_s, until_s=until_s).items():
+        observe.gauges("counter", counter, summary.metrics)
+    if judged.failures:
+        raise judged.failures[0]
+    return {"equal": judged.equal, "moved": judged.moved, "left": judged.left, "finished": int(judged.finished)}
+
+
+def _tell_standing_still(streams: Sequence[tuple[str, str]]) -> None:
+    """The metric says how many of a consumer's streams; the log, which: each has an event source mapping of its own."""
+    for consumer, table in streams:
+        observe.logger.warning("stands still", extra={"consumer": consumer, "table": table})
+    for consumer in (progress.ROLLUP, progress.DRIFT):
+        observe.gauges("consumer", consumer, {observe.STANDS_STILL: sum(of == consumer for of, _ in streams)})
+
+
+def _pulse(now_s: float) -> Mapping[str, int]:
+    progress.pulse(_store, now_s)
+    return {}

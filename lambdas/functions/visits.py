@@ -1,0 +1,47 @@
+"""Visits of a page: counted, read, and drawn as a badge."""
+
+import os
+
+import counters
+import operations
+from tally import fields
+from tally.api import badge, crawlers
+from tally.api.entry import Answer, Entry
+from tally.api.texts import Text
+from tally.counting import tallies
+from tally.counting.increments import Increment
+from tally.dynamo.client import Call
+from tally.streams import progress
+
+BADGE_MAX_AGE_S = 60  # a number that is read, not watched; it spares the table a page's every view
+
+# Before a snapshot is taken, or capacity provisioned, time costs nobody anything: have what visits need ready.
+if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
+    crawlers.is_crawler("anyone")
+    fields.page("https://example.com/", "url")
+
+
+def visit(call: Call, *, url: str, idempotency_key: str, user_agent: str | None = None) -> Increment:
+    """Count one visit, once for each key; a crawler's apart. Another Lambda that names no agent speaks of a person.
+
+    The answer does not repeat the URL: the receipt stores it once as it is.
+    """
+    crawler = user_agent is not None and crawlers.is_crawler(user_agent)
+    counter = counters.BOT_VISITS if crawler else counters.VISITS
+    return Increment(counter, url, 1, operations.VISIT.name, idempotency_key, {"counted": True}, status=202)
+
+
+def get_visits(call: Call, *, url: str) -> Answer:
+    """How often the page was visited, by people and by crawlers, and as of when."""
+    as_of = progress.as_of(call)  # before the numbers: they may know of more than that, never of less
+    visits, bot_visits = tallies.read_together(call, [counters.VISITS, counters.BOT_VISITS], url)
+    return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of})
+
+
+def get_badge(call: Call, *, url: str) -> Answer:
+    """How often people visited the page, as a picture."""
+    visits = tallies.read(call, counters.VISITS, url)
+    return Answer(Text(badge.svg("visits", visits), operations.GET_BADGE.media_type, BADGE_MAX_AGE_S))
+
+
+handler = Entry({operations.VISIT: visit, operations.GET_VISITS: get_visits, operations.GET_BADGE: get_badge})

@@ -1,0 +1,1 @@
+"""Events in, answers out: HTTP and direct invocations, checked and answered."""

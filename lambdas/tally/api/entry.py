@@ -1,0 +1,245 @@
+"""The entry point of every function: one event in, one answer out, whoever called.
+
+An HTTP API event is answered with an HTTP response. An event of another Lambda, `{"operation": "play", …}`, is
+answered with `{"status", "replayed", "body"}`, and `{"batch": [event, …]}` with `{"results": [answer, …]}`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from .. import fields, observe
+from ..counter import Counter
+from ..counting import batches
+from ..counting.increments import Increment
+from ..dynamo.client import Call, Store, dynamodb_client, remaining_s
+from ..errors import (
+    CallerError,
+    InvalidInputError,
+    NotFoundError,
+    PayloadTooLargeError,
+    RetryableError,
+    StoreBusyError,
+    TallyError,
+    problem,
+)
+from ..observe import logger
+from ..settings import Settings
+from . import http, texts
+from .texts import Text
+
+if TYPE_CHECKING:
+    from operations import Operation
+
+BATCH_ENTRIES_MAX = 100
+ANSWER_RESERVE_S = 0.5  # left of the invocation's time to answer in, when the store does not
+_DIRECT_EXTRAS = frozenset({"operation", "caller"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an operation answers: JSON or text, its HTTP status, and whether it was answered before."""
+
+    body: Mapping[str, Any] | Text
+    status: int = 200
+    replayed: bool = False
+
+
+Function = Callable[..., Answer | Increment]
+"""An operation: takes a Call and the operation's fields by name; an Increment is what is to be counted, and counted by
+the entry, alone or packed with others. Raises TallyError."""
+
+
+Outcome = Answer | TallyError
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, read but not checked. `counter`: the name that its metrics go under, if it changes one."""
+
+    operation: Operation
+    caller: object
+    raw: Mapping[str, object]
+    counter: str | None = None
+    started_s: float = field(default_factory=time.monotonic)
+
+
+class Entry:
+    """The handler of one Lambda function. Made at cold start: it reads the settings and makes the client."""
+
+    def __init__(
+        self,
+        functions: Mapping[Operation, Function],
+        store: Store | None = None,
+        counters: Mapping[str, Counter] = MappingProxyType({}),
+    ) -> None:
+        """`counters`: the declared ones, by name, for operations that take a counter's name."""
+        self.functions = functions
+        self.counters = counters
+        self.by_name = {operation.name: operation for operation in functions}
+        self.by_route = {operation.route: operation for operation in functions}
+        self.store = store or Store(dynamodb_client(), Settings.from_environment())
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        """Answer one invocation. Raises RetryableError for a single direct event only, so that Lambda retries it."""
+        deadline_s = time.monotonic() + remaining_s(context) - ANSWER_RESERVE_S
+        request_id = getattr(context, "aws_request_id", "") or "local"
+        with observe.metrics():
+            if isinstance(event, Mapping) and "routeKey" in event:
+                request_id = event["requestContext"]["requestId"]
+                logger.set_correlation_id(request_id)
+                return self._http(event, deadline_s, request_id)
+            logger.set_correlation_id(request_id)
+            if isinstance(event, Mapping) and "batch" in event:
+                return self._batch(event, deadline_s, request_id)
+            (answer,) = self._answer([partial(self._direct_request, event)], deadline_s)
+            if isinstance(answer, RetryableError):
+                raise answer  # an asynchronous invocation must not be lost
+            return _direct_response(answer, request_id)
+
+    def _http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+        def read() -> Request:
+            operation = self.by_route.get(event["routeKey"])
+            if operation is None:
+                raise NotFoundError("There is no such operation.")
+            caller = http.caller(event) if operation.needs_caller else None
+            return self._request(operation, caller, http.raw_fields(event, operation))
+
+        (answer,) = self._answer([read], deadline_s)
+        if isinstance(answer, TallyError):
+            return http.error_response(answer, request_id)
+        if isinstance(answer.body, Text):
+            return texts.response(answer.body, event.get("headers", {}))
+        return http.response(answer.status, answer.body, replayed=answer.replayed)
+
+    def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+        """Every entry is answered by itself; when time runs out the rest is answered 503 and was not done."""
+        entries = event["batch"]
+        refusal: TallyError | None = None
+        if len(event) != 1 or not isinstance(entries, list) or not entries:
+            refusal = InvalidInputError("batch must be a list of events, and stand alone.", field="batch")
+        elif len(entries) > BATCH_ENTRIES_MAX:
+            refusal = PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
+        if refusal:
+            _record(None, refusal)
+            return _direct_response(refusal, request_id)
+        answers = self._answer([partial(self._direct_request, entry) for entry in entries], deadline_s)
+        return {"results": [_direct_response(answer, request_id) for answer in answers]}
+
+    def _direct_request(self, event: object) -> Request:
+        if not isinstance(event, Mapping):
+            raise InvalidInputError("The event must be a JSON object.")
+        name = event.get("operation")
+        operation = self.by_name.get(name) if isinstance(name, str) else None
+        if operation is None:
+            known = ", ".join(sorted(self.by_name))
+            raise InvalidInputError(f"operation must be one of: {known}.", field="operation")
+        raw = {field: value for field, value in event.items() if field not in _DIRECT_EXTRAS}
+        unknown = sorted(str(field) for field in raw.keys() - {field.name for field in operation.fields})
+        if unknown:
+            raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
+        return self._request(operation, event.get("caller"), raw)
+
+    def _request(self, operation: Operation, caller: object, raw: Mapping[str, object]) -> Request:
+        counter = operation.counter.name if operation.counter else raw.get("counter")
+        known = isinstance(counter, str) and (operation.counter is not None or counter in self.counters)
+        return Request(operation, caller, raw, str(counter) if operation.counts and known else None)
+
+    def _answer(self, readers: Sequence[Callable[[], Request]], deadline_s: float) -> list[Outcome]:
+        """Answer each request in order. Runs of increments are packed into as few transactions as they fit."""
+        outcomes: dict[int, Outcome] = {}
+        waiting: dict[int, tuple[Request, Call, Increment]] = {}
+        for place, read in enumerate(readers):
+            request = None
+            try:
+                request = read()
+                call, arguments = self._check(request, deadline_s)
+                if not request.operation.increments:
+                    outcomes |= _count(waiting)  # what was sent before this is in it
+                made = self.functions[request.operation](call, **arguments)
+                if isinstance(made, Increment):
+                    waiting[place] = (request, call, made)
+                    continue
+                outcomes[place] = made
+            except Exception as error:
+                outcomes[place] = _as_error(error)
+            _record(request, outcomes[place])
+        outcomes |= _count(waiting)
+        return [outcomes[place] for place in range(len(readers))]
+
+    def _check(self, request: Request, deadline_s: float) -> tuple[Call, dict[str, Any]]:
+        """The call and the arguments of a request, each field checked. Raises CallerError."""
+        user = None if request.caller is None else fields.user(request.caller, "caller")
+        if user is None and request.operation.needs_caller:
+            raise InvalidInputError("caller is missing: who does this?", field="caller")
+        context = fields.Context(user is None, self.store.settings.page_hosts, self.counters)
+        arguments: dict[str, Any] = {}
+        for field_ in request.operation.fields:
+            if field_.name in request.raw:  # null is no whole number and no text: it is not taken for "not given"
+                arguments[field_.name] = fields.check(field_.kind, request.raw[field_.name], field_.wire, context)
+            elif field_.required:
+                raise fields.missing(field_.kind, field_.wire)
+        if time.monotonic() >= deadline_s:
+            raise StoreBusyError("There was no time left for this. Send it again.")
+        return Call(self.store, user, deadline_s), arguments
+
+
+def _count(waiting: dict[int, tuple[Request, Call, Increment]]) -> dict[int, Outcome]:
+    """Count the increments that wait, packed where there are several; the outcomes by place. Empties `waiting`."""
+    outcomes: dict[int, Outcome] = {}
+    results = batches.count([(call, increment) for _, call, increment in waiting.values()])
+    for (place, (request, _, increment)), result in zip(waiting.items(), results, strict=True):
+        if isinstance(result, Exception):
+            outcomes[place] = _as_error(result)
+        else:
+            outcomes[place] = Answer(result[0], increment.status, replayed=result[1])
+        # A visit by a crawler is metered as what it was counted as.
+        _record(replace(request, counter=request.counter and increment.counter.name), outcomes[place])
+    waiting.clear()
+    return outcomes
+
+
+def _as_error(error: Exception) -> TallyError:
+    """The error to answer. What is no TallyError is a bug: logged whole, answered 500, and nothing is told."""
+    if isinstance(error, CallerError):
+        return error
+    if isinstance(error, TallyError):
+        logger.warning("failed", exc_info=error)
+        return error
+    logger.error("bug", exc_info=error)
+    return TallyError("Tally failed. The operator has been told.")
+
+
+def _record(request: Request | None, outcome: Outcome) -> None:
+    """Write the log line of one answer, and count it in the metrics."""
+    failed = isinstance(outcome, TallyError)
+    replayed = isinstance(outcome, Answer) and outcome.replayed
+    logger.info(
+        "answered",
+        extra={
+            "operation": request.operation.name if request else None,
+            "status": outcome.status,
+            "replayed": replayed,
+            "error": outcome.slug if isinstance(outcome, TallyError) else None,
+            "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
+        },
+    )
+    if request and request.counter and isinstance(outcome, CallerError):
+        observe.count(request.counter, observe.REFUSED)
+    elif request and request.counter and not failed:
+        observe.count(request.counter, observe.REPLAYED if replayed else observe.COUNTED)
+
+
+def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:
+    if isinstance(outcome, TallyError):
+        return {"status": outcome.status, "replayed": False, "body": problem(outcome, request_id=request_id)}
+    return {"status": outcome.status, "replayed": outcome.replayed, "body": _as_json(outcome.body)}
+
+
+def _as_json(body: Mapping[str, Any] | Text) -> dict[str, Any]:
+    return {"media_type": body.media_type, "text": body.text} if isinstance(body, Text) else dict(body)

@@ -1,0 +1,147 @@
+"""From an HTTP API event (payload format 2.0) to an operation's raw fields, and from an answer to its response."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from ..errors import (
+    RETRY_AFTER_S,
+    InvalidInputError,
+    PayloadTooLargeError,
+    RetryableError,
+    TallyError,
+    UnauthenticatedError,
+    UnsupportedMediaTypeError,
+    problem,
+)
+
+if TYPE_CHECKING:
+    from operations import Operation
+
+BODY_BYTES_MAX = 16 * 1024
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+BEACON = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
+
+Event = Mapping[str, Any]
+
+
+def caller(event: Event) -> object:
+    """The JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError if there is none."""
+    claims = event["requestContext"].get("authorizer", {}).get("jwt", {}).get("claims", {})
+    if not claims.get("sub"):
+        raise UnauthenticatedError("This needs a token with a `sub`.")
+    return claims["sub"]
+
+
+def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
+    """The operation's fields, unchecked, by name; those that are not there are left out.
+
+    Raises InvalidInputError for a malformed or unexpected body, query or field, PayloadTooLargeError and
+    UnsupportedMediaTypeError.
+    """
+    headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
+    headers.setdefault("user-agent", "")  # none at all, which no browser does, is as an empty one
+    sources: dict[str, Mapping[str, object]] = {
+        "path": event.get("pathParameters", {}),
+        "query": _query(event),
+        "body": _body(event, headers, takes_beacon=operation.name == "visit"),
+        "header": headers,
+    }
+    fields: dict[str, object] = {}
+    for field in operation.fields:
+        name = field.wire.lower() if field.source.value == "header" else field.wire
+        if name in sources[field.source.value]:
+            fields[field.name] = sources[field.source.value][name]
+    for source in ("query", "body"):
+        known = {field.wire for field in operation.fields if field.source.value == source}
+        unknown = sorted(sources[source].keys() - known)
+        if unknown:
+            raise InvalidInputError(
+                f"There is no field {unknown[0][:64]!r} in the {source} here.", field=unknown[0][:64]
+            )
+    return fields
+
+
+def _query(event: Event) -> dict[str, object]:
+    """The query string as it was sent: API Gateway's own parsing joins repeated parameters with commas."""
+    found: dict[str, object] = {}
+    try:
+        pairs = parse_qsl(event.get("rawQueryString", ""), keep_blank_values=True, errors="strict", max_num_fields=16)
+    except ValueError:  # broken UTF-8, or too many
+        raise InvalidInputError("The query string is malformed.") from None
+    for name, value in pairs:
+        if name in found:
+            raise InvalidInputError(f"{name[:64]} is given twice.", field=name[:64])
+        found[name] = value
+    return found
+
+
+def _body(event: Event, headers: Mapping[str, str], *, takes_beacon: bool) -> dict[str, object]:
+    text = event.get("body") or ""
+    if event.get("isBase64Encoded") and text:
+        try:
+            raw = base64.b64decode(text, validate=True)
+        except binascii.Error:
+            raise InvalidInputError("The body is not the base64 that it says it is.") from None
+    else:
+        raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) > BODY_BYTES_MAX:
+        raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+    if not raw:
+        return {}
+    media_type = headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != JSON and not (takes_beacon and media_type == BEACON):
+        raise UnsupportedMediaTypeError(f"The body must be {JSON}{' or ' + BEACON if takes_beacon else ''}.")
+    return parse_object(raw)
+
+
+def parse_object(raw: bytes) -> dict[str, object]:
+    """A JSON object, strictly: UTF-8, no NaN, no name twice. Raises InvalidInputError."""
+    try:
+        document = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except (ValueError, RecursionError):  # broken UTF-8 or JSON, numbers or nesting beyond all bounds
+        raise InvalidInputError("The body is not valid JSON.") from None
+    if not isinstance(document, dict):
+        raise InvalidInputError("The body must be a JSON object.")
+    return document
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(name)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise InvalidInputError("The body names a field twice.")
+    return document
+
+
+def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
+    """An answer for API Gateway."""
+    headers = {"content-type": JSON, "cache-control": "no-store"}
+    if isinstance(body.get("version"), int):  # that of a counter; what `GET /health` says is text
+        headers["etag"] = f'"{body["version"]}"'
+    if replayed:
+        headers["idempotency-replayed"] = "true"
+    return {
+        "statusCode": status,
+        "headers": headers,
+        "body": json.dumps(body, separators=(",", ":")),
+        "isBase64Encoded": False,
+    }
+
+
+def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
+    """An RFC 9457 problem document for API Gateway."""
+    answer = response(error.status, problem(error, request_id=request_id))
+    answer["headers"]["content-type"] = PROBLEM
+    if isinstance(error, RetryableError):
+        answer["headers"]["retry-after"] = str(RETRY_AFTER_S)
+    return answer

@@ -1,0 +1,1 @@
+"""Drift: the judge of the ledger, the drift rows, recounts and repairs."""

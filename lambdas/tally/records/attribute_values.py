@@ -1,0 +1,224 @@
+"""The values of attributes: which Python types there are, and how each looks on DynamoDB's wire.
+
+    str  int  Decimal  bool  bytes  list  dict  set or frozenset of str, numbers or bytes
+
+Nothing is guessed and nothing is rounded: a float is refused by name, a bool is no int, a number that DynamoDB would
+cut (more than 38 digits) is refused, and so is an empty set, which it cannot store.
+
+Source: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/HowItWorks.NamingRulesDataTypes.html
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Subnormal, Underflow
+from typing import Any, Union, get_args, get_origin
+
+from ..errors import ConfigurationError, InvalidInputError, TallyError
+
+Wire = dict[str, Any]
+"""One value in DynamoDB's form: `{"S": "text"}`, `{"N": "7"}` …"""
+
+NESTING_MAX = 32  # levels; DynamoDB takes no more
+_NUMBER = Context(  # 38 digits, 1E-130 to 9.99…E+125; what does not fit raises instead of being rounded
+    prec=38, Emin=-130, Emax=125, traps=[Inexact, InvalidOperation, Overflow, Subnormal, Underflow]
+)
+_UNFIT = (Inexact, InvalidOperation, Overflow, Subnormal, Underflow)
+_SET_TAGS = {"S": "SS", "N": "NS", "B": "BS"}
+
+
+class RecordMismatchError(TallyError):
+    """A stored item is not what the record class says: written by something else, or by an older class."""
+
+    slug, status, title = "record-mismatch", 500, "A stored item does not fit its record class"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The declared type of a value. `tag` is DynamoDB's (`S`, `N`, …), or `ANY` where a value tells its own."""
+
+    tag: str
+    nullable: bool = False
+    number: type[int] | type[Decimal] | None = None
+    """For `N` and `NS`; None takes both and reads whole numbers as int."""
+    of: Kind | None = None
+    """For `L` and `M`: what they hold."""
+    frozen: bool = False
+    """For sets: read as frozenset."""
+
+    def __str__(self) -> str:
+        named = {"S": "str", "BOOL": "bool", "B": "bytes", "L": "list", "M": "dict"}.get(self.tag)
+        if self.tag == "N":
+            named = self.number.__name__ if self.number else "int or Decimal"
+        return named or ("a value" if self.tag == "ANY" else "set")
+
+
+ANY = Kind("ANY")
+ANY_OR_NULL = Kind("ANY", nullable=True)
+_SCALARS: dict[object, Kind] = {
+    str: Kind("S"),
+    int: Kind("N", number=int),
+    Decimal: Kind("N", number=Decimal),
+    bool: Kind("BOOL"),
+    bytes: Kind("B"),
+    Any: ANY_OR_NULL,
+    list: Kind("L", of=ANY_OR_NULL),
+    dict: Kind("M", of=ANY_OR_NULL),
+}
+
+
+def kind_of(annotation: Any, where: str) -> Kind:
+    """The kind that an annotation declares. Raises ConfigurationError, naming `where`, for any other."""
+    scalar = _SCALARS.get(annotation)
+    if scalar is not None:
+        return scalar
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        others = [argument for argument in arguments if argument is not type(None)]
+        if len(others) == 1:
+            return replace(kind_of(others[0], where), nullable=True)
+    if origin is list:
+        return Kind("L", of=kind_of(arguments[0], where))
+    if origin is dict and arguments[0] is str:
+        return Kind("M", of=kind_of(arguments[1], where))
+    if origin in (set, frozenset):
+        member = kind_of(arguments[0], where)
+        if member.tag in _SET_TAGS and not member.nullable:
+            return Kind(_SET_TAGS[member.tag], number=member.number, frozen=origin is frozenset)
+    raise ConfigurationError(
+        f"{where}: {annotation!r} is no type of an attribute. There are str, int, Decimal, bool, bytes, list, dict with"
+        " str keys, set of str, int, Decimal or bytes, and each of them `| None`."
+    )
+
+
+def encode(value: object, kind: Kind, where: str, depth: int = 1) -> Wire:
+    """The value on the wire. Raises InvalidInputError, naming `where`, for what is not of the kind or cannot be stored.
+
+    `depth` is how deep the value lies within the attribute.
+    """
+    if depth > NESTING_MAX:
+        raise _refusal(where, f"lies deeper than {NESTING_MAX} levels")
+    if value is None and kind.nullable:
+        return {"NULL": True}
+    tag = _tag_of(value, where) if kind.tag == "ANY" else kind.tag
+    match tag:
+        case "S":
+            return {"S": _text(value, kind, where)}
+        case "N":
+            return {"N": _number(value, kind, where)}
+        case "BOOL":
+            return {"BOOL": _instance(value, bool, kind, where)}
+        case "B":
+            return {"B": _instance(value, bytes, kind, where)}
+        case "L":
+            of = kind.of or ANY_OR_NULL
+            members = _instance(value, (list, tuple), kind, where)
+            return {"L": [encode(member, of, f"{where}[{n}]", depth + 1) for n, member in enumerate(members)]}
+        case "M":
+            of = kind.of or ANY_OR_NULL
+            entries = _instance(value, Mapping, kind, where)
+            return {
+                "M": {
+                    _text(key, _SCALARS[str], f"{where}, a key"): encode(entry, of, f"{where}.{key}", depth + 1)
+                    for key, entry in entries.items()
+                }
+            }
+    return {tag: _members(value, tag, kind, where)}
+
+
+def decode(wire: Wire, kind: Kind, where: str) -> Any:
+    """The value of what stands on the wire. Raises RecordMismatchError, naming `where`, if it is of another kind."""
+    ((tag, content),) = wire.items()
+    if tag == "NULL" and kind.nullable:
+        return None
+    if kind.tag not in (tag, "ANY"):
+        raise RecordMismatchError(f"{where} is stored as {tag}, and the record class declares {kind}.", field=where)
+    of = kind.of or ANY_OR_NULL
+    match tag:
+        case "N":
+            return _read_number(content, kind, where)
+        case "L":
+            return [decode(member, of, f"{where}[{n}]") for n, member in enumerate(content)]
+        case "M":
+            return {key: decode(entry, of, f"{where}.{key}") for key, entry in content.items()}
+        case "SS" | "NS" | "BS":
+            members = (_read_number(member, kind, where) if tag == "NS" else member for member in content)
+            return frozenset(members) if kind.frozen else set(members)
+    return content
+
+
+def _refusal(where: str, why: str) -> InvalidInputError:
+    return InvalidInputError(f"{where} {why}.", field=where)
+
+
+def _instance(value: object, wanted: Any, kind: Kind, where: str) -> Any:
+    if not isinstance(value, wanted):
+        given = "None" if value is None else f"a {type(value).__name__}"
+        raise _refusal(where, f"must be {kind}, and is {given}")
+    return value
+
+
+def _tag_of(value: object, where: str) -> str:
+    """The tag of a value that no declaration speaks for. A bool is an int to Python, so it is asked first."""
+    if isinstance(value, set | frozenset):
+        tags = {_tag_of(member, where) for member in value}
+        if len(tags) == 1 and (tag := tags.pop()) in _SET_TAGS:
+            return _SET_TAGS[tag]
+        raise _refusal(where, "is a set that is empty or not all str, all numbers or all bytes")
+    for python_type, tag in ((bool, "BOOL"), (str, "S"), (int | Decimal | float, "N"), (bytes, "B")):
+        if isinstance(value, python_type):
+            return tag
+    if isinstance(value, list | tuple):
+        return "L"
+    if isinstance(value, Mapping):
+        return "M"
+    raise _refusal(where, f"is {'None' if value is None else 'a ' + type(value).__name__}, which is no value")
+
+
+def _text(value: object, kind: Kind, where: str) -> str:
+    text: str = _instance(value, str, kind, where)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _refusal(where, "holds half a surrogate pair: it is not valid Unicode") from None
+    return text
+
+
+def _number(value: object, kind: Kind, where: str) -> str:
+    if isinstance(value, float):
+        raise _refusal(where, f"is the float {value!r}, a binary fraction: give an int or a Decimal")
+    exact = _instance(value, int if kind.number is int else (int, Decimal), kind, where)
+    if isinstance(exact, bool):
+        raise _refusal(where, f"must be {kind}, and is a bool")
+    try:
+        number = _NUMBER.create_decimal(exact)
+    except _UNFIT:
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise _refusal(where, "is no number of at most 38 digits from 1E-130 to 9.99E+125")
+    return str(number) if number else "0"
+
+
+def _members(value: object, tag: str, kind: Kind, where: str) -> list[Any]:
+    members = _instance(value, (set, frozenset), kind, where)
+    if not members:
+        raise _refusal(where, "is an empty set, which DynamoDB cannot store: leave it None")
+    match tag:
+        case "SS":
+            return sorted(_text(member, _SCALARS[str], where) for member in members)
+        case "NS":
+            return sorted(_number(member, Kind("N", number=kind.number), where) for member in members)
+    return sorted(_instance(member, bytes, _SCALARS[bytes], where) for member in members)
+
+
+def _read_number(text: str, kind: Kind, where: str) -> int | Decimal:
+    number = Decimal(text)
+    if kind.number is Decimal:
+        return number
+    if number == number.to_integral_value():
+        return int(number)
+    if kind.number is int:
+        raise RecordMismatchError(f"{where} is {text}, and the record class declares int.", field=where)
+    return number

@@ -1,0 +1,165 @@
+"""How expressions are written: document paths, placeholders, operands of SET and conditions, taken apart and checked.
+
+Source: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Expressions.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ..errors import TallyError
+from .attribute_values import ANY, Wire, encode
+
+Names = Mapping[str, str] | None
+"""Attribute names by placeholder: `{"#d": "date.of.birth"}`."""
+Values = Mapping[str, object] | None
+"""Values by placeholder, as Python has them: `{":start": 0}`."""
+
+_PLACEHOLDER = r"#[A-Za-z0-9_]+"
+_ELEMENT = rf"{_PLACEHOLDER}|[A-Za-z_][A-Za-z0-9_]*"
+_INDEX = r"[0-9]{1,9}"
+_PATH = rf"(?:{_ELEMENT})(?:\.(?:{_ELEMENT})|\[{_INDEX}\])*"
+_STEP = re.compile(rf"\[({_INDEX})\]|({_ELEMENT})")
+_TOKEN = re.compile(
+    rf"""\s*(?:(?P<value>:[A-Za-z0-9_]+)
+         |(?P<keyword>(?i:AND|OR|NOT|IN|BETWEEN)(?![\w.\[]))
+         |(?P<function>[a-z_]+)\s*\(
+         |(?P<path>{_PATH.replace("#", "[#]")})
+         |(?P<sign><=|>=|<>|[=<>+\-(),]))\s*""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+class ExpressionError(TallyError):
+    """An expression that DynamoDB would refuse, or that means two things at once: a mistake in the program."""
+
+    slug, status, title = "bad-expression", 500, "An expression is wrong"
+
+
+@dataclass(frozen=True)
+class Path:
+    """Where a value lies in an item: attribute names and list indexes, from the outside in."""
+
+    elements: tuple[str | int, ...]
+
+    def __post_init__(self) -> None:
+        named = bool(self.elements) and isinstance(self.elements[0], str)
+        if not named or any(step == "" or (isinstance(step, int) and step < 0) for step in self.elements):
+            raise ExpressionError(f"{self.elements!r} is no document path: names and indexes, a name first")
+
+    @classmethod
+    def of(cls, *elements: str | int) -> Path:
+        """The path of exactly these names and indexes, whatever characters the names hold. Raises ExpressionError."""
+        return cls(elements)
+
+    @classmethod
+    def parse(cls, text: str, names: Names = None) -> Path:
+        """`a.b[0].#n`, with `#n` looked up in `names`. Raises ExpressionError."""
+        if not re.fullmatch(_PATH, text):
+            raise ExpressionError(f"{text!r} is no document path: give odd names as placeholders, or with Path.of()")
+        steps = _STEP.finditer(text)
+        return cls(tuple(int(step[1]) if step[1] else _looked_up(step[2], names or {}) for step in steps))
+
+    @property
+    def attribute(self) -> str:
+        """The attribute that it lies in."""
+        return str(self.elements[0])
+
+    def overlaps(self, other: Path) -> bool:
+        """Whether one lies within the other (or is it), or they take one value for a list here and for a map there."""
+        for mine, theirs in zip_longest(self.elements, other.elements):
+            if type(mine) is not type(theirs):  # also where one of them has ended
+                return True
+            if mine != theirs:
+                return False
+        return True
+
+    def __str__(self) -> str:
+        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.elements)[1:]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A value in an expression, on the wire."""
+
+    wire: Wire
+
+
+Part = str | Path | Bound
+"""An expression, taken apart: text that goes out as it is, and what gets an alias."""
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What may stand in an expression beside paths and values."""
+
+    functions: frozenset[str]
+    words: frozenset[str]
+    """Signs and keywords."""
+
+
+OPERAND = Grammar(frozenset({"if_not_exists", "list_append"}), frozenset("+-(),"))
+CONDITION = Grammar(
+    frozenset({"attribute_exists", "attribute_not_exists", "attribute_type", "begins_with", "contains", "size"}),
+    frozenset({"=", "<>", "<", "<=", ">", ">=", "(", ")", ",", "AND", "OR", "NOT", "IN", "BETWEEN"}),
+)
+
+
+def take_apart(text: str, grammar: Grammar, names: Names, values: Values) -> tuple[Part, ...]:
+    """The parts of an expression. Raises ExpressionError for what the grammar does not know or what is not given.
+
+    A comma or a closing parenthesis on the outermost level is refused: with it an operand could bring in a second
+    action, unseen by the check for overlaps, and a condition could step out of the AND with the others.
+    """
+    parts: list[Part] = []
+    depth = 0
+    for token in _tokens(text):
+        if token["path"]:
+            parts.append(Path.parse(token["path"], names))
+        elif token["value"]:
+            parts.append(_bound(token["value"], values or {}))
+        else:
+            word = (token["keyword"] or "").upper() or token["function"] or token["sign"]
+            if word not in (grammar.functions if token["function"] else grammar.words):
+                raise ExpressionError(f"{text!r}: {word} has no place here")
+            depth += 1 if token["function"] or word == "(" else -1 if word == ")" else 0
+            if depth < 0 or (word == "," and depth == 0):
+                raise ExpressionError(f"{text!r}: {word} stands outside of any parenthesis")
+            parts.append(f"{word}(" if token["function"] else word)
+    if depth or not parts:
+        raise ExpressionError(f"{text!r} is empty, or a parenthesis stays open")
+    return tuple(parts)
+
+
+def check_used(text: str, names: Names, values: Values = None) -> None:
+    """DynamoDB refuses placeholders that are given and not used. Raises ExpressionError, naming them."""
+    unused = {*(names or {}), *(values or {})} - set(re.findall(rf"{_PLACEHOLDER}|:[A-Za-z0-9_]+", text))
+    if unused:
+        raise ExpressionError(f"{text!r} does not use {', '.join(sorted(unused))}")
+
+
+def _tokens(text: str) -> Iterator[re.Match[str]]:
+    at = 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            raise ExpressionError(f"{text!r} cannot be read from {text[at:]!r} on")
+        yield token
+        at = token.end()
+
+
+def _looked_up(element: str, names: Mapping[str, str]) -> str:
+    if not element.startswith("#"):
+        return element
+    if element not in names:
+        raise ExpressionError(f"there is no name for {element}")
+    return names[element]
+
+
+def _bound(placeholder: str, values: Mapping[str, object]) -> Bound:
+    if placeholder not in values:
+        raise ExpressionError(f"there is no value for {placeholder}")
+    return Bound(encode(values[placeholder], ANY, placeholder))

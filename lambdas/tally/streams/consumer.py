@@ -1,0 +1,249 @@
+"""Stream records take effect exactly once: the effect and the checkpoint commit in one transaction.
+
+Lambda delivers batches at least once, again after a failure, and cut as it likes. A consumer reads how far it has come
+in this stream shard, skips what is at or below that, folds the rest (fold.py) and commits run by run, each on condition
+that the checkpoint has not moved. If it has, somebody else was here: it reads the checkpoint again.
+
+A record that cannot be applied is set aside by the consumer itself (set_aside.py), and holds up nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import observe
+from ..counter import Counter
+from ..dynamo import ledger
+from ..dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client, get, remaining_s
+from ..dynamo.transactions import Write
+from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
+from ..settings import Settings
+from . import fold, set_aside, writes
+from .fold import Consumer, Numbered, Run
+from .record import Declared
+from .set_aside import Objects
+
+STARTS_MAX = 8  # each time that the checkpoint moved, somebody else made progress: there is not much left to do
+RESERVE_S = 5.0  # no transaction is begun with less left: one takes 10 ms, and 3 s of retries where it is contended
+FAILED_WHOLE = ""  # in batchItemFailures: the batch from its beginning
+
+Answer = dict[str, Any]
+"""`{"state": {}, "batchItemFailures": [{"itemIdentifier": first sequence number that is not applied}]}`."""
+
+
+class Handler:
+    """The handler of one consumer. Made at cold start: it reads the settings and makes the client."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        counters: Mapping[str, Counter],
+        store: Store | None = None,
+        objects: Objects | None = None,
+    ) -> None:
+        """Raises ConfigurationError without a bucket for what is set aside: one bad record would hold up the rest."""
+        self.consumer = consumer
+        self.declared = Declared(counters)
+        self.store = store or Store(dynamodb_client(), Settings.from_environment())
+        if objects is None and not self.store.settings.set_aside_bucket:
+            raise ConfigurationError("TALLY_SET_ASIDE_BUCKET is not set")
+        self.objects = objects or Objects(self.store.settings.set_aside_bucket)
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> Answer:
+        """Apply one batch. Raises ConfigurationError, and StoreRefusedError for a fault of the deployment."""
+        with observe.metrics():
+            records = event.get("Records") or []
+            if not records:  # the end of a window in which nothing came
+                return {"state": {}, "batchItemFailures": []}
+            shard = event.get("shardId")
+            if not isinstance(shard, str) or not shard:
+                raise ConfigurationError("The event has no shardId: the event source mapping needs a tumbling window")
+            call = Call(self.store, deadline_s=time.monotonic() + remaining_s(context, RESERVE_S + CALL_TIME_DEFAULT_S))
+            source = str(event.get("eventSourceARN") or records[0].get("eventSourceARN"))
+            table = _table(self.store.settings, source)
+            failed = Batch(self.consumer, self.declared, call, self.objects, table, shard).apply(records)
+            return {"state": {}, "batchItemFailures": [] if failed is None else [{"itemIdentifier": failed}]}
+
+
+@dataclass
+class Batch:
+    """One batch of one stream shard, on its way through a consumer."""
+
+    consumer: Consumer
+    declared: Declared
+    call: Call
+    objects: Objects
+    table: str
+    shard: str
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why DynamoDB does not take a record, by sequence number."""
+    committed: int = 0
+    """How many records this invocation has covered itself."""
+    skipped: int = 0
+
+    def apply(self, records: Sequence[Any]) -> str | None:
+        """Apply the records that were not applied yet; the first sequence number that is not, or None if all are."""
+        numbered, unnumbered = fold.in_order(records)
+        failed = numbered[0][1] if numbered else FAILED_WHOLE
+        try:
+            self._set_aside_unnumbered(unnumbered)
+            for _ in range(STARTS_MAX):
+                seen = self._checkpoint()
+                passed = _passed(numbered, seen)
+                self._count_skipped(passed)
+                try:
+                    self._apply(numbered[passed:], seen)
+                    return None
+                except writes.MovedError:
+                    continue
+                except _StoppedError as stopped:
+                    return stopped.sequence
+            observe.logger.warning("the checkpoint kept moving", extra={"from": failed, "shard": self.shard})
+        except RetryableError as error:
+            _raise_if_refused(error)
+            observe.logger.warning("not applied", exc_info=error, extra={"from": failed, "shard": self.shard})
+        return failed
+
+    def _apply(self, records: Sequence[Numbered], seen: str | None) -> None:
+        """Commit run by run. Raises MovedError, and _StoppedError at the first record that is not applied.
+
+        What DynamoDB does not take is tried with half as many records, down to the one that it is; and so is what
+        stays in others' way, for the fewer items a transaction has, the fewer others it meets.
+        """
+        start, most = 0, len(records)
+        while start < len(records):
+            run = fold.next_run(
+                self.consumer, self.declared, self.table, records, start, most=most, refused=self.refused
+            )
+            if self._out_of_time():
+                observe.logger.warning("out of time", extra={"from": run.first, "shard": self.shard})
+                raise _StoppedError(run.first)
+            try:
+                writes.transact(self.call, self._writes(run, seen))
+            except writes.RejectedError as rejected:
+                if run.records == 1 and run.set_aside:
+                    raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
+                if run.records == 1:
+                    self.refused[run.first] = f"refused: {rejected.detail}"
+                most = max(1, run.records // 2)
+                continue
+            except RetryableError as error:
+                _raise_if_refused(error)
+                if isinstance(error, StoreBusyError) and len(run.sums) > 1 and run.records > 1:
+                    most = run.records // 2
+                    continue
+                observe.logger.warning("stopped", exc_info=error, extra={"from": run.first, "shard": self.shard})
+                raise _StoppedError(run.first) from error
+            self._count(run)
+            start, seen, most = start + run.records, run.last, 2 * most
+
+    def _out_of_time(self) -> bool:
+        return self.call.deadline_s - time.monotonic() < RESERVE_S
+
+    def _writes(self, run: Run, seen: str | None) -> list[Write]:
+        """What one transaction commits; the objects of what is set aside are put before."""
+        consumer, bucket = self.consumer, fold.bucket(self.shard)
+        entries = [consumer.write(self.call, self.declared, self.table, bucket, effect) for effect in run.effects]
+        entries += [
+            set_aside.keep(self.call, self.objects, consumer.name, self.table, self.shard, spelled, record, reason)
+            for spelled, record, reason in run.set_aside
+        ]
+        return [*entries, {"Update": self._move(run, seen)}]
+
+    def _key(self) -> dict[str, Any]:
+        return {
+            "TableName": self.call.store.settings.ledger_table,
+            "Key": ledger.key(*ledger.checkpoint_key(self.consumer.name, self.table, self.shard)),
+        }
+
+    def _checkpoint(self) -> str | None:
+        """The sequence number that this consumer has come to in this shard; None at the first time."""
+        key = self._key()
+        item = get(self.call.store, key["TableName"], key["Key"])
+        return str(item["sequence"]["S"]) if item else None
+
+    def _move(self, run: Run, seen: str | None) -> dict[str, Any]:
+        """The update of the checkpoint, on condition that it is where it was seen."""
+        now_s = int(time.time())
+        facts: dict[str, Any] = {
+            "sequence": {"S": run.last},
+            "through": {"N": str(now_s if run.through_s is None else int(run.through_s))},
+            "moved": {"N": str(now_s)},
+            "expiration": {"N": str(now_s + ledger.CHECKPOINT_KEPT_S)},
+        }
+        if run.oldest_s is not None and now_s - run.oldest_s > self.call.store.settings.settle_s / 2:
+            facts["late"] = {"N": str(now_s)}
+        if seen is None:
+            facts["began"] = {"N": str(now_s if run.oldest_s is None else int(run.oldest_s))}
+        if run.awaited is not None:
+            facts["pending"] = {"S": run.awaited}
+        write = {
+            **self._key(),
+            "UpdateExpression": "SET " + ", ".join(f"#{fact} = :{fact}" for fact in facts),
+            "ConditionExpression": "attribute_not_exists(#sequence)" if seen is None else "#sequence = :seen",
+            "ExpressionAttributeNames": {f"#{fact}": fact for fact in facts},
+            "ExpressionAttributeValues": {f":{fact}": value for fact, value in facts.items()},
+        }
+        if seen is not None:
+            write["ExpressionAttributeValues"][":seen"] = {"S": seen}
+        return write
+
+    def _count_skipped(self, passed: int) -> None:
+        """Of the records at or below the checkpoint, those that somebody else has applied."""
+        skipped = passed - self.committed - self.skipped
+        self.skipped += skipped
+        observe.count(self.consumer.name, observe.SKIPPED, skipped, dimension=observe.CONSUMER)
+
+    def _count(self, run: Run) -> None:
+        self.committed += run.records
+        for metric, amount in ((observe.APPLIED, run.applied), (observe.SET_ASIDE, len(run.set_aside))):
+            observe.count(self.consumer.name, metric, amount, dimension=observe.CONSUMER)
+        for spelled, _, reason in run.set_aside:
+            observe.logger.error("set aside", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
+
+    def _set_aside_unnumbered(self, records: Sequence[Any]) -> None:
+        """Keep what has no sequence number under a name made of what it holds: set aside twice, it is one."""
+        for record in records:
+            name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
+            marker = set_aside.keep(
+                self.call, self.objects, self.consumer.name, self.table, self.shard, name, record, "no sequence number"
+            )
+            writes.transact(self.call, [marker])
+            observe.count(self.consumer.name, observe.SET_ASIDE, dimension=observe.CONSUMER)
+            observe.logger.error("set aside", extra={"sequence": name, "shard": self.shard})
+
+
+class _StoppedError(Exception):
+    """The records from `sequence` on are not applied: there was no time, or the store was busy."""
+
+    def __init__(self, sequence: str) -> None:
+        super().__init__(sequence)
+        self.sequence = sequence
+
+
+def _passed(numbered: Sequence[Numbered], seen: str | None) -> int:
+    """How many of the records are at or below the checkpoint: compared as numbers, for "9" is more than "10"."""
+    if seen is None:
+        return 0
+    at = int(seen)
+    return sum(number <= at for number, _, _ in numbered)
+
+
+def _raise_if_refused(error: RetryableError) -> None:
+    """A fault of the deployment is an error of the function, and not only a batch that comes again."""
+    if isinstance(error, StoreRefusedError):
+        raise error
+
+
+def _table(settings: Settings, source: str) -> str:
+    """`counts` or `receipts`, by the ARN of the stream: `…:table/NAME/stream/…`. Raises ConfigurationError."""
+    name = source.partition("table/")[2].partition("/")[0]
+    found = {settings.counts_table: "counts", settings.receipts_table: "receipts"}.get(name)
+    if found is None:
+        raise ConfigurationError(f"The stream {source[:200]!r} is of neither the counts nor the receipts table")
+    return found

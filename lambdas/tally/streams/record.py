@@ -1,0 +1,142 @@
+"""What stands in a stream record, in the wire form that Lambda passes on, and which counter an item belongs to.
+
+    {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
+     "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
+
+Readers take what they need without looking whether it is there: a record that lacks it raises one of MALFORMED, and is
+set aside. That keeps them at a few microseconds a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..counter import Counter
+from ..errors import TallyError
+
+Record = dict[str, Any]
+Image = Mapping[str, Any]
+
+INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+SEQUENCE_DIGITS_MAX = 40
+MINUTE_MAX = 10**10  # ledger rows are sorted by ten digits of it
+AMOUNT_LIMIT = 10**38
+CREATED_S_MAX = MINUTE_MAX * 60
+YES = {"BOOL": True}
+
+
+class UnreadableError(TallyError):
+    """A record that this consumer cannot apply as things are declared now; the message says why."""
+
+
+class Declared:
+    """The declared counters as stream readers look for them: by name, and by the items that they keep."""
+
+    __slots__ = ("_tallies", "by_name", "children")
+
+    def __init__(self, counters: Mapping[str, Counter]) -> None:
+        self.by_name = dict(counters)
+        self.children: dict[str, list[tuple[str, Counter]]] = {}
+        """Start of the children's sort keys and their counter, by the prefix of the partition key."""
+        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
+        for counter in counters.values():
+            low, high = counter.shard_range
+            if counter.versioned:
+                high = low  # readers of such a counter look at this one item
+            self._tallies.setdefault(counter.prefix, []).append((low, high, counter))
+            if counter.child is not None:
+                self.children.setdefault(counter.prefix, []).append((counter.child, counter))
+
+    def tally(self, prefix: str, sort_key: str) -> Counter | None:
+        """The counter that this item is a part of the tally of: the items that a reader would sum, and no other."""
+        for low, high, counter in self._tallies.get(prefix, ()):
+            if low <= sort_key <= high and counter.shard_of(sort_key) is not None:
+                return counter
+        return None
+
+
+def event_name(record: Record) -> str:
+    """INSERT, MODIFY or REMOVE. Raises UnreadableError for anything else."""
+    name = record["eventName"]
+    if name != INSERT and name != MODIFY and name != REMOVE:
+        raise UnreadableError(f"eventName is {str(name)[:32]!r}")
+    return name  # type: ignore[no-any-return]
+
+
+def accepted(record: Record) -> Image | None:
+    """The receipt of an accepted change; None for one that went, or was edited by hand.
+
+    Written over an expired one (MODIFY) it is a new one, with a nonce of its own. Raises UnreadableError.
+    """
+    name, change = event_name(record), record["dynamodb"]
+    if name == REMOVE:
+        return None
+    image: Image = change["NewImage"]
+    if not isinstance(image, dict):  # None would say that there was nothing to count
+        raise UnreadableError("the image is none")
+    if name == MODIFY and "nonce" in image and (change.get("OldImage") or {}).get("nonce") == image["nonce"]:
+        return None
+    return image
+
+
+def sequence(record: object) -> str | None:
+    """The sequence number, a string of up to 40 digits; None if there is none that could be compared."""
+    try:
+        found = record["dynamodb"]["SequenceNumber"]  # type: ignore[index]
+        good = found.isascii() and found.isdigit() and len(found) <= SEQUENCE_DIGITS_MAX
+    except MALFORMED:
+        return None
+    return found if good else None
+
+
+def created_s(record: Record) -> float:
+    """When the change was made, epoch seconds, as DynamoDB says."""
+    created = float(record["dynamodb"]["ApproximateCreationDateTime"])
+    if not 0 <= created < CREATED_S_MAX:
+        raise UnreadableError("ApproximateCreationDateTime is no time")
+    return created
+
+
+def record_minute(record: Record) -> int:
+    """The minute of the change, as DynamoDB says."""
+    return int(created_s(record) // 60)
+
+
+def text(image: Image, name: str) -> str:
+    """A string in the item. Raises UnreadableError if it is none."""
+    value = image[name]["S"]
+    if not isinstance(value, str):
+        raise UnreadableError(f"{name} is no string")
+    return value
+
+
+def amount(image: Image) -> int:
+    """The amount of a receipt. Raises UnreadableError for more digits than a number of DynamoDB's has."""
+    value = int(image["amount"]["N"])
+    if abs(value) >= AMOUNT_LIMIT:
+        raise UnreadableError("amount has more than 38 digits")
+    return value
+
+
+def minute(image: Image) -> int:
+    """The minute that a change is booked on, from the item. Raises UnreadableError if it is none."""
+    at = int(image["at"]["N"])
+    if not 0 <= at < MINUTE_MAX:
+        raise UnreadableError(f"at is {at}, which is no minute")
+    return at
+
+
+def minute_of(image: Image) -> int | None:
+    """The minute in an item; None if there is none: items can be put by hand."""
+    try:
+        return minute(image)
+    except (UnreadableError, *MALFORMED):
+        return None
+
+
+def minute_or_records(image: Image, record: Record) -> int:
+    """The minute in the item, or the record's own if there is none."""
+    at = minute_of(image)
+    return record_minute(record) if at is None else at

@@ -1,0 +1,189 @@
+"""Records that could not be applied: kept whole in S3, marked in the ledger, and applied later, once.
+
+The object is put first and the marker second, in the transaction that moves the checkpoint over the record: a record
+is never lost, and one that was set aside twice is one. Redriving deletes the marker and applies the effect in one
+transaction; whoever comes second finds no marker.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ..dynamo import ledger
+from ..dynamo.client import Call, Item, get, whole
+from ..dynamo.transactions import Write
+from ..errors import StoreUnreachableError, from_botocore
+from . import broken, fold, writes
+from .fold import Consumer
+from .record import MALFORMED, Declared, UnreadableError, sequence
+
+REASON_CHARACTERS_MAX = 300
+PAGES_MAX = 1000  # of 1 MB: about 3 million records
+
+
+def _s3_client() -> Any:
+    """Made when something is set aside, which should be never: it costs a cold start 50 ms."""
+    import boto3
+    from botocore.config import Config
+
+    # S3 answers in 100 ms; a batch that waits for it longer is delivered again.
+    config = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 3, "mode": "standard"})
+    return boto3.client("s3", config=config)
+
+
+@dataclass
+class Objects:
+    """The bucket. Every failure of S3 is a StoreUnreachableError: nothing is lost, it is tried again."""
+
+    bucket: str
+    make: Callable[[], Any] = _s3_client
+    _client: Any = field(default=None, init=False)
+
+    def put(self, key: str, body: Mapping[str, Any]) -> None:
+        """Store an object as JSON, over the one that is there."""
+        encoded = json.dumps(body, default=str).encode()
+        self._ask(lambda s3: s3.put_object(Bucket=self.bucket, Key=key, Body=encoded, ContentType="application/json"))
+
+    def get(self, key: str) -> Any:
+        """What an object holds. Raises UnreadableError if it is gone or no JSON."""
+        body = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise UnreadableError(f"the object {key} holds no JSON") from None
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there."""
+        self._ask(lambda s3: s3.delete_object(Bucket=self.bucket, Key=key))
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        try:
+            if self._client is None:
+                self._client = self.make()
+            return question(self._client)
+        except (ClientError, BotoCoreError) as error:
+            if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
+                raise UnreadableError("its object is not in the bucket") from None
+            raise StoreUnreachableError(f"The bucket of what is set aside failed: {error}") from error
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A SETASIDE row."""
+
+    sort_key: str
+    object: str
+    reason: str
+    table: str
+    at_s: int
+
+
+def keep(
+    call: Call, objects: Objects, consumer: str, table: str, shard: str, name: str, record: object, reason: str
+) -> Write:
+    """Put the record into the bucket; the write of its marker, which is to commit with the checkpoint.
+
+    `name`: the sequence number, or what stands for one. Raises StoreUnreachableError if S3 does not take it.
+    """
+    object_key = f"{consumer}/{shard}/{name}.json"
+    reason = reason[:REASON_CHARACTERS_MAX]
+    objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
+    facts = {"object": object_key, "reason": reason, "table": table}
+    item = {
+        **ledger.key(*ledger.set_aside_key(consumer, shard, name)),
+        **{fact: {"S": value} for fact, value in facts.items()},
+        "at": {"N": str(int(time.time()))},
+    }
+    return {"Put": {"TableName": call.store.settings.ledger_table, "Item": item}}
+
+
+def listed(call: Call) -> Iterator[Marker]:
+    """What is set aside, by consumer, shard and sequence number. Raises what botocore's errors map to."""
+    start: dict[str, Any] = {}
+    for _ in range(PAGES_MAX):
+        try:
+            page = call.store.client.query(
+                TableName=call.store.settings.ledger_table,
+                KeyConditionExpression="PK = :pk",
+                ExpressionAttributeValues={":pk": {"S": ledger.SET_ASIDE_KEY}},
+                ConsistentRead=True,
+                **start,
+            )
+        except (ClientError, BotoCoreError) as error:
+            raise from_botocore(error) from error
+        for item in whole(dict(page), "Items")["Items"]:
+            yield _marker(item)
+        if "LastEvaluatedKey" not in page:
+            return
+        start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+
+def _marker(item: Item) -> Marker:
+    return Marker(item["SK"]["S"], item["object"]["S"], item["reason"]["S"], item["table"]["S"], int(item["at"]["N"]))
+
+
+class Outcome(Enum):
+    """What became of a record that was redriven."""
+
+    APPLIED = "applied"
+    GONE = "gone"
+    """Somebody else has applied it meanwhile, or we did and the answer was lost."""
+    KEPT = "kept"
+    """It still cannot be applied: it stays where it is."""
+
+
+def redrive(
+    call: Call, objects: Objects, consumers: Mapping[str, Consumer], declared: Declared, marker: Marker
+) -> tuple[Outcome, str]:
+    """Apply a record that was set aside, once; what became of it, and why if it was kept.
+
+    Raises StoreUnreachableError and StoreBusyError, after which it may be redriven again.
+    """
+    try:
+        entries = _writes(call, consumers, declared, objects.get(marker.object))
+    except UnreadableError as error:
+        return (Outcome.KEPT, error.detail) if _stands(call, marker) else (Outcome.GONE, "")
+    removal = {
+        "TableName": call.store.settings.ledger_table,
+        "Key": _key(marker),
+        "ConditionExpression": "attribute_exists(PK)",
+    }
+    try:
+        writes.transact(call, [{"Delete": removal}, *entries])
+    except writes.RejectedError as rejected:
+        return Outcome.KEPT, rejected.detail
+    except writes.MovedError:
+        objects.delete(marker.object)
+        return Outcome.GONE, ""
+    objects.delete(marker.object)
+    return Outcome.APPLIED, ""
+
+
+def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any) -> list[Write]:
+    """The effects of a record that was set aside. Raises UnreadableError if it has none to see."""
+    try:
+        consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
+        read, fold_bucket = consumer.read[table], fold.bucket(kept["shard"])
+    except MALFORMED as error:
+        raise UnreadableError(f"its object lacks a good consumer, table, shard or record: {error}") from None
+    if sequence(record) is None:
+        raise UnreadableError("it has no sequence number: whether it was applied cannot be told")
+    try:
+        return [consumer.write(call, declared, table, fold_bucket, effect) for effect in read(declared, record)]
+    except MALFORMED as error:
+        raise UnreadableError(broken.reason(declared, table, record, error)) from None
+
+
+def _stands(call: Call, marker: Marker) -> bool:
+    return bool(get(call.store, call.store.settings.ledger_table, _key(marker)))
+
+
+def _key(marker: Marker) -> Item:
+    return ledger.key(ledger.SET_ASIDE_KEY, marker.sort_key)

@@ -1,0 +1,80 @@
+"""Guards of the code, each with the text that takes it away: a test must notice.
+
+The files beside this one list them, one file for each room of `lambdas/`. A block is `module | tests | name`, the text
+that goes, `=>`, and the text that replaces it. `---` separates blocks. `make mutations` runs them all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_S_MAX = 300
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A guard taken away: `old` becomes `new` in `lambdas/<module>.py`; one of `tests`, below `tests/`, must fail."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    @property
+    def file(self) -> Path:
+        """The module's file, relative to the checkout."""
+        return Path("lambdas", f"{self.module}.py")
+
+    def apply(self, root: Path) -> None:
+        """Take the guard away in the copy of the checkout at `root`. Raises ValueError if it does not apply once."""
+        path = root / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.module}: {self.name}: its text occurs {text.count(self.old)} times")
+        path.write_text(text.replace(self.old, self.new))
+
+
+def mutations() -> list[Mutation]:
+    """Every guard that is listed, in the order of the files."""
+    return [
+        _parsed(block)
+        for file in sorted(Path(__file__).parent.glob("*.txt"))
+        for block in file.read_text().split("\n---\n")
+    ]
+
+
+def _parsed(block: str) -> Mutation:
+    head, _, rest = block.strip("\n").partition("\n")
+    module, tests, name = (part.strip() for part in head.split("|"))
+    old, _, new = rest.partition("\n=>")
+    return Mutation(name, module, old, new.removeprefix("\n"), tuple(tests.split()))
+
+
+def failing_test(mutation: Mutation, folder: Path) -> str:
+    """The first test that fails without the guard, in a copy of `lambdas/` in `folder`; empty if none does.
+
+    Raises ValueError if the mutation does not apply, or if pytest does not run.
+    """
+    shutil.copytree(ROOT / "lambdas", folder / "lambdas", ignore=shutil.ignore_patterns("__pycache__"))
+    mutation.apply(folder)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    ran = subprocess.run(
+        [*command, "-o", f"pythonpath={ROOT} {folder / 'lambdas'}", *(f"tests/{test}.py" for test in mutation.tests)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+    )
+    failed = re.search(r"^(?:FAILED|ERROR) [^\s:]*/(\S+?::.+?|\S+)(?: - .*)?$", ran.stdout, re.MULTILINE)
+    if ran.returncode and not failed:
+        raise ValueError(f"{mutation.name}: pytest did not run: {ran.stdout[-500:]}{ran.stderr[-500:]}")
+    return failed.group(1) if failed else ""

@@ -1,0 +1,75 @@
+"""Run the mutations side by side, with a progress bar, and print what noticed each: `make mutations`.
+
+    make mutations ARGS="counting/likes"      only those whose "module: name" contains the text
+
+Exits with 1 if no test notices one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tests.mutations import Mutation, failing_test, mutations
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one mutation: the test that noticed it (empty: none), and how long that took."""
+
+    mutation: Mutation
+    noticed_by: str
+    took_s: float
+    broken: str = ""
+    """Why it could not be tried."""
+
+    def row(self) -> str:
+        """One line of the table."""
+        state = "BROKEN" if self.broken else "noticed" if self.noticed_by else "SURVIVED"
+        of = f"{self.mutation.module}: {self.mutation.name}"
+        return f"{state:<9}{self.took_s:>6.1f} s  {of}\n{'':19}{self.broken or self.noticed_by}".rstrip()
+
+
+def tried(mutation: Mutation) -> Result:
+    """Try one mutation in a folder of its own."""
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            noticed_by, broken = failing_test(mutation, Path(folder)), ""
+        except Exception as error:  # the table reports it; the others go on
+            noticed_by, broken = "", f"{type(error).__name__}: {error}"
+    return Result(mutation, noticed_by, time.monotonic() - started_s, broken)
+
+
+def main() -> int:
+    """Try what was asked for; 1 if one survived or could not be tried."""
+    parser = argparse.ArgumentParser(prog="make mutations", description="Take each guard away; a test must notice.")
+    parser.add_argument("part", nargs="*", help="only mutations whose `module: name` contains this text")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="how many run at once (the cores)")
+    asked = parser.parse_args()
+    part = " ".join(asked.part)
+    wanted = [mutation for mutation in mutations() if part in f"{mutation.module}: {mutation.name}"]
+    if not wanted:
+        print(f"make mutations: no mutation contains {part!r}", file=sys.stderr)
+        return 2
+    started_s = time.monotonic()
+    with ThreadPoolExecutor(asked.jobs) as threads:
+        bar = tqdm(threads.map(tried, wanted), total=len(wanted), unit="mutation", disable=None)
+        results = list(bar)
+    for result in results:
+        print(result.row())
+    noticed = sum(bool(result.noticed_by) for result in results)
+    print(f"{noticed} of {len(results)} noticed in {(time.monotonic() - started_s) / 60:.1f} min")
+    return int(noticed < len(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

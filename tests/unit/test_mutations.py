@@ -1,0 +1,25 @@
+"""Every mutation of `make mutations` still takes away a guard that is there."""
+
+from __future__ import annotations
+
+from tests.mutations import ROOT, mutations
+
+
+def test_each_mutation_applies_exactly_once() -> None:
+    texts: dict[str, str] = {}
+    wrong = []
+    for mutation in mutations():
+        text = texts.setdefault(mutation.module, (ROOT / mutation.file).read_text())
+        if text.count(mutation.old) != 1 or mutation.old == mutation.new:
+            wrong.append(f"{mutation.module}: {mutation.name}: {text.count(mutation.old)}")
+    assert wrong == []
+
+
+def test_each_mutation_names_tests_that_are_there() -> None:
+    names = {name for mutation in mutations() for name in mutation.tests}
+    assert [name for name in sorted(names) if not (ROOT / "tests" / f"{name}.py").exists()] == []
+
+
+def test_no_two_mutations_have_one_name() -> None:
+    names = [(mutation.module, mutation.name) for mutation in mutations()]
+    assert sorted(names) == sorted(set(names))

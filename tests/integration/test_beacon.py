@@ -26,7 +26,7 @@ from tests import events
 from tests.integration.conftest import Context
 
 Invoke = Callable[..., dict[str, Any]]
-LAMBDAS = Path(beacon.__file__).parent
+LAMBDAS = Path(__file__).parents[2] / "lambdas"
 PAGE = "https://example.com/a"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"

@@ -8,4 +8,5 @@ visit is in its count (rolled_up.py), and what becomes of a key that everybody w
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lambdas"))  # what is measured
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "lambdas"))  # what is measured

@@ -16,6 +16,7 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from bench import ROOT
 from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from bench.costs import measure_batches, measure_likes, measure_reads
 from bench.designs import COUNTED, TIMED
@@ -27,7 +28,6 @@ from bench.results import Results
 from bench.rolled_up import measure_rolled_up
 from bench.rollups import measure_rollups
 from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
-from local.base.engine import ROOT
 from local.base.errors import LocalError
 
 RESULTS = ROOT / "bench/results"

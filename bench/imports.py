@@ -9,8 +9,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from bench import ROOT
 from bench.place import SETTINGS
-from local.base.engine import ROOT
 from local.base.errors import LocalError
 
 HOT_HANDLERS = ("plays", "likes", "visits")

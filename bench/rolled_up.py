@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from local.base.engine import ROOT
+from bench import ROOT
 from local.base.errors import LocalError
 
 READY_S_MAX = 120.0  # the stack is synthesized first, where it has changed

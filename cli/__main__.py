@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """The imports take half a second: they stand here so that Ctrl-C is heeded meanwhile."""
+    """Run one command. The imports take half a second: here, Ctrl-C interrupts them cleanly."""
+    app = Path(os.environ.get("TALLY_APP") or Path.cwd())
+    sys.path.insert(0, str(app / "lambdas"))  # the counting core, and the app's declarations
     from botocore.exceptions import BotoCoreError
 
     from tally.errors import TallyError

@@ -43,7 +43,7 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 	@$(PY) -m local --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it
-	@$(PY) -m local.demo --port $(PORT) $(ARGS)
+	@$(PY) -m demo --port $(PORT) $(ARGS)
 
 bench: setup ## the same play counted in seven ways, what each thing costs, the streams, one hot key simulated
 	@$(PY) -m bench $(ARGS)
@@ -76,7 +76,7 @@ deploy: setup ## deploy to the AWS account of your credentials: ARGS="-c stage=p
 	@$(CDK) deploy $(ARGS)
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://…
-	@$(PY) -m local.smoke
+	@$(PY) -m cli.smoke
 
 lock: setup ## compile the pins of requirements.in
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.txt

@@ -18,7 +18,7 @@ os.environ["TALLY_SET_ASIDE_BUCKET"] = "tally-test-set-aside"
 
 import pytest
 
-from local.engine import Engine
+from local.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import counters
-from local import faults
+import faults
 from tally.counting.likes import TURNS_MAX, read_like
 from tally.dynamo.contention import Spread
 from tally.errors import NotFoundError, StoreBusyError

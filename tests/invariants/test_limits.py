@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import counters
-from local import faults
+import faults
 from tally.counter import Counter, Guarantee
 from tally.errors import (
     KeyReusedError,

@@ -20,8 +20,8 @@ from aws_lambda_powertools.utilities.idempotency import (
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyPersistenceLayerError
 
 import counters
-from local import faults
-from local.faults import Fault
+import faults
+from faults import Fault
 from tally.counting import receipts, tallies
 from tally.dynamo.client import Call
 from tally.dynamo.transactions import Body, Stamp, transact

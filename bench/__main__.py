@@ -27,8 +27,8 @@ from bench.results import Results
 from bench.rolled_up import measure_rolled_up
 from bench.rollups import measure_rollups
 from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
-from local.engine import ROOT
-from local.errors import LocalError
+from local.base.engine import ROOT
+from local.base.errors import LocalError
 
 RESULTS = ROOT / "bench/results"
 

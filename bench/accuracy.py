@@ -15,8 +15,7 @@ from bench.place import SETTINGS, fresh_engine, place
 from bench.rollups import deliver, handler_of, stream
 from bench.speed import Progress
 from bench.watch import Crasher, CrashError
-from local.fault_proxy import FaultProxy
-from local.faults import LOSE_RESPONSE, Fault
+from faults import LOSE_RESPONSE, Fault, FaultProxy
 from tally.streams import rollup
 
 THREADS = 8

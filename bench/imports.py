@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 
 from bench.place import SETTINGS
-from local.engine import ROOT
-from local.errors import LocalError
+from local.base.engine import ROOT
+from local.base.errors import LocalError
 
 HOT_HANDLERS = ("plays", "likes", "visits")
 HEAVY = ("pydantic", "pydantic_core", "aws_xray_sdk")

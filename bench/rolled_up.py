@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from local.engine import ROOT
-from local.errors import LocalError
+from local.base.engine import ROOT
+from local.base.errors import LocalError
 
 READY_S_MAX = 120.0  # the stack is synthesized first, where it has changed
 END_S_MAX = 20.0

@@ -27,8 +27,8 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from bench.rolled_up import local_stack
-from local.engine import Engine
-from local.errors import LocalError
+from local.base.engine import Engine
+from local.base.errors import LocalError
 
 STEP = 10_000
 BATCH = 100  # entries of one invocation: what the function takes

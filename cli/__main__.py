@@ -30,9 +30,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     """The imports take half a second: they stand here so that Ctrl-C is heeded meanwhile."""
     from botocore.exceptions import BotoCoreError
 
-    from cli import connection, options
-    from cli.commands import COMMANDS
     from tally.errors import TallyError
+
+    from . import connection, options
+    from .commands import COMMANDS
 
     given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser())
     try:

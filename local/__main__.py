@@ -8,8 +8,8 @@ import signal
 import sys
 from types import FrameType
 
-from local.errors import LocalError
-from local.options import Options
+from .base.errors import LocalError
+from .base.options import Options
 
 
 class StopError(KeyboardInterrupt):
@@ -48,8 +48,8 @@ def run(options: Options) -> None:
     """Start everything and serve. The imports take a second: they stand here so that Ctrl-C is heeded meanwhile."""
     import asyncio
 
-    from local.prepared import prepared
-    from local.stack import serve
+    from .server import serve
+    from .stack.prepared import prepared
 
     with prepared(options) as stack:
         asyncio.run(serve(stack, say))

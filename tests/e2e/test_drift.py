@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from local import tables
+from local.stack import tables
 from tests.e2e.dev import ROOT, Dev, wait_for
 
 Start = Callable[..., Dev]

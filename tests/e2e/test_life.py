@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from local import tables
-from local.engine import Engine
-from local.errors import LocalError
-from local.options import Options
+from local.base.engine import Engine
+from local.base.errors import LocalError
+from local.base.options import Options
+from local.stack import tables
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running, wait_for
 
 Start = Callable[..., Dev]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from local import pool, runtime
-from local.pool import Pool, ThrottledError
-from local.runtime import Outcome
-from local.template import Function
+from local.functions import pool, runtime
+from local.functions.pool import Pool, ThrottledError
+from local.functions.runtime import Outcome
+from local.stack.template import Function
 from tests.e2e.dev import running
 
 HANDLER = """

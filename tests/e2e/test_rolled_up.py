@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from local import tables
+from local.stack import tables
 from tests.e2e.dev import KEY, ROOT, Dev, running, wait_for
 from tests.e2e.kill_rollup import killed
 

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
-from local import runtime, tables, trim
-from local.engine import Engine
-from local.mappings import StreamMapping
-from local.pool import Pool
-from local.positions import Positions
-from local.streams import Pump
-from local.template import Function, Table
-from local.wire import Wire
+from local.base import trim
+from local.base.engine import Engine
+from local.base.wire import Wire
+from local.functions import runtime
+from local.functions.pool import Pool
+from local.stack import tables
+from local.stack.mappings import StreamMapping
+from local.stack.template import Function, Table
+from local.streams.positions import Positions
+from local.streams.pump import Pump
 
 TABLE = "tally-test-streamed"
 WITHIN_S = 20.0

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import operations
-from local import synth, tables
-from local.engine import Engine
-from local.errors import LocalError
-from local.mappings import StreamMapping
-from local.template import Authorizer, Cors, Throttle, parse, read, synthesized
+from local.base.engine import Engine
+from local.base.errors import LocalError
+from local.stack import synth, tables
+from local.stack.mappings import StreamMapping
+from local.stack.template import Authorizer, Cors, Throttle, parse, read, synthesized
 
 MINIATURE: dict[str, Any] = json.loads(Path(__file__).with_name("miniature.template.json").read_text())
 COUNTS, RECEIPTS = "Tally-local-CountsTable", "Tally-local-ReceiptsTable"
@@ -311,7 +311,7 @@ def test_a_missing_node_is_said_only_where_it_is_needed(checkout: Path, monkeypa
 
 
 def test_a_missing_engine_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("local.engine.ROOT", tmp_path)
+    monkeypatch.setattr("local.base.engine.ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalError, match=r"no DynamoDB engine for linux-.*npm ci"):
         Engine().start()

@@ -20,7 +20,7 @@ from botocore.stub import Stubber
 import counters
 from cli import commands, connection
 from cli.__main__ import main
-from local.engine import Engine
+from local.base.engine import Engine
 from tally.counting import increments, likes, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import judge, rows

@@ -13,8 +13,8 @@ import botocore.session
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
+import faults
 import tally
-from local import faults
 from tally import errors
 from tally.drift.judge import CrowdedLedgerError
 from tally.drift.reconcile import OutOfBoundsError, RestlessError

@@ -19,9 +19,9 @@ from aws_lambda_powertools.utilities.idempotency import (
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyPersistenceLayerError
 
 import counters
+import faults
 import permissions
-from local import faults
-from local.faults import Fault
+from faults import Fault
 from tally.counting import receipts, tallies
 from tally.dynamo.client import Call
 from tally.dynamo.transactions import Body, Stamp, transact

@@ -39,10 +39,9 @@ from bench.rolled_up import RolledUp
 from bench.rollups import DriftCost, RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
-from local.engine import ROOT
-from local.errors import LocalError
-from local.fault_proxy import FaultProxy
-from local.faults import LOSE_RESPONSE, script
+from faults import LOSE_RESPONSE, FaultProxy, script
+from local.base.engine import ROOT
+from local.base.errors import LocalError
 
 GOOD = Results(
     times_us={

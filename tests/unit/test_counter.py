@@ -148,6 +148,13 @@ def test_the_keys_of_a_tally(shard: int, key: str) -> None:
     assert low <= key <= high
 
 
+@pytest.mark.parametrize("neighbour", ["META.BODY", "METAL", "META.", "LIKE#USER#7c20", "MET", "META#A", "META#:0"])
+def test_a_read_of_a_post_takes_in_the_shards_of_its_tally_alone(neighbour: str) -> None:
+    """The text of a post may have 10 KB: a read of the tally must not pay for it."""
+    low, high = counters.LIKES.shard_range
+    assert not low <= neighbour <= high
+
+
 @settings(derandomize=True, max_examples=200)
 @given(
     st.from_regex(r"[A-Z][A-Z0-9.]{0,8}(#[A-Z][A-Z0-9.]{0,8})?", fullmatch=True), st.integers(0, MAX_SHARDS_LIMIT - 1)

@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from local import demo, drift_watch, visitors
-from local.engine import ROOT, free_port
-from local.stack import SCHEDULE_S_MAX
-from local.weblog import LOG, SITE, read_log
+from demo import __main__ as demo
+from demo import drift_watch, visitors
+from demo.weblog import LOG, SITE, read_log
+from local.base.engine import ROOT, free_port
+from local.server import SCHEDULE_S_MAX
 
 HEALTHY = {"status": "ok", "version": "test"}
 LINE = 'host - - [01/Aug/1995:00:00:01 -0400] "GET {path} HTTP/1.0" 200 1839'
@@ -438,7 +439,7 @@ def test_what_was_started_is_stopped(
 def test_ctrl_c_is_one_line(serve: Callable[..., FakeTally], log: Path, stop: signal.Signals) -> None:
     tally = serve(refuses_every=1)  # keeps the demo busy
     process = subprocess.Popen(
-        [sys.executable, "-m", "local.demo", "--port", str(tally.port), "--log", str(log)],
+        [sys.executable, "-m", "demo", "--port", str(tally.port), "--log", str(log)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

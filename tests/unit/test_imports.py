@@ -6,7 +6,7 @@ import pytest
 
 import operations
 from bench.imports import HEAVY, HOT_HANDLERS, imported
-from local.errors import LocalError
+from local.base.errors import LocalError
 
 
 @pytest.mark.parametrize("function", sorted(operations.functions()))

@@ -7,9 +7,11 @@ PY := $(VENV)/bin/python
 CDK := node_modules/.bin/cdk
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
+# Every process starts from cached bytecode. Without it each worker of the tests compiles them again: 8 s of CPU.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench test mutations openapi fuzz lint synth diff deploy smoke lock clean
+.PHONY: help setup dev demo bench test check mutations openapi fuzz lint synth diff deploy smoke lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -46,8 +48,11 @@ demo: setup ## replay a real web server log against `make dev` and recount it
 bench: setup ## the same play counted in seven ways, what each thing costs, the streams, one hot key simulated
 	@$(PY) -m bench $(ARGS)
 
-test: setup lint ## every test
-	@$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+test: setup lint ## lint and every test
+	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ARGS)
+
+check: setup lint ## lint, the unit tests and the fast invariants: at most a minute, for the loop while you work
+	@$(PY) -m pytest --numprocesses auto --dist worksteal -m "not slow" tests/unit tests/invariants $(ARGS)
 
 mutations: setup ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)

@@ -69,6 +69,13 @@ def test_like_and_unlike_change_once_and_then_say_so(world: World) -> None:
     assert world.likes() == (0, set())
 
 
+def test_unlike_without_a_like_writes_nothing(world: World) -> None:
+    world.write_post()
+    world.proxy.forget()
+    assert world.unlike("ann")[0]["changed"] is False
+    assert world.sent("TransactWriteItems") == []
+
+
 def test_tally_never_goes_below_zero_by_unlikes(world: World) -> None:
     world.write_post()
     world.like("ann")

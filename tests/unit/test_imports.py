@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import operations
 from bench.imports import HEAVY, HOT_HANDLERS, imported
+from bench.place import LOCAL
 from local.base.errors import LocalError
+from tally.dynamo.client import dynamodb_client
 
 
 @pytest.mark.parametrize("function", sorted(operations.functions()))
@@ -29,3 +33,9 @@ def test_hot_handlers_are_functions_and_heavy_modules_are_installed_here() -> No
 def test_an_import_that_fails_is_one_line() -> None:
     with pytest.raises(LocalError, match="ModuleNotFoundError"):
         imported("import no_such_module")
+
+
+def test_garbage_collection_goes_on_without_what_a_cold_start_made() -> None:
+    dynamodb_client(**LOCAL).close()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 10_000

@@ -171,7 +171,7 @@ def test_the_stack_serves_every_operation() -> None:
         route = routes[operation.route]
         assert route.function == operation.function
         assert (route.authorizer is not None) == operation.needs_caller
-        assert route.throttle == Throttle(operation.rate_per_s, operation.burst)
+        assert route.throttle == Throttle(operation.throttle.rate_per_s, operation.throttle.burst)
         assert route.scopes == ((operation.scope,) if operation.scope else ())
     schedules = {(schedule.function, schedule.every_min * 60) for schedule in operations.SCHEDULES}
     assert {(schedule.function, schedule.every_s) for schedule in template.schedules} == schedules

@@ -1,4 +1,4 @@
-"""What importing a hot handler costs at a cold start, beside the import of boto3 with one client."""
+"""The time to import a hot handler at a cold start, beside that of boto3 with one client."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+<<<<<<< HEAD
 from bench import ROOT
 from bench.place import SETTINGS
+=======
+from local.base.engine import ROOT
+>>>>>>> main
 from local.base.errors import LocalError
+
+from .clients import SETTINGS
 
 HOT_HANDLERS = ("plays", "likes", "visits")
 HEAVY = ("pydantic", "pydantic_core", "aws_xray_sdk")
-"""What the hot path does not import: 130 to 300 ms of cold start."""
+"""Modules that the hot path must not import: 130 to 300 ms of cold start."""
 IMPORT_S_MAX = 60.0
 _TIMED = """
 import time
@@ -30,29 +36,29 @@ _BOTO3 = 'import boto3\nboto3.client("dynamodb")'
 
 @dataclass(frozen=True)
 class Imports:
-    """Median wall times of the imports, without the interpreter's own start.
+    """Median wall times of the imports, without the start of the interpreter.
 
-    `ratio`: the handler's over boto3's, the median over pairs that ran one after the other: noise comes in bursts.
+    `ratio`: the handler's time over boto3's, the median of pairs. A pair runs back to back: noise comes in bursts.
     """
 
     boto3_ms: float
     handler_ms: float
     ratio: float
     heavy: dict[str, list[str]]
-    """For each hot handler: what it imported that it must not."""
+    """The HEAVY modules that each hot handler imported."""
 
 
 def measure_imports(runs: int) -> Imports:
     """Import the first hot handler and boto3 in fresh interpreters, in turn, `runs` times each.
 
-    Raises LocalError with what the interpreter said if an import fails.
+    Raises LocalError with the interpreter's message if an import fails.
     """
     codes = {"boto3": _BOTO3, "handler": f"import functions.{HOT_HANDLERS[0]}"}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range(runs + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
             took_s, _ = imported(codes[name])
-            if number:  # the first run fills the caches of the file system and of Python's byte code
+            if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
     heavy = {handler: imported(f"import functions.{handler}")[1] for handler in HOT_HANDLERS}
     boto3_ms, handler_ms = (statistics.median(taken_s[name]) * 1e3 for name in ("boto3", "handler"))
@@ -63,7 +69,7 @@ def measure_imports(runs: int) -> Imports:
 
 
 def imported(what: str) -> tuple[float, list[str]]:
-    """Run `what` in a fresh interpreter, as a function's environment is; seconds taken, HEAVY modules found."""
+    """Run `what` in a fresh interpreter, in a function's environment. Returns seconds and imported HEAVY modules."""
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "PYTHONPATH": str(ROOT / "lambdas"),

@@ -7,8 +7,8 @@ import gc
 import pytest
 
 import operations
+from bench.clients import LOCAL
 from bench.imports import HEAVY, HOT_HANDLERS, imported
-from bench.place import LOCAL
 from local.base.errors import LocalError
 from tally.dynamo.client import dynamodb_client
 

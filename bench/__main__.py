@@ -16,24 +16,9 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-<<<<<<< HEAD
-from bench import ROOT
-from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
-from bench.costs import measure_batches, measure_likes, measure_reads
-from bench.designs import COUNTED, TIMED
-from bench.hot_key import Heat, full, quick, simulate_all
-from bench.imports import measure_imports
-from bench.place import ENDPOINT_VARIABLE
-from bench.report import lines
-from bench.results import Results
-from bench.rolled_up import measure_rolled_up
-from bench.rollups import measure_rollups
-from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
-=======
-from local.base.engine import ROOT
->>>>>>> main
 from local.base.errors import LocalError
 
+from . import ROOT
 from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from .clients import ENDPOINT_VARIABLE
 from .costs import measure_batches, measure_likes, measure_reads

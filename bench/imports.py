@@ -9,14 +9,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-<<<<<<< HEAD
-from bench import ROOT
-from bench.place import SETTINGS
-=======
-from local.base.engine import ROOT
->>>>>>> main
 from local.base.errors import LocalError
 
+from . import ROOT
 from .clients import SETTINGS
 
 HOT_HANDLERS = ("plays", "likes", "visits")

@@ -50,9 +50,7 @@ def local(port: int) -> Connection:
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answered {error.code}: is that `make dev`?") from None
     except OSError:
-        raise CommandError(
-            f"nothing answers on port {port}: is `make dev` running? --port names another"
-        ) from None
+        raise CommandError(f"nothing answers on port {port}: is `make dev` running? --port names another") from None
     except (ValueError, KeyError, TypeError):
         raise CommandError(f"{url} did not say where its tables are: is that `make dev`?") from None
 

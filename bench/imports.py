@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from local.base.engine import ROOT
 from local.base.errors import LocalError
 
+from . import ROOT
 from .clients import SETTINGS
 
 HOT_HANDLERS = ("plays", "likes", "visits")

@@ -210,7 +210,7 @@ def _as_error(error: Exception) -> TallyError:
         logger.warning("failed", exc_info=error)
         return error
     logger.error("bug", exc_info=error)
-    return TallyError("Tally failed. The operator has been told.")
+    return TallyError("Tally failed and logged the error.")
 
 
 def _record(request: Request | None, outcome: Outcome) -> None:

@@ -25,6 +25,8 @@ from local.base.engine import die_with_parent
 from tests.invariants.threads import at_once
 from tests.invariants.world import World
 
+pytestmark = pytest.mark.slow
+
 PLAYS, KILLS, CALLERS, VIDEOS = 300, 50, 3, 3
 WARM_UPS = 5  # plays that tell how long one takes here: kills fall within twice that
 WORKER_S_MAX = 10.0

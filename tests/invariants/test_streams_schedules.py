@@ -24,6 +24,8 @@ from tests.conftest import create_tables
 from tests.invariants.deliveries import TURNS_MAX, Deliveries
 from tests.invariants.streaming import CONSUMERS, Facts, StreamWorld
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = int(os.environ.get("SCHEDULES", "90"))
 NETWORK_SCHEDULES = SCHEDULES // 6
 _numbers = itertools.count()

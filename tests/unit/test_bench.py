@@ -84,6 +84,7 @@ def broken(results: Results) -> list[str]:
     return [claim.what for claim in results.claims() if claim.held is False]
 
 
+@pytest.mark.slow
 def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     run = subprocess.run(

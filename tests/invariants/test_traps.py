@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 import threading
@@ -21,6 +20,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyPe
 
 import counters
 import faults
+import permissions
 from faults import Fault
 from tally.counting import receipts, tallies
 from tally.dynamo.client import Call
@@ -203,8 +203,7 @@ def test_one_key_through_two_functions_counts_once(world: World, monkeypatch: py
 
 
 def test_key_prefix_is_what_roles_are_granted() -> None:
-    operations = importlib.import_module("operations")
-    assert f"{receipts.KEY_PREFIX}#" == operations.RECEIPT_PREFIX
+    assert f"{receipts.KEY_PREFIX}#" == permissions.RECEIPT_PREFIX
 
 
 def test_errors_of_the_commit_arrive_as_themselves(world: World) -> None:

@@ -214,14 +214,14 @@ def test_a_deployment_with_a_wrong_declaration_does_not_start(tmp_path: Path) ->
     (tmp_path / "counters.py").write_text(text)
     path = f"{tmp_path}:{LAMBDAS}"
     ran = subprocess.run(
-        [sys.executable, "-c", "import operations"], env={"PYTHONPATH": path}, capture_output=True, text=True
+        [sys.executable, "-c", "import counters"], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert ran.returncode != 0
     assert "ConfigurationError: counter 'stock': floor is 1, but is above start, which is 0" in ran.stderr
 
 
-def test_the_declarations_are_what_handlers_and_stack_import() -> None:
-    for module in ("operations", "functions.increments", "functions.holds"):
+def test_the_declarations_are_what_handlers_import() -> None:
+    for module in ("functions.increments", "functions.holds", "functions.sweep", "functions.rollup", "functions.drift"):
         assert importlib.import_module(module).counters is counters
 
 

@@ -36,11 +36,13 @@ class Increment:
     key: str | None
     body: Body
     status: int = 200
+    receipt_target: str | None = None
+    """What names its receipt; None: the id."""
 
     @property
     def target(self) -> str:
-        """What the receipt is named by: the id, or `counter/id` where the operation serves many counters."""
-        return f"{self.counter.name}/{self.id}" if self.operation == "increment" else self.id
+        """What names its receipt."""
+        return self.id if self.receipt_target is None else self.receipt_target
 
     @property
     def payload(self) -> dict[str, Any]:

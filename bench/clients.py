@@ -1,4 +1,4 @@
-"""Where the measurements take place: a fresh engine with empty tables, and the clients that count on it."""
+"""A fresh engine with empty tables, and the clients that count on it."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local
 
 
 @dataclass(frozen=True)
-class Place:
-    """The clients of one phase. `plain`: boto3's as `boto3.client("dynamodb")` makes it; `store`: Tally's."""
+class Clients:
+    """The clients of one phase. `plain` is what `boto3.client("dynamodb")` makes; `store` is Tally's."""
 
     plain: DynamoDBClient
     store: Store
 
     def counted(self, video_id: str) -> int:
-        """What the tally says."""
+        """The number of plays in the tally."""
         return tallies.read(Call(self.store), counters.PLAYS, video_id)
 
 
-def place(endpoint: str) -> Place:
-    """Clients for the engine (or the proxy before it) at `endpoint`."""
+def clients_of(endpoint: str) -> Clients:
+    """Clients for the engine, or the proxy before it, at `endpoint`."""
     plain = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
-    return Place(plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
+    return Clients(plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
 
 
 @contextmanager
 def fresh_engine(*, streams: bool = False) -> Iterator[str]:
-    """The endpoint of an engine with empty tables: a process of its own for each phase, in memory.
+    """The endpoint of an engine with empty tables. Each phase has its own process, in memory.
 
-    AWS_ENDPOINT_URL_DYNAMODB names an engine to use instead; its tables named bench-… are made anew. Unless asked for,
-    the tables have no streams: dynoxide takes longer for each write the more records a table has streamed, and what is
-    compared are clients. Raises LocalError if the engine does not start, or botocore's errors.
+    AWS_ENDPOINT_URL_DYNAMODB names an engine to use instead; its tables named bench-… are deleted first. The tables
+    have no streams unless asked for: a stream slows each write of dynoxide, and the bench compares clients.
+    Raises LocalError if the engine does not start, or botocore's errors.
     """
     given = os.environ.get(ENDPOINT_VARIABLE)
     if given is None:
@@ -63,7 +63,7 @@ def fresh_engine(*, streams: bool = False) -> Iterator[str]:
             yield engine.endpoint
         return
     client = boto3.client("dynamodb", endpoint_url=given, **LOCAL)
-    _delete_tables(client)  # a run that was killed left them
+    _delete_tables(client)  # a killed run leaves them
     _create_tables(client, streams)
     try:
         yield given

@@ -29,7 +29,7 @@ $(VENV)/.ready: requirements.txt
 
 # The command runs from the repository: the declarations that it knows are the ones that are edited here.
 $(VENV)/bin/tally: $(VENV)/.ready Makefile
-	@printf '%s\n' '#!/bin/sh' 'PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m cli "$$@"' > $@
+	@printf '%s\n' '#!/bin/sh' 'TALLY_APP="$(CURDIR)" PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m cli "$$@"' > $@
 	@chmod +x $@
 
 node_modules/.ready: package-lock.json

@@ -8,4 +8,5 @@ Simulate one hot key (hot_key.py) and time the imports of hot handlers (imports.
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lambdas"))  # what is measured
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "lambdas"))  # what is measured

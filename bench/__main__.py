@@ -16,9 +16,9 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from local.base.engine import ROOT
 from local.base.errors import LocalError
 
+from . import ROOT
 from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from .clients import ENDPOINT_VARIABLE
 from .costs import measure_batches, measure_likes, measure_reads

@@ -8,10 +8,11 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from local.base.engine import ROOT
 from local.base.errors import LocalError
 
+from . import ROOT
 from .clients import SETTINGS
 
 HOT_HANDLERS = ("plays", "likes", "visits")
@@ -24,9 +25,16 @@ started_s = time.perf_counter()
 {what}
 took_s = time.perf_counter() - started_s
 import json, sys
-print(json.dumps({{"took_s": took_s, "modules": [name for name in {heavy!r} if name in sys.modules]}}))
+print(json.dumps({{"took_s": took_s, "heavy": [name for name in {heavy!r} if name in sys.modules]}}))
 """
 _BOTO3 = 'import boto3\nboto3.client("dynamodb")'
+
+
+class Import(NamedTuple):
+    """One import in a fresh interpreter: its wall time, and the HEAVY modules that it brought."""
+
+    took_s: float
+    heavy: list[str]
 
 
 @dataclass(frozen=True)
@@ -52,10 +60,10 @@ def measure_imports(runs: int) -> Imports:
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range(runs + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
-            took_s, _ = imported(codes[name])
+            took_s = imported(codes[name]).took_s
             if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
-    heavy = {handler: imported(f"import functions.{handler}")[1] for handler in HOT_HANDLERS}
+    heavy = {handler: imported(f"import functions.{handler}").heavy for handler in HOT_HANDLERS}
     boto3_ms, handler_ms = (statistics.median(taken_s[name]) * 1e3 for name in ("boto3", "handler"))
     ratio = statistics.median(
         handler_s / boto3_s for handler_s, boto3_s in zip(taken_s["handler"], taken_s["boto3"], strict=True)
@@ -63,8 +71,8 @@ def measure_imports(runs: int) -> Imports:
     return Imports(boto3_ms, handler_ms, ratio, heavy)
 
 
-def imported(what: str) -> tuple[float, list[str]]:
-    """Run `what` in a fresh interpreter, in a function's environment. Returns seconds and imported HEAVY modules."""
+def imported(what: str) -> Import:
+    """Run `what` in a fresh interpreter with a function's environment. Raises LocalError if it fails."""
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "PYTHONPATH": str(ROOT / "lambdas"),
@@ -82,5 +90,4 @@ def imported(what: str) -> tuple[float, list[str]]:
         raise LocalError(f"`{what}` took longer than {IMPORT_S_MAX:.0f} s") from None
     if run.returncode:
         raise LocalError(f"`{what}` failed: {run.stderr.strip().splitlines()[-1:]}")
-    found = json.loads(run.stdout)
-    return found["took_s"], found["modules"]
+    return Import(**json.loads(run.stdout))

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from local.base.engine import ROOT
 from local.base.errors import LocalError
+
+from . import ROOT
 
 READY_S_MAX = 120.0  # a changed stack is synthesized first
 END_S_MAX = 20.0

@@ -1,7 +1,7 @@
-"""Asks a running `make dev` what drifts, again and again, while the demo replays its log.
+"""Asks a running `make dev` for drift, again and again, while the demo replays its log.
 
-`GET /drift` lists what was judged by then: the sweep judges a minute when it has rested for the settle time. What a run
-shorter than that sees is the minutes before it; `judged_at_s` says when its own are judged.
+`GET /drift` lists the minutes that Tally has judged: the sweep judges a minute after the settle time. A shorter run
+sees only the minutes before it. `judged_at_s` says when Tally has judged a minute of the run.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from local.server import SCHEDULE_S_MAX
+from local.base.options import SCHEDULE_S_MAX
 
 from .visitors import Drifting, Server
 
 ASK_EVERY_S = 1.0
-SWEEP_S_MAX = 10.0  # of one, and of what waits before it, on a busy machine
+SWEEP_S_MAX = 10.0  # one sweep and its wait for a process, on a busy machine
 MINUTE_S = 60
 
 
 @dataclass
 class DriftWatch:
-    """How often it was asked, and what drifts that did not do so before."""
+    """The number of questions, and the drift that began during the run."""
 
     before: frozenset[Drifting] = frozenset()
-    """What drifted when the demo began is none of its doing."""
+    """The drift before the run: not the demo's."""
     asked: int = 0
     found: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(counter, id) to the largest drift that was seen of it."""
+    """(counter, id) to its largest drift."""
     settled: bool = False
-    """Whether the minutes of the run were judged too before it was asked for the last time."""
+    """Whether Tally had judged the minutes of the run before the last question."""
 
     async def ask(self, server: Server) -> None:
-        """Once. Raises LocalError."""
+        """Ask once. Raises LocalError."""
         now = await server.drift()
         self.asked += 1
         for counter, target, drift in sorted(now - self.before):
@@ -45,7 +45,7 @@ class DriftWatch:
 
 @contextlib.asynccontextmanager
 async def watching(server: Server) -> AsyncIterator[DriftWatch]:
-    """Asked before, all the while, and at the end. Raises LocalError."""
+    """Ask before the block, while it runs, and after it. Raises LocalError."""
     watch = DriftWatch(await server.drift())
 
     async def ask_on() -> None:
@@ -60,17 +60,17 @@ async def watching(server: Server) -> AsyncIterator[DriftWatch]:
         if not asking.done():
             asking.cancel()
         ended = (await asyncio.gather(asking, return_exceptions=True))[0]
-    if isinstance(ended, Exception):  # not that it was cancelled
+    if isinstance(ended, Exception):  # and not the cancellation
         raise ended
     await watch.ask(server)
 
 
 def judged_at_s(now_s: float, settle_s: int) -> float:
-    """When a sweep has judged the minute of `now_s`: its end, the settle time, the next sweep."""
+    """When a sweep has judged the minute of `now_s`: its end, plus the settle time, plus the next sweep."""
     return math.floor(now_s / MINUTE_S + 1) * MINUTE_S + settle_s + SCHEDULE_S_MAX + SWEEP_S_MAX
 
 
 async def until_judged(watch: DriftWatch, settle_s: int) -> None:
-    """Wait until what was booked up to now is judged; the last question comes after it."""
+    """Wait until Tally has judged every minute up to now."""
     await asyncio.sleep(judged_at_s(time.time(), settle_s) - time.time())
     watch.settled = True

@@ -1,6 +1,6 @@
-"""Many visitors of a Tally server at once, some of whom ask twice, and some of whom hang up before they are answered.
+"""Many visitors of a Tally server at once. Some send a visit twice, some hang up before the answer.
 
-All of them come again with the same key when the server is busy or gives no answer, a bounded number of times.
+When the server is busy or gives no answer, a visitor retries with the same key, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ TWICE_EVERY = 10
 """Every tenth visit is sent twice, at the same moment."""
 LOST_EVERY, LOST_AT = 20, 5
 """Every twentieth visit, none of those above, loses its answer and is sent again."""
-BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # what visits pages is a browser: programs are counted apart
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # Tally counts programs apart from browsers
 REQUEST_S_MAX = 30.0  # what API Gateway allows an integration
-ATTEMPTS_MAX = 30  # of a request that is answered 429 or 5xx: with the pauses half a minute and more
+ATTEMPTS_MAX = 30  # of one request, over half a minute or more
 UNANSWERED_MAX = 5  # attempts without any answer: the server is gone
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 2.0
-_COME_AGAIN = frozenset({429, 500, 502, 503, 504})
+_RETRYABLE = frozenset({429, 500, 502, 503, 504})
 
 Progress = Callable[[int], object]
-"""Told how many steps were made since it was last told."""
+"""Takes the number of steps since its last call."""
 _Job = TypeVar("_Job")
 Drifting = tuple[str, str, int]
-"""A tally that drifts, and by how much: counter, id, observed less expected."""
+"""A tally that drifts: counter, id, observed less expected."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer: its JSON document, whether it is a replay of an earlier one, and when to come again if it says so."""
+    """An answer: its JSON document, whether it replays an earlier one, and its Retry-After."""
 
     status: int
     document: dict[str, Any]
@@ -49,7 +49,7 @@ class Response:
 
 @dataclass
 class Sent:
-    """What was sent, and what came of it."""
+    """The number of requests of each kind."""
 
     requests: int = 0
     """Every attempt."""
@@ -57,9 +57,9 @@ class Sent:
     replays: int = 0
     sent_twice: int = 0
     answers_lost: int = 0
-    """Of visitors who hung up. Their visits may have been counted by then or not."""
-    come_agains: int = 0
-    """Answers 429 and 5xx, and attempts without an answer: sent again."""
+    """Of visitors who hung up. Tally may have counted their visit or not."""
+    retries: int = 0
+    """After an answer 429 or 5xx, or without an answer."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Server:
             await self._session.close()
 
     async def is_there(self) -> bool:
-        """Whether a Tally server listens. Raises LocalError if it is another one."""
+        """Whether a Tally server listens. Raises LocalError if another program listens."""
         try:
             answer = await self._once("GET", "/health", {})
         except aiohttp.ClientConnectorError:
@@ -93,15 +93,15 @@ class Server:
             answer = Response(0, {})
         if answer.document.get("status") == "ok" or "tally" in str(answer.document.get("type")):
             return True
-        raise LocalError(f"what listens on port {self.port} is no Tally server: set PORT to another port")
+        raise LocalError(f"port {self.port} belongs to another program, not to Tally: set PORT to another port")
 
     async def visits(self, page: str) -> int:
-        """How often the page was visited."""
+        """The number of visits of a page."""
         answer = await self._ask("GET", "/visits", {"params": {"url": page}})
         return int(answer.document["visits"])
 
     async def drift(self) -> frozenset[Drifting]:
-        """Every tally that drifts, as far as it was judged."""
+        """Every tally that drifts in the minutes that Tally has judged."""
         if not self._token:
             asked = {"sub": "demo", "scope": "tally/read"}
             given = await self._ask("POST", "/dev/token", {"json": asked})
@@ -117,7 +117,7 @@ class Server:
             params = {"cursor": page["cursor"]}
 
     async def visit(self, url: str, key: str) -> None:
-        """Visit, until there is an answer."""
+        """Send a visit until there is an answer."""
         answer = await self._ask("POST", "/visits", {"json": {"url": url, "key": key}})
         if answer.replayed:
             self.sent.replays += 1
@@ -125,7 +125,7 @@ class Server:
             self.sent.first_answers += 1
 
     async def hang_up(self, url: str, key: str, *, at_once: bool) -> None:
-        """Send a visit and close the connection: at once, or when the answer begins to come. It is not read."""
+        """Send a visit and close the connection: at once, or when the answer begins."""
         body = json.dumps({"url": url, "key": key}).encode()
         head = (
             f"POST /visits HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nUser-Agent: {BROWSER}\r\n"
@@ -133,7 +133,7 @@ class Server:
         )
         self.sent.requests += 1
         self.sent.answers_lost += 1
-        with contextlib.suppress(OSError, TimeoutError):  # lost earlier than meant
+        with contextlib.suppress(OSError, TimeoutError):  # the connection broke earlier than planned
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             try:
                 writer.write(head.encode() + body)
@@ -145,22 +145,22 @@ class Server:
                 await writer.wait_closed()
 
     async def _ask(self, method: str, path: str, options: Mapping[str, Any]) -> Response:
-        """The answer, sooner or later. Raises LocalError if none comes, or one that sending again does not mend."""
+        """The answer, after retries if need be. Raises LocalError without one, or if a retry cannot help."""
         unanswered = 0
         for attempt in range(ATTEMPTS_MAX):
             pause_s = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**attempt)
             try:
                 answer = await self._once(method, path, options)
-                if answer.status not in _COME_AGAIN:
+                if answer.status not in _RETRYABLE:
                     return self._checked(answer, path)
                 pause_s = max(pause_s, min(answer.retry_after_s, PAUSE_MAX_S))
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                 unanswered += 1
             if unanswered == UNANSWERED_MAX:
-                raise LocalError(f"the server on port {self.port} answers no longer")
-            self.sent.come_agains += 1
+                raise LocalError(f"the server on port {self.port} stopped answering")
+            self.sent.retries += 1
             await asyncio.sleep(pause_s)
-        raise LocalError(f"the server on port {self.port} is too busy: {ATTEMPTS_MAX} attempts were refused")
+        raise LocalError(f"the server on port {self.port} is too busy: it refused {ATTEMPTS_MAX} attempts")
 
     async def _once(self, method: str, path: str, options: Mapping[str, Any]) -> Response:
         assert self._session is not None
@@ -184,7 +184,7 @@ class Server:
 
 
 async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: int, progress: Progress) -> None:
-    """Send visits, each a URL and its key, so many at a time. Raises LocalError."""
+    """Send visits (URL and key), `concurrency` at a time. Raises LocalError."""
 
     async def one(job: tuple[int, tuple[str, str]]) -> None:
         number, (url, key) = job
@@ -201,7 +201,7 @@ async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: i
 
 
 async def counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
-    """How often each page was visited, by the server's count. Raises LocalError."""
+    """The server's count of each page. Raises LocalError."""
     found: dict[str, int] = {}
 
     async def one(page: str) -> None:
@@ -213,7 +213,7 @@ async def counts(server: Server, pages: Iterable[str], concurrency: int, progres
 
 
 async def _spread(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:
-    """Work on so many jobs at a time, until all are done or one raises; then the others are given up."""
+    """Work on `concurrency` jobs at a time until all are done. If one raises, cancel the others."""
     left = iter(jobs)
 
     async def worker() -> None:

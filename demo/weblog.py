@@ -1,32 +1,27 @@
-"""A web server's log: which pages were visited, and how often by our own count."""
+"""A web server's log: its visits, and the number of them for each page."""
 
 from __future__ import annotations
 
 import gzip
 import re
-import sys
 import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from local.base.engine import ROOT
 from local.base.errors import LocalError
-
-sys.path.insert(0, str(ROOT / "lambdas"))  # for the one thing that the recount shares with the server
 from tally.errors import InvalidInputError
 from tally.fields import page
 
-LOG = ROOT / "data/nasa-http-aug95-first-lines.log.gz"
 SITE = "http://kennedy.example"
 _GZIP_MAGIC = b"\x1f\x8b"
-# Common log format. Clients of HTTP/0.9 sent no version; the paths are as they were sent.
+# Common log format. Clients of HTTP/0.9 sent no version. Paths are as the client sent them.
 _LINE = re.compile(r'\S+ \S+ \S+ \[[^\]]+\] "[A-Z]+ (/\S*)(?: HTTP/[0-9.]+)?" [0-9]{3} (?:[0-9]+|-)')
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One request of the log. `url`: as it was logged, on SITE; `page`: the same, normalised as Tally documents it."""
+    """One request of the log. `url` is the logged path on SITE; `page` is the URL as Tally normalises it."""
 
     line: int
     """Counted from 1."""
@@ -36,14 +31,14 @@ class Visit:
 
 @dataclass(frozen=True)
 class Weblog:
-    """The visits of a log, and how many of its lines are no request for a page."""
+    """The visits of a log, and the number of lines that are not a request for a page."""
 
     name: str
     visits: tuple[Visit, ...]
     malformed: int
 
     def recount(self) -> Counter[str]:
-        """How often each page was visited."""
+        """The number of visits of each page."""
         return Counter(visit.page for visit in self.visits)
 
 
@@ -63,7 +58,7 @@ def read_log(path: Path) -> Weblog:
 
 
 def _visit(number: int, line: bytes) -> Visit | None:
-    """The visit that a line stands for; None if it is malformed."""
+    """The visit in a line; None if the line is malformed."""
     try:
         found = _LINE.fullmatch(line.decode())
         if found is None:

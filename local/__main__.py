@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 from .base.errors import LocalError
@@ -34,7 +35,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:
-        run(Options.read(sys.argv[1:], os.environ))
+        run(Options.read(sys.argv[1:], os.environ, Path.cwd()))
         say("stopped")
     except LocalError as error:
         print(f"tally: {error}", file=sys.stderr)

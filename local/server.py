@@ -8,11 +8,13 @@ import json
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 from aiohttp.http_exceptions import HttpProcessingError
 
 from .base.engine import Engine
 from .base.errors import LocalError
+from .base.options import SCHEDULE_S_MAX
 from .base.trim import trimming
 from .base.wire import Wire
 from .functions import runtime
@@ -27,7 +29,6 @@ from .streams.pump import Pump
 
 ENGINE_LOOK_S = 0.5  # how often the engine is looked after
 CODE_LOOK_S = 1.0  # how often lambdas/ is looked at for changes
-SCHEDULE_S_MAX = 10  # what runs every minute on AWS is waited for by a person here: drift is to show within two minutes
 Say = Callable[[str], None]
 _server_log = logging.getLogger("aiohttp.server")
 
@@ -63,7 +64,7 @@ async def _pools(stack: Stack) -> AsyncIterator[dict[str, Pool]]:
     with contextlib.ExitStack() as logs:
         for name, function in stack.template.functions.items():
             log = logs.enter_context(open_log(stack.logs / f"{name}.log"))
-            pools[name] = Pool(function, runtime.environment(function, stack.variables), log)
+            pools[name] = Pool(function, runtime.environment(function, stack.code, stack.variables), log)
         try:
             yield pools
         finally:
@@ -101,7 +102,7 @@ async def _watch_engine(engine: Engine | None) -> None:
 
 async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
     """Start a process of each function, say that all is ready; then let new code take effect without a restart."""
-    seen = _code_changed_at()
+    seen = _code_changed_at(stack.code)
     started = await asyncio.gather(*(pool.warm() for pool in pools.values()))
     for name, failure in zip(pools, started, strict=True):
         if failure is not None:
@@ -112,7 +113,7 @@ async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: as
     print(f"\n{console.commands(stack.url)}", flush=True)
     while True:
         await asyncio.sleep(CODE_LOOK_S)
-        now = _code_changed_at()
+        now = _code_changed_at(stack.code)
         if now != seen:
             seen = now
             for pool in pools.values():
@@ -120,10 +121,10 @@ async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: as
             say("lambdas/ changed: the next invocations run the new code")
 
 
-def _code_changed_at() -> tuple[int, int]:
+def _code_changed_at(code: Path) -> tuple[int, int]:
     """Changes when a file of lambdas/ is written, made or removed."""
     times = []
-    for path in runtime.TASK_ROOT.rglob("*.[pj][ys]"):  # handlers, and the script that one of them serves
+    for path in code.rglob("*.[pj][ys]"):  # handlers, and the script that one of them serves
         with contextlib.suppress(OSError):  # removed in between
             times.append(path.stat().st_mtime_ns)
     return len(times), max(times, default=0)

@@ -15,15 +15,16 @@ from types import TracebackType
 
 from .errors import LocalError
 
-ROOT = Path(__file__).resolve().parents[2]
 READY_S_MAX = 5.0  # it answers within 10 ms; the rest is for a loaded machine
 STOP_S_MAX = 3.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def binary() -> Path:
-    """The engine that npm installed, or `dynoxide` on the PATH. Raises LocalError with what to do."""
-    for candidate in (ROOT / "node_modules/@dynoxide" / _platform() / "dynoxide", shutil.which("dynoxide")):
+    """The engine that npm installed in this folder or one above it, or `dynoxide` on the PATH. Raises LocalError."""
+    here = Path.cwd()
+    installed = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
+    for candidate in (*installed, shutil.which("dynoxide")):
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
     raise LocalError(

@@ -11,6 +11,7 @@ from .errors import LocalError
 
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
+SCHEDULE_S_MAX = 10  # a schedule of a minute on AWS runs this often here: a person waits for drift to show
 SETTLE_DEFAULT_S = 20  # 300 on AWS; here streams deliver within two seconds, and a person waits for drift to show
 
 
@@ -18,6 +19,8 @@ SETTLE_DEFAULT_S = 20  # 300 on AWS; here streams deliver within two seconds, an
 class Options:
     """What a person chose."""
 
+    app: Path
+    """The folder of the CDK app: app.py, cdk.json and lambdas/."""
     port: int
     """0: any that is free."""
     data: Path
@@ -31,8 +34,8 @@ class Options:
     """Of that engine's streams, if they are elsewhere."""
 
     @classmethod
-    def read(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-        """Read the command line, and the environment for what it does not say. Raises LocalError."""
+    def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> Options:
+        """Read the command line, then the environment. `app` is the folder of the app. Raises LocalError."""
         given = _parser().parse_args(arguments)
         port = given.port or environment.get("PORT") or PORT_DEFAULT
         if not (port.isascii() and port.isdigit() and int(port) <= 65535):
@@ -41,6 +44,7 @@ class Options:
         if not (settle_s.isascii() and settle_s.isdigit() and int(settle_s) > 0):
             raise LocalError(f"TALLY_SETTLE_S is {settle_s!r}: it must be a whole number of seconds from 1")
         return cls(
+            app=app,
             port=int(port),
             data=Path(given.data or environment.get("TALLY_DATA") or DATA_DEFAULT),
             endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB") or None,

@@ -20,13 +20,12 @@ from typing import IO
 from aiohttp import web
 
 from ..base.account import ACCOUNT, REGION
-from ..base.engine import ROOT, die_with_parent
+from ..base.engine import die_with_parent
 from ..stack.template import Function
 
 INIT_S_MAX = 30.0  # Lambda's limit is 10 s; a laptop that starts all functions at once is slower
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out
 CLEANUP_S_MAX = 0.01  # of a Runtime API whose process is gone: nobody waits for it (0 would mean for ever)
-TASK_ROOT = ROOT / "lambdas"
 _API = "/2018-06-01/runtime"
 _ACCEPTED = b'{"status":"OK"}'
 
@@ -63,8 +62,10 @@ class Invocation:
     """Milliseconds since 1970."""
 
 
-def environment(function: Function, extra: Mapping[str, str]) -> dict[str, str]:
+def environment(function: Function, code: Path, extra: Mapping[str, str]) -> dict[str, str]:
     """The variables of a function's process: those that Lambda sets, the function's own, then `extra`.
+
+    `code` is the folder of its handlers: the process runs there.
 
     Nothing of the terminal's environment comes in: what runs here with a variable of yours would not run in Lambda.
     """
@@ -73,7 +74,7 @@ def environment(function: Function, extra: Mapping[str, str]) -> dict[str, str]:
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
         "_HANDLER": function.handler,
-        "LAMBDA_TASK_ROOT": str(TASK_ROOT),
+        "LAMBDA_TASK_ROOT": str(code),
         "AWS_REGION": REGION,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_ACCESS_KEY_ID": "local",
@@ -135,7 +136,7 @@ class Worker:
         port = self._runner.addresses[0][1]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "awslambdaric", self.function.handler,
-            cwd=TASK_ROOT,
+            cwd=self._variables["LAMBDA_TASK_ROOT"],
             env=self._variables | {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{port}"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=self._log,

@@ -37,6 +37,11 @@ class Stack:
         return f"http://localhost:{self.listener.getsockname()[1]}"
 
     @property
+    def code(self) -> Path:
+        """The folder of the handlers."""
+        return self.options.app / "lambdas"
+
+    @property
     def logs(self) -> Path:
         """The folder of the log files."""
         return self.options.data / "logs"
@@ -84,7 +89,7 @@ def prepared(options: Options) -> Iterator[Stack]:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(_listen(options.port)))
         stack.enter_context(_locked(options.data))
-        template = synthesized()
+        template = synthesized(options.app)
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
         tables.create(template.tables.values(), endpoint)

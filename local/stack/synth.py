@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..base.engine import ROOT, die_with_parent
+from ..base.engine import die_with_parent
 from ..base.errors import LocalError
 
-BUILD = ROOT / ".build"
-OUT = BUILD / "cdk.out"  # not cdk.out: that is a deploy's
 SYNTH_S_MAX = 120.0  # it takes 5 s; a loaded machine with a cold disk took 40
 _INPUTS = (
     "app.py",
@@ -31,28 +29,34 @@ _INPUTS = (
 _CONTEXT: dict[str, list[str]] = {"aws:cdk:bundling-stacks": []}  # nothing is bundled: handlers run from lambdas/
 
 
-def assembly() -> Path:
-    """The folder with the templates of the stack as it is now, synthesized if need be. Two may ask at once.
+def assembly(app: Path) -> Path:
+    """The folder with the templates of the app in the folder `app`. Synthesizes them if a source has changed.
 
-    Raises LocalError if Node is missing or the stack does not synthesize.
+    Two processes may call it at once. Raises LocalError if Node is missing or the app does not synthesize.
     """
-    BUILD.mkdir(exist_ok=True)
-    stamp = BUILD / "cdk.out.sha256"
-    with _locked(BUILD / "synth.lock"):
-        wanted = fingerprint()
-        if not stamp.is_file() or stamp.read_text() != wanted or not OUT.is_dir():
+    if not (app / "app.py").is_file():
+        raise LocalError(f"{app} has no app.py: run this in the folder of the CDK app")
+    build = app / ".build"
+    out = build / "cdk.out"  # `cdk deploy` has cdk.out for itself
+    build.mkdir(exist_ok=True)
+    stamp = build / "cdk.out.sha256"
+    with _locked(build / "synth.lock"):
+        wanted = fingerprint(app)
+        if not stamp.is_file() or stamp.read_text() != wanted or not out.is_dir():
             stamp.unlink(missing_ok=True)
-            _synthesize()
+            fresh = _synthesize(app, build)
+            shutil.rmtree(out, ignore_errors=True)
+            fresh.rename(out)
             stamp.write_text(wanted)
-    return OUT
+    return out
 
 
-def fingerprint() -> str:
-    """Names everything that the template is made from: a hash of paths and contents, and of our context."""
+def fingerprint(app: Path) -> str:
+    """A hash of everything that makes the template: paths and contents, and the context that this module adds."""
     found = hashlib.sha256(json.dumps(_CONTEXT).encode())
-    for path in sorted({path for pattern in _INPUTS for path in ROOT.glob(pattern)}):
+    for path in sorted({path for pattern in _INPUTS for path in app.glob(pattern)}):
         content = path.read_bytes()
-        found.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
+        found.update(f"{path.relative_to(app).as_posix()} {len(content)}\n".encode() + content)
     return found.hexdigest()
 
 
@@ -63,12 +67,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _synthesize() -> None:
-    """Run app.py itself: the cdk command around it costs a second and adds nothing here."""
+def _synthesize(app: Path, build: Path) -> Path:
+    """Run app.py into a new folder below `build`, and return it. The cdk command would take a second more."""
     if not os.environ.get("JSII_NODE") and shutil.which("node") is None:
         raise LocalError("Node is missing, and the stack needs it to synthesize: install Node 20 or newer")
-    context = json.loads((ROOT / "cdk.json").read_text()).get("context", {}) | _CONTEXT
-    fresh = BUILD / "cdk.out.new"
+    context = json.loads((app / "cdk.json").read_text()).get("context", {}) | _CONTEXT
+    fresh = build / "cdk.out.new"
     shutil.rmtree(fresh, ignore_errors=True)
     variables = {
         "CDK_OUTDIR": str(fresh),
@@ -79,7 +83,7 @@ def _synthesize() -> None:
     try:
         run = subprocess.run(
             [sys.executable, "app.py"],
-            cwd=ROOT, env=os.environ | variables, timeout=SYNTH_S_MAX,
+            cwd=app, env=os.environ | variables, timeout=SYNTH_S_MAX,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             preexec_fn=die_with_parent,
         )  # fmt: skip
@@ -88,10 +92,9 @@ def _synthesize() -> None:
     # What cdk-nag objects to is for `make synth` and the tests to say: the template is there, and it runs.
     validated = (fresh / "validation-report.json").is_file()
     if not any(fresh.glob("*.template.json")) or (run.returncode != 0 and not validated):
-        log = BUILD / "synth.log"
+        log = build / "synth.log"
         log.write_text(run.stdout)
         lines = [line.strip() for line in run.stdout.splitlines() if line.strip()]
         reason = lines[-1] if lines else f"app.py ended with status {run.returncode}"
-        raise LocalError(f"the stack does not synthesize: {reason} (all of it: {log.relative_to(ROOT)})")
-    shutil.rmtree(OUT, ignore_errors=True)
-    fresh.rename(OUT)
+        raise LocalError(f"the stack does not synthesize: {reason} (all of it: {log.relative_to(app)})")
+    return fresh

@@ -119,9 +119,9 @@ class Template:
         raise LocalError(f"the template has no function with a table in {variable}")
 
 
-def synthesized() -> Template:
-    """The stack as its sources are now. Synthesizes if they changed; safe when two call it at once."""
-    return read(synth.assembly())
+def synthesized(app: Path) -> Template:
+    """The stack of the app in the folder `app`, synthesized if a source has changed. Raises LocalError."""
+    return read(synth.assembly(app))
 
 
 def read(assembly: Path) -> Template:

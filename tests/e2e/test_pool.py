@@ -37,9 +37,8 @@ def handler(event, context):
 
 
 @pytest.fixture
-def task_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def task_root(tmp_path: Path) -> Path:
     (tmp_path / "tried.py").write_text(HANDLER)
-    monkeypatch.setattr(runtime, "TASK_ROOT", tmp_path)
     return tmp_path
 
 
@@ -49,7 +48,7 @@ def run(body: Callable[[Pool], Awaitable[None]], log: Path, *, timeout_s: float 
     async def whole() -> None:
         function = Function("tried", "tried.handler", "python3.14", {"OWN": "1"}, timeout_s, 256)
         with log.open("ab") as file:
-            made = Pool(function, runtime.environment(function, {"EXTRA": "2"}), file, **more)
+            made = Pool(function, runtime.environment(function, log.parent, {"EXTRA": "2"}), file, **more)
             try:
                 await body(made)
             finally:

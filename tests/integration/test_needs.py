@@ -297,12 +297,13 @@ def test_the_command_does_what_its_policy_allows(
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
     recorder = Recorder(store)
+    stack = commands.Stack(Connection(store, objects), counters.COUNTERS)
     for line, code in {
         "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
         "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
     }.items():  # fmt: skip
-        given = options.parsed(line.split(), options.parser())
-        assert commands.COMMANDS[given.command](given, Connection(store, objects)) == code, (line, capsys.readouterr())
+        given = options.parsed(line.split(), options.parser(counters.COUNTERS))
+        assert commands.COMMANDS[given.command](given, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
     assert recorder.needs <= permissions.of_operator(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import bench.__main__ as command
+from bench import ROOT
 from bench.accuracy import Accuracy, Schedule
 from bench.clients import clients_of, fresh_engine
 from bench.costs import Batch, Like, Read
@@ -40,7 +41,6 @@ from bench.rollups import DriftCost, RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
 from faults import LOSE_RESPONSE, FaultProxy, script
-from local.base.engine import ROOT
 from local.base.errors import LocalError
 
 GOOD = Results(

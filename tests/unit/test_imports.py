@@ -15,19 +15,19 @@ from tally.dynamo.client import dynamodb_client
 
 @pytest.mark.parametrize("function", sorted(operations.functions()))
 def test_a_function_imports_nothing_heavy(function: str) -> None:
-    assert imported(f"import functions.{function}")[1] == []
+    assert imported(f"import functions.{function}").heavy == []
 
 
 @pytest.mark.parametrize("module", ["pydantic", "aws_lambda_powertools.utilities.parser"])
 def test_heavy_imports_are_seen(module: str) -> None:
-    assert "pydantic" in imported(f"import {module}")[1]
+    assert "pydantic" in imported(f"import {module}").heavy
 
 
 def test_hot_handlers_are_functions_and_heavy_modules_are_installed_here() -> None:
     """Else the tests above would look for nothing."""
     assert set(HOT_HANDLERS) <= set(operations.functions())
     for module in HEAVY:
-        assert imported(f"import {module}")[1]
+        assert imported(f"import {module}").heavy
 
 
 def test_an_import_that_fails_is_one_line() -> None:

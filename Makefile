@@ -11,7 +11,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench test check mutations openapi fuzz lint synth diff deploy smoke lock clean
+.PHONY: help setup dev demo bench test check mutations openapi events fuzz lint synth diff deploy smoke lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -59,6 +59,9 @@ mutations: setup ## take each guard of the core away, one at a time: a test must
 
 openapi: setup ## print the OpenAPI document
 	@PYTHONPATH=lambdas $(PY) -m openapi
+
+events: setup ## write the samples in events/ that a new operation lacks
+	@PYTHONPATH=lambdas $(PY) -m tests.make_events
 
 fuzz: setup ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)

@@ -50,6 +50,8 @@ class Contract:
     """Those that not every operation has."""
     description: str = ""
     links: Mapping[str, Link] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+    """The schema `answer` itself, if `schemas.py` does not have it."""
 
 
 _POST_EXAMPLE = {

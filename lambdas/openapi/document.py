@@ -70,6 +70,8 @@ def document(counters: Mapping[str, Counter], operations: Iterable[Operation] = 
     documented = [operation for operation in served if served[operation] or not operation.by_counter]
     for operation in documented:
         contract = CONTRACTS[operation]
+        if contract.schema:
+            components["schemas"][contract.answer] = dict(contract.schema)
         links = {name: link for name, link in contract.links.items() if link.to in documented}
         made = _operation(operation, replace(contract, links=links), served[operation], components)
         paths.setdefault(operation.path, {})[operation.method.lower()] = made

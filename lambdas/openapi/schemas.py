@@ -117,4 +117,4 @@ SCHEMAS: dict[str, Schema] = {
 
 def versioned(name: str) -> bool:
     """Whether these answers have a counter's version, which HTTP also sends as the `ETag`."""
-    return bool(name) and SCHEMAS[name].get("properties", {}).get("version") == _VERSION
+    return bool(SCHEMAS.get(name, {}).get("properties", {}).get("version") == _VERSION)

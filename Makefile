@@ -79,7 +79,7 @@ deploy: setup ## deploy to the AWS account of your credentials: ARGS="-c stage=p
 	@$(CDK) deploy $(ARGS)
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://…
-	@$(PY) -m cli.smoke
+	@PYTHONPATH=lambdas $(PY) -m cli.smoke
 
 lock: setup ## compile the pins of requirements.in
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.txt

@@ -1,6 +1,6 @@
 """Calls every operation of a deployed stack once over HTTP, and says of each whether it works.
 
-    python -m cli.smoke --url https://… --token … [--page https://example.com/]
+    make smoke URL=https://… TOKEN=… [PAGE=https://example.com/]
 
 What only AWS can tell is told here: that each role allows what its function does, that tokens pass the authorizer.
 It may be run again: it counts on a video and a page of its own, and on a post that belongs to the token's user.
@@ -23,8 +23,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from email.message import Message
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+import operations
+from tally.operation import Operation, Source
 
 TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
 VIDEO = "smoke"
@@ -98,7 +102,7 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         hint = f"pages of {urlsplit(page).hostname} are not counted here; --page names one that is"
         return hint if answer.status == 403 and not page_given else ""
 
-    return [
+    listed = [
         Call("health", "GET", "/health", lambda a: a.status == 200 and a.body["status"] == "ok"),
         Call("play", "POST", plays, lambda a: a.status == 200 and a.body["counted"] is True, headers=once),
         Call("play again", "POST", plays, lambda a: a.headers.get("idempotency-replayed") == "true", headers=once),
@@ -134,6 +138,25 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         ),
         Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
     ]
+    values = {"video_id": VIDEO, "post_id": post.rpartition("/")[2], "counter": "usage", "id": "smoke"}
+    return [*listed, *other_reads({call.name for call in listed}, values)]
+
+
+def other_reads(named: Set[str], values: Mapping[str, str]) -> list[Call]:
+    """Every other GET whose required fields are all in its path and among `values`: it must succeed."""
+    found = []
+    for operation in operations.OPERATIONS:
+        path = {field.wire: values.get(field.name, "") for field in operation.fields if field.source is Source.PATH}
+        needs = {field.wire for field in operation.fields if field.required}
+        if operation.name not in named and operation.method == "GET" and needs <= path.keys() and all(path.values()):
+            succeeds = partial(_succeeds, operation)
+            url = operation.path.format_map(path)
+            found.append(Call(operation.name, "GET", url, succeeds, signed_in=operation.needs_caller))
+    return found
+
+
+def _succeeds(operation: Operation, answer: Answer) -> bool:
+    return answer.status in operation.success and isinstance(answer.body, dict)
 
 
 def send(url: str, token: str, call: Call) -> Answer:

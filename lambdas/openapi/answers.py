@@ -146,8 +146,8 @@ CONTRACTS: dict[Operation, Contract] = {
     operations.INCREMENT: Contract(
         tag="counters",
         summary="Move a counter",
-        description="At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt:"
-        " a retry with the same key may succeed later.",
+        description="At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves"
+        " no receipt: a retry with the same key may succeed later.",
         answer="increment",
         example={**_STOCK, "counted": True, "visible": "now"},
         errors=(errors.NotFoundError, errors.LimitReachedError),

@@ -154,7 +154,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
     Kind.OPERATION: "The operation that the key was sent with.",
-    Kind.TARGET: f"The target of the change: the id, `counter/id`, or the page's URL. At most {fields.PAGE_BYTES_MAX} bytes.",
+    Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
     Kind.KEY: KEY_EXAMPLE,

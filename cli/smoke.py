@@ -224,7 +224,7 @@ def claims_of(token: str) -> tuple[str, set[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every operation works, 1 if one failed, 2 without a URL or a token."""
-    parser = argparse.ArgumentParser(prog="python -m cli.smoke", description="Call every operation of a stack once.")
+    parser = argparse.ArgumentParser(prog="make smoke", description="Call every operation of a stack once.")
     parser.add_argument("--url", default=os.environ.get("URL", ""), help="the stack's ApiUrl (or URL)")
     parser.add_argument(
         "--token", default=os.environ.get("TOKEN", ""), help="a token that its authorizer takes (or TOKEN)"

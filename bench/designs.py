@@ -48,7 +48,7 @@ class Design:
 
 
 def _key(video_id: str) -> dict[str, Any]:
-    return {"PK": {"S": _COUNTER.partition_key(video_id)}, "SK": {"S": _COUNTER.shard_key(0)}}
+    return {"PK": {"S": _COUNTER.partition_start + video_id}, "SK": {"S": _COUNTER.sort_key}}
 
 
 def _add(video_id: str) -> dict[str, Any]:

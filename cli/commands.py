@@ -56,7 +56,7 @@ def _is_there(store: Store, post: str) -> bool:
 def _one(reconciler: Reconciler, given: argparse.Namespace, counter: Counter, target: str) -> bool:
     """Look at one tally, or mend it; whether it differs still."""
     if given.repair:
-        mended = reconciler.mend(counter, target, given.by, given.why)
+        mended = reconciler.repair(counter, target, given.by, given.why)
         if mended:
             _say(f"mended   {_told(mended)}")
         return False

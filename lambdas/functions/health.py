@@ -5,13 +5,11 @@ One function for both: each costs about two dollars a month to keep ready, and n
 
 from pathlib import Path
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 import operations
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
+from tally.dynamo import queries
 from tally.dynamo.client import Call
-from tally.errors import from_botocore
 
 _PROBE = {"PK": {"S": "HEALTH"}, "SK": {"S": "HEALTH"}}  # never written: the read is the check
 DOCUMENT = Path(__file__).with_name("openapi.json")
@@ -32,10 +30,7 @@ _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE
 
 def health(call: Call) -> Answer:
     """`ok` if a read of the counts table came back; 503 otherwise."""
-    try:
-        call.store.client.get_item(TableName=call.store.settings.counts_table, Key=_PROBE)
-    except (ClientError, BotoCoreError) as error:
-        raise from_botocore(error) from error
+    queries.get(call.store, call.store.settings.counts_table, _PROBE)
     return Answer({"status": "ok", "version": call.store.settings.version})
 
 

@@ -49,7 +49,7 @@ def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
     settle_s = store.settings.settle_s
     stands = progress.read_all(store)
     observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
-    _tell_standing_still(progress.standing_still(stands, now_s, settle_s))
+    _tell_standing_still(progress.stalled(stands, now_s, settle_s))
     judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
     judged = judge.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
     observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})

@@ -10,10 +10,11 @@ import pytest
 
 import counters
 from functions import sweep
-from tally.counting import holds
+from tally.counting import holds, tallies
 from tally.drift import judge
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Store
+from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError, TallyError
 from tally.streams import progress
 
@@ -21,7 +22,7 @@ from tally.streams import progress
 @pytest.fixture(autouse=True)
 def _store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "_store", store)
-    row = ledger.book(store.settings, "plays", "v", 28_000_000, 0, observed=5)["Update"]
+    row = tallies.book(store.settings, "plays", "v", 28_000_000, 0, observed=5)["Update"]
     row["ExpressionAttributeValues"][":now"] = {"N": "1700000000"}
     store.client.update_item(**row)
 
@@ -78,7 +79,7 @@ def test_stream_that_a_consumer_does_not_pass_is_told_and_named(
     progress.pulse(store, now_s - 60)
     for consumer, table, age_s in (("rollup", "receipts", 600), ("drift", "receipts", 10), ("drift", "counts", 10)):
         times = {name: {"N": str(now_s - age_s)} for name in ("through", "moved")}
-        item = ledger.key(*ledger.checkpoint_key(consumer, table, "s")) | {"sequence": {"S": "9"}} | times
+        item = keys.key(*keys.checkpoint_key(consumer, table, "s")) | {"sequence": {"S": "9"}} | times
         store.client.put_item(TableName=store.settings.ledger_table, Item=item)
     sweep.handler({}, None)
     told = metrics(capsys.readouterr().out)
@@ -113,7 +114,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
 def test_slot_that_fails_is_raised_after_the_drift_was_summed_up(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    key = ledger.key("LEDGER#3", f"{1:010d}#x#0")
+    key = keys.key("LEDGER#3", f"{1:010d}#x#0")
     store.client.put_item(TableName=store.settings.ledger_table, Item=key)
     with pytest.raises(KeyError):
         sweep.handler({}, None)
@@ -123,8 +124,8 @@ def test_slot_that_fails_is_raised_after_the_drift_was_summed_up(
 
 def test_drift_is_answered_a_page_at_a_time(store: Store, invoke: Any) -> None:
     for number in range(5):
-        key = ledger.key(ledger.DRIFT_KEY, ledger.digest("usage", f"u{number}"))
-        assert judge.transact(store, [judge.drift_write(store, key, {}, "usage", f"u{number}", number + 1, 1)])
+        key = keys.key(keys.DRIFT_KEY, keys.digest("usage", f"u{number}"))
+        assert apply_once(store, [judge.drift_write(store, key, {}, "usage", f"u{number}", number + 1, 1)])
     found, cursor = [], None
     for _ in range(3):
         event = {"operation": "get_drift", "caller": "watch", "limit": 2} | ({"cursor": cursor} if cursor else {})

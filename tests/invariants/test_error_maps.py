@@ -12,6 +12,7 @@ import botocore.exceptions
 import botocore.session
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from tally.streams.writes import MovedError, RejectedError
 
 import tally
 from local import faults
@@ -23,7 +24,6 @@ from tally.records import RecordChangedError, RecordExistsError
 from tally.records.attribute_values import RecordMismatchError
 from tally.records.expression_syntax import ExpressionError
 from tally.streams.record import UnreadableError
-from tally.streams.writes import MovedError, RejectedError
 from tests.invariants.world import World, persist
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")

@@ -205,7 +205,7 @@ def test_a_pack_that_meets_others_is_tried_again_and_counted_once(world: World, 
     assert world.rolled_up() == 20
     assert world.tally() == (0 if fault is faults.THROTTLED_TRANSACTION else 20)
     conflicts = fault in (faults.CONFLICT, faults.answer("TransactionConflictException"))
-    assert (world.store.spread.shards(counters.PLAYS.partition_key(VIDEO)) > 1) is conflicts
+    assert (world.store.spread.shards(counters.PLAYS.partition_start + VIDEO) > 1) is conflicts
 
 
 def test_a_conflict_beside_a_receipt_that_stands_replays_it_and_counts_the_others(world: World) -> None:
@@ -259,7 +259,7 @@ def test_a_bug_fails_the_entry_that_meets_it_only(world: World, monkeypatch: pyt
 
 def test_a_counter_of_one_shard_keeps_it_when_packed_and_its_version_moves(world: World) -> None:
     for _ in range(3):
-        world.store.spread.conflict(ONE_SHARD.partition_key("v1"), 16)
+        world.store.spread.conflict(ONE_SHARD.partition_start + "v1", 16)
     assert slugs(count(world, [play(f"k{number}", "v1", 2, ONE_SHARD) for number in range(5)])) == ["counted"] * 5
     assert world.shards(ONE_SHARD, "v1") == {"TOTAL": 10}
     assert tallies.read_state(world.call(), ONE_SHARD, "v1").version == 1

@@ -26,7 +26,7 @@ from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
-PLAYS, LIKES = counters.PLAYS.partition_key(VIDEO), counters.LIKES.partition_key(POST)
+PLAYS, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 HOT = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
 BUSY = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, faults.answer("TransactionConflictException")]
 LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
@@ -195,7 +195,7 @@ def test_a_spilled_change_whose_answer_was_lost_is_counted_once(hot: World, faul
 def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) -> None:
     world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
     for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
-        world.store.breaker.trip(counter.partition_key(VIDEO))
+        world.store.breaker.trip(counter.partition_start + VIDEO)
         call = world.call(deadline_s=time.monotonic() + 0.1)
         with pytest.raises(StoreBusyError):
             world.play("key-1", amount=amount, counter=counter, call=call, operation="increment")
@@ -255,10 +255,10 @@ def test_a_receipt_of_a_spilled_like_books_nothing(hot: World) -> None:
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
 def test_a_hot_like_of_a_missing_post_is_not_found_and_leaves_nothing(hot: World, key: str | None) -> None:
-    hot.store.breaker.trip(counters.LIKES.partition_key("missing"))
+    hot.store.breaker.trip(counters.LIKES.partition_start + "missing")
     with pytest.raises(NotFoundError):
         hot.like("ann", "missing", key=key)
-    assert hot.items(counters.LIKES.partition_key("missing")) == hot.receipts() == []
+    assert hot.items(counters.LIKES.partition_start + "missing") == hot.receipts() == []
 
 
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
@@ -373,7 +373,7 @@ def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
     for counter, amount in ((counters.PLAYS, 1), (counters.STOCK, 1), (counters.TICKET, 1)):
         for number in range(3):
             world.play(f"key-{number}", amount=amount, counter=counter, operation="increment", call=world.call())
-            (item,) = world.items(counter.partition_key(VIDEO))
+            (item,) = world.items(counter.partition_start + VIDEO)
             seen.append(item["nonce"]["S"])
     assert len(set(seen)) == 9
     assert {len(nonce) for nonce in seen} == {8}

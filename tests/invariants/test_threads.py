@@ -57,7 +57,7 @@ def test_16_users_like_one_post_at_once_and_8_of_them_twice_is_16_while_everythi
         request.getfixturevalue("patient")
     world.write_post()
     for _ in range(3):
-        world.store.spread.conflict(counters.LIKES.partition_key(POST), counters.LIKES.max_shards)
+        world.store.spread.conflict(counters.LIKES.partition_start + POST, counters.LIKES.max_shards)
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.seeded(8, {"TransactWriteItems": SOME_OF_ALL})
     users = [f"user-{number}" for number in range(CALLERS)]

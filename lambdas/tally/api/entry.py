@@ -192,7 +192,7 @@ class Entry:
 def _count(waiting: dict[int, tuple[Request, Call, Increment]]) -> dict[int, Outcome]:
     """Count the increments that wait, packed where there are several; the outcomes by place. Empties `waiting`."""
     outcomes: dict[int, Outcome] = {}
-    results = batches.count([(call, increment) for _, call, increment in waiting.values()])
+    results = batches.count([batches.Entry(call, increment) for _, call, increment in waiting.values()])
     for (place, (request, _, increment)), result in zip(waiting.items(), results, strict=True):
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)

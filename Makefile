@@ -7,9 +7,11 @@ PY := $(VENV)/bin/python
 CDK := node_modules/.bin/cdk
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
+# Every process starts from cached bytecode. Without it each worker of the tests compiles them again: 8 s of CPU.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench test mutations openapi fuzz lint synth diff deploy smoke lock clean
+.PHONY: help setup dev demo bench test check mutations openapi fuzz lint synth diff deploy smoke lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -27,7 +29,7 @@ $(VENV)/.ready: requirements.txt
 
 # The command runs from the repository: the declarations that it knows are the ones that are edited here.
 $(VENV)/bin/tally: $(VENV)/.ready Makefile
-	@printf '%s\n' '#!/bin/sh' 'PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m cli "$$@"' > $@
+	@printf '%s\n' '#!/bin/sh' 'TALLY_APP="$(CURDIR)" PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m cli "$$@"' > $@
 	@chmod +x $@
 
 node_modules/.ready: package-lock.json
@@ -41,13 +43,16 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 	@$(PY) -m local --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it
-	@$(PY) -m local.demo --port $(PORT) $(ARGS)
+	@$(PY) -m demo --port $(PORT) $(ARGS)
 
 bench: setup ## the same play counted in seven ways, what each thing costs, the streams, one hot key simulated
 	@$(PY) -m bench $(ARGS)
 
-test: setup lint ## every test
-	@$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+test: setup lint ## lint and every test
+	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ARGS)
+
+check: setup lint ## lint, the unit tests and the fast invariants: at most a minute, for the loop while you work
+	@$(PY) -m pytest --numprocesses auto --dist worksteal -m "not slow" tests/unit tests/invariants $(ARGS)
 
 mutations: setup ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)
@@ -71,7 +76,7 @@ deploy: setup ## deploy to the AWS account of your credentials: ARGS="-c stage=p
 	@$(CDK) deploy $(ARGS)
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://…
-	@$(PY) -m local.smoke
+	@$(PY) -m cli.smoke
 
 lock: setup ## compile the pins of requirements.in
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.txt

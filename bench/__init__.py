@@ -1,11 +1,12 @@
-"""Side-by-side measurements on one engine, in one run; a hot key, simulated; the streams. `python -m bench --help`.
+"""Side-by-side measurements on one engine, in one run. `python -m bench --help`.
 
-The same play counted in six ways (designs.py), and written down for the rollup in two. What each costs (speed.py,
-costs.py) and by how much it is off after faults (accuracy.py). What stream consumers cost (rollups.py), how soon a
-visit is in its count (rolled_up.py), and what becomes of a key that everybody wants at once (hot_key.py).
+Count the same play in seven ways (designs.py). Measure what each takes and costs (speed.py, costs.py) and its error
+after faults (accuracy.py). Measure the stream consumers (rollups.py) and how soon a visit is counted (rolled_up.py).
+Simulate one hot key (hot_key.py) and time the imports of hot handlers (imports.py).
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lambdas"))  # what is measured
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "lambdas"))  # what is measured

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print, write the JSON; exit status 1 if a claim does not hold."""
+"""`python -m bench`: measure, print, write the JSON. Exit status 1 if a claim does not hold."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
-from bench.costs import measure_batches, measure_likes, measure_reads
-from bench.designs import COUNTED, TIMED
-from bench.hot_key import Heat, full, quick, simulate_all
-from bench.imports import measure_imports
-from bench.place import ENDPOINT_VARIABLE
-from bench.report import lines
-from bench.results import Results
-from bench.rolled_up import measure_rolled_up
-from bench.rollups import measure_rollups
-from bench.speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
-from local.engine import ROOT
-from local.errors import LocalError
+from local.base.errors import LocalError
+
+from . import ROOT
+from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
+from .clients import ENDPOINT_VARIABLE
+from .costs import measure_batches, measure_likes, measure_reads
+from .designs import COUNTED, TIMED
+from .hot_key import Heat, full, quick, simulate_all
+from .imports import measure_imports
+from .report import lines
+from .results import Results
+from .rolled_up import measure_rolled_up
+from .rollups import measure_rollups
+from .speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
 
 RESULTS = ROOT / "bench/results"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """How much to measure."""
 
     rounds: int
     plays: int
@@ -46,7 +47,7 @@ class Size:
     records: int
     likes: int
     visits: int
-    """On the local stack; 0: not at all."""
+    """On the local stack; 0 skips it."""
     judge_times: bool
 
 
@@ -77,7 +78,7 @@ QUICK = Size(
 
 
 def measure(size: Size) -> Results:
-    """The whole run, phase by phase; nothing runs beside anything else. Raises LocalError."""
+    """The whole run, one phase after the other. Raises LocalError."""
     steps = len(TIMED) * ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + len(COUNTED) * size.plays
     with tqdm(desc="client time", total=steps, unit=" plays", file=sys.stderr, disable=None, leave=False) as bar:
         times_us = measure_times(size.rounds, bar.update)
@@ -101,16 +102,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench",
         description="Count the same play in seven ways on one engine: client time, round trips, capacity units, and the"
         f" error of the count after {FULL.plays:,} plays of which {ANSWERS_LOST_SHARE:.0%} lose their answer and"
-        f" {CRASHES_SHARE:.0%} crash; what the stream consumers cost; one hot key with up to 5,000 changes a second,"
-        " simulated. Exit status 1 if something that Tally claims does not hold.",
+        f" {CRASHES_SHARE:.0%} crash; the cost of the stream consumers; one hot key with up to 5,000 changes a second,"
+        " simulated. Exit status 1 if a claim does not hold.",
     )
     parser.add_argument("--out", type=Path, help="file for the JSON (bench/results/latest.json, or quick.json)")
-    parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, times are not judged")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, and no judgement of times")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run from the command line; the exit status."""
+    """Run from the command line. Returns the exit status."""
     arguments = _arguments(argv)
     size = QUICK if arguments.quick else FULL
     out = arguments.out or RESULTS / ("quick.json" if arguments.quick else "latest.json")
@@ -139,9 +140,9 @@ def _head(size: Size) -> str:
         f"Engine: {engine}; tables without streams. {os.cpu_count()} CPUs, Python {platform.python_version()}.\n"
         f"Client time: median of {size.rounds * ROUND_PLAYS:,} plays of each design in turn, one thread, no faults.\n"
         f"Counted: {size.plays:,} plays of one video from {THREADS} threads. {ANSWERS_LOST_SHARE:.0%} lose their"
-        " answer, half of them between\nstore and SDK, which retries by itself, half between function and caller, who"
-        f" retries with the same key.\n{CRASHES_SHARE:.0%} crash between two writes, or behind the only one, and are"
-        " retried likewise.\n"
+        " answer: half between\nstore and SDK, which retries; half between function and caller, who retries with the"
+        f" same key.\n{CRASHES_SHARE:.0%} crash between two writes, or after the only one. The caller then retries"
+        " too.\n"
     )
 
 
@@ -159,5 +160,5 @@ def _write(path: Path, results: Results, size: Size) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the engine is stopped
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the engine too
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""How far off the count is after plays whose answers were lost and whose processes crashed, on a seeded plan."""
+"""The error of the count after lost answers and crashes, on a seeded schedule."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import counters
-from bench.designs import COUNTED, ROLLUP, Design, Play
-from bench.place import SETTINGS, fresh_engine, place
-from bench.rollups import deliver, handler_of, stream
-from bench.speed import Progress
-from bench.watch import Crasher, CrashError
-from local.fault_proxy import FaultProxy
-from local.faults import LOSE_RESPONSE, Fault
+from faults import LOSE_RESPONSE, Fault, FaultProxy
 from tally.streams import rollup
+
+from .clients import SETTINGS, clients_of, fresh_engine
+from .designs import COUNTED, ROLLUP, Design, Play
+from .rollups import deliver, handler_of, stream
+from .speed import Progress
+from .watch import Crasher, CrashError
 
 THREADS = 8
 SEED = 1995
 ANSWERS_LOST_SHARE = 0.02
 CRASHES_SHARE = 0.01
-CALLER_ATTEMPTS_MAX = 40  # with the pause: 2 s, several times designs.INVOCATION_S
+CALLER_ATTEMPTS_MAX = 40  # with the pauses 2 s: several times designs.INVOCATION_S
 CALLER_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which plays of a run meet which fault; every design meets the same."""
+    """Which plays of a run meet which fault. It is the same for every design."""
 
     plays: int
     lost_at_store: frozenset[int]
-    """The n-th counting writes whose answers are lost between the store and the SDK, which then retries by itself."""
+    """The numbers of the counting writes whose answer is lost between store and SDK. The SDK then retries."""
     lost_at_caller: frozenset[int]
-    """The plays whose answer never reaches the caller, who then retries with the same key."""
+    """The plays whose answer does not reach the caller. The caller then retries with the same key."""
     crashes: frozenset[int]
-    """The plays whose process ends between two writes, or behind the only one; then the caller retries likewise."""
+    """The plays whose process ends between two writes, or after the only one. The caller then retries too."""
 
     @classmethod
     def seeded(cls, plays: int) -> Schedule:
-        """Half of the lost answers are lost on each side; at least one fault of each sort."""
+        """Lose half of the answers on each side; at least one fault of each sort."""
         lost_each = max(1, round(plays * ANSWERS_LOST_SHARE / 2))
         crashes = max(1, round(plays * CRASHES_SHARE))
         drawn = random.Random(SEED).sample(range(plays), lost_each + crashes)
@@ -51,19 +51,19 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What became of the plays of one design."""
+    """The outcome of one design."""
 
     expected: int
     counted: int
     unanswered: int
-    """Plays that the caller gave up on."""
+    """Plays for which the caller gave up."""
     lost_at_store: int
-    """Answers that the proxy really took away."""
+    """Answers that the proxy took away."""
     took_s: float
 
     @property
     def error(self) -> int:
-        """How far off the count is."""
+        """Counted minus expected."""
         return self.counted - self.expected
 
 
@@ -71,14 +71,14 @@ _COUNTING = (counters.PLAYS.attribute.encode(), b'"rollup"')
 
 
 class _LosesAnswers:
-    """A plan for the proxy: takes away the answers of those counting writes that the schedule names."""
+    """A plan for the proxy: it loses the answers of the counting writes that the schedule names."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._seen = 0
 
     def __call__(self, operation: str, body: bytes, number: int) -> Fault | None:
-        # Powertools' receipts are UpdateItem and PutItem too, but do not name the number; those to roll up say so.
+        # Powertools' own UpdateItem and PutItem do not name the attribute. A receipt to roll up says `rollup`.
         if operation == "GetItem" or not any(word in body for word in _COUNTING):
             return None
         self._seen += 1
@@ -86,7 +86,7 @@ class _LosesAnswers:
 
 
 def measure_accuracy(plays: int, progress: Progress) -> dict[str, Accuracy]:
-    """Count `plays` with each design from THREADS threads, on a fresh engine each, with the same faults."""
+    """Count `plays` with each design from THREADS threads, each on a fresh engine, with the same faults."""
     schedule = Schedule.seeded(plays)
     return {design.name: _run(design, schedule, progress) for design in COUNTED}
 
@@ -94,7 +94,7 @@ def measure_accuracy(plays: int, progress: Progress) -> dict[str, Accuracy]:
 def _run(design: Design, schedule: Schedule, progress: Progress) -> Accuracy:
     rolled_up = design is ROLLUP
     with fresh_engine(streams=rolled_up) as endpoint, FaultProxy(endpoint, _LosesAnswers(schedule)) as proxy:
-        clients = place(proxy.endpoint)
+        clients = clients_of(proxy.endpoint)
         crasher = Crasher(clients.plain, clients.store.client)
         caller = _Caller(design, design.make(clients, design.name), crasher, schedule)
         lock = threading.Lock()
@@ -112,13 +112,13 @@ def _run(design: Design, schedule: Schedule, progress: Progress) -> Accuracy:
         lost = proxy.injected(LOSE_RESPONSE)
         if rolled_up:
             _roll_up(endpoint)
-        counted = place(endpoint).counted(design.name)
+        counted = clients_of(endpoint).counted(design.name)
     return Accuracy(schedule.plays, counted, schedule.plays - answered, lost, took_s)
 
 
 def _roll_up(endpoint: str) -> None:
-    """Hand the stream of receipts to the rollup consumer: all of it twice, the second time cut otherwise."""
-    handler = handler_of(rollup.CONSUMER, place(endpoint))
+    """Deliver the stream of receipts to the rollup consumer twice, the second time in other batches."""
+    handler = handler_of(rollup.CONSUMER, clients_of(endpoint))
     records = list(stream(endpoint, SETTINGS.receipts_table))
     deliver(handler, SETTINGS.receipts_table, records)
     deliver(handler, SETTINGS.receipts_table, records[: len(records) // 3])
@@ -127,7 +127,7 @@ def _roll_up(endpoint: str) -> None:
 
 @dataclass(frozen=True)
 class _Caller:
-    """Whoever wants plays counted: retries with the same key until an answer comes."""
+    """A caller who retries with the same key until an answer arrives."""
 
     design: Design
     count: Play
@@ -135,15 +135,15 @@ class _Caller:
     schedule: Schedule
 
     def play(self, index: int) -> bool:
-        """Have one play counted; whether an answer came within CALLER_ATTEMPTS_MAX attempts."""
+        """Send one play. Returns whether an answer arrived within CALLER_ATTEMPTS_MAX attempts."""
         chance = random.Random(f"{SEED}/{index}")
         key = str(UUID(int=chance.getrandbits(128), version=4))
-        behind_write = chance.randint(1, max(1, self.design.writes - 1)) if index in self.schedule.crashes else 0
+        crash_after = chance.randint(1, max(1, self.design.writes - 1)) if index in self.schedule.crashes else 0
         for attempt in range(CALLER_ATTEMPTS_MAX):
-            self.crasher.arm(behind_write if attempt == 0 else 0)
+            self.crasher.arm(crash_after if attempt == 0 else 0)
             try:
                 self.count(key)
-            except (Exception, CrashError):  # whatever the design raises, a caller sees a failure and retries
+            except (Exception, CrashError):  # a caller sees only that it failed
                 time.sleep(CALLER_PAUSE_S)
                 continue
             if attempt == 0 and index in self.schedule.lost_at_caller:

@@ -1,4 +1,4 @@
-"""What a like costs whatever the length of the post's text, a read whatever the shards, and a play in a batch."""
+"""The cost of a like by the length of the post's text, of a read by shards, and of a play in a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass
 
 import counters
-from bench.place import Place, fresh_engine, place
-from bench.watch import Meter
 from tally.counting import batches, likes, posts, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
+
+from .clients import Clients, clients_of, fresh_engine
+from .watch import Meter
 
 TEXT_BYTES = (1, 10_240)
 BATCH_PLAYS = 90
@@ -29,7 +30,7 @@ class Like:
 
 @dataclass(frozen=True)
 class Read:
-    """Reading one tally that lies on this many shards."""
+    """A read of one tally that has this many shards."""
 
     shards: int
     round_trips: int
@@ -39,7 +40,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Batch:
-    """Plays of one video, sent in batches of `plays` or (1) one by one: what each costs."""
+    """The cost of each play of one video, sent in batches of `plays`, or one by one if that is 1."""
 
     plays: int
     write_units: float
@@ -51,7 +52,7 @@ def measure_likes() -> list[Like]:
     """Like one post with a short and one with a long text."""
     found = []
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         meter = Meter(clients.store.client)
         for text_bytes in TEXT_BYTES:
             post_id = f"text-{text_bytes}"
@@ -63,10 +64,10 @@ def measure_likes() -> list[Like]:
 
 
 def measure_reads(reads: int) -> list[Read]:
-    """Read a tally on one shard and one on many, in turn."""
+    """Read a tally with one shard and one with many, in turn."""
     taken_s: dict[int, list[float]] = {shards: [] for shards in SHARDS}
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         for shards in SHARDS:
             _fill(clients, shards)
         for _ in range(reads):
@@ -86,11 +87,11 @@ def measure_reads(reads: int) -> list[Read]:
 
 
 def measure_batches(rounds: int) -> list[Batch]:
-    """The same number of plays as one batch and one by one, in turn."""
+    """Send the same number of plays as one batch and one by one, in turn."""
     sizes = (BATCH_PLAYS, 1)
     taken_s: dict[int, list[float]] = {size: [] for size in sizes}
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         for number in range(rounds):
             for size in sizes:
                 started_s = time.perf_counter()
@@ -107,8 +108,8 @@ def measure_batches(rounds: int) -> list[Batch]:
     return found
 
 
-def _play(clients: Place, size: int, run: str) -> None:
-    """BATCH_PLAYS plays of one video, `size` at a time."""
+def _play(clients: Clients, size: int, run: str) -> None:
+    """Send BATCH_PLAYS plays of one video, `size` at a time."""
     video_id = f"batch-{size}"
     plays = [
         Increment(counters.PLAYS, video_id, 1, "play", f"{run}-{number}", {"video_id": video_id, "counted": True})
@@ -121,8 +122,8 @@ def _play(clients: Place, size: int, run: str) -> None:
             raise failed[0]
 
 
-def _fill(clients: Place, shards: int) -> None:
-    """One play on each of so many shards."""
+def _fill(clients: Clients, shards: int) -> None:
+    """Count one play on each shard."""
     call = Call(clients.store)
     for shard in range(shards):
         clients.store.client.update_item(**tallies.add(call, counters.PLAYS, f"shards-{shards}", shard, 1, 0))

@@ -1,4 +1,4 @@
-"""One play, counted in six ways: what teams write, and what Tally does. Each as its own documentation shows it."""
+"""The ways to count one play: those that teams write, each as its documentation shows it, and Tally's own."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from aws_lambda_powertools.utilities.idempotency import (
 )
 
 import counters
-from bench.place import SETTINGS, Place
 from tally.counter import Guarantee
 from tally.counting import increments
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call, minute_now
 
+from .clients import SETTINGS, Clients
+
 INVOCATION_S = 0.3
-"""How long an invocation may take: after it Powertools lets a play be counted that was left in progress. Short, so
-that the callers who wait for that need not wait long."""
+"""The time of an invocation. After it, Powertools lets a retry count a play that a crash left in progress. It is short
+so that the retries of the bench are short."""
 MARKER_TTL_S = 24 * 3600
 _FAST_PLAYS = replace(counters.PLAYS, guarantee=Guarantee.FAST)
 _ROLLED_UP_PLAYS = replace(counters.PLAYS, guarantee=Guarantee.ROLLUP)
 _COUNTER = counters.PLAYS
 
 Play = Callable[[str], None]
-"""Counts one play under an idempotency key; raises what the design raises."""
+"""Counts one play under an idempotency key. Raises the errors of its design."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """A way to count. `writes`: how many writes it makes one after the other, between which it can crash."""
+    """A way to count. `writes`: how many writes it makes in sequence; it can crash between them."""
 
     name: str
     title: str
     writes: int
-    make: Callable[[Place, str], Play]
-    """From the clients and the video's id. May be called by several threads at once."""
+    make: Callable[[Clients, str], Play]
+    """Makes it from the clients and the video's id. Several threads may call the result."""
 
 
 def _key(video_id: str) -> dict[str, Any]:
@@ -60,40 +61,40 @@ def _add(video_id: str) -> dict[str, Any]:
     }
 
 
-def _read_modify_write(place: Place, video_id: str) -> Play:
+def _read_modify_write(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
-        found = place.plain.get_item(TableName=SETTINGS.counts_table, Key=_key(video_id), ConsistentRead=True)
+        found = clients.plain.get_item(TableName=SETTINGS.counts_table, Key=_key(video_id), ConsistentRead=True)
         number = int(found.get("Item", {}).get(_COUNTER.attribute, {"N": "0"})["N"])
         item = {**_key(video_id), _COUNTER.attribute: {"N": str(number + 1)}}
-        place.plain.put_item(TableName=SETTINGS.counts_table, Item=item)
+        clients.plain.put_item(TableName=SETTINGS.counts_table, Item=item)
 
     return play
 
 
-def _plain_add(place: Place, video_id: str) -> Play:
+def _plain_add(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
-        place.plain.update_item(**_add(video_id))
+        clients.plain.update_item(**_add(video_id))
 
     return play
 
 
 class _Invocation:
-    """As much of a Lambda context as Powertools looks at."""
+    """The part of a Lambda context that Powertools uses."""
 
     def get_remaining_time_in_millis(self) -> int:
         return int(INVOCATION_S * 1000)
 
 
-def _powertools(place: Place, video_id: str) -> Play:
-    made = threading.local()  # a layer is not to be shared by threads
+def _powertools(clients: Clients, video_id: str) -> Play:
+    made = threading.local()  # threads must not share a layer
 
     def make() -> Callable[..., dict[str, Any]]:
         config = IdempotencyConfig(event_key_jmespath="key")
-        config.register_lambda_context(_Invocation())  # type: ignore[arg-type]  # it has what is asked for
-        layer = DynamoDBPersistenceLayer(table_name=SETTINGS.receipts_table, boto3_client=place.plain)
+        config.register_lambda_context(_Invocation())  # type: ignore[arg-type]  # Powertools uses this method only
+        layer = DynamoDBPersistenceLayer(table_name=SETTINGS.receipts_table, boto3_client=clients.plain)
 
         def count(*, data: dict[str, str]) -> dict[str, Any]:
-            place.plain.update_item(**_add(data["video_id"]))
+            clients.plain.update_item(**_add(data["video_id"]))
             return {"video_id": data["video_id"], "counted": True}
 
         guarded: Callable[..., dict[str, Any]] = idempotent_function(
@@ -109,7 +110,7 @@ def _powertools(place: Place, video_id: str) -> Play:
     return play
 
 
-def _bare_transaction(place: Place, video_id: str) -> Play:
+def _bare_transaction(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
         marker = {"id": {"S": f"{video_id}#{key}"}, "expiration": {"N": str(int(time.time()) + MARKER_TTL_S)}}
         put = {
@@ -119,31 +120,31 @@ def _bare_transaction(place: Place, video_id: str) -> Play:
         }
         writes: Any = [{"Put": put}, {"Update": _add(video_id)}]
         try:
-            place.plain.transact_write_items(TransactItems=writes)
-        except place.plain.exceptions.TransactionCanceledException as cancelled:
+            clients.plain.transact_write_items(TransactItems=writes)
+        except clients.plain.exceptions.TransactionCanceledException as cancelled:
             if cancelled.response["CancellationReasons"][0].get("Code") != "ConditionalCheckFailed":
                 raise
-            # else it was counted before
+            # else an earlier attempt counted it
 
     return play
 
 
-def _exact(place: Place, video_id: str) -> Play:
+def _exact(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
         body = {"video_id": video_id, "counted": True}
-        increments.count(Call(place.store), Increment(counters.PLAYS, video_id, 1, "play", key, body))
+        increments.count(Call(clients.store), Increment(counters.PLAYS, video_id, 1, "play", key, body))
 
     return play
 
 
-def _fast(place: Place, video_id: str) -> Play:
+def _fast(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
-        increments.count(Call(place.store), Increment(_FAST_PLAYS, video_id, 1, "play", None, {"counted": True}))
+        increments.count(Call(clients.store), Increment(_FAST_PLAYS, video_id, 1, "play", None, {"counted": True}))
 
     return play
 
 
-def _plain_put(place: Place, video_id: str) -> Play:
+def _plain_put(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
         item: Any = {
             "id": {"S": f"tally#{hashlib.sha256(key.encode()).hexdigest()}"},
@@ -158,15 +159,15 @@ def _plain_put(place: Place, video_id: str) -> Play:
             "at": {"N": str(minute_now())},
             "rollup": {"BOOL": True},
         }
-        place.plain.put_item(TableName=SETTINGS.receipts_table, Item=item)
+        clients.plain.put_item(TableName=SETTINGS.receipts_table, Item=item)
 
     return play
 
 
-def _rollup(place: Place, video_id: str) -> Play:
+def _rollup(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
         body = {"video_id": video_id, "counted": True}
-        increments.count(Call(place.store), Increment(_ROLLED_UP_PLAYS, video_id, 1, "play", key, body))
+        increments.count(Call(clients.store), Increment(_ROLLED_UP_PLAYS, video_id, 1, "play", key, body))
 
     return play
 
@@ -178,9 +179,9 @@ BARE_TRANSACTION = Design("bare-transaction", "bare transaction with a marker", 
 EXACT = Design("exact", "Tally EXACT", 1, _exact)
 FAST = Design("fast", "Tally FAST", 1, _fast)
 DESIGNS = (READ_MODIFY_WRITE, PLAIN_ADD, POWERTOOLS, BARE_TRANSACTION, EXACT, FAST)
-PLAIN_PUT = Design("plain-put", "plain PutItem of as much", 1, _plain_put)
+PLAIN_PUT = Design("plain-put", "plain PutItem of the same size", 1, _plain_put)
 ROLLUP = Design("rollup", "Tally ROLLUP", 1, _rollup)
 TIMED = (*DESIGNS, PLAIN_PUT, ROLLUP)
-"""With those that write a play down for a stream consumer to count."""
+"""These also include designs that write a receipt for a stream consumer to count."""
 COUNTED = (*DESIGNS, ROLLUP)
-"""Those whose count is compared with the plays. ROLLUP's is what its consumer makes of them."""
+"""The designs whose count is compared with the plays. ROLLUP's consumer counts its plays."""

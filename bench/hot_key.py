@@ -1,37 +1,37 @@
-"""One hot key, simulated: what Tally's own code does when everyone plays one video or likes one post.
+"""One hot key, simulated: Tally's own code while everyone plays one video or likes one post.
 
-The code that runs is the project's: increments.count and likes.set_like through Powertools and commit.transact, with
-its retries, spreading, breaker and spilling. The other side is a model of DynamoDB (hot_table.py) and of Lambda, in
-virtual time (virtual_time.py), so that seconds of 5,000 changes each take seconds. Chance is seeded: the same seed, the
-same numbers. What is assumed, and why:
+The simulation runs the deployed code: increments.count and likes.set_like with their retries, spreading, breaker and
+spilling. The other side is a model of DynamoDB (hot_table.py) and of Lambda in virtual time (virtual_time.py). The
+same seed gives the same numbers. The assumptions, and their reasons:
 
 * Partitions: one takes 1,000 write units and 3,000 read units a second (DynamoDB Developer Guide, "Designing partition
-  keys") and keeps what it did not use for 1 s. DynamoDB keeps up to 300 s of it, but on a "best effort" basis that is
-  not to be counted on ("Burst and adaptive capacity"; re:Post, "Spiky workloads in short intervals"): not modelled, on
-  the safe side. All items of the hot key are one item collection, so in one partition. DynamoDB splits a hot one by
-  sort key after minutes (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
-  performance"): no run lasts that long, so nothing is split: the safe side again.
-* Receipts lie in 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
-  12,000 reads and 4,000 writes). With a warm throughput of WARM_WCU they lie in as many partitions as that takes.
-* A single write takes 4 ms in the median and 11 ms at p99 (lognormal; AWS says "single-digit milliseconds"), after
-  1.5 ms of client and network. It is 1 unit, also where its condition fails.
-* Transactions hold their items for 10 to 30 ms (uniform; they prepare and commit: USENIX ATC 2023, "Distributed
-  Transactions at Scale in Amazon DynamoDB"; AWS states no number), and cost 2 units an item: to prepare, to commit
-  (Developer Guide, "Transactions: capacity management"). One that finds an item held is cancelled as
-  TransactionConflict; a single write that finds it held is refused. One that finds too little capacity is cancelled as
-  ThrottlingError. What is cancelled has paid for preparing every item that was not throttled (assumed: the safe side).
-* botocore: the classes of its standard mode decide. 3 attempts; a throttled single write waits up to 1 s, then 2 s;
-  no cancelled transaction and no conflict is sent again.
-* Lambda: an environment has one request at a time and is reused, the last one first; if none is free there is a new
-  one. Each has its own Store: its own spread and breaker, which learn by themselves. Their number is reported and not
-  limited (Lambda adds 1,000 in 10 s to a function: "Lambda scaling behavior"). Cold starts and the function's own CPU
-  are left out: latency is what the store makes of it.
-* Arrivals are a Poisson process from nothing: heat comes from one moment to the next, and every change of the run is
-  judged, the first ones too. Each is by another caller with another key, who does not come again.
-* Rollup: one reader for each partition (a stream shard) looks every 250 ms, as Lambda polls DynamoDB Streams, waits at
-  most 1 s for 1,000 records, and adds a batch up with one transaction of the tally's item and the checkpoint, which
-  pays, conflicts and is throttled like any other; 20 µs for folding a record. "Right after" is the time from the last
-  answer to the moment when the tally is the number of accepted changes.
+  keys"). It keeps unused capacity for 1 s. DynamoDB keeps it for up to 300 s, but as "best effort" ("Burst and adaptive
+  capacity"; re:Post, "Spiky workloads in short intervals"). 1 s is the safe side.
+* All items of the hot key are one item collection, so they share a partition. DynamoDB splits a hot partition by sort
+  key after minutes (AWS Database Blog, "Scaling DynamoDB: how partitions, hot keys, and split for heat impact
+  performance"). No run lasts that long, so the model splits nothing. That is the safe side too.
+* Receipts have 4 partitions: a new on-demand table takes 4,000 writes a second (Developer Guide, "Warm throughput":
+  12,000 reads and 4,000 writes). A warm throughput of WARM_WCU gives them as many partitions as it needs.
+* A single write takes 4 ms in the median and 11 ms at p99, after 1.5 ms of client and network. The distribution is
+  lognormal; AWS says "single-digit milliseconds". It costs 1 unit, even if its condition fails.
+* Transactions hold their items for 10 to 30 ms, uniform. They prepare and commit (USENIX ATC 2023, "Distributed
+  Transactions at Scale in Amazon DynamoDB"); AWS states no number. They cost 2 units an item, one for each step
+  (Developer Guide, "Transactions: capacity management").
+* A transaction that meets a held item is cancelled as TransactionConflict; a single write is refused. A transaction
+  without enough capacity is cancelled as ThrottlingError. A cancelled transaction pays to prepare each item that was
+  not throttled. This is an assumption, on the safe side.
+* botocore: its standard mode decides, with its own classes. It makes 3 attempts; a throttled single write waits up to
+  1 s, then 2 s. It retries no cancelled transaction and no conflict.
+* Lambda: an environment serves one request at a time. The last one that became free serves first; without a free one,
+  Lambda starts another. Each has its own Store, so its spread and its breaker learn alone. The report has their number,
+  without a limit (Lambda adds 1,000 in 10 s to a function: "Lambda scaling behavior"). Cold starts and the function's
+  CPU time are left out: latency is that of the store.
+* Arrivals are a Poisson process that starts at full rate, and the first changes count like all others. Each has another
+  caller with another key, who does not retry.
+* Rollup: each partition (a stream shard) has one reader. It polls every 250 ms, as Lambda does, and waits at most 1 s
+  for 1,000 records; folding takes 20 µs a record. One transaction of the tally's item and the checkpoint adds a batch;
+  it pays, conflicts and is throttled like any other. "Catch-up" is the time from the last answer until the tally equals
+  the number of accepted changes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import counters
-from bench.hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
-from bench.place import SETTINGS
-from bench.virtual_time import Hub
 from tally.counter import Counter
 from tally.counting import increments, likes, tallies
 from tally.counting.increments import Increment
@@ -55,6 +52,10 @@ from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_clien
 from tally.dynamo.contention import Breaker, Retries, Spread
 from tally.dynamo.keys import BUCKETS
 from tally.errors import RetryableError
+
+from .clients import SETTINGS
+from .hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
+from .virtual_time import Hub
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -68,12 +69,12 @@ REDELIVERY_S = 1.0
 FULL_S = ((50, 60.0), (200, 40.0), (1000, 20.0))  # changes a second, for how long
 FASTEST_PER_S = 5000
 QUICK_CHANGES = 2000
-SETTLING_S_MAX = 120.0  # then the rollup is not keeping up
+SETTLING_S_MAX = 120.0  # later than that, the rollup did not catch up
 
 
 @dataclass(frozen=True)
 class Heat:
-    """What comes: so many changes of one key a second, for so long."""
+    """A load: changes of one key a second, for some seconds."""
 
     counter: Counter
     per_s: int
@@ -82,13 +83,13 @@ class Heat:
 
     @property
     def name(self) -> str:
-        """As the report calls it: `plays 5,000/s warm`."""
+        """Its name in the report: `plays 5,000/s warm`."""
         return f"{self.counter.name} {self.per_s:,}/s{' warm' if self.warm else ''}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of it."""
+    """The result of one heat."""
 
     name: str
     per_s: int
@@ -98,10 +99,10 @@ class Outcome:
     p50_ms: float
     p99_ms: float
     write_units: float
-    """A change that was accepted: everything that was billed, for failed ones and by the rollup too."""
+    """For each accepted change: all billed units, including those of failed changes and of the rollup."""
     spilled: float
-    """Share of the accepted changes that were written alone."""
-    right_after_s: float
+    """The share of the accepted changes that spilled."""
+    catch_up_s: float
     """From the last answer until the tally was right; infinite if it never was."""
     environments: int
     conflicts: int
@@ -109,13 +110,13 @@ class Outcome:
 
     @property
     def failed_share(self) -> float:
-        """Of all changes."""
+        """The share of all changes that failed."""
         return self.failed / self.changes if self.changes else 0.0
 
 
 @dataclass(frozen=True)
 class _Invocation(Call):
-    """A call whose chance is seeded."""
+    """A call with seeded randomness."""
 
     chance: random.Random = field(default_factory=random.Random, kw_only=True)
 
@@ -125,7 +126,7 @@ class _Invocation(Call):
 
 @dataclass
 class _Run:
-    """One heat under way."""
+    """The state of one simulation."""
 
     heat: Heat
     hub: Hub
@@ -142,19 +143,19 @@ class _Run:
     right_s: float = math.inf
 
     def go(self) -> None:
-        """Let it all come, and wait until the tally is right."""
+        """Start every change, and run until the tally is right."""
         heat, at_s, number = self.heat, self.hub.now_s, 0
         end_s = at_s + heat.for_s
         while (at_s := at_s + self.chance.expovariate(heat.per_s)) < end_s:
             self.hub.start(lambda number=number: self._change(number), at_s)  # type: ignore[misc]
             number += 1
         self.to_come = number
-        for place, partition in enumerate(self.tables.partitions()):
-            self.hub.start(_Rollup(self, partition, place).go)
+        for index, partition in enumerate(self.tables.partitions()):
+            self.hub.start(_Rollup(self, partition, index).go)
         self.hub.run()
 
     def done(self) -> bool:
-        """Whether there is nothing more to wait for; looks at the tally on the way."""
+        """Whether the run is over. Notes the moment when the tally became right."""
         if self.to_come or self.under_way:
             return False
         if self.tables.tally == self.accepted and self.right_s == math.inf:
@@ -186,7 +187,7 @@ class _Run:
         return Store(client, SETTINGS, spread, breaker=Breaker(clock=clock), clock=clock, sleep=self.hub.sleep)
 
     def call(self, store: Store, number: int) -> Call:
-        """The call of the n-th caller in an environment."""
+        """The call of the caller with this number, in an environment."""
         deadline_s = self.hub.now_s + CALL_TIME_DEFAULT_S
         return _Invocation(store, f"user-{number}", deadline_s, f"nonce-{number}", chance=self.chance)
 
@@ -206,14 +207,14 @@ _CHANGES: dict[str, Callable[[Call, int], dict[str, Any]]] = {"plays": _play, "l
 
 @dataclass
 class _Rollup:
-    """The rollup consumer of one stream shard, as it behaves: what it reads, when, and the transaction of a batch."""
+    """A model of the rollup consumer of one stream shard: its polls, its batches and their transactions."""
 
     run: _Run
     partition: Partition
-    place: int
+    index: int
 
     def go(self) -> None:
-        """Read, wait for a batch, add it up; until everything is done."""
+        """Poll, wait for a batch, add it; until the run is over."""
         hub, stream = self.run.hub, self.partition.stream
         while not self.run.done():
             hub.sleep(POLL_S)
@@ -232,12 +233,12 @@ class _Rollup:
         run, counter = self.run, self.run.heat.counter
         client: Any = HotClient(run.tables)
         call = run.call(Store(client, SETTINGS, clock=run.hub.clock, sleep=run.hub.sleep), 0)
-        bucket = int(hashlib.sha256(f"shardId-{self.place}".encode()).hexdigest(), 16) % BUCKETS
+        bucket = int(hashlib.sha256(f"shardId-{self.index}".encode()).hexdigest(), 16) % BUCKETS
         shard = bucket % counter.max_shards if counter.child is None else 1 + bucket % (counter.max_shards - 1)
         update = tallies.add(call, counter, HOT_ID, shard, amount, 0)
         checkpoint = {
             "TableName": SETTINGS.ledger_table,
-            "Key": {"PK": {"S": "CHECKPOINT"}, "SK": {"S": str(self.place)}},
+            "Key": {"PK": {"S": "CHECKPOINT"}, "SK": {"S": str(self.index)}},
         }
         retries = call.retries()
         while True:
@@ -252,12 +253,12 @@ class _Rollup:
 
 
 def simulate(heat: Heat, boto: DynamoDBClient, seed: int = SEED) -> Outcome:
-    """Let a heat come over fresh tables. `boto`: see HotTables."""
+    """Simulate a heat on empty tables. `boto`: see HotTables."""
     hub, chance = Hub(), random.Random(f"{seed}/{heat.name}")
     partitions = math.ceil((WARM_WCU if heat.warm else COLD_WCU) / PARTITION_WCU_PER_S)
     tables = HotTables(hub, SETTINGS, boto, chance, partitions)
     post = tallies.key(heat.counter, HOT_ID, 0)
-    tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # a post exists before it is liked
+    tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # likes need their post
     run = _Run(heat, hub, chance, tables)
     run.go()
     changes = len(run.latencies_s)
@@ -272,7 +273,7 @@ def simulate(heat: Heat, boto: DynamoDBClient, seed: int = SEED) -> Outcome:
         p99_ms=cuts[98] * 1000,
         write_units=tables.write_units / max(1, run.accepted),
         spilled=run.spilled / max(1, run.accepted),
-        right_after_s=run.right_s - run.last_answer_s,
+        catch_up_s=run.right_s - run.last_answer_s,
         environments=run.environments,
         conflicts=tables.conflicts,
         throttles=tables.throttles,
@@ -280,22 +281,22 @@ def simulate(heat: Heat, boto: DynamoDBClient, seed: int = SEED) -> Outcome:
 
 
 def full() -> list[Heat]:
-    """What `make bench` simulates. Longer than a breaker stays open, so that it is seen to close and open again."""
+    """The heats of `make bench`. Each lasts longer than a breaker stays open, so that it closes and opens again."""
     return [
         *(Heat(counter, per_s, for_s) for counter in (counters.PLAYS, counters.LIKES) for per_s, for_s in FULL_S),
         Heat(counters.PLAYS, FASTEST_PER_S, 11, warm=True),
-        Heat(counters.PLAYS, FASTEST_PER_S, 3),  # these two are more than can be: environments without end
+        Heat(counters.PLAYS, FASTEST_PER_S, 3),  # short: these two exceed the limits, and environments pile up
         Heat(counters.LIKES, FASTEST_PER_S, 3),
     ]
 
 
 def quick() -> list[Heat]:
-    """A smoke test of it."""
+    """The same heats, shorter: a smoke test."""
     return [replace(heat, for_s=min(heat.for_s, QUICK_CHANGES / heat.per_s)) for heat in full()]
 
 
 def simulate_all(heats: Sequence[Heat], progress: Callable[[str], object] = lambda name: None) -> list[Outcome]:
-    """Each of them on its own; `progress` is told the name of what comes next."""
+    """Simulate one heat after the other. `progress` is called with the name of each before it starts."""
     client = dynamodb_client(region_name="eu-west-1", aws_access_key_id="none", aws_secret_access_key="none")
     outcomes = []
     for heat in heats:

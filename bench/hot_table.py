@@ -1,6 +1,6 @@
-"""DynamoDB as its limits are documented, for one hot key, in virtual time: what hot_key.py runs Tally's code against.
+"""A model of DynamoDB with its documented limits, for one hot key, in virtual time.
 
-It holds items only as far as the conditions of Tally's writes look at them. What it assumes and why: hot_key.py.
+It keeps only the keys of items: the conditions of Tally's writes need no more. hot_key.py lists its assumptions.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from botocore.retries.standard import (
     ThrottlingErrorDetector,
 )
 
-from bench.virtual_time import Hub
 from tally.dynamo.client import CLIENT_CONFIG, Item
 from tally.dynamo.transactions import CONDITION_FAILED, Write
 from tally.settings import Settings
+
+from .virtual_time import Hub
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
-BURST_S = 1.0  # how much of unused capacity a partition keeps here; DynamoDB: up to 300 s, "best effort"
-NETWORK_S = 0.0015  # request built, sent and received, and the answer likewise: 0.75 ms each way
-WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or the cancelling of a transaction
+BURST_S = 1.0  # how long a partition keeps unused capacity; DynamoDB: up to 300 s, "best effort"
+NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
+WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or a cancelled transaction
 HOLD_S = (0.010, 0.030)  # how long a transaction holds its items
-PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # of each item of a transaction; every item here is under 1 KB
+PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # for each item of a transaction; each is under 1 KB
 _Z99 = 2.326
 _SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / _Z99
 CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
@@ -48,7 +49,7 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Bucket:
-    """So many units a second, and what was kept of the second before."""
+    """Units a second, and the unused ones of the last BURST_S."""
 
     hub: Hub
     rate_per_s: float
@@ -59,40 +60,40 @@ class Bucket:
         self.left = self.rate_per_s * BURST_S
 
     def has(self, units: float) -> bool:
-        """Whether so many units may be taken now."""
+        """Whether these units are available now."""
         now_s = self.hub.now_s
         gained = (now_s - self.seen_s) * self.rate_per_s
         self.left, self.seen_s = min(self.rate_per_s * BURST_S, self.left + gained), now_s
         return self.left >= units
 
     def take(self, units: float) -> None:
-        """Take them."""
+        """Use these units."""
         self.left -= units
 
 
 @dataclass
 class Partition:
-    """What one partition takes and gives."""
+    """The capacity of one partition, and its stream."""
 
     writes: Bucket
     reads: Bucket
     stream: list[tuple[float, int]] = field(default_factory=list)
-    """(when, amount) of what was written alone: what the rollup consumer has to add."""
+    """(moment, amount) of each spilled change: the rollup consumer adds them."""
 
     @classmethod
     def of(cls, hub: Hub) -> Partition:
-        """A rested one."""
+        """A partition with unused capacity."""
         return cls(Bucket(hub, PARTITION_WCU_PER_S), Bucket(hub, PARTITION_RCU_PER_S))
 
 
 @dataclass
 class HotTables:
-    """The tables: `receipts_partitions` of them for the receipts, one for the item collection of the hot key."""
+    """The tables. Receipts have `receipts_partitions` partitions, the item collection of the hot key has one."""
 
     hub: Hub
     settings: Settings
     boto: DynamoDBClient
-    """Never sends anything: its exceptions and its operations' models are botocore's own."""
+    """Sends nothing. It gives botocore's own exceptions and models of operations."""
     chance: random.Random
     receipts_partitions: int
     tally: int = 0
@@ -110,23 +111,23 @@ class HotTables:
         ]  # fmt: skip
 
     def partitions(self) -> list[Partition]:
-        """Those of the tables that have streams; each is a shard of its stream."""
+        """The partitions of the tables with streams; each is a shard of its stream."""
         return self._partitions[self.settings.counts_table] + self._partitions[self.settings.receipts_table]
 
-    def _partition(self, key: Key) -> Partition | None:
-        """None in the ledger, of which only consumers write one row each."""
+    def partition_of(self, key: Key) -> Partition | None:
+        """The partition of an item; None for the ledger, where each consumer writes only one row."""
         found = self._partitions.get(key[0])
         return found[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(found)] if found else None
 
     def write(self, write: Write, *, kind: str) -> None:
-        """A single write. Raises the code of what prevents it, as _RefusedError."""
+        """A single write. Raises _RefusedError with the code of the refusal."""
         self.hub.sleep(NETWORK_S / 2)
         self._single(write, kind)
         self.hub.sleep(NETWORK_S / 2 + self._write_s())
 
     def _single(self, write: Write, kind: str) -> None:
         key = _key_of(write)
-        partition = self._partition(key)
+        partition = self.partition_of(key)
         code = None
         if key in self._held:
             self.conflicts += 1
@@ -135,7 +136,7 @@ class HotTables:
             self.throttles += 1
             code = "ProvisionedThroughputExceededException"
         if code is None:
-            self._pay(partition, PREPARE_WCU)  # a failed condition is paid for too
+            self._pay(partition, PREPARE_WCU)  # a failed condition costs the same
             if _holds(write, present=key in self.items):
                 self._apply(key, write, kind)
                 return
@@ -144,10 +145,10 @@ class HotTables:
         raise _RefusedError(code)
 
     def read(self, keys: Sequence[Key], *, consistent: bool) -> list[Key]:
-        """Those of the items that are there, each below 4 KB. Raises _RefusedError when it is throttled."""
+        """The keys of those items that exist, each below 4 KB. Raises _RefusedError if it is throttled."""
         self.hub.sleep(NETWORK_S / 2)
         units = 1.0 if consistent else 0.5
-        partitions = [partition for key in keys if (partition := self._partition(key)) is not None]
+        partitions = [partition for key in keys if (partition := self.partition_of(key)) is not None]
         throttled = not all(partition.reads.has(units) for partition in partitions)
         for partition in partitions:
             partition.reads.take(0 if throttled else units)
@@ -158,7 +159,7 @@ class HotTables:
         return [key for key in keys if key in self.items]
 
     def transact(self, writes: Sequence[Write]) -> None:
-        """All or nothing. Raises _CancelledError with a code for each write."""
+        """A transaction. Raises _CancelledError with a code for each write."""
         self.hub.sleep(NETWORK_S / 2)
         entries = [(*next(iter(entry.items())),) for entry in writes]
         keys = [_key_of(write) for _, write in entries]
@@ -168,7 +169,7 @@ class HotTables:
         cancelled = any(codes)
         for key, code in zip(keys, codes, strict=True):
             if code != THROTTLED:
-                self._pay(self._partition(key), PREPARE_WCU if cancelled else PREPARE_WCU + COMMIT_WCU)
+                self._pay(self.partition_of(key), PREPARE_WCU if cancelled else PREPARE_WCU + COMMIT_WCU)
         if cancelled:
             self.hub.sleep(NETWORK_S / 2 + self._write_s())
             raise _CancelledError(codes)
@@ -182,7 +183,7 @@ class HotTables:
     def _judge(self, key: Key, write: Write) -> str | None:
         if key in self._held:
             return CONFLICT
-        partition = self._partition(key)
+        partition = self.partition_of(key)
         if partition is not None and not partition.writes.has(PREPARE_WCU + COMMIT_WCU):
             return THROTTLED
         return None if _holds(write, present=key in self.items) else CONDITION_FAILED
@@ -202,7 +203,7 @@ class HotTables:
         if kind == "Update" and key[0] == self.settings.counts_table:
             self.tally += int(write["ExpressionAttributeValues"][":amount"]["N"])
         item: Item = write.get("Item", {})
-        partition = self._partition(key)
+        partition = self.partition_of(key)
         if partition is not None and item.get("rollup") == {"BOOL": True}:
             partition.stream.append((self.hub.now_s, int(item.get("amount", {"N": "1"})["N"])))
 
@@ -211,20 +212,21 @@ class HotTables:
 
 
 class _RefusedError(Exception):
-    """A single write was refused: the code."""
+    """A refused read or single write: the code."""
 
 
 class _CancelledError(Exception):
-    """A transaction was cancelled: a code, or None, for each write."""
+    """A cancelled transaction: a code, or None, for each write."""
 
 
 class HotClient:
-    """As much of boto3's client as Tally's writes use, botocore's own retries included: one for each environment."""
+    """The part of boto3's client that Tally's writes use, with botocore's own retries. Each environment has one."""
 
     def __init__(self, tables: HotTables) -> None:
         self._tables = tables
         self.exceptions: Any = tables.boto.exceptions
-        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))  # Powertools: user agent
+        events = SimpleNamespace(register=lambda *_, **__: None)  # Powertools registers its user agent
+        self.meta = SimpleNamespace(events=events)
         detector = ThrottlingErrorDetector(None)
         self._backoff = ExponentialBackoff(
             random=tables.chance.random, service_name="dynamodb", throttling_detector=detector
@@ -242,7 +244,7 @@ class HotClient:
         return self._send("UpdateItem", lambda: self._tables.write(write, kind="Update"))
 
     def get_item(self, **read: Any) -> dict[str, Any]:
-        """GetItem: the key, if the item is there."""
+        """GetItem: the key, if the item exists."""
 
         def look() -> dict[str, Any]:
             found = self._tables.read([_key_of(read)], consistent=read.get("ConsistentRead", False))
@@ -251,7 +253,7 @@ class HotClient:
         return self._send("GetItem", look)
 
     def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:
-        """BatchGetItem of one table: the keys of those items that are there."""
+        """BatchGetItem of one table: the keys of those items that exist."""
         ((table, wanted),) = RequestItems.items()
         keys = {_key_of({"TableName": table, "Key": key}): key for key in wanted["Keys"]}
 
@@ -262,7 +264,7 @@ class HotClient:
         return self._send("BatchGetItem", look)
 
     def transact_write_items(self, TransactItems: Sequence[Write]) -> dict[str, Any]:
-        """TransactWriteItems. botocore does not retry one that was cancelled, whatever the reason."""
+        """TransactWriteItems. botocore retries no cancelled transaction."""
         try:
             self._tables.transact(TransactItems)
         except _CancelledError as cancelled:
@@ -277,7 +279,7 @@ class HotClient:
         return {}
 
     def _send(self, operation: str, send: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-        """A request and its retries, as botocore makes them."""
+        """A request with botocore's retries."""
         request: Any = {}
         model = self._tables.boto.meta.service_model.operation_model(operation)
         attempt = 0
@@ -305,7 +307,7 @@ def _key_of(write: Write) -> Key:
 
 
 def _holds(write: Write, *, present: bool) -> bool:
-    """Whether a write's condition holds: of those that Tally writes here, all ask whether the item is there."""
+    """Whether a write's condition holds. All conditions of the simulated writes ask whether the item exists."""
     condition: str = write.get("ConditionExpression", "")
     if condition.startswith("attribute_not_exists("):
         return not present

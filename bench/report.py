@@ -1,18 +1,18 @@
-"""The results as tables for a screen."""
+"""The results as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.designs import BARE_TRANSACTION, TIMED
-from bench.imports import HOT_HANDLERS
-from bench.results import Results
+from .designs import BARE_TRANSACTION, TIMED
+from .imports import HOT_HANDLERS
+from .results import Results
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> Iterator[str]:
-    """Lines of a table: the first `texts` columns to the left, the rest to the right."""
+    """Lines of a table. The first `texts` columns align left, the others right."""
     widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
     for row in (heads, ["─" * width for width in widths], *rows):
         cells = [
@@ -57,7 +57,7 @@ def _costs(results: Results) -> Iterator[str]:
         yield f"a like of a post of {like.text_bytes:,} B: {like.round_trips} round trip, {like.write_units:g} WCU"
     for read in results.reads:
         yield (
-            f"a read of {read.shards} shard(s): {read.round_trips} request,"
+            f"a read of {read.shards} shards: {read.round_trips} request,"
             f" {read.read_units:g} RCU, {read.median_us:,.0f} µs"
         )
     for batch in results.batches:
@@ -72,7 +72,7 @@ def _costs(results: Results) -> Iterator[str]:
 
 
 def _hot(results: Results) -> Iterator[str]:
-    heads = ("one hot key, simulated", "failed", "p50", "p99", "WCU each", "spilled", "right after", "environments")
+    heads = ("one hot key, simulated", "failed", "p50", "p99", "WCU each", "spilled", "catch-up", "environments")
     rows = [
         (
             outcome.name,
@@ -81,7 +81,7 @@ def _hot(results: Results) -> Iterator[str]:
             f"{outcome.p99_ms:.0f} ms",
             f"{outcome.write_units:.2f}",
             f"{outcome.spilled:.1%}",
-            f"{outcome.right_after_s:.1f} s",
+            f"{outcome.catch_up_s:.1f} s",
             f"{outcome.environments:,}",
         )
         for outcome in results.hot
@@ -92,15 +92,15 @@ def _hot(results: Results) -> Iterator[str]:
 def _rollups(results: Results) -> Iterator[str]:
     found = results.rollups
     for cost in found.rollup_costs:
-        yield f"rolling up 1,000 plays of {cost.videos:,} video(s): {cost.write_units:,.0f} WCU"
+        yield f"rolling up 1,000 plays of {cost.videos:,} videos: {cost.write_units:,.0f} WCU"
     for tracked in found.drift_costs:
         yield (
-            f"tracking the drift of likes of {tracked.posts} post(s): {tracked.records:,} records,"
+            f"tracking the drift of likes of {tracked.posts} posts: {tracked.records:,} records,"
             f" {tracked.write_units:,.0f} WCU"
         )
     yield f"rollup: {found.folded_per_s:,.0f} records folded a second, {found.applied_per_s:,.0f} from stream to tally"
     if (shown := results.rolled_up) is not None:
         yield (
-            f"a visit on the local stack, from its answer to the count: {shown.median_s:.2f} s in the median,"
-            f" {shown.longest_s:.2f} s at most, of {shown.visits}"
+            f"a visit on the local stack, from its answer to the count: median {shown.median_s:.2f} s,"
+            f" longest {shown.longest_s:.2f} s, of {shown.visits}"
         )

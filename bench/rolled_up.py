@@ -1,6 +1,6 @@
-"""From a visit's answer to the count that shows it, on the local stack: `make dev` as a process, over HTTP.
+"""The time from a visit's answer to the count that includes it, on the local stack over HTTP.
 
-Visits are rolled up, so this is what the streams take: the pump's look, the batching window, the consumer, the read.
+Visits are rolled up. The time is that of the streams: the poll, the batching window, the consumer, the read.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from local.engine import ROOT
-from local.errors import LocalError
+from local.base.errors import LocalError
 
-READY_S_MAX = 120.0  # the stack is synthesized first, where it has changed
+from . import ROOT
+
+READY_S_MAX = 120.0  # a changed stack is synthesized first
 END_S_MAX = 20.0
-SHOWN_S_MAX = 30.0  # then the visit is lost
+SHOWN_S_MAX = 30.0  # after it the visit counts as lost
 POLL_S = 0.02
-CONSUMERS_START_S_MAX = 60.0  # the first visit waits for the consumers' processes as well: it is not measured
+CONSUMERS_START_S_MAX = 60.0  # the first visit is not measured: it waits for the consumers' processes
 
 
 @dataclass(frozen=True)
 class RolledUp:
-    """Seconds from a visit's answer to the count that shows it."""
+    """Seconds from a visit's answer to the count that includes it."""
 
     visits: int
     median_s: float
@@ -42,7 +43,7 @@ class RolledUp:
 
 
 def measure_rolled_up(visits: int) -> RolledUp:
-    """So many visits, one after the other, each of a page of its own. Raises LocalError."""
+    """Send visits one after the other, each of another page. Raises LocalError."""
     with local_stack() as url:
         _shown_s(url, "warm-up", CONSUMERS_START_S_MAX)
         taken_s = [_shown_s(url, f"page-{number}", SHOWN_S_MAX) for number in range(visits)]
@@ -69,7 +70,7 @@ def _call(url: str, body: dict[str, str] | None = None) -> Any:
 
 @contextmanager
 def local_stack(**environment: str) -> Iterator[str]:
-    """The URL of a `make dev` on a port and with data of its own. Raises LocalError if it does not start."""
+    """The URL of a `make dev` with its own port and data. Raises LocalError if it does not start."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))} | environment
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"

@@ -1,4 +1,4 @@
-"""What the stream consumers cost and how fast they are: the real handlers, on an engine, fed as Lambda feeds them."""
+"""The cost and the speed of the stream consumers: the real handlers, on an engine, invoked as Lambda does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from typing import Any
 import boto3
 
 import counters
-from bench.place import LOCAL, SETTINGS, Place, fresh_engine, place
-from bench.watch import Meter
 from tally.counting import likes, posts, tallies
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
@@ -25,11 +23,14 @@ from tally.streams.fold import Consumer
 from tally.streams.record import Declared, Record
 from tally.streams.set_aside import Objects
 
+from .clients import LOCAL, SETTINGS, Clients, clients_of, fresh_engine
+from .watch import Meter
+
 SEED = 1995
 MEASURED = 1000  # plays, and likes
 VIDEOS = (1, 10, 100, 1000)
 POSTS = (1, 10, 100)
-BATCH_RECORDS = 1000  # as the event source mappings say
+BATCH_RECORDS = 1000  # as in the event source mappings
 SHARD = "shardId-00000001700000000000-bench"
 MINUTE = 28_000_000
 _CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
@@ -38,7 +39,7 @@ _LOCATOR = "arn:aws:dynamodb:eu-west-1:000000000000:table/{}/stream/2026-01-01T0
 
 @dataclass(frozen=True)
 class RollupCost:
-    """Rolling up MEASURED plays of so many videos, in one batch."""
+    """The cost to roll up MEASURED plays of this many videos, in one batch."""
 
     videos: int
     write_units: float
@@ -46,7 +47,7 @@ class RollupCost:
 
 @dataclass(frozen=True)
 class DriftCost:
-    """Tracking the drift of MEASURED likes of so many posts: the records of both streams."""
+    """The cost to track the drift of MEASURED likes of this many posts: the records of both streams."""
 
     posts: int
     records: int
@@ -55,18 +56,18 @@ class DriftCost:
 
 @dataclass(frozen=True)
 class Rollups:
-    """All of it."""
+    """The measurements of the stream consumers."""
 
     rollup_costs: list[RollupCost]
     drift_costs: list[DriftCost]
     folded_per_s: float
-    """Records, by the pure fold alone, in batches, on one core."""
+    """Records through the fold alone, in batches, on one core."""
     applied_per_s: float
-    """Records from the engine's stream through the rollup consumer into the tallies, 100 videos."""
+    """Records of 100 videos, from the engine's stream through the rollup consumer into the tallies."""
 
 
 def measure_rollups(records: int, likes_made: int = MEASURED) -> Rollups:
-    """`records` of each to measure speeds with."""
+    """Measure costs with `likes_made` likes, and speeds with `records` records."""
     return Rollups(
         rollup_costs=[_rollup_cost(videos) for videos in VIDEOS],
         drift_costs=[_drift_cost(posts_made, likes_made) for posts_made in POSTS],
@@ -76,19 +77,19 @@ def measure_rollups(records: int, likes_made: int = MEASURED) -> Rollups:
 
 
 def receipts(number: int, videos: int) -> list[Record]:
-    """Stream records of so many plays that were written alone."""
+    """Stream records of plays that were written as receipts alone."""
     chance = random.Random(SEED)
     return [
         {
             "eventName": "INSERT",
             "dynamodb": {
-                "SequenceNumber": str(10**20 + place),
+                "SequenceNumber": str(10**20 + index),
                 "ApproximateCreationDateTime": MINUTE * 60.0,
-                "Keys": {"id": {"S": f"tally#{place}"}},
+                "Keys": {"id": {"S": f"tally#{index}"}},
                 "NewImage": {
-                    "id": {"S": f"tally#{place}"},
+                    "id": {"S": f"tally#{index}"},
                     "counter": {"S": "plays"},
-                    "target": {"S": f"video-{place % videos if place < videos else chance.randrange(videos)}"},
+                    "target": {"S": f"video-{index % videos if index < videos else chance.randrange(videos)}"},
                     "amount": {"N": "1"},
                     "at": {"N": str(MINUTE)},
                     "nonce": {"S": "nonce"},
@@ -96,29 +97,29 @@ def receipts(number: int, videos: int) -> list[Record]:
                 },
             },
         }
-        for place in range(number)
+        for index in range(number)
     ]
 
 
 def deliver(handler: Handler, table: str, records: Sequence[Record]) -> None:
-    """As an event source mapping does, batch by batch. Raises if a record is not applied."""
+    """Invoke the handler with batches, as an event source mapping does. Raises RuntimeError if it refuses one."""
     for start in range(0, len(records), BATCH_RECORDS):
         batch = list(records[start : start + BATCH_RECORDS])
         event = {"Records": batch, "shardId": SHARD, "state": {}, "eventSourceARN": _LOCATOR.format(table)}
-        with redirect_stdout(StringIO()):  # its metrics
+        with redirect_stdout(StringIO()):  # hides its metrics
             answer = handler(event, _CONTEXT)
         if answer["batchItemFailures"]:
             raise RuntimeError(f"the consumer did not apply {answer['batchItemFailures']}")
 
 
-def handler_of(consumer: Consumer, clients: Place) -> Handler:
-    """As the function's own, with these clients."""
+def handler_of(consumer: Consumer, clients: Clients) -> Handler:
+    """The handler of the Lambda function, with these clients."""
     return Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
 
 
 def _rollup_cost(videos: int) -> RollupCost:
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         meter = Meter(clients.store.client)
         deliver(handler_of(rollup.CONSUMER, clients), SETTINGS.receipts_table, receipts(MEASURED, videos))
         units = meter.write_units
@@ -129,7 +130,7 @@ def _rollup_cost(videos: int) -> RollupCost:
 
 def _drift_cost(posts_made: int, likes_made: int) -> DriftCost:
     with fresh_engine(streams=True) as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         for number in range(posts_made):
             posts.write_post(Call(clients.store, "author"), counters.LIKES, f"post-{number}", "hello")
         chance = random.Random(SEED)
@@ -147,7 +148,7 @@ def _drift_cost(posts_made: int, likes_made: int) -> DriftCost:
 
 
 def _fold_speed(number: int) -> float:
-    """By the CPU time that it takes: what else the machine does is not this core's work."""
+    """Records a second of CPU time: other programs do not change it."""
     declared, batch = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100)
     fold.fold(rollup.CONSUMER, declared, "receipts", batch)
     started_s, folded = time.process_time(), 0
@@ -159,10 +160,10 @@ def _fold_speed(number: int) -> float:
 
 def _applied_speed(number: int) -> float:
     with fresh_engine(streams=True) as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         plays = replace(counters.PLAYS, guarantee=counters.VISITS.guarantee)
-        for place_ in range(number):
-            change = Increment(plays, f"video-{place_ % 100}", 1, "play", f"{place_:022d}", {"counted": True})
+        for index in range(number):
+            change = Increment(plays, f"video-{index % 100}", 1, "play", f"{index:022d}", {"counted": True})
             count(Call(clients.store), change)
         handler = handler_of(rollup.CONSUMER, clients)
         started_s, applied, batch = time.perf_counter(), 0, list[Record]()
@@ -181,7 +182,7 @@ def _applied_speed(number: int) -> float:
 
 
 def stream(endpoint: str, table: str) -> Iterator[Record]:
-    """What a table's stream holds, as Lambda hands it on."""
+    """The records of a table's stream, in the form that Lambda passes to a function."""
     client: Any = boto3.client("dynamodbstreams", endpoint_url=endpoint, **LOCAL)
     ((found),) = client.list_streams(TableName=table)["Streams"]
     for shard in client.describe_stream(StreamArn=found["StreamArn"])["StreamDescription"]["Shards"]:

@@ -1,4 +1,4 @@
-"""What a play takes and costs: client time, round trips and capacity units, for each design."""
+"""Client time, round trips and capacity units of a play, for each design."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from bench.designs import TIMED, Play
-from bench.place import fresh_engine, place
-from bench.watch import Meter
+from .clients import clients_of, fresh_engine
+from .designs import TIMED, Play
+from .watch import Meter
 
-ROUND_PLAYS = 5  # of each design in turn: noise of the machine hits all alike
-WARM_UP_ROUNDS = 4  # connections, caches, and Powertools' layers are made in them
+ROUND_PLAYS = 5  # of each design in turn: the machine's noise hits all of them
+WARM_UP_ROUNDS = 4  # they make connections, caches and Powertools' layers
 METERED_PLAYS = 20
 
 Progress = Callable[[int], object]
-"""Told how many plays were made since it was last told."""
+"""Called with the number of plays since its last call."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one play costs on average."""
+    """The average cost of one play."""
 
     round_trips: float
     write_units: float
@@ -30,13 +30,13 @@ class Cost:
 
 
 def measure_times(rounds: int, progress: Progress) -> dict[str, float]:
-    """Median time of one play at the client, by design, in microseconds: one thread, no faults, nothing hooked in."""
+    """Median client time of one play, by design, in microseconds: one thread, no faults, no hooks."""
     taken_s: dict[str, list[float]] = {design.name: [] for design in TIMED}
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         plays = [(design.name, design.make(clients, design.name)) for design in TIMED]
         for number in range(WARM_UP_ROUNDS + rounds):
-            first = number % len(plays)  # whoever comes first in a round has no advantage of it
+            first = number % len(plays)  # each design is first equally often
             for name, play in plays[first:] + plays[:first]:
                 times_s = [_time(play) for _ in range(ROUND_PLAYS)]
                 if number >= WARM_UP_ROUNDS:
@@ -53,10 +53,10 @@ def _time(play: Play) -> float:
 
 
 def measure_costs() -> dict[str, Cost]:
-    """Round trips and capacity units of one play, by design; in a pass of its own, since counting takes time."""
+    """Round trips and capacity units of one play, by design. Metering takes time, so this is a separate pass."""
     costs = {}
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         meter = Meter(clients.plain, clients.store.client)
         for design in TIMED:
             play = design.make(clients, design.name)

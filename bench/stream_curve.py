@@ -1,12 +1,12 @@
-"""What a play costs on the local stack as its streams grow: with `make dev`'s cure, and on an engine left as it is.
+"""The time of a play on the local stack as its streams grow, on a trimmed engine and on an untrimmed one.
 
     python -m bench.stream_curve --plays 100000
-    python -m bench.stream_curve --plays 30000 --uncured
+    python -m bench.stream_curve --plays 30000 --untrimmed
 
-Each write on a table with a stream costs the embedded engine time in proportion to all the records that the stream
-holds, unless they are indexed and trimmed, as `make dev` does with its own engine. The plays are sent in batches,
-as another Lambda sends them, through the real functions while the consumers work; after each 10,000 some are sent one
-by one over HTTP, and their median is printed. Exit status 1 if the plays are not all counted, each once.
+In the embedded engine, each write on a table with a stream takes time in proportion to the records of the stream.
+`make dev` indexes and trims the streams of its own engine. This command sends batches of plays through the real
+functions while the consumers work. After each 10,000 it sends some plays one by one over HTTP and prints their median.
+Exit status 1 if it does not find each play counted once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from bench.rolled_up import local_stack
-from local.engine import Engine
-from local.errors import LocalError
+from local.base.engine import Engine
+from local.base.errors import LocalError
+
+from .rolled_up import local_stack
 
 STEP = 10_000
-BATCH = 100  # entries of one invocation: what the function takes
+BATCH = 100  # entries of one invocation: the most that the function takes
 CALLERS = 4
 SINGLE = 200
-REFUSED_MAX = 50  # of a batch: an engine that gets slow answers 503 for a while
+REFUSED_MAX = 50  # attempts of a batch: a slow engine answers 503 for a while
 
 
 def measure(url: str, plays: int) -> Iterator[float]:
@@ -48,7 +49,7 @@ def measure(url: str, plays: int) -> Iterator[float]:
 
 
 def _batch(url: str, first: int) -> None:
-    """Plays of one video, sent again with the same keys until each is counted."""
+    """Send plays of one video, with the same keys until all are counted."""
     event = {
         "batch": [
             {"operation": "play", "video_id": f"v{first}", "idempotency_key": f"curve-{first:09d}-{number:012d}"}
@@ -74,7 +75,7 @@ def _single_ms(url: str, streamed: int) -> float:
 
 
 def _counted(url: str, plays: int) -> int:
-    """All plays together, video by video."""
+    """The sum of the counts of all videos."""
     videos = [f"v{first}" for first in range(0, plays, BATCH)] + ["single"]
     return sum(int(_call(f"{url}/videos/{video}/plays")["play_count"]) for video in videos)
 
@@ -89,27 +90,27 @@ def _call(url: str, body: Any = None, key: str | None = None) -> Any:
 
 
 @contextlib.contextmanager
-def _stack(uncured: bool) -> Iterator[str]:
-    """`make dev`, with its own engine, or with one that is not its own: there it neither indexes nor trims."""
+def _stack(untrimmed: bool) -> Iterator[str]:
+    """`make dev` with its own engine, or with another one, which it neither indexes nor trims."""
     with contextlib.ExitStack() as stack:
         environment = {}
-        if uncured:
+        if untrimmed:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             environment["AWS_ENDPOINT_URL_DYNAMODB"] = stack.enter_context(Engine(folder / "engine.db")).endpoint
         yield stack.enter_context(local_stack(**environment))
 
 
 def main() -> int:
-    """Print the curve; 1 if a play is missing or one too many."""
+    """Print the curve. Returns 1 if a play is missing or counted twice."""
     parser = argparse.ArgumentParser(prog="python -m bench.stream_curve", description=__doc__.split("\n")[0])
     parser.add_argument("--plays", type=int, default=100_000, help="in steps of 10,000 (100,000)")
-    parser.add_argument("--uncured", action="store_true", help="on an engine that is neither indexed nor trimmed")
+    parser.add_argument("--untrimmed", action="store_true", help="use an engine without index and trimming")
     given = parser.parse_args()
     if given.plays < STEP or given.plays % STEP:
         parser.error(f"--plays must be a multiple of {STEP:,}")
     started_s = time.monotonic()
     try:
-        with _stack(given.uncured) as url:
+        with _stack(given.untrimmed) as url:
             print(f"{'plays':>8}  median ms of a play", flush=True)
             medians = tqdm(measure(url, given.plays), total=given.plays // STEP + 1, file=sys.stderr, disable=None)
             for step, median_ms in enumerate(medians):

@@ -1,7 +1,7 @@
-"""Time that passes only when nobody has anything left to do at this moment: many calls at once, in one thread.
+"""Virtual time for many concurrent calls in one thread. It advances only when no call has work left at this moment.
 
-Each call is a greenlet, since the code that is measured is written to block: its sleeps and its requests come here.
-Everything that happens at one moment happens in the order in which it was asked for, so a run repeats exactly.
+Each call is a greenlet, because the simulated code blocks: its sleeps and its requests switch to the hub. Events of
+the same moment happen in the order of their registration, so a run repeats exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ START_S = 1000.0  # clocks that start at 0 hide bugs
 
 
 class Hub:
-    """A clock, and who waits for which moment of it."""
+    """A clock, and the calls that wait for a moment of it."""
 
     def __init__(self) -> None:
         self.now_s = START_S
@@ -25,24 +25,24 @@ class Hub:
         self._main: greenlet = getcurrent()
 
     def clock(self) -> float:
-        """Seconds, as time.monotonic() gives them."""
+        """Seconds, like time.monotonic()."""
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let others go on until so many seconds have passed."""
+        """Let other calls run until these seconds have passed."""
         self._wait(getcurrent(), self.now_s + max(0.0, seconds))
         self._main.switch()
 
-    def start(self, does: Callable[[], object], at_s: float | None = None) -> None:
-        """Begin something at a moment (now, by default), beside whatever else goes on."""
-        self._wait(greenlet(does, parent=self._main), self.now_s if at_s is None else at_s)
+    def start(self, call: Callable[[], object], at_s: float | None = None) -> None:
+        """Begin a call at a moment, by default now."""
+        self._wait(greenlet(call, parent=self._main), self.now_s if at_s is None else at_s)
 
     def run(self) -> None:
-        """Until everything that was begun has ended. What it raises ends the run and is raised here."""
+        """Run until every call has ended. An exception of a call ends the run; it is raised here."""
         self._main = getcurrent()
         while self._waiting:
-            self.now_s, _, who = heapq.heappop(self._waiting)
-            who.switch()
+            self.now_s, _, waiter = heapq.heappop(self._waiting)
+            waiter.switch()
 
-    def _wait(self, who: greenlet, until_s: float) -> None:
-        heapq.heappush(self._waiting, (until_s, next(self._turns), who))
+    def _wait(self, waiter: greenlet, until_s: float) -> None:
+        heapq.heappush(self._waiting, (until_s, next(self._turns), waiter))

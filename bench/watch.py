@@ -1,4 +1,4 @@
-"""Looks over a client's shoulder: how many requests it sends, what they cost, and a crash between two of them."""
+"""Hooks of a client: meter its requests and their cost, and crash between two of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _READS = frozenset({"GetItem", "Query", "BatchGetItem"})
 
 
 class CrashError(BaseException):
-    """The process ended here. No Exception, so that nobody on the way handles it: a killed process handles nothing."""
+    """The process ends here. It is no Exception: no handler may catch it, as in a killed process."""
 
 
 class Meter:
-    """Counts the requests of its clients, attempts of the SDK included, and the capacity that DynamoDB bills."""
+    """Counts the requests of its clients, including retries of the SDK, and the capacity that DynamoDB bills."""
 
     def __init__(self, *clients: DynamoDBClient) -> None:
         self.requests = 0
@@ -47,7 +47,7 @@ class Meter:
 
 
 class Crasher:
-    """Crashes the calling thread's play behind one of its writes, if `arm` was called before it."""
+    """Crashes the play of the calling thread after one of its writes, if `arm` was called before."""
 
     def __init__(self, *clients: DynamoDBClient) -> None:
         self._armed = threading.local()
@@ -55,7 +55,7 @@ class Crasher:
             client.meta.events.register("after-call.dynamodb", self._answered)
 
     def arm(self, write: int) -> None:
-        """Crash this thread behind its `write`-th write from here (1: the next); 0: not at all."""
+        """Crash this thread after this many more writes. 0 disarms."""
         self._armed.write = write
 
     def _answered(self, model: Any, **_: object) -> None:

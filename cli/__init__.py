@@ -1,6 +1,5 @@
-"""The command `tally`: looks at what the numbers say, and mends them."""
+"""The command `tally`: looks at Tally's numbers and repairs them. `smoke` calls every operation of a deployed stack.
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lambdas"))  # the counting core, and the declarations
+`__main__` finds the app and runs the command; `options` reads the command line, `connection` finds the tables,
+`commands` does the work.
+"""

@@ -6,16 +6,17 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 INTERRUPTED = 130
 BAD = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if all is well, 1 if something differs, 2 and one line for what a person can put right, 130 for Ctrl-C."""
+    """0 if all is well, 1 if something differs, 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a line may quote what no terminal can show
+            stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
     try:
         return _run(arguments)
     except KeyboardInterrupt:
@@ -27,23 +28,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """The imports take half a second: they stand here so that Ctrl-C is heeded meanwhile."""
+    """Run one command. The imports take half a second: here, Ctrl-C interrupts them cleanly."""
+    app = Path(os.environ.get("TALLY_APP") or Path.cwd())
+    sys.path.insert(0, str(app / "lambdas"))  # the counting core, and the app's declarations
     from botocore.exceptions import BotoCoreError
 
-    from cli import connection, options
-    from cli.commands import COMMANDS
-    from tally.errors import TallyError
+    from declarations import Declarations
+    from tally.errors import ConfigurationError, TallyError
 
-    given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser())
+    from . import connection, options
+    from .commands import COMMANDS, Stack
+
     try:
-        at = connection.local(given.port) if given.local else connection.deployed(given.stack)
-        return COMMANDS[given.command](given, at)
+        counters = Declarations.load(app / "lambdas/counters.py").counters
+        given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser(counters))
+        found = connection.local(given.port) if given.local else connection.deployed(given.stack)
+        return COMMANDS[given.command](given, Stack(found, counters))
+    except ConfigurationError as error:
+        print(f"tally: {error}", file=sys.stderr)
     except connection.CommandError as error:
         print(f"tally: {error}", file=sys.stderr)
     except TallyError as error:
         print(f"tally: {connection.explained(error)}", file=sys.stderr)
     except BotoCoreError as error:
-        print(f"tally: AWS cannot be asked: {error}", file=sys.stderr)
+        print(f"tally: the call to AWS failed: {error}", file=sys.stderr)
     return BAD
 
 

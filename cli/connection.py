@@ -1,4 +1,4 @@
-"""Where the tables are: of a running `make dev`, or of a stack in AWS."""
+"""Finds the tables of a running `make dev` or of a stack in AWS."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tally.streams.set_aside import Objects
 LOCAL_TIMEOUT_S = 5
 _LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
 _TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
-# CloudFormation is asked once; S3 for a record at a time.
+# One call of CloudFormation, and one of S3 for each record: waiting is better than failing.
 _PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
 
 
 class CommandError(Exception):
-    """What a person at the terminal can put right: told in one line."""
+    """An error that a person at the terminal can fix, in one line."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """The store, and the bucket of what is set aside (None where there is none)."""
+    """The store, and the bucket of set-aside records (None without one)."""
 
     store: Store
     objects: Objects | None
@@ -41,16 +41,16 @@ def local(port: int) -> Connection:
     url = f"http://localhost:{port}/dev/stack"
     try:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
-            told = json.load(answer)
+            where = json.load(answer)
         store = Store(
-            boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=told["dynamodb"], **_LOCAL),
-            _settings(told, told["bucket"], told["settle_s"]),
+            boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **_LOCAL),
+            _settings(where, where["bucket"], where["settle_s"]),
         )
-        return Connection(store, Objects(told["bucket"], lambda: _local_s3(told["s3"])) if told["bucket"] else None)
+        return Connection(store, Objects(where["bucket"], lambda: _local_s3(where["s3"])) if where["bucket"] else None)
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answered {error.code}: is that `make dev`?") from None
     except OSError:
-        raise CommandError(f"nothing answers on port {port}: is `make dev` running? --port names another one") from None
+        raise CommandError(f"nothing answers on port {port}: is `make dev` running? --port names another") from None
     except (ValueError, KeyError, TypeError):
         raise CommandError(f"{url} did not say where its tables are: is that `make dev`?") from None
 
@@ -61,7 +61,7 @@ def _local_s3(endpoint: str) -> Any:
 
 
 def deployed(stack: str) -> Connection:
-    """A stack in the account and region of the credentials. Raises CommandError if it cannot be found out."""
+    """A stack in the account and region of the credentials. Raises CommandError if it cannot be read."""
     try:
         described: Any = boto3.client("cloudformation", config=_PATIENT).describe_stacks(StackName=stack)
         outputs = {output["OutputKey"]: output["OutputValue"] for output in described["Stacks"][0].get("Outputs", [])}
@@ -73,15 +73,17 @@ def deployed(stack: str) -> Connection:
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
     except NoCredentialsError:
-        raise CommandError("there are no AWS credentials: sign in (aws sso login), or --local for `make dev`") from None
+        raise CommandError(
+            "there are no AWS credentials: sign in (aws sso login) or use --local for `make dev`"
+        ) from None
     except NoRegionError:
-        raise CommandError("there is no AWS region: set AWS_DEFAULT_REGION, or --local for `make dev`") from None
+        raise CommandError("there is no AWS region: set AWS_DEFAULT_REGION, or use --local for `make dev`") from None
     except ClientError as error:
         raise CommandError(
             f"the stack {stack} cannot be read: {error.response['Error'].get('Message', error)}"
         ) from None
     except BotoCoreError as error:
-        raise CommandError(f"AWS cannot be asked: {error}") from None
+        raise CommandError(f"the call to AWS failed: {error}") from None
 
 
 def _settings(tables: dict[str, str], bucket: str, settle_s: int) -> Settings:
@@ -98,6 +100,6 @@ def _settings(tables: dict[str, str], bucket: str, settle_s: int) -> Settings:
 
 
 def explained(error: TallyError) -> str:
-    """One line for an error of the store: what AWS said, where that is known."""
+    """One line for an error of the store: AWS's own message if there is one."""
     cause = error.__cause__
     return str(cause) if isinstance(cause, ClientError | BotoCoreError) else error.detail

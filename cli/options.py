@@ -1,26 +1,26 @@
-"""What is asked of the command `tally`."""
+"""The command line of `tally`."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-import counters
 from tally import fields
 from tally.counter import Counter
 from tally.errors import InvalidInputError
+from tally.shipped import BOT_VISITS, LIKES, VISITS
 
-NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # they stand in the history for ever
+NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
 _EXAMPLES = """examples:
   tally reconcile --local                        every post and every drifting tally of a running `make dev`
   tally reconcile --post a91f                    one post of the stack Tally-dev
   tally reconcile --all --repair --by ann --why "edited by hand on 3 May" --stack Tally-prod
   tally drift --json                             what drifts now
   tally get likes a91f                           a tally, shard by shard
-  tally history a91f                             who mended it, when and why
-  tally redrive                                  apply what was set aside, once
+  tally history a91f                             who repaired it, when and why
+  tally redrive                                  apply the records that were set aside, once
 
 """
 _EXIT_STATUS = (
@@ -29,23 +29,23 @@ _EXIT_STATUS = (
 _ID = "of a post, a video, …; for visits the page's URL"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
 COMMANDS = ("reconcile", "drift", "get", "redrive", "history")
-_PAGES = dict.fromkeys((counters.VISITS, counters.BOT_VISITS), fields.page)
+_PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
 """The counters whose ids are URLs."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with the command line in one line."""
+    """Reports a wrong command line in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit 2."""
         self.exit(2, f"tally: {message}; --help says more\n")
 
 
-def parser() -> Parser:
-    """The command line."""
+def parser(counters: Mapping[str, Counter]) -> Parser:
+    """The command line, for the counters that the app declares."""
     made = Parser(
         prog="tally",
-        description="Look at what Tally's numbers say, and mend them.",
+        description="Look at Tally's numbers and repair them.",
         epilog=_EXAMPLES + _EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -54,24 +54,23 @@ def parser() -> Parser:
     _reconcile(commands)
     _command(commands, "drift", "the tallies that drift now", json=True)
     get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
-    get.add_argument("counter", metavar="COUNTER", type=_counter, help=f"one of: {', '.join(counters.COUNTERS)}")
+    counter = _counter(counters)
+    get.add_argument("counter", metavar="COUNTER", type=counter, help=f"one of: {', '.join(counters)}")
     get.add_argument("id", metavar="ID", help=_ID)
     _command(commands, "redrive", "apply the stream records that were set aside, once")
-    history = _command(commands, "history", "who mended a tally, when, why and by how much", json=True)
+    history = _command(commands, "history", "who repaired a tally, when, why and by how much", json=True)
     history.add_argument("id", metavar="ID", help=_ID)
-    history.add_argument(
-        "--counter", metavar="COUNTER", type=_counter, default=counters.LIKES, help="likes if not given"
-    )
+    history.add_argument("--counter", metavar="COUNTER", type=counter, default=LIKES, help="default: likes")
     return made
 
 
 def _reconcile(commands: argparse._SubParsersAction[Parser]) -> None:
-    made = _command(commands, "reconcile", "hold tallies against what they count; with --repair, mend them")
+    made = _command(commands, "reconcile", "compare tallies with what they count; with --repair, repair them")
     which = made.add_mutually_exclusive_group()
     which.add_argument("--post", metavar="ID", type=_checked(fields.identifier), help="one post")
-    which.add_argument("--all", action="store_true", help="every post and every drifting tally (if no post is given)")
-    made.add_argument("--repair", action="store_true", help="mend what differs; needs --by and --why")
-    made.add_argument("--by", metavar="NAME", type=_text(NAME_CHARACTERS_MAX), help="who mends it, for the history")
+    which.add_argument("--all", action="store_true", help="every post and every drifting tally (the default)")
+    made.add_argument("--repair", action="store_true", help="repair what differs; needs --by and --why")
+    made.add_argument("--by", metavar="NAME", type=_text(NAME_CHARACTERS_MAX), help="who repairs it, for the history")
     made.add_argument("--why", metavar="TEXT", type=_text(WHY_CHARACTERS_MAX), help="why, for the history")
 
 
@@ -79,32 +78,32 @@ def _command(commands: argparse._SubParsersAction[Parser], name: str, does: str,
     made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".", epilog=_EXIT_STATUS)
     _where(made)
     if json:
-        made.add_argument("--json", action="store_true", help="as JSON, a line each")
+        made.add_argument("--json", action="store_true", help="print JSON, one document a line")
     return made
 
 
 def _where(made: Parser) -> None:
-    """Which stack: before the command or after it. No defaults: those of the command would win over what is before."""
+    """Which stack. The options go before or after the command, so they have no defaults: one would hide the other."""
     where = made.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", default=argparse.SUPPRESS, help="of a running `make dev`")
+    where.add_argument("--local", action="store_true", default=argparse.SUPPRESS, help="use a running `make dev`")
     where.add_argument(
-        "--stack", metavar="NAME", default=argparse.SUPPRESS, help=f"of this stack in AWS ({STACK_DEFAULT})"
+        "--stack", metavar="NAME", default=argparse.SUPPRESS, help=f"use this stack in AWS ({STACK_DEFAULT})"
     )
     made.add_argument(
         "--port",
         type=_port,
         default=argparse.SUPPRESS,
-        help=f"with --local: where `make dev` listens ({PORT_DEFAULT})",
+        help=f"with --local: the port of `make dev` ({PORT_DEFAULT})",
     )
 
 
 def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
-    """What is asked, checked. Exits 2, and 0 for --help."""
+    """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
     _check_order(arguments, made)
     given = made.parse_args(arguments)
-    if "local" in given and "stack" in given:  # one before the command, one behind it
+    if "local" in given and "stack" in given:  # one before the command, one after it
         made.error("argument --stack: not allowed with argument --local")
-    if "port" in given and "local" not in given:  # else a person who means `make dev` would be in AWS
+    if "port" in given and "local" not in given:  # else it would go to AWS though the person means `make dev`
         made.error("--port goes with --local")
     defaults = {"local": False, "stack": STACK_DEFAULT, "port": PORT_DEFAULT}
     given = argparse.Namespace(**{**defaults, **vars(given)})
@@ -113,15 +112,15 @@ def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
 
 
 def _check_order(arguments: Sequence[str], made: Parser) -> None:
-    """Options of a command stand behind it: before it, their value would be taken for the command."""
+    """A command's options go after it: before it, argparse would take their value for the command."""
     for argument in itertools.takewhile(lambda each: each not in COMMANDS, arguments):
         option = argument.partition("=")[0]
         if option.startswith("-") and option not in ("--local", "--stack", "--port", "--help", "-h"):
-            made.error(f"{option} stands behind the command, as in `tally COMMAND {option}`")
+            made.error(f"{option} goes after the command: `tally COMMAND {option}`")
 
 
 def _check(given: argparse.Namespace, made: Parser) -> None:
-    """What one option asks of another. Exits 2."""
+    """Check one option against another. Exits with 2."""
     if given.command in ("get", "history"):
         try:
             given.id = _PAGES.get(given.counter, fields.identifier)(given.id, "ID")
@@ -130,7 +129,7 @@ def _check(given: argparse.Namespace, made: Parser) -> None:
     if given.command != "reconcile":
         return
     if given.repair and not (given.by and given.why):
-        made.error("--repair needs --by NAME and --why TEXT: they stand in the history")
+        made.error("--repair needs --by NAME and --why TEXT: the history keeps them")
     if not given.repair and (given.by or given.why):
         made.error("--by and --why go with --repair")
 
@@ -145,15 +144,18 @@ def _checked(check: Callable[[object, str], object]) -> Callable[[str], str]:
     return checked
 
 
-def _counter(name: str) -> Counter:
-    if name not in counters.COUNTERS:
-        raise argparse.ArgumentTypeError(f"there is no counter {name!r}: it is one of {', '.join(counters.COUNTERS)}")
-    return counters.COUNTERS[name]
+def _counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
+    def counter(name: str) -> Counter:
+        if name not in counters:
+            raise argparse.ArgumentTypeError(f"there is no counter {name!r}: it is one of {', '.join(counters)}")
+        return counters[name]
+
+    return counter
 
 
 def _port(value: str) -> int:
     if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
-        raise argparse.ArgumentTypeError(f"{value!r} is no port: 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{value!r} is not a port: 1 to 65535")
     return int(value)
 
 

@@ -6,10 +6,11 @@ import io
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
-from local.errors import LocalError
-from local.options import Options
+from .base.errors import LocalError
+from .base.options import Options
 
 
 class StopError(KeyboardInterrupt):
@@ -34,7 +35,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:
-        run(Options.read(sys.argv[1:], os.environ))
+        run(Options.read(sys.argv[1:], os.environ, Path.cwd()))
         say("stopped")
     except LocalError as error:
         print(f"tally: {error}", file=sys.stderr)
@@ -48,8 +49,8 @@ def run(options: Options) -> None:
     """Start everything and serve. The imports take a second: they stand here so that Ctrl-C is heeded meanwhile."""
     import asyncio
 
-    from local.prepared import prepared
-    from local.stack import serve
+    from .server import serve
+    from .stack.prepared import prepared
 
     with prepared(options) as stack:
         asyncio.run(serve(stack, say))

@@ -15,7 +15,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 import operations
-from operations import Access, Operation
+from tally.operation import Access, Operation
 
 from .options import Options
 from .users import Users
@@ -145,7 +145,10 @@ class Api(Construct):
         resource = stage.node.default_child
         assert isinstance(resource, http.CfnStage)
         resource.route_settings = {
-            operation.route: {"ThrottlingRateLimit": operation.rate_per_s, "ThrottlingBurstLimit": operation.burst}
+            operation.route: {
+                "ThrottlingRateLimit": operation.throttle.rate_per_s,
+                "ThrottlingBurstLimit": operation.throttle.burst,
+            }
             for operation in operations.OPERATIONS
         }
         stage.node.add_dependency(*routes)  # a stage may only name routes that are there

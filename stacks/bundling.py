@@ -106,6 +106,7 @@ def bundle(target: Path) -> None:
 
 def _openapi() -> str:
     """The OpenAPI document of the declarations. Imported here: it loads the core, which other synths do without."""
+    from counters import COUNTERS
     from openapi.document import text
 
-    return text()
+    return text(COUNTERS)

@@ -13,8 +13,10 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+import counters
 import operations
-from operations import Need, Table
+import permissions
+from tally.operation import Consumer, Need, Schedule, Table
 
 from . import bundling
 from .options import Options
@@ -46,28 +48,28 @@ class Functions(Construct):
         self._options = options
         self._code = bundling.code(bundled=Stack.of(self).bundling_required)
         self._version = bundling.digest()[:12]
+        self._needs = permissions.of_functions(counters.COUNTERS)
         self.aliases = {
-            module: self._function(module, ", ".join(operation.name for operation in found), operations.needs_of(found))
+            module: self._function(module, ", ".join(operation.name for operation in found))
             for module, found in operations.functions().items()
         }
         scheduled = {schedule.function: self._scheduled(schedule) for schedule in operations.SCHEDULES}
         self.consumers = {consumer.function: self._consumer(consumer) for consumer in operations.CONSUMERS}
         self.all = {**self.aliases, **scheduled, **self.consumers}
 
-    def _consumer(self, consumer: operations.Consumer) -> lambda_.Alias:
+    def _consumer(self, consumer: Consumer) -> lambda_.Alias:
         alias = self._function(
             consumer.function,
             consumer.does,
-            consumer.needs,
             timeout=CONSUMER_TIMEOUT,
             environment={"TALLY_SET_ASIDE_BUCKET": self._set_aside.bucket.bucket_name},
         )
         self._set_aside.let_put(consumer, alias)
         return alias
 
-    def _scheduled(self, schedule: operations.Schedule) -> lambda_.Alias:
+    def _scheduled(self, schedule: Schedule) -> lambda_.Alias:
         alias = self._function(
-            schedule.function, schedule.does, schedule.needs, timeout=SCHEDULED_TIMEOUT, memory_mb=SCHEDULED_MEMORY_MB
+            schedule.function, schedule.does, timeout=SCHEDULED_TIMEOUT, memory_mb=SCHEDULED_MEMORY_MB
         )
         events.Rule(
             alias,
@@ -82,7 +84,6 @@ class Functions(Construct):
         self,
         module: str,
         does: str,
-        needs: Iterable[Need],
         *,
         timeout: Duration = TIMEOUT,
         memory_mb: int = MEMORY_MB,
@@ -102,7 +103,7 @@ class Functions(Construct):
             description=f"What Tally's {module} function may do",
         )
         log_group.grant_write(role)
-        for statement in statements(self._tables, needs):
+        for statement in statements(self._tables, self._needs[module]):
             role.add_to_policy(statement)
         function = lambda_.Function(
             scope,

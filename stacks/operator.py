@@ -6,7 +6,8 @@ from aws_cdk import Acknowledgment, ArnFormat, Stack, Validations
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-import operations
+import counters
+import permissions
 
 from .functions import statements
 from .set_aside import BUCKET_ID, SetAside
@@ -35,7 +36,7 @@ class Operator(Construct):
             description="Lets people run the command tally: look, mend, redrive",
             statements=[
                 iam.PolicyStatement(actions=["cloudformation:DescribeStacks"], resources=[by_name]),
-                *statements(tables, operations.OPERATOR),
+                *statements(tables, permissions.of_operator(counters.COUNTERS)),
                 # A scan names no key, so no condition on keys lets it through.
                 iam.PolicyStatement(actions=["dynamodb:Scan"], resources=[tables.counts.table_arn]),
                 iam.PolicyStatement(

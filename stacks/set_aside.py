@@ -8,7 +8,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from operations import Consumer
+from tally.operation import Consumer
 
 BUCKET_ID = "SetAsideBucket"
 OVERWRITTEN_KEPT = Duration.days(90)  # versions below the newest: a record set aside again is the same record

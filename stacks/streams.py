@@ -10,7 +10,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 import operations
-from operations import Consumer, Table
+from tally.operation import Consumer, Table
 
 from .tables import Tables
 

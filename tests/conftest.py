@@ -18,7 +18,7 @@ os.environ["TALLY_SET_ASIDE_BUCKET"] = "tally-test-set-aside"
 
 import pytest
 
-from local.engine import Engine
+from local.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 
@@ -26,6 +26,42 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 _numbers = itertools.count()
+
+
+@pytest.hookimpl(optionalhook=True)  # mutations run without xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: end-to-end tests mostly wait."""
+    return min(os.cpu_count() or 2, 7) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each worker begin with tests that share a costly fixture, so that only one worker makes it.
+
+    xdist hands each worker an equal part of the list, in order. A worker that is done takes from the end of another's.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1:
+        return
+    first: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    rest: list[pytest.Item] = []
+    for item in items:
+        begins = _begins(item)
+        (rest if begins is None else first[begins % workers]).append(item)
+    spare = iter(rest)
+    length = len(items) // workers
+    dealt = [[*own, *itertools.islice(spare, max(0, length - len(own)))] for own in first]
+    items[:] = [*itertools.chain(*dealt), *spare]
+
+
+def _begins(item: pytest.Item) -> int | None:
+    """The worker that begins with this test; None if any may run it."""
+    match item.path.parent.name:
+        case "e2e":
+            return 0 if "dev" in getattr(item, "fixturenames", ()) else 2
+        case "infra":
+            return 1
+        case _:
+            return None
 
 
 @pytest.fixture(scope="module")

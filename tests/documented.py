@@ -17,6 +17,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 import operations
+from counters import COUNTERS
 from openapi.document import document
 
 HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}
@@ -36,7 +37,7 @@ def closed(schema: Any) -> Any:
 
 @functools.cache
 def _document() -> dict[str, Any]:
-    made = copy.deepcopy(document())
+    made = copy.deepcopy(document(COUNTERS))
     made["components"]["schemas"] = closed(made["components"]["schemas"])
     return made
 

@@ -20,9 +20,10 @@ def document() -> str:
     """The OpenAPI document that the build made; in a checkout, which is not built, as the declarations are now."""
     if DOCUMENT.exists():
         return DOCUMENT.read_text(encoding="utf-8")
+    from counters import COUNTERS
     from openapi.document import text
 
-    return text()
+    return text(COUNTERS)
 
 
 _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE_S)  # once, at cold start

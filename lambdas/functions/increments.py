@@ -23,7 +23,8 @@ def increment(
     if idempotency_key is None and counter.guarantee is not Guarantee.FAST:
         raise InvalidInputError("Idempotency-Key is missing.", field="Idempotency-Key")
     body = {"counter": counter.name, "id": id, "counted": True}
-    return Increment(counter, id, by, operations.INCREMENT.name, idempotency_key, body)
+    target = operations.INCREMENT.receipt_target(counter, id)
+    return Increment(counter, id, by, operations.INCREMENT.name, idempotency_key, body, receipt_target=target)
 
 
 def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:

@@ -1,35 +1,35 @@
 """Likes of a post."""
 
-import counters
 import operations
 from tally import fields
 from tally.api.entry import Answer, Entry
 from tally.counting import likes
 from tally.dynamo.client import Call
+from tally.shipped import LIKES
 
 
 def like(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Answer:
     """Like the post as the caller."""
     name = operations.LIKE.name
-    body, replayed = likes.set_like(call, counters.LIKES, post_id, True, operation=name, key=idempotency_key)
+    body, replayed = likes.set_like(call, LIKES, post_id, True, operation=name, key=idempotency_key)
     return Answer(body, replayed=replayed)
 
 
 def unlike(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Answer:
     """Take the caller's like back."""
     name = operations.UNLIKE.name
-    body, replayed = likes.set_like(call, counters.LIKES, post_id, False, operation=name, key=idempotency_key)
+    body, replayed = likes.set_like(call, LIKES, post_id, False, operation=name, key=idempotency_key)
     return Answer(body, replayed=replayed)
 
 
 def get_like(call: Call, *, post_id: str) -> Answer:
     """Whether the caller likes the post."""
-    return Answer(likes.read_like(call, counters.LIKES, post_id))
+    return Answer(likes.read_like(call, LIKES, post_id))
 
 
 def list_likes(call: Call, *, post_id: str, limit: int = fields.PAGE_SIZE_DEFAULT, cursor: str | None = None) -> Answer:
     """Who likes the post, a page at a time."""
-    return Answer(likes.list_likes(call, counters.LIKES, post_id, limit, cursor))
+    return Answer(likes.list_likes(call, LIKES, post_id, limit, cursor))
 
 
 handler = Entry({

@@ -1,22 +1,22 @@
 """Plays of a video."""
 
-import counters
 import operations
 from tally.api.entry import Answer, Entry
 from tally.counting import tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
+from tally.shipped import PLAYS
 
 
 def play(call: Call, *, video_id: str, idempotency_key: str) -> Increment:
     """Count one play, once for each key."""
     body = {"video_id": video_id, "counted": True}
-    return Increment(counters.PLAYS, video_id, 1, operations.PLAY.name, idempotency_key, body)
+    return Increment(PLAYS, video_id, 1, operations.PLAY.name, idempotency_key, body)
 
 
 def get_plays(call: Call, *, video_id: str) -> Answer:
     """How often the video was played."""
-    return Answer({"video_id": video_id, "play_count": tallies.read(call, counters.PLAYS, video_id)})
+    return Answer({"video_id": video_id, "play_count": tallies.read(call, PLAYS, video_id)})
 
 
 handler = Entry({operations.PLAY: play, operations.GET_PLAYS: get_plays})

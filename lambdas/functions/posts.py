@@ -1,21 +1,21 @@
 """Posts."""
 
-import counters
 import operations
 from tally.api.entry import Answer, Entry
 from tally.counting import posts
 from tally.dynamo.client import Call
+from tally.shipped import LIKES
 
 
 def put_post(call: Call, *, post_id: str, body: str) -> Answer:
     """Create the post, or edit it as its author."""
-    post, created = posts.write_post(call, counters.LIKES, post_id, body)
+    post, created = posts.write_post(call, LIKES, post_id, body)
     return Answer(post, status=201 if created else 200)
 
 
 def get_post(call: Call, *, post_id: str) -> Answer:
     """The post with its likes."""
-    return Answer(posts.read_post(call, counters.LIKES, post_id))
+    return Answer(posts.read_post(call, LIKES, post_id))
 
 
 handler = Entry({operations.PUT_POST: put_post, operations.GET_POST: get_post})

@@ -1,7 +1,6 @@
 """Did my change land?"""
 
 import operations
-from tally import fields
 from tally.api.entry import Answer, Entry
 from tally.counting import receipts
 from tally.dynamo.client import Call
@@ -9,8 +8,7 @@ from tally.dynamo.client import Call
 
 def get_receipt(call: Call, *, of: str, target: str, idempotency_key: str) -> Answer:
     """`counted`, with what was answered then, or `unknown`: never sent, refused, or longer ago than receipts live."""
-    if of == operations.VISIT.name:
-        target = fields.page(target, "target")
+    target = operations.WITH_RECEIPTS[of].asked_target(target, "target")
     body = receipts.find(call, of, target, idempotency_key)
     state = {"operation": of, "target": target, "state": "unknown" if body is None else "counted"}
     return Answer(state if body is None else {**state, "answer": body})

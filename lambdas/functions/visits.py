@@ -2,7 +2,6 @@
 
 import os
 
-import counters
 import operations
 from tally import fields
 from tally.api import badge, crawlers
@@ -11,6 +10,7 @@ from tally.api.texts import Text
 from tally.counting import tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
+from tally.shipped import BOT_VISITS, VISITS
 from tally.streams import progress
 
 BADGE_MAX_AGE_S = 60  # a number that is read, not watched; it spares the table a page's every view
@@ -27,20 +27,20 @@ def visit(call: Call, *, url: str, idempotency_key: str, user_agent: str | None 
     The answer does not repeat the URL: the receipt stores it once as it is.
     """
     crawler = user_agent is not None and crawlers.is_crawler(user_agent)
-    counter = counters.BOT_VISITS if crawler else counters.VISITS
+    counter = BOT_VISITS if crawler else VISITS
     return Increment(counter, url, 1, operations.VISIT.name, idempotency_key, {"counted": True}, status=202)
 
 
 def get_visits(call: Call, *, url: str) -> Answer:
     """How often the page was visited, by people and by crawlers, and as of when."""
     as_of = progress.as_of(call)  # before the numbers: they may know of more than that, never of less
-    visits, bot_visits = tallies.read_together(call, [counters.VISITS, counters.BOT_VISITS], url)
+    visits, bot_visits = tallies.read_together(call, [VISITS, BOT_VISITS], url)
     return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of})
 
 
 def get_badge(call: Call, *, url: str) -> Answer:
     """How often people visited the page, as a picture."""
-    visits = tallies.read(call, counters.VISITS, url)
+    visits = tallies.read(call, VISITS, url)
     return Answer(Text(badge.svg("visits", visits), operations.GET_BADGE.media_type, BADGE_MAX_AGE_S))
 
 

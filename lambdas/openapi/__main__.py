@@ -2,6 +2,7 @@
 
 import sys
 
+from counters import COUNTERS
 from openapi.document import text
 
-sys.stdout.write(text(indent=1) + "\n")
+sys.stdout.write(text(COUNTERS, indent=1) + "\n")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import operations
-from operations import Operation
 from tally import errors
 from tally.errors import TallyError
+from tally.operation import Operation
 
 from .inputs import HOLD_EXAMPLE, PAGE_EXAMPLE
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import operations
-from operations import Operation
+from operations import OPERATIONS
 from tally.counter import Counter, Guarantee
+from tally.operation import Access, Operation
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
 from . import inputs, refusals, schemas
@@ -56,21 +56,22 @@ _IF_NONE_MATCH: Schema = {
 }
 
 
-def text(indent: int | None = None) -> str:
+def text(counters: Mapping[str, Counter], indent: int | None = None) -> str:
     """The document as JSON."""
-    return json.dumps(document(), indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
+    return json.dumps(document(counters), indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
 
 
-def document(declared: Iterable[Operation] = operations.OPERATIONS) -> Schema:
-    """The OpenAPI 3.1 document of these operations. Operations that no declared counter fits are left out."""
+def document(counters: Mapping[str, Counter], operations: Iterable[Operation] = OPERATIONS) -> Schema:
+    """The OpenAPI 3.1 document of these operations. It leaves out those that none of the declared counters fits."""
     paths: dict[str, Schema] = {}
     components: dict[str, Schema] = {"schemas": {**schemas.SCHEMAS, **refusals.SCHEMAS}, "headers": _HEADERS}
     components["responses"] = {}
-    documented = [operation for operation in declared if "{counter}" not in operation.path or inputs.served(operation)]
+    served = {operation: operation.served(counters) if operation.by_counter else [] for operation in operations}
+    documented = [operation for operation in served if served[operation] or not operation.by_counter]
     for operation in documented:
         contract = CONTRACTS[operation]
         links = {name: link for name, link in contract.links.items() if link.to in documented}
-        made = _operation(operation, replace(contract, links=links), components)
+        made = _operation(operation, replace(contract, links=links), served[operation], components)
         paths.setdefault(operation.path, {})[operation.method.lower()] = made
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Who you are is its `sub`; some operations need a scope."
@@ -89,17 +90,19 @@ def document(declared: Iterable[Operation] = operations.OPERATIONS) -> Schema:
     }
 
 
-def _operation(operation: Operation, contract: Contract, components: dict[str, Schema]) -> Schema:
+def _operation(
+    operation: Operation, contract: Contract, served: list[Counter], components: dict[str, Schema]
+) -> Schema:
     made: Schema = {
         "operationId": operation.name,
         "tags": [contract.tag],
         "summary": contract.summary,
-        "description": _description(operation, contract),
+        "description": _description(operation, contract, served),
         "security": [{_SECURITY: [operation.scope] if operation.scope else []}] if operation.needs_caller else [],
     }
-    if parameters := inputs.parameters(operation) + ([_IF_NONE_MATCH] if 304 in operation.success else []):
+    if parameters := inputs.parameters(operation, served) + ([_IF_NONE_MATCH] if 304 in operation.success else []):
         made["parameters"] = parameters
-    if body := inputs.body(operation):
+    if body := inputs.body(operation, served):
         components["schemas"][f"{operation.name}_body"], made["requestBody"] = body
     responses = {str(status): _success(operation, contract, status) for status in operation.success}
     for status, response in refusals.responses(operation, contract.errors).items():
@@ -121,9 +124,9 @@ def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
 def _success(operation: Operation, contract: Contract, status: int) -> Schema:
     made: Schema = {"description": _SUCCESS[status]}
     headers = []
-    if operation.counts and any(field.name == "idempotency_key" for field in operation.fields):
+    if operation.leaves_receipt:
         headers.append("Idempotency-Replayed")
-    if 304 in operation.success or operation in (operations.GET_COUNTER, operations.SET_COUNTER):
+    if 304 in operation.success or schemas.versioned(contract.answer):
         headers.append("ETag")
     if headers:
         made["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
@@ -142,16 +145,16 @@ def _success(operation: Operation, contract: Contract, status: int) -> Schema:
 _SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have it already."}
 
 
-def _description(operation: Operation, contract: Contract) -> str:
+def _description(operation: Operation, contract: Contract, served: list[Counter]) -> str:
     parts = [contract.description] if contract.description else []
-    if operation is operations.INCREMENT:
-        parts.append(_table(inputs.served(operation)))
-    who = {operations.Access.ANYONE: "Anyone", operations.Access.SIGNED_IN: "Whoever is signed in"}.get(
+    if operation.increments and served:
+        parts.append(_table(served))
+    who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "Whoever is signed in"}.get(
         operation.access, f"Whoever is signed in with the scope `{operation.scope}`"
     )
     parts.append(
-        f"{who} may call it. Throttled to {operation.rate_per_s} requests a second for all callers together, in bursts"
-        f" of {operation.burst}."
+        f"{who} may call it. Throttled to {operation.throttle.rate_per_s} requests a second for all callers together,"
+        f" in bursts of {operation.throttle.burst}."
     )
     return "\n\n".join(parts)
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
-import counters
 import operations
-from operations import Field, Operation, Source
 from tally import fields
 from tally.api.http import BEACON, BODY_BYTES_MAX, JSON
 from tally.counter import AMOUNT_MAX, Counter, Guarantee
 from tally.fields import Kind
+from tally.operation import Field, Operation, Source
 
 Schema = dict[str, Any]
 
@@ -24,104 +22,95 @@ KEY_EXAMPLE = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 PAGE_EXAMPLE = "https://example.com/a"
 VERSION_EXAMPLE = '"7"'
 HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
-_SCOPED_COUNTERS: dict[Operation, Callable[[Counter], bool]] = {
-    operations.SET_COUNTER: lambda counter: counter.versioned,
-    operations.HOLD: lambda counter: counter.holdable,
-    operations.COMMIT_HOLD: lambda counter: counter.holdable,
-    operations.RELEASE_HOLD: lambda counter: counter.holdable,
-}
 
 
-def served(operation: Operation) -> list[Counter]:
-    """The declared counters that an operation with a counter in its path can be called for."""
-    found = [counter for counter in counters.COUNTERS.values() if counter.api]
-    fits = _SCOPED_COUNTERS.get(operation)
-    return [counter for counter in found if fits(counter)] if fits else found
-
-
-def required(field: Field, operation: Operation) -> bool:
-    """Whether the operation needs the field: for some it depends on the counters that are declared."""
-    if operation is operations.INCREMENT and field.kind is Kind.KEY:
-        return all(counter.guarantee is not Guarantee.FAST for counter in served(operation))
-    if operation is operations.INCREMENT and field.kind is Kind.AMOUNT:
-        return all(counter.delta is None for counter in served(operation))
+def required(field: Field, operation: Operation, served: list[Counter]) -> bool:
+    """Whether the operation needs the field. For an increment this depends on the counters that it serves."""
+    if operation.increments and operation.by_counter and field.kind is Kind.KEY:
+        return not _fast(served)
+    if operation.increments and operation.by_counter and field.kind is Kind.AMOUNT:
+        return all(counter.delta is None for counter in served)
     return field.required
 
 
-def parameters(operation: Operation) -> list[Schema]:
+def _fast(served: list[Counter]) -> list[str]:
+    """The names of the counters that take changes without a key."""
+    return [counter.name for counter in served if counter.guarantee is Guarantee.FAST]
+
+
+def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
     """The parameters in path, query and headers."""
     return [
         {
             "name": field.wire,
             "in": field.source.value,
-            "required": required(field, operation),
-            "description": description(field, operation),
-            "schema": schema(field, operation),
-            "example": _example(field, operation),
+            "required": required(field, operation, served),
+            "description": description(field, operation, served),
+            "schema": schema(field, operation, served),
+            "example": _example(field, served),
         }
         for field in operation.fields
         if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it by itself
     ]
 
 
-def body(operation: Operation) -> tuple[Schema, Schema] | None:
+def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] | None:
     """The schema of the JSON body and the request body that refers to it as `<operation>_body`; None without one."""
     found = [field for field in operation.fields if field.source is Source.BODY]
     if not found:
         return None
     properties = {
-        field.wire: {**schema(field, operation), "description": description(field, operation)} for field in found
+        field.wire: {**schema(field, operation, served), "description": description(field, operation, served)}
+        for field in found
     }
-    needed = [field.wire for field in found if required(field, operation)]
+    needed = [field.wire for field in found if required(field, operation, served)]
     made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     made |= {"required": needed} if needed else {}
     reference = {"$ref": f"#/components/schemas/{operation.name}_body"}
-    example = {field.wire: _example(field, operation) for field in found}
+    example = {field.wire: _example(field, served) for field in found}
     content: Schema = {JSON: {"schema": reference, "example": example}}
     said = f"At most {BODY_BYTES_MAX} bytes; no field beside these, and none twice."
-    if operation is operations.VISIT:
+    if operation.takes_beacon:
         text = {"type": "string", "contentMediaType": JSON, "contentSchema": reference}
         content[BEACON] = {"schema": text, "example": json.dumps(example)}
         said += " As `text/plain` it is the same JSON: what `navigator.sendBeacon` sends without asking first."
     return made, {"required": bool(needed), "description": said, "content": content}
 
 
-def schema(field: Field, operation: Operation) -> Schema:
+def schema(field: Field, operation: Operation, served: list[Counter]) -> Schema:
     """JSON Schema of one field."""
     if field.kind is Kind.KEY:
         shortest = 1 if operation.needs_caller else fields.ANONYMOUS_KEY_CHARACTERS_MIN
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
     if field.kind is Kind.COUNTER:
-        return {"type": "string", "enum": [counter.name for counter in served(operation)]}
+        return {"type": "string", "enum": [counter.name for counter in served]}
+    if field.kind is Kind.OPERATION:
+        return {"type": "string", "enum": list(field.choices)}
     return dict(_SCHEMAS[field.kind])
 
 
-def description(field: Field, operation: Operation) -> str:
+def description(field: Field, operation: Operation, served: list[Counter]) -> str:
     """What a caller must know of one field."""
     if field.kind is Kind.COUNTER:
         return "A counter that this deployment declares."
-    if field.kind is Kind.AMOUNT and operation is operations.SET_COUNTER:
-        return "The value to set."
-    if field.kind is Kind.KEY and operation is operations.INCREMENT and not required(field, operation):
-        fast = [counter.name for counter in served(operation) if counter.guarantee is Guarantee.FAST]
-        return f"{_DESCRIPTIONS[Kind.KEY]} Needed for every counter but {', '.join(fast)}."
+    if field.kind is Kind.KEY and operation.increments and not required(field, operation, served):
+        return f"{_DESCRIPTIONS[Kind.KEY]} Needed for every counter but {', '.join(_fast(served))}."
     return _DESCRIPTIONS[field.kind]
 
 
-def _example(field: Field, operation: Operation) -> Any:
+def _example(field: Field, served: list[Counter]) -> Any:
     if field.kind is Kind.COUNTER:
-        return _example_counter(operation).name
-    if field.kind is Kind.AMOUNT:
-        return _example_counter(operation).delta or 1
+        return _example_counter(served).name
+    if field.kind in (Kind.AMOUNT, Kind.VALUE):
+        return _example_counter(served).delta or 1
     if field.kind is Kind.ID:
         return {"video_id": "9f3a", "post_id": "a91f"}.get(field.name, "7c20")
     return _EXAMPLES[field.kind]
 
 
-def _example_counter(operation: Operation) -> Counter:
+def _example_counter(served: list[Counter]) -> Counter:
     """One that is moved by any amount, if there is one: its example says most."""
-    found = served(operation)
-    return next((counter for counter in found if counter.delta is None), found[0])
+    return next((counter for counter in served if counter.delta is None), served[0])
 
 
 def _string(shortest: int, longest: int, form: re.Pattern[str] | None = None) -> Schema:
@@ -142,11 +131,11 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.PAGE_SIZE: _whole(1, fields.PAGE_SIZE_MAX) | {"default": fields.PAGE_SIZE_DEFAULT},
     Kind.CURSOR: _string(2, fields.CURSOR_CHARACTERS_MAX, fields.CURSOR_FORM),
     Kind.AMOUNT: _whole(-AMOUNT_MAX, AMOUNT_MAX),
+    Kind.VALUE: _whole(-AMOUNT_MAX, AMOUNT_MAX),
     Kind.HELD_AMOUNT: _whole(1, AMOUNT_MAX),
     Kind.TTL: _whole(1, fields.HOLD_TTL_MAX_S),
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
-    Kind.OPERATION: {"type": "string", "enum": list(fields.RECEIPT_OPERATIONS)},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
@@ -159,6 +148,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.PAGE_SIZE: "How many at once.",
     Kind.CURSOR: "Where to go on: the `cursor` of the page before.",
     Kind.AMOUNT: "By how much. For a counter with a step of its own: left out, or that step.",
+    Kind.VALUE: "The value to set.",
     Kind.HELD_AMOUNT: "How much to take.",
     Kind.TTL: "For how many seconds; then it is given back.",
     Kind.VERSION: "The `ETag` that you read.",
@@ -174,7 +164,6 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.LISTED_PAGE: PAGE_EXAMPLE,
     Kind.PAGE_SIZE: fields.PAGE_SIZE_DEFAULT,
     Kind.CURSOR: fields.to_cursor("auth0%7C7c20"),
-    Kind.AMOUNT: 1,
     Kind.HELD_AMOUNT: 2,
     Kind.TTL: 600,
     Kind.VERSION: VERSION_EXAMPLE,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from operations import Operation, Source
 from tally import errors
 from tally.api.http import JSON, PROBLEM
 from tally.errors import TallyError
+from tally.operation import Operation, Source
 
 Schema = dict[str, Any]
 

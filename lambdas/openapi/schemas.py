@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tally import fields
+import operations
 from tally.counting import holds
 
 Schema = dict[str, Any]
@@ -98,12 +98,12 @@ SCHEMAS: dict[str, Schema] = {
         "oneOf": [
             _object(
                 "It was counted; `answer` is what was answered then.",
-                operation={"enum": list(fields.RECEIPT_OPERATIONS)}, target=_TEXT, state={"const": "counted"},
+                operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "counted"},
                 answer={"anyOf": [_reference(name) for name in _KEPT]},
             ),
             _object(
                 "No such change is known: it was never sent, was refused, or is longer ago than receipts are kept.",
-                operation={"enum": list(fields.RECEIPT_OPERATIONS)}, target=_TEXT, state={"const": "unknown"},
+                operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "unknown"},
             ),
         ],
     },
@@ -113,3 +113,8 @@ SCHEMAS: dict[str, Schema] = {
         openapi={"type": "string", "pattern": "^3\\.1\\."}, info={"type": "object"}, paths={"type": "object"},
     ),
 }  # fmt: skip
+
+
+def versioned(name: str) -> bool:
+    """Whether these answers have a counter's version, which HTTP also sends as the `ETag`."""
+    return bool(name) and SCHEMAS[name].get("properties", {}).get("version") == _VERSION

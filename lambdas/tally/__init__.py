@@ -1,6 +1,6 @@
-"""The counting core: how a change becomes a number in DynamoDB, once.
+"""The counting core: it turns a change into a number in DynamoDB, once.
 
-People import what is at the top: `client`, `errors`, `counter`, `settings`, `observe`, `fields`, `requests`. The rooms:
+Import the modules at the top: `client`, `errors`, `counter`, `settings`, `observe`, `fields`, `requests`. The rooms:
 
     dynamo/    the way to DynamoDB: the client, transactions, contention, queries
     counting/  one change, many changes, children, posts and holds

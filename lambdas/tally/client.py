@@ -1,4 +1,4 @@
-"""Tally for other Lambda functions: one method an operation, safe to retry, with Tally's own errors.
+"""Tally for other Lambda functions: a method for each operation, safe to retry, with Tally's own errors.
 
     from tally import requests
     from tally.client import Tally
@@ -7,8 +7,8 @@
     tally.play("9f3a")
     results = tally.batch([requests.play("9f3a"), requests.increment("stock", "mug", -1)])
 
-Needs boto3, which Lambda's runtime has, and of `tally` nothing but `requests.py` and `errors.py`: bundle the three, or
-take them as a layer (docs/client.md).
+It needs boto3, which Lambda's runtime has, and of `tally` only `requests.py` and `errors.py`. Bundle these files, or
+make a layer of them (docs/client.md).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from .errors import (
 from .requests import Reply, Request
 
 FUNCTIONS = ("plays", "posts", "likes", "visits", "increments", "holds", "receipts", "health", "drifts")
-BATCH_ENTRIES_MAX = 100  # what Tally takes at once
+BATCH_ENTRIES_MAX = 100  # the limit of a batch event
 DEADLINE_DEFAULT_S = 15.0
 ATTEMPTS_MAX = 6
-PAUSE_FIRST_S = 0.1  # doubled for each attempt, with full jitter
+PAUSE_FIRST_S = 0.1  # doubles with each attempt; full jitter
 PAUSE_MAX_S = 2.0
 CONNECT_S_MAX = 1.0
-# What Lambda says instead of invoking, and what passes by itself. Whatever it says with a 5xx passes too.
+# Lambda's refusals that pass by themselves. Every 5xx passes too.
 _BUSY_CODES = frozenset(
     {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
 )
-_UNANSWERED = ("Sandbox.", "Runtime.ExitError", "Extension.")  # error types of an environment that ended while it ran
-_STRANGER = "What answered is none of Tally's functions."
+_UNANSWERED = ("Sandbox.", "Runtime.ExitError", "Extension.")  # error types of an environment that died while it ran
+_STRANGER = "The answer does not come from one of Tally's functions."
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
 
 P = ParamSpec("P")
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 def _sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Tally, P], T]:
-    """The method that sends what `build` makes."""
+    """The method that sends the request that `build` makes."""
 
     @functools.wraps(build)
     def send(tally: Tally, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -71,20 +71,20 @@ def _sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Tally, P], T]
 
 @dataclass(frozen=True)
 class Tally:
-    """Tally's functions, called by name. Make it once, outside of the handler; threads may share it.
+    """Calls Tally's functions. Make it once, outside of the handler; threads may share it.
 
-    Every method raises TallyError: CallerError when the request is at fault, RetryableError when it still failed after
-    the retries; then it may have been counted, and sending it again with the same key is safe.
+    Every method raises TallyError: CallerError if the request is at fault, RetryableError if all attempts failed. After
+    a RetryableError the change may be counted; it is safe to send it again with the same key.
     """
 
     functions: Mapping[str, str]
-    """The name or ARN of each function that is used, by its name in FUNCTIONS."""
+    """The name or ARN of each function that you use, by its name in FUNCTIONS."""
     caller: str | None = None
-    """For whom it calls, where a method is not told: a service's name, or a user's `sub`."""
+    """The default caller: a service's name, or a user's `sub`."""
     deadline_s: float = DEADLINE_DEFAULT_S
     """Time for one call, or one batch, with all its retries. An attempt takes a third of it at most."""
     lambda_client: Any = field(default=None, compare=False)
-    """A boto3 client for Lambda. One of your own keeps its own time-outs, and should not retry."""
+    """A boto3 client for Lambda. Your own client keeps its time-outs, and should not retry."""
 
     def __post_init__(self) -> None:
         if self.lambda_client is None:
@@ -92,7 +92,7 @@ class Tally:
             config = Config(
                 connect_timeout=connect_s,
                 read_timeout=self._attempt_s - connect_s,
-                retries={"total_max_attempts": 1},  # the retries are here, where an answer can be read first
+                retries={"total_max_attempts": 1},  # this class retries, because it can read the answer first
             )
             object.__setattr__(self, "lambda_client", boto3.client("lambda", config=config))
 
@@ -102,9 +102,9 @@ class Tally:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **options: Any) -> Tally:
-        """From TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX before each name in FUNCTIONS.
+        """Read TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX for every name in FUNCTIONS.
 
-        TALLY_FUNCTION_QUALIFIER: an alias or version, with the prefix only. `options`: the other fields. Raises
+        TALLY_FUNCTION_QUALIFIER is an alias or version, with the prefix only. `options` are the other fields. Raises
         ConfigurationError.
         """
         if "TALLY_FUNCTIONS" in environment:
@@ -143,17 +143,17 @@ class Tally:
     get_own_receipt = _sends(requests.get_own_receipt)
 
     def send(self, request: Request[T]) -> T:
-        """Send one request; its result. Raises TallyError."""
+        """Send one request and return its result. Raises TallyError."""
         return self._patiently(lambda: request.read(_reply(self._invoke(request.function, self._event(request)))))
 
     def enqueue(self, request: Request[Any]) -> None:
-        """Hand one request to Lambda and do not wait: Lambda itself retries it. What is refused nobody is told."""
+        """Hand one request to Lambda and do not wait: Lambda itself retries it. Refusals are not reported."""
         self._patiently(lambda: self._invoke(request.function, self._event(request), InvocationType="Event"))
 
     def batch(self, requests: Sequence[Request[T]]) -> list[T | TallyError]:
-        """Send requests together; for each, in order, its result or the error that it met. Nothing is raised for one.
+        """Send requests together. Return, in order, the result or the error of each; raise for none of them.
 
-        Requests of one function go 100 at a time, in order; those that met a RetryableError are sent again.
+        Requests of one function go 100 at a time, in order. Those that met a RetryableError go again.
         """
         end_s = time.monotonic() + self.deadline_s
         results: dict[int, T | TallyError] = {}
@@ -168,7 +168,7 @@ class Tally:
     def _send_together(self, function: str, chunk: Mapping[int, Request[T]], end_s: float) -> dict[int, T | TallyError]:
         results: dict[int, T | TallyError] = {}
         for place in chunk:
-            results[place] = StoreBusyError("There was no time left to send this.")
+            results[place] = StoreBusyError("No time was left to send this.")
         patience, left = _Patience(end_s, self._attempt_s), dict(chunk)
         while left and patience.has_time():
             answered = self._attempt(function, left)
@@ -207,9 +207,9 @@ class Tally:
         return {"operation": request.operation, **request.fields, **named}
 
     def _invoke(self, function: str, event: Mapping[str, Any], **how: str) -> Any:
-        """What the function answers. Raises TallyError for what Lambda says in its place."""
+        """The function's answer; None for an asynchronous event. Raises TallyError if Lambda or the function fails."""
         if function not in self.functions:
-            raise ConfigurationError(f"No function is given for {function!r}.")
+            raise ConfigurationError(f"No name or ARN is set for the function {function!r}.")
         payload = json.dumps(event).encode()
         try:
             answer = self.lambda_client.invoke(FunctionName=self.functions[function], Payload=payload, **how)
@@ -220,7 +220,7 @@ class Tally:
         except (ClientError, BotoCoreError) as error:
             raise _refused(error) from error
         except ValueError:
-            raise StoreUnreachableError("The function's answer was cut. Send the request again.") from None
+            raise StoreUnreachableError("The function's answer was cut off. Send the request again.") from None
         if answer.get("FunctionError"):
             raise _crashed(document)
         return document
@@ -228,7 +228,7 @@ class Tally:
 
 @dataclass
 class _Patience:
-    """The bounded, jittered retries of one call. No attempt begins that could last beyond the end."""
+    """The bounded, jittered retries of one call. No attempt starts that could end after `end_s`."""
 
     end_s: float
     """On time.monotonic()'s clock."""
@@ -236,11 +236,11 @@ class _Patience:
     attempts: int = 0
 
     def has_time(self, pause_s: float = 0.0) -> bool:
-        """Whether an attempt that begins after the pause is over in time."""
+        """Whether an attempt after the pause would end in time."""
         return time.monotonic() + pause_s + self.attempt_s <= self.end_s
 
     def wait(self) -> bool:
-        """Sleep before the next attempt; False, at once, when there is to be none."""
+        """Sleep before the next attempt; return False at once if no attempt is left."""
         self.attempts += 1
         pause_s = SystemRandom().uniform(0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.attempts))
         if self.attempts >= ATTEMPTS_MAX or not self.has_time(pause_s):
@@ -250,7 +250,7 @@ class _Patience:
 
 
 def _reply(answer: Any) -> Reply:
-    """What a function answered. Raises the TallyError that a problem document stands for."""
+    """The reply in a function's answer. Raises the TallyError of a problem document."""
     if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
         raise ConfigurationError(_STRANGER)
     if answer["status"] >= 400:
@@ -259,7 +259,7 @@ def _reply(answer: Any) -> Reply:
 
 
 def _results(answer: Any) -> list[Any]:
-    """What a function answered to a batch. Raises the TallyError with which it was refused as a whole."""
+    """The answers to a batch. Raises the TallyError if the function refused the whole batch."""
     if isinstance(answer, dict) and isinstance(answer.get("results"), list):
         return list(answer["results"])
     _reply(answer)
@@ -267,7 +267,7 @@ def _results(answer: Any) -> list[Any]:
 
 
 def _tree(root: type[TallyError]) -> Iterator[type[TallyError]]:
-    """The errors that are answered: those with a slug of their own."""
+    """The errors that an answer can hold: those with a slug of their own."""
     if "slug" in vars(root):
         yield root
     for child in root.__subclasses__():
@@ -279,7 +279,7 @@ _BY_NAME = {kind.__name__: kind for kind in _tree(TallyError)}
 
 
 def error_of(problem: Mapping[str, Any]) -> TallyError:
-    """The error that a problem document stands for. Of a slug that is not known here, its status says the kind."""
+    """The error of a problem document. For an unknown slug the status gives the class."""
     status = problem["status"]
     unknown = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
     kind = _BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
@@ -287,7 +287,7 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
 
 
 def _crashed(document: Mapping[str, Any]) -> TallyError:
-    """The error of an invocation that failed: one that Tally raised, so that it is retried, or the runtime's own."""
+    """The error of a failed invocation: one that Tally raised for a retry, or the runtime's own."""
     name, words = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _BY_NAME:
         return _BY_NAME[name](words)
@@ -297,15 +297,15 @@ def _crashed(document: Mapping[str, Any]) -> TallyError:
 
 
 def _refused(error: ClientError | BotoCoreError) -> TallyError:
-    """The error for what Lambda says, or the network, instead of invoking or answering."""
+    """The error to raise if Lambda refuses the invocation, or the network fails."""
     if isinstance(error, HTTPClientError | BotoConnectionError | IncompleteReadError):
         return StoreUnreachableError("The function gave no answer in time. Send the request again with the same key.")
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         if code in _BUSY_CODES:
-            return StoreBusyError(f"Lambda is taking more calls than it can: {code}.")
+            return StoreBusyError(f"Lambda gets more calls than it takes: {code}.")
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
             return StoreUnreachableError(f"Lambda failed: {code}.")
         if code == "RequestTooLargeException":
             return PayloadTooLargeError("The request is larger than Lambda takes.")
-    return ConfigurationError(f"Lambda does not invoke it: {error}")
+    return ConfigurationError(f"Lambda does not invoke the function: {error}")

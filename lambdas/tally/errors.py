@@ -1,13 +1,13 @@
-"""Every error that Tally raises, its HTTP status, and which of botocore's errors becomes which.
+"""Every error that Tally raises, its HTTP status, and the map from botocore's errors.
 
 TallyError
-├── CallerError                     the caller can mend it
+├── CallerError                     the request is at fault: the caller can correct it
 │   ├── InvalidInputError           400
 │   ├── UnauthenticatedError        401
 │   ├── ForbiddenError              403
 │   ├── NotFoundError               404
 │   ├── EditConflictError           409
-│   ├── LimitReachedError           409  a floor or ceiling; `left` says what may still be taken
+│   ├── LimitReachedError           409  a floor or ceiling; `left` is the amount that still fits
 │   ├── HoldSettledError            409
 │   ├── RecordExistsError           409  (records/table.py)
 │   ├── RecordChangedError          409  (records/table.py)
@@ -16,24 +16,24 @@ TallyError
 │   ├── UnsupportedMediaTypeError   415
 │   ├── KeyReusedError              422
 │   └── PreconditionRequiredError   428
-├── RetryableError                  nothing is wrong with the request: send it again, with the same key
+├── RetryableError                  the request is right: send it again, with the same key
 │   ├── StoreBusyError              503  conflicts or throttling beyond our retries
-│   ├── StoreUnreachableError       503  no answer: it may or may not have been counted
+│   ├── StoreUnreachableError       503  no answer: the change may or may not be counted
 │   ├── StoreRefusedError           503  a fault of the deployment: permissions, a missing table
-│   └── NotCommittedError           503  the receipt layer was skipped or is inconsistent; nothing was answered
+│   └── NotCommittedError           503  the receipt is missing or inconsistent
 ├── ConfigurationError              500  the function does not start
 ├── ExpressionError                 500  a bug of ours (records/expression_syntax.py)
-├── RecordMismatchError             500  an item that its record class does not fit (records/attribute_values.py)
-├── (of stream consumers, the sweep and the command; no request brings them about: one that did would be a bug)
-│   ├── UnreadableError             500  a record of a stream that cannot be applied (streams/record.py)
-│   ├── RejectedError               500  a write that DynamoDB does not take (streams/writes.py)
-│   ├── MovedError                  500  somebody else was first (streams/writes.py)
-│   ├── CrowdedLedgerError          500  more ledger rows of one minute than there can be (drift/judge.py)
-│   ├── RestlessError               500  a tally keeps moving while it is counted or mended (drift/reconcile.py)
+├── RecordMismatchError             500  an item that does not fit its record class (records/attribute_values.py)
+├── (of stream consumers, the sweep and the command; no request causes them)
+│   ├── UnreadableError             500  a stream record that the consumer cannot apply (streams/record.py)
+│   ├── RejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
+│   ├── MovedError                  500  another writer was first (dynamo/transactions.py)
+│   ├── CrowdedLedgerError          500  more ledger rows in one minute than Tally writes (drift/judge.py)
+│   ├── RestlessError               500  a tally keeps moving during a recount or repair (drift/reconcile.py)
 │   └── OutOfBoundsError            500  a repair beyond a floor or ceiling (drift/reconcile.py)
 └── (control flow inside the core, never answered)
     ├── ReceiptFoundError           the key was counted before
-    ├── TallyHotError               the change is to be written alone, and rolled up
+    ├── TallyHotError               the change must spill: the receipt alone, rolled up later
     └── ChangeRefusedError          a condition of the change failed
 """
 
@@ -57,20 +57,20 @@ class TallyError(Exception):
     title: ClassVar[str] = "Internal error"
 
     def __init__(self, detail: str, **members: str | int | None) -> None:
-        """`members` join the problem document: `field`, the input at fault; `left`; `version`."""
+        """`members` go into the problem document: `field` (the input at fault), `left`, `version`."""
         super().__init__(detail)
         self.detail = detail
         self.members = members
 
     @property
     def field(self) -> str | None:
-        """The input at fault, if it is one."""
+        """The input at fault; None if no single input is."""
         field = self.members.get("field")
         return None if field is None else str(field)
 
 
 class CallerError(TallyError):
-    """The request is at fault; sending it again unchanged gives the same answer."""
+    """The request is at fault: the same request gets the same answer again."""
 
 
 class InvalidInputError(CallerError):
@@ -90,7 +90,7 @@ class NotFoundError(CallerError):
 
 
 class EditConflictError(CallerError):
-    slug, status, title = "edit-conflict", 409, "Somebody else is changing this"
+    slug, status, title = "edit-conflict", 409, "The post changed during every attempt to edit it"
 
 
 class LimitReachedError(CallerError):
@@ -98,13 +98,13 @@ class LimitReachedError(CallerError):
 
     @property
     def left(self) -> int | None:
-        """How much may still be taken, or how much more fits; None if no amount was refused but a value."""
+        """The amount that may still be taken or added; None if the request set a value."""
         left = self.members.get("left")
         return left if isinstance(left, int) else None
 
 
 class HoldSettledError(CallerError):
-    slug, status, title = "hold-settled", 409, "The hold is settled otherwise"
+    slug, status, title = "hold-settled", 409, "The hold is already settled"
 
 
 class PreconditionFailedError(CallerError):
@@ -112,7 +112,7 @@ class PreconditionFailedError(CallerError):
 
     @property
     def version(self) -> int | None:
-        """The version that the counter has now, if that is known."""
+        """The version that the counter has now; None if unknown."""
         version = self.members.get("version")
         return version if isinstance(version, int) else None
 
@@ -134,7 +134,7 @@ class KeyReusedError(CallerError):
 
 
 class RetryableError(TallyError):
-    """Answered with `Retry-After`. Whoever sends it again with the same key is counted once."""
+    """The answer has `Retry-After`. A retry with the same key counts once."""
 
     slug, status, title = "unavailable", 503, "Try again"
 
@@ -148,7 +148,7 @@ class StoreUnreachableError(RetryableError):
 
 
 class StoreRefusedError(RetryableError):
-    slug, title = "store-refused", "The store refused the request; the operator has been told"
+    slug, title = "store-refused", "The store refused the request: a fault of the deployment"
 
 
 class NotCommittedError(RetryableError):
@@ -160,7 +160,7 @@ class ConfigurationError(TallyError):
 
 
 class ReceiptFoundError(TallyError):
-    """A live receipt stands under this key. `item` is the stored receipt, in DynamoDB's wire form."""
+    """The key has a live receipt. `item` is the stored receipt, in DynamoDB's wire form."""
 
     def __init__(self, item: Mapping[str, Any]) -> None:
         super().__init__("the key was counted before")
@@ -168,15 +168,18 @@ class ReceiptFoundError(TallyError):
 
 
 class TallyHotError(TallyError):
-    """A tally is in such demand that a change of it is written alone, and rolled up. Nothing was written."""
+    """The tally is hot: the change must spill. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("the tally is hot")
 
 
 class ChangeRefusedError(TallyError):
-    """Conditions failed. `old_items` has, for each write of the change, None if its condition held, else the item
-    that stood there (empty if there was none, or if the write did not ask for it). `shard`: the one that was tried."""
+    """Conditions of the change failed.
+
+    `old_items` has an entry for each write of the change: None if its condition held, else the old item. The item is
+    empty if there was none, or if the write did not ask for it. `shard` is the shard of the attempt.
+    """
 
     def __init__(self, old_items: Sequence[Mapping[str, Any] | None], shard: int) -> None:
         super().__init__("a condition of the change failed")
@@ -184,8 +187,8 @@ class ChangeRefusedError(TallyError):
         self.shard = shard
 
 
-# What DynamoDB and botocore say, and what it means to a caller. Cancelled transactions and failed conditions are not
-# here: `commit.py` judges them before this map is asked.
+# DynamoDB's and botocore's errors, and their meaning for a caller. Cancelled transactions and failed conditions are not
+# here: `dynamo/transactions.py` judges them first.
 BUSY_CODES = frozenset({
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -202,13 +205,13 @@ UNREACHABLE_CODES = frozenset(
 
 
 def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
-    """The error to raise for one of botocore's. Total: anything unknown is the deployment's fault, and retryable."""
+    """The error to raise for one of botocore's. Total: any other error is the deployment's fault, and retryable."""
     if isinstance(error, HTTPClientError | BotoConnectionError | ChecksumError):
         return StoreUnreachableError("The store gave no answer in time. Send the request again with the same key.")
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         if code in BUSY_CODES:
-            return StoreBusyError("The store is taking more changes than it can. Send the request again.")
+            return StoreBusyError("The store gets more changes than it takes. Send the request again.")
         if code in UNREACHABLE_CODES or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
             return StoreUnreachableError("The store failed. Send the request again with the same key.")
     return StoreRefusedError("The store refused the request. This is a fault of the deployment, not of the request.")
@@ -220,7 +223,7 @@ def problem(error: TallyError, *, request_id: str | None = None) -> dict[str, An
         "type": PROBLEM_TYPE_PREFIX + error.slug,
         "title": error.title,
         "status": error.status,
-        "detail": error.detail if error.status != 500 else "Tally failed. The operator has been told.",
+        "detail": error.detail if error.status != 500 else "Tally failed and logged the error.",
     }
     document |= {name: value for name, value in error.members.items() if value is not None}
     if request_id is not None and error.status >= 500:

@@ -40,7 +40,6 @@ CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
 PAGE_FORM = re.compile(
     r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
 )
-RECEIPT_OPERATIONS = ("play", "visit", "like", "unlike", "increment", "set_counter", "hold")
 
 
 class Kind(Enum):
@@ -55,6 +54,7 @@ class Kind(Enum):
     CURSOR = "cursor"
     COUNTER = "counter"
     AMOUNT = "amount"
+    VALUE = "value"
     HELD_AMOUNT = "held amount"
     TTL = "ttl"
     VERSION = "version"
@@ -250,11 +250,11 @@ def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Count
     return counters[name]
 
 
-def operation(value: object, field: str) -> str:
-    """The name of an operation that leaves receipts."""
+def choice(value: object, field: str, choices: tuple[str, ...]) -> str:
+    """One of a few names."""
     name = _text(value, field)
-    if name not in RECEIPT_OPERATIONS:
-        raise InvalidInputError(f"{field} must be one of: {', '.join(RECEIPT_OPERATIONS)}.", field=field)
+    if name not in choices:
+        raise InvalidInputError(f"{field} must be one of: {', '.join(choices)}.", field=field)
     return name
 
 
@@ -280,11 +280,11 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.PAGE_SIZE: page_size,
     Kind.CURSOR: cursor,
     Kind.AMOUNT: amount,
+    Kind.VALUE: amount,
     Kind.HELD_AMOUNT: held_amount,
     Kind.TTL: ttl,
     Kind.VERSION: version,
     Kind.HOLD: hold,
-    Kind.OPERATION: operation,
     Kind.TARGET: target,
     Kind.USER_AGENT: user_agent,
 }

@@ -1,7 +1,7 @@
 """Logs and metrics: structured JSON lines and EMF, both through Powertools.
 
-Metrics are gathered while an invocation runs and written at its end, one line a counter. Never a dimension per item:
-that is a bill.
+An invocation gathers its metrics and writes them at its end, one line for each counter. A dimension is never an item,
+because CloudWatch bills each one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DRIFT_ABSOLUTE, DRIFTING_TALLIES, DRIFT_CONFIRMED = "DriftAbsolute", "DriftingTa
 OLDEST_DRIFT, ROLLUP_LAG = "OldestDriftSeconds", "RollupLagSeconds"
 STANDS_STILL, SWEEP_UNFINISHED = "StandsStill", "SweepUnfinished"
 APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"
-COUNTER, CONSUMER = "counter", "consumer"  # the dimensions; a metric has one of them
-SWEEP = "sweep"  # consumes the ledger: the name that its own metric has beside the streams' consumers
+COUNTER, CONSUMER = "counter", "consumer"  # the dimensions: a metric has one of them
+SWEEP = "sweep"  # the consumer of the ledger, beside the streams' consumers
 
 logger = Logger(service=SERVICE)
 
@@ -30,9 +30,9 @@ _gathered: ContextVar[Multiset[tuple[str, str, str]] | None] = ContextVar("gathe
 
 
 def count(name: str, metric: str, amount: int = 1, *, dimension: str = COUNTER) -> None:
-    """Add to a metric of this invocation, of the counter (or consumer) `name`.
+    """Add `amount` to a metric of the counter (or consumer) `name`, for this invocation.
 
-    Outside of an invocation (tests of the core, the benchmark) nothing is gathered.
+    Outside of an invocation (tests of the core, the benchmark) this does nothing.
     """
     gathered = _gathered.get()
     if gathered is not None:
@@ -41,7 +41,7 @@ def count(name: str, metric: str, amount: int = 1, *, dimension: str = COUNTER) 
 
 @contextmanager
 def metrics() -> Iterator[None]:
-    """Gather the metrics of one invocation and write them when it ends, however it ends."""
+    """Gather the metrics of one invocation and write them when it ends, even by an exception."""
     gathered: Multiset[tuple[str, str, str]] = Multiset()
     token = _gathered.set(gathered)
     try:
@@ -62,7 +62,7 @@ def _write(gathered: Multiset[tuple[str, str, str]]) -> None:
 
 
 def gauges(dimension: str, name: str, values: Mapping[str, int]) -> None:
-    """Write metrics that say how things stand, at once, also those that are 0: an alarm must see data."""
+    """Write metrics of the present state at once, including zeros: an alarm must see data."""
     emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
     emf.add_dimension(dimension, name)
     for metric, value in values.items():

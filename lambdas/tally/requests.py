@@ -1,7 +1,7 @@
-"""What other Lambdas can ask of Tally: for each operation the request, and the typed result that it brings.
+"""The requests that other Lambdas can send to Tally, one for each operation, and their typed results.
 
-A request is made here and sent by `client.Tally`, alone or in a batch. It has its idempotency key from the start, given
-or made: sent again, it is counted once. Part of the client's bundle: nothing of `tally` is imported (docs/client.md).
+`client.Tally` sends a request, alone or in a batch. A request has its idempotency key from the start, given or made, so
+a retry counts once. This module is part of the client's bundle: it imports nothing of `tally` (docs/client.md).
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ _Fields = dict[str, str | int | None]
 
 @dataclass(frozen=True)
 class Counted:
-    """The change is in the count. `replayed`: an earlier one with the same key put it there, which may have been an
-    attempt of this very call whose answer was lost."""
+    """The change is counted.
+
+    `replayed`: an earlier change with the same key was. That may be an attempt of this call whose answer was lost.
+    """
 
     replayed: bool
     number: int | None = None
-    """Of a numbered counter: the number that this change was given."""
+    """Of a numbered counter: the number that this change got."""
     last: bool | None = None
     """Of a numbered counter: whether no number is left after it."""
     visible: str = "now"
-    """When reads show it: `now`, or `soon`, within seconds, when it has been rolled up."""
+    """When reads show it: `now`, or `soon` (within seconds, after the rollup)."""
 
 
 @dataclass(frozen=True)
@@ -50,28 +52,28 @@ class Post:
     created_at: int
     """Epoch seconds."""
     revision: int
-    """How often it was edited."""
+    """The number of edits."""
     like_tally: int
     body: str
     created: bool = False
-    """Whether this very call created it."""
+    """Whether this call created it."""
 
 
 @dataclass(frozen=True)
 class Liked:
-    """Whether the caller likes the post, and whether that changed just now."""
+    """Whether the caller likes the post, and whether this call changed that."""
 
     post_id: str
     liked: bool
     changed: bool
     replayed: bool
     visible: str = "now"
-    """When the tally shows it: `now`, or `soon`, within seconds, when it has been rolled up."""
+    """When the tally shows it: `now`, or `soon` (within seconds, after the rollup)."""
 
 
 @dataclass(frozen=True)
 class Liker:
-    """One who likes a post."""
+    """A user who likes a post."""
 
     user_id: str
     liked_at: int
@@ -80,7 +82,7 @@ class Liker:
 
 @dataclass(frozen=True)
 class Likers:
-    """A page of who likes a post. `cursor` asks for the next one; None on the last."""
+    """A page of the users who like a post. `cursor` asks for the next page; None on the last."""
 
     post_id: str
     likes: tuple[Liker, ...]
@@ -89,7 +91,7 @@ class Likers:
 
 @dataclass(frozen=True)
 class Drift:
-    """A tally that drifts: by how much it is above what was counted, since when, and if a second look said the same."""
+    """A tally that drifts: how far it is above the accepted changes, since when, and whether that is confirmed."""
 
     counter: str
     id: str
@@ -101,7 +103,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Drifting:
-    """A page of what drifts. `cursor` asks for the next one; None on the last."""
+    """A page of the tallies that drift. `cursor` asks for the next page; None on the last."""
 
     drift: tuple[Drift, ...]
     cursor: str | None
@@ -116,7 +118,7 @@ class Visits:
     visits: int
     bot_visits: int = 0
     as_of: int | None = None
-    """Epoch seconds: whatever was counted before is in the numbers."""
+    """Epoch seconds: the numbers include every visit that was counted before."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,9 @@ class Health:
 
 @dataclass(frozen=True)
 class Value:
-    """A counter. `version`: what `set_counter` compares; None for a counter that is spread over shards.
+    """A counter. `set_counter` compares `version`; it is None for a counter that may spread over shards.
 
-    `as_of` of one that is rolled up: what was counted before, in epoch seconds, is in the value.
+    `as_of` of a rolled up counter, in epoch seconds: the value includes every change that was counted before.
     """
 
     counter: str
@@ -144,7 +146,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Hold:
-    """An amount that is taken until `expires_at` (epoch seconds), unless it is committed or released before."""
+    """An amount that is taken until `expires_at` (epoch seconds), or until the hold is committed or released."""
 
     counter: str
     id: str
@@ -156,7 +158,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Settled:
-    """What became of a hold: `committed`, `released`, or `expired`. `changed`: by this very call."""
+    """The state of a hold: `committed`, `released`, or `expired`. `changed`: this call changed it."""
 
     counter: str
     id: str
@@ -167,7 +169,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Whether a change was counted, and what was answered then. Not counted: never sent, refused, or too long ago."""
+    """Whether a change was counted, and its answer. Not counted: never sent, refused, or its receipt has expired."""
 
     operation: str
     target: str
@@ -177,7 +179,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a function answered."""
+    """The answer of a function."""
 
     status: int
     body: Mapping[str, Any]
@@ -186,7 +188,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Request(Generic[T_co]):
-    """One operation of one function, and how its reply is read."""
+    """One operation of one function. `read` makes the result of the reply."""
 
     function: str
     operation: str
@@ -196,18 +198,18 @@ class Request(Generic[T_co]):
 
     @property
     def idempotency_key(self) -> str | None:
-        """The key, given or made; None if the operation takes none."""
+        """The key, given or made; None if the operation takes no key."""
         return self.fields.get("idempotency_key")
 
 
 def _into(made: Callable[..., T]) -> Callable[[Reply], T]:
-    """How to read a reply as a `made`: the fields that it has; others, of a newer Tally, are left out."""
+    """A function that reads a reply as a `made`. It ignores fields that `made` lacks: a newer Tally may send more."""
     names = {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
 
     def read(reply: Reply) -> T:
-        told = {_SNAKE.get(name, name): value for name, value in reply.body.items()}
-        told |= {"replayed": reply.replayed, "created": reply.status == 201}
-        return made(**{name: value for name, value in told.items() if name in names})
+        found = {_SNAKE.get(name, name): value for name, value in reply.body.items()}
+        found |= {"replayed": reply.replayed, "created": reply.status == 201}
+        return made(**{name: value for name, value in found.items() if name in names})
 
     return read
 
@@ -252,7 +254,7 @@ def get_plays(video_id: str) -> Request[Plays]:
 
 
 def put_post(post_id: str, body: str, *, caller: str | None = None) -> Request[Post]:
-    """Create a post or, as its author, edit it. Raises ForbiddenError, EditConflictError."""
+    """Create a post, or edit it as its author. Raises ForbiddenError, EditConflictError."""
     return _request("posts", "put_post", _into(Post), caller, post_id=post_id, body=body)
 
 
@@ -279,14 +281,14 @@ def get_like(post_id: str, *, caller: str | None = None) -> Request[Liked]:
 
 
 def list_likes(post_id: str, *, limit: int | None = None, cursor: str | None = None) -> Request[Likers]:
-    """Who likes a post, at most `limit` (1 to 1,000) behind `cursor`. Raises NotFoundError."""
+    """The users who like a post, at most `limit` (1 to 1,000), after `cursor`. Raises NotFoundError."""
     return _request("likes", "list_likes", _likers, None, post_id=post_id, limit=limit, cursor=cursor)
 
 
 def visit(
     url: str, *, user_agent: str | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Counted]:
-    """Count one visit of a page, apart if `user_agent` is a crawler's. Raises ForbiddenError for an unlisted host."""
+    """Count one visit of a page; a crawler's `user_agent` counts apart. Raises ForbiddenError for an unlisted host."""
     key = _key(idempotency_key)
     return _request("visits", "visit", _into(Counted), caller, url=url, user_agent=user_agent, idempotency_key=key)
 
@@ -297,7 +299,7 @@ def get_visits(url: str) -> Request[Visits]:
 
 
 def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifting]:
-    """The tallies that drift, at most `limit` (1 to 1,000) behind `cursor`."""
+    """The tallies that drift, at most `limit` (1 to 1,000), after `cursor`."""
     return _request("drifts", "get_drift", _drifting, caller, limit=limit, cursor=cursor)
 
 
@@ -309,7 +311,7 @@ def health() -> Request[Health]:
 def increment(
     counter: str, id: str, amount: int | None = None, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Counted]:
-    """Move a counter by `amount`, or by its own delta. Raises LimitReachedError, with what is `left`."""
+    """Move a counter by `amount`, or by its own delta. Raises LimitReachedError with `left`."""
     key = _key(idempotency_key)
     fields: _Fields = {"counter": counter, "id": id, "amount": amount, "idempotency_key": key}
     return _request("increments", "increment", _into(Counted), caller, **fields)
@@ -323,7 +325,7 @@ def get_counter(counter: str, id: str, *, caller: str | None = None) -> Request[
 def set_counter(
     counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Value]:
-    """Set a counter that still has `version`. Raises PreconditionFailedError, with the `version` that it has now."""
+    """Set a counter that still has `version`. Raises PreconditionFailedError with its `version` now."""
     key = _key(idempotency_key)
     fields: _Fields = {"counter": counter, "id": id, "value": value, "version": version, "idempotency_key": key}
     return _request("increments", "set_counter", _into(Value), caller, **fields)
@@ -332,24 +334,24 @@ def set_counter(
 def hold(
     counter: str, id: str, amount: int, ttl_s: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Hold]:
-    """Take `amount` now, to be committed within `ttl_s` seconds. Raises LimitReachedError, with what is `left`."""
+    """Take `amount` now; commit it within `ttl_s` seconds. Raises LimitReachedError with `left`."""
     key = _key(idempotency_key)
     fields: _Fields = {"counter": counter, "id": id, "amount": amount, "ttl_s": ttl_s, "idempotency_key": key}
     return _request("holds", "hold", _into(Hold), caller, **fields)
 
 
 def commit_hold(counter: str, id: str, hold_id: str, *, caller: str | None = None) -> Request[Settled]:
-    """Keep what a hold has taken. Raises HoldSettledError if it is released or expired, NotFoundError."""
+    """Keep the amount of a hold. Raises HoldSettledError if it is released or expired, NotFoundError."""
     return _request("holds", "commit_hold", _into(Settled), caller, counter=counter, id=id, hold_id=hold_id)
 
 
 def release_hold(counter: str, id: str, hold_id: str, *, caller: str | None = None) -> Request[Settled]:
-    """Give back what a hold has taken. Raises HoldSettledError if it is committed, NotFoundError."""
+    """Give back the amount of a hold. Raises HoldSettledError if it is committed, NotFoundError."""
     return _request("holds", "release_hold", _into(Settled), caller, counter=counter, id=id, hold_id=hold_id)
 
 
 def get_receipt(of: str, target: str, idempotency_key: str, *, caller: str | None = None) -> Request[Receipt]:
-    """Whether the change `of` that operation, made to `target` with this key by the same caller, was counted.
+    """Whether the change by the operation `of`, on `target`, with this key and caller, was counted.
 
     `target`: an id, `counter/id`, or a page's URL.
     """
@@ -358,6 +360,6 @@ def get_receipt(of: str, target: str, idempotency_key: str, *, caller: str | Non
 
 
 def get_own_receipt(of: str, target: str, idempotency_key: str, *, caller: str | None = None) -> Request[Receipt]:
-    """As `get_receipt`, for a caller that must be named."""
+    """As `get_receipt`, but the caller must be named."""
     fields: _Fields = {"of": of, "target": target, "idempotency_key": idempotency_key}
     return _request("receipts", "get_own_receipt", _receipt, caller, **fields)

@@ -1,4 +1,4 @@
-"""What a deployment sets, read from the environment once, at cold start."""
+"""The settings of a deployment: each function reads its environment once, at cold start."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from .errors import ConfigurationError
 
 ANY_HOST = "*"
-RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sane client retries
-SETTLE_DEFAULT_S = 300  # streams deliver within seconds; what takes longer shows as lag before it shows as drift
+RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
+SETTLE_DEFAULT_S = 300  # streams deliver within seconds; a longer delay shows as lag before it shows as drift
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The environment of one function. Immutable: a change means a new deployment."""
+    """The settings of one function. Immutable: a change means a new deployment."""
 
     counts_table: str
     receipts_table: str
     ledger_table: str
     page_hosts: frozenset[str]
-    """Hosts whose pages may be counted; `*` alone takes any host."""
+    """Hosts whose pages count; `*` alone takes any host."""
     receipt_ttl_s: int
     version: str
     settle_s: int = SETTLE_DEFAULT_S
-    """How old a minute of the ledger is, and how long nothing was booked on it, before it is judged."""
+    """How long a minute of the ledger waits, without new bookings, before the sweep judges it."""
     set_aside_bucket: str = ""
-    """Where stream consumers put records that they cannot apply; other functions have none."""
+    """The bucket for records that stream consumers cannot apply; empty for other functions."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
         """Read and check the environment.
 
-        Raises ConfigurationError, naming the variable: a function that would count wrongly must not start.
+        Raises ConfigurationError, which names the variable: a function that would count wrongly must not start.
         """
         if environment.get("POWERTOOLS_IDEMPOTENCY_DISABLED", "").lower() in {"1", "true", "yes", "on", "y", "t"}:
             raise ConfigurationError("POWERTOOLS_IDEMPOTENCY_DISABLED is set: retries would count twice")
@@ -53,7 +53,7 @@ class Settings:
 def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
     value = environment.get(name, str(default))
     if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise ConfigurationError(f"{name} is {value!r}: it must be a whole number of seconds from 1")
+        raise ConfigurationError(f"{name} is {value!r}: it must be a whole number of seconds, 1 or more")
     return int(value)
 
 

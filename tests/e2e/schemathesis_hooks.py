@@ -90,7 +90,7 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     A link may bring a counter along that the operation is not for. A version is the one that a link brings along, or
     that of a counter never written; a hold is one that was made, of a stock that is not empty.
     """
-    served = {counter.name for counter in inputs.served(_BY_LABEL[case.operation.label])}
+    served = {counter.name for counter in _BY_LABEL[case.operation.label].served(counters.COUNTERS)}
     path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
     made_up = case.meta is not None and case.meta.phase.name is TestPhase.FUZZING
     if made_up and case.operation.label == operations.HOLD.route:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
-from local.engine import Engine
+from local.base.engine import Engine
 from tally.api.entry import Entry
 from tally.dynamo.client import Store
 from tests.e2e import chromium

@@ -19,7 +19,7 @@ def test_the_demo_finds_every_page_as_the_log_says(dev: Dev, tmp_path: Path) -> 
     whole = gzip.decompress((ROOT / "data/nasa-http-aug95-first-lines.log.gz").read_bytes())
     log.write_bytes(gzip.compress(b"\n".join(whole.split(b"\n")[:LINES]) + b"\n"))
     done = subprocess.run(
-        [sys.executable, "-m", "local.demo", "--port", str(dev.port), "--log", str(log)],
+        [sys.executable, "-m", "demo", "--port", str(dev.port), "--log", str(log)],
         capture_output=True, text=True, timeout=DEMO_S_MAX, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from local import tables
+from local.stack import tables
 from tests.e2e.dev import ROOT, Dev, wait_for
 
 Start = Callable[..., Dev]
@@ -70,7 +70,7 @@ def test_an_edit_by_hand_among_200_likes_is_named_mended_and_costs_no_like(start
     told = f"likes p: tally {LIKERS + EDITED_BY} children {LIKERS} difference -{EDITED_BY} drift +{EDITED_BY}"
     assert (looked.returncode, looked.stdout) == (1, f"differs  {told}\n1 differ\n"), looked.stderr
     mended = tally(dev, "reconcile", "--post", "p", "--repair", "--by", "ann", "--why", "edited by hand")
-    assert (mended.returncode, mended.stdout) == (0, f"mended   {told}\nall is well\n"), mended.stderr
+    assert (mended.returncode, mended.stdout) == (0, f"repaired {told}\nall is well\n"), mended.stderr
 
     assert drifting(dev, reader) == []
     assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from local import tables
-from local.engine import Engine
-from local.errors import LocalError
-from local.options import Options
+from local.base.engine import Engine
+from local.base.errors import LocalError
+from local.base.options import Options
+from local.stack import tables
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running, wait_for
 
 Start = Callable[..., Dev]
@@ -176,16 +176,19 @@ def test_a_port_that_is_no_number_is_said_in_one_line(start: Start) -> None:
 @pytest.mark.parametrize("port", ["65536", "-1", "8080 ", "٣", "1e3"])
 def test_what_is_no_port_is_refused(port: str) -> None:
     with pytest.raises(LocalError, match="it must be a number from 0 to 65535"):
-        Options.read([], {"PORT": port})
+        Options.read([], {"PORT": port}, Path("a"))
 
 
 def test_options_come_from_the_command_line_then_the_environment() -> None:
+    app = Path("app")
     environment = {"PORT": "81", "TALLY_DATA": "d", "AWS_ENDPOINT_URL_DYNAMODB": "http://e", "TALLY_PAGE_HOSTS": "h"}
-    assert Options.read([], environment) == Options(81, Path("d"), "http://e", "h")
-    assert Options.read(["--port", "82", "--data", "x", "--verbose"], environment) == Options(
-        82, Path("x"), "http://e", "h", verbose=True
+    assert Options.read([], environment, app) == Options(app, 81, Path("d"), "http://e", "h")
+    assert Options.read(["--port", "82", "--data", "x", "--verbose"], environment, app) == Options(
+        app, 82, Path("x"), "http://e", "h", verbose=True
     )
-    assert Options.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}) == Options(8080, Path(".tally"), None, "*")
+    assert Options.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}, app) == Options(
+        app, 8080, Path(".tally"), None, "*"
+    )
 
 
 def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from local import metrics
-from local.metrics import Metrics
+from local.functions import metrics
+from local.functions.metrics import Metrics
 from tests.e2e.dev import KEY, Dev, wait_for
 
 

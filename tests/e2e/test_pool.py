@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from local import pool, runtime
-from local.pool import Pool, ThrottledError
-from local.runtime import Outcome
-from local.template import Function
+from local.functions import pool, runtime
+from local.functions.pool import Pool, ThrottledError
+from local.functions.runtime import Outcome
+from local.stack.template import Function
 from tests.e2e.dev import running
 
 HANDLER = """
@@ -37,9 +37,8 @@ def handler(event, context):
 
 
 @pytest.fixture
-def task_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def task_root(tmp_path: Path) -> Path:
     (tmp_path / "tried.py").write_text(HANDLER)
-    monkeypatch.setattr(runtime, "TASK_ROOT", tmp_path)
     return tmp_path
 
 
@@ -49,7 +48,7 @@ def run(body: Callable[[Pool], Awaitable[None]], log: Path, *, timeout_s: float 
     async def whole() -> None:
         function = Function("tried", "tried.handler", "python3.14", {"OWN": "1"}, timeout_s, 256)
         with log.open("ab") as file:
-            made = Pool(function, runtime.environment(function, {"EXTRA": "2"}), file, **more)
+            made = Pool(function, runtime.environment(function, log.parent, {"EXTRA": "2"}), file, **more)
             try:
                 await body(made)
             finally:

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.dev import Dev
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -105,9 +103,3 @@ def test_what_shows_soon_is_asked_for_again_and_nothing_else_is(tmp_path: Path) 
         assert shell.run('echo "$TOKEN" $N; false') == "a\nb 3"
         assert answered(shell, ask, "2") == "1"
         assert answered(shell, f"sleep 0; {ask}", "4") == "4"
-
-
-@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda page: page.name)
-def test_links_between_the_docs_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), target

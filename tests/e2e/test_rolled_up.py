@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from local import tables
+from local.stack import tables
 from tests.e2e.dev import KEY, ROOT, Dev, running, wait_for
 from tests.e2e.kill_rollup import killed
 
@@ -138,16 +138,16 @@ def test_a_broken_receipt_is_kept_until_it_is_mended_and_then_applied_once(start
     keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=where["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["drift", "rollup"]
     kept = [f"kept     {key}: amount is no number, but {{'S': 'lots'}}" for key in keys]
-    assert redrive(dev) == (1, [*kept, "0 applied, 0 were by somebody else, 2 kept"])
+    assert redrive(dev) == (1, [*kept, "0 applied, 0 already gone, 2 kept"])
     assert visits(dev, "broken") == 1
 
     for key in keys:
         held = json.loads(store.get_object(Bucket=where["bucket"], Key=key)["Body"].read())
         held["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}
         store.put_object(Bucket=where["bucket"], Key=key, Body=json.dumps(held).encode())
-    assert redrive(dev) == (0, ["2 applied, 0 were by somebody else, 0 kept"])
+    assert redrive(dev) == (0, ["2 applied, 0 already gone, 0 kept"])
     assert visits(dev, "broken") == 4
-    assert redrive(dev) == (0, ["0 applied, 0 were by somebody else, 0 kept"])
+    assert redrive(dev) == (0, ["0 applied, 0 already gone, 0 kept"])
     assert visits(dev, "broken") == 4
     assert store.list_objects_v2(Bucket=where["bucket"]).get("Contents", []) == []
     store.close()

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
-from local import runtime, tables, trim
-from local.engine import Engine
-from local.mappings import StreamMapping
-from local.pool import Pool
-from local.positions import Positions
-from local.streams import Pump
-from local.template import Function, Table
-from local.wire import Wire
+from local.base import trim
+from local.base.engine import Engine
+from local.base.wire import Wire
+from local.functions import runtime
+from local.functions.pool import Pool
+from local.stack import tables
+from local.stack.mappings import StreamMapping
+from local.stack.template import Function, Table
+from local.streams.positions import Positions
+from local.streams.pump import Pump
 
 TABLE = "tally-test-streamed"
 WITHIN_S = 20.0
@@ -53,9 +55,8 @@ Body = Callable[["Running"], Awaitable[None]]
 
 
 @pytest.fixture
-def task_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def task_root(tmp_path: Path) -> Path:
     (tmp_path / "tried.py").write_text(HANDLER)
-    monkeypatch.setattr(runtime, "TASK_ROOT", tmp_path)
     return tmp_path
 
 
@@ -121,7 +122,7 @@ def run(body: Body, root: Path, engine: Engine, handler: str, **fields: Any) -> 
     async def whole() -> None:
         function = Function("tried", f"tried.{handler}", "python3.14", {}, 10, 256)
         with (root / "log").open("ab") as file:
-            pool = Pool(function, runtime.environment(function, {}), file)
+            pool = Pool(function, runtime.environment(function, root, {}), file)
             async with Wire(engine.endpoint, engine.endpoint) as wire:
                 pump = Pump([mapping], {"tried": pool}, wire, Positions(root / "streams.json"), said.append)
                 pump.said = said  # type: ignore[attr-defined]

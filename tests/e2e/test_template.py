@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 import operations
-from local import synth, tables
-from local.engine import Engine
-from local.errors import LocalError
-from local.mappings import StreamMapping
-from local.template import Authorizer, Cors, Throttle, parse, read, synthesized
+from local.base.engine import Engine
+from local.base.errors import LocalError
+from local.stack import tables
+from local.stack.mappings import StreamMapping
+from local.stack.template import Authorizer, Cors, Throttle, parse, read, synthesized
 
+ROOT = Path(__file__).resolve().parents[2]
 MINIATURE: dict[str, Any] = json.loads(Path(__file__).with_name("miniature.template.json").read_text())
 COUNTS, RECEIPTS = "Tally-local-CountsTable", "Tally-local-ReceiptsTable"
 
@@ -164,14 +165,14 @@ def test_a_folder_without_one_template_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_stack_serves_every_operation() -> None:
-    template = synthesized()
+    template = synthesized(ROOT)
     routes = {route.key: route for route in template.routes}
     assert set(routes) == {operation.route for operation in operations.OPERATIONS}
     for operation in operations.OPERATIONS:
         route = routes[operation.route]
         assert route.function == operation.function
         assert (route.authorizer is not None) == operation.needs_caller
-        assert route.throttle == Throttle(operation.rate_per_s, operation.burst)
+        assert route.throttle == Throttle(operation.throttle.rate_per_s, operation.throttle.burst)
         assert route.scopes == ((operation.scope,) if operation.scope else ())
     schedules = {(schedule.function, schedule.every_min * 60) for schedule in operations.SCHEDULES}
     assert {(schedule.function, schedule.every_s) for schedule in template.schedules} == schedules
@@ -227,7 +228,7 @@ def test_the_engines_stream_records_are_indexed_while_it_runs(tmp_path: Path) ->
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path: Path) -> Path:
     """A checkout whose app.py writes the miniature, and counts how often it ran."""
     (tmp_path / "lambdas").mkdir()
     (tmp_path / "lambdas/plays.py").write_text("")
@@ -243,9 +244,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "out.mkdir()\n"
         "(out / 'Tally.template.json').write_text(pathlib.Path('miniature.json').read_text())\n"
     )
-    monkeypatch.setattr(synth, "ROOT", tmp_path)
-    monkeypatch.setattr(synth, "BUILD", tmp_path / ".build")
-    monkeypatch.setattr(synth, "OUT", tmp_path / ".build/cdk.out")
     return tmp_path
 
 
@@ -253,23 +251,23 @@ def test_it_synthesizes_only_what_changed(checkout: Path) -> None:
     def runs() -> int:
         return len((checkout / "runs").read_text())
 
-    assert set(synthesized().tables) == {COUNTS, RECEIPTS}
-    synthesized()
+    assert set(synthesized(checkout).tables) == {COUNTS, RECEIPTS}
+    synthesized(checkout)
     assert runs() == 1
     (checkout / "lambdas/plays.py").write_text("CHANGED = True")
-    synthesized()
+    synthesized(checkout)
     assert runs() == 2
     (checkout / "lambdas/likes.py").write_text("")
-    synthesized()
+    synthesized(checkout)
     assert runs() == 3
     (checkout / "README.md").write_text("nothing that it is made from")
-    synthesized()
+    synthesized(checkout)
     assert runs() == 3
 
 
 def test_two_at_once_synthesize_once(checkout: Path) -> None:
     context = multiprocessing.get_context("fork")
-    others = [context.Process(target=synthesized) for _ in range(3)]
+    others = [context.Process(target=synthesized, args=(checkout,)) for _ in range(3)]
     for other in others:
         other.start()
     for other in others:
@@ -279,39 +277,41 @@ def test_two_at_once_synthesize_once(checkout: Path) -> None:
 
 
 def test_a_stack_that_does_not_synthesize_is_one_line_and_leaves_nothing_stale(checkout: Path) -> None:
-    synthesized()
+    synthesized(checkout)
     good = (checkout / "app.py").read_text()
     (checkout / "app.py").write_text("print('some words')\nraise ValueError('no such construct')")
     for _ in range(2):
         with pytest.raises(LocalError, match=r"ValueError: no such construct \(all of it: .build/synth.log\)"):
-            synthesized()
+            synthesized(checkout)
     assert "some words" in (checkout / ".build/synth.log").read_text()
     (checkout / "app.py").write_text(good)
-    assert synthesized().routes
+    assert synthesized(checkout).routes
 
 
 def test_a_stack_that_only_breaks_a_rule_runs_here(checkout: Path) -> None:
     with (checkout / "app.py").open("a") as app:
         app.write("(out / 'validation-report.json').write_text('{}')\nraise SystemExit(1)\n")
-    assert synthesized().routes
+    assert synthesized(checkout).routes
+
+
+def test_a_folder_without_an_app_is_said(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match=r"no app\.py"):
+        synthesized(tmp_path)
 
 
 def test_a_missing_node_is_said_only_where_it_is_needed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.delenv("JSII_NODE", raising=False)
     with pytest.raises(LocalError, match="Node is missing"):
-        synthesized()
+        synthesized(checkout)
     monkeypatch.undo()
-    monkeypatch.setattr(synth, "ROOT", checkout)
-    monkeypatch.setattr(synth, "BUILD", checkout / ".build")
-    monkeypatch.setattr(synth, "OUT", checkout / ".build/cdk.out")
-    synthesized()
+    synthesized(checkout)
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert synthesized().routes
+    assert synthesized(checkout).routes
 
 
 def test_a_missing_engine_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("local.engine.ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalError, match=r"no DynamoDB engine for linux-.*npm ci"):
         Engine().start()

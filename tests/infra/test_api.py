@@ -7,7 +7,7 @@ import json
 import pytest
 
 import operations
-from operations import Access, Operation
+from tally.operation import Access, Operation
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
@@ -113,15 +113,18 @@ def test_tokens_of_another_issuer(synthesize: Synthesize) -> None:
 
 def test_every_route_has_its_throttle_by_the_names_that_cloudformation_knows(dev: Template) -> None:
     assert stage(dev)["RouteSettings"] == {
-        operation.route: {"ThrottlingRateLimit": operation.rate_per_s, "ThrottlingBurstLimit": operation.burst}
+        operation.route: {
+            "ThrottlingRateLimit": operation.throttle.rate_per_s,
+            "ThrottlingBurstLimit": operation.throttle.burst,
+        }
         for operation in operations.OPERATIONS
     }
 
 
 def test_a_route_without_a_throttle_would_get_the_lowest(dev: Template) -> None:
     settings = stage(dev)["DefaultRouteSettings"]
-    assert settings["ThrottlingRateLimit"] == min(operation.rate_per_s for operation in operations.OPERATIONS)
-    assert settings["ThrottlingBurstLimit"] == min(operation.burst for operation in operations.OPERATIONS)
+    assert settings["ThrottlingRateLimit"] == min(operation.throttle.rate_per_s for operation in operations.OPERATIONS)
+    assert settings["ThrottlingBurstLimit"] == min(operation.throttle.burst for operation in operations.OPERATIONS)
 
 
 def test_the_stage_waits_for_the_routes_that_it_throttles(dev: Template) -> None:

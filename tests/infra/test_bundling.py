@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from counters import COUNTERS
 from openapi.document import document
 from stacks import bundling
 
@@ -36,7 +37,7 @@ def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
     assert (bundle / "functions" / "plays.py").is_file()
     assert (bundle / "tally" / "dynamo" / "transactions.py").is_file()
     assert (bundle / "functions" / "beacon.js").is_file()
-    assert json.loads((bundle / "functions" / "openapi.json").read_text(encoding="utf-8")) == document()
+    assert json.loads((bundle / "functions" / "openapi.json").read_text(encoding="utf-8")) == document(COUNTERS)
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
 

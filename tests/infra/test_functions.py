@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+import counters
 import operations
-from operations import Need, Table
+import permissions
+from tally.operation import Need, Schedule, Table
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Grant, Json, Template, listed
 
@@ -19,11 +21,7 @@ MODULES = sorted([*CALLED, *SCHEDULED, *CONSUMERS])
 ASYNCHRONOUS = sorted(
     module for module, found in operations.functions().items() if any(operation.counts for operation in found)
 )
-DECLARED = {
-    **{module: operations.needs_of(found) for module, found in operations.functions().items()},
-    **{schedule.function: schedule.needs for schedule in operations.SCHEDULES},
-    **{consumer.function: consumer.needs for consumer in operations.CONSUMERS},
-}
+DECLARED = permissions.of_functions(counters.COUNTERS)
 TABLES = {Table.COUNTS: "CountsTable", Table.RECEIPTS: "ReceiptsTable", Table.LEDGER: "LedgerTable"}
 
 
@@ -201,7 +199,7 @@ def test_the_policy_for_the_command_lets_it_look_mend_and_redrive(dev: Template)
     assert not {"Roles", "Users", "Groups"} & policy.keys()
     statements = policy["PolicyDocument"]["Statement"]
     on_keys = [found for found in statements if "Condition" in found]
-    assert sorted(granted(on_keys), key=str) == sorted(map(wanted, operations.OPERATOR), key=str)
+    assert sorted(granted(on_keys), key=str) == sorted(map(wanted, permissions.of_operator(counters.COUNTERS)), key=str)
     bucket = {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}
     others = {str(found["Action"]): found["Resource"] for found in statements if "Condition" not in found}
     stack = others.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
@@ -238,9 +236,7 @@ def test_the_policy_for_other_lambdas_lets_them_invoke_the_aliases_only(dev: Tem
 
 
 @pytest.mark.parametrize("schedule", operations.SCHEDULES, ids=lambda schedule: schedule.function)
-def test_a_scheduled_function_runs_behind_its_alias_and_is_not_retried(
-    dev: Template, schedule: operations.Schedule
-) -> None:
+def test_a_scheduled_function_runs_behind_its_alias_and_is_not_retried(dev: Template, schedule: Schedule) -> None:
     alias = {"Ref": dev.alias_of(dev.functions()[schedule.function])}
     rules = [found["Properties"] for found in dev.of_type("AWS::Events::Rule").values()]
     [rule] = [rule for rule in rules if rule["Targets"][0]["Arn"] == alias]

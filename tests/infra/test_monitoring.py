@@ -12,6 +12,7 @@ import counters
 import operations
 from stacks import alarms, metrics
 from tally import observe
+from tally.operation import Table
 from tests.infra.conftest import ROOT, Synthesize
 from tests.infra.template import Json, Template
 
@@ -120,7 +121,7 @@ def test_every_function_and_table_is_shown(dev: Template) -> None:
     for title in ("Function errors", "Functions throttled", "Invocations", "Time that functions ran, ms"):
         assert len(found[title]) == len(dev.functions())
     for title in ("Writes throttled", "Reads throttled", "Write units", "Read units"):
-        assert len(found[title]) == len(operations.Table)
+        assert len(found[title]) == len(Table)
 
 
 def rows(title: str) -> list[list[str]]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import operations
-from local import smoke
+from cli import smoke
 
 CLAIMS = (
     base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice", "scope": "tally/read tally/write"}).encode())

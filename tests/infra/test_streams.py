@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import operations
-from operations import Table
 from stacks.options import Options
+from tally.operation import Table
 from tally.settings import Settings
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template, listed

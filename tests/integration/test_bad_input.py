@@ -14,6 +14,7 @@ import operations
 from tally.api.http import BODY_BYTES_MAX
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
+from tally.operation import Operation
 from tests import events
 from tests.integration.conftest import Context
 
@@ -201,9 +202,7 @@ FIELDS = sorted(
     st.sampled_from(operations.OPERATIONS),
     st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES | st.just("a91f"), max_size=5),
 )
-def test_no_direct_event_is_answered_with_a_500(
-    invoke: Invoke, operation: operations.Operation, fields: dict[str, Any]
-) -> None:
+def test_no_direct_event_is_answered_with_a_500(invoke: Invoke, operation: Operation, fields: dict[str, Any]) -> None:
     answer = invoke(operation.function, {"operation": operation.name, **fields})
     for result in answer.get("results", [answer]):
         assert result["status"] in {200, 201, 202, 400, 403, 404, 413, 422}

@@ -20,7 +20,7 @@ from botocore.stub import Stubber
 import counters
 from cli import commands, connection
 from cli.__main__ import main
-from local.engine import Engine
+from local.base.engine import Engine
 from tally.counting import increments, likes, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import judge, rows
@@ -101,13 +101,13 @@ def test_all_is_well_is_0(run: Run, store: Store) -> None:
     assert run("reconcile") == (0, "all is well\n", "")
     assert run("drift") == (0, "nothing drifts\n", "")
     assert run("drift", "--json") == (0, "", "")
-    assert run("history", "a91f") == (0, "likes a91f was never mended\n", "")
-    assert run("redrive") == (0, "0 applied, 0 were by somebody else, 0 kept\n", "")
+    assert run("history", "a91f") == (0, "likes a91f was never repaired\n", "")
+    assert run("redrive") == (0, "0 applied, 0 already gone, 0 kept\n", "")
 
 
 def test_post_that_is_not_there_is_not_well(run: Run, store: Store) -> None:
     assert run("reconcile", "--post", "nobody") == (2, "", "tally: there is no post nobody\n")
-    assert run("get", "likes", "nobody") == (0, "likes nobody: 0, for nothing is stored\n", "")
+    assert run("get", "likes", "nobody") == (0, "likes nobody: 0, nothing is stored\n", "")
 
 
 def test_port_without_local_does_not_go_to_aws(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_repair_mends_and_the_history_says_who_and_why(run: Run, store: Store) -
     drifts(store, "likes", "off", 5)
     code, out, _ = run("reconcile", "--post", "off", "--repair", "--by", "ann", "--why", "edited by hand")
     assert (code, out.splitlines()[-1]) == (0, "all is well")
-    assert "mended   likes off: tally 7 children 2 difference -5" in out
+    assert "repaired likes off: tally 7 children 2 difference -5" in out
     assert run("drift")[:2] == (0, "nothing drifts\n")
     assert json.loads(run("get", "likes", "off", "--json")[1]) == {
         "counter": "likes", "id": "off", "value": 2, "shards": {"0": 2}, "drift": 0,
@@ -169,7 +169,7 @@ def test_one_that_cannot_be_mended_is_said_and_keeps_no_other_one_waiting(run: R
     drifts(store, "usage", "x", 1)
     code, out, err = run("reconcile", "--repair", "--by", "ann", "--why", "x")
     assert (code, err) == (1, "tally: stock mug at 2 does not take -5.\n")
-    assert "mended   usage x" in out
+    assert "repaired usage x" in out
 
 
 def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:
@@ -186,7 +186,7 @@ def test_shards_are_told_apart(run: Run, store: Store) -> None:
     page = "https://example.com/a"
     body = {"counted": True}
     increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
-    assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, for nothing is stored\n"
+    assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, nothing is stored\n"
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_shards_are_told_apart(run: Run, store: Store) -> None:
         (["get", "nope", "x"], "there is no counter 'nope'"),
         (["get", "plays"], "required: ID"),
         (["history", "x", "--counter", "nope"], "there is no counter 'nope'"),
-        (["drift", "--local", "--port", "0"], "'0' is no port"),
-        (["drift", "--local", "--port", "²"], "is no port"),
+        (["drift", "--local", "--port", "0"], "'0' is not a port"),
+        (["drift", "--local", "--port", "²"], "is not a port"),
         (["drift", "--local", "--port", "9"], "nothing answers on port 9"),
         (["drift", "--local", "--stack", "x"], "not allowed with argument"),
         (["--port", "9", "--local", "drift"], "nothing answers on port 9"),
@@ -212,8 +212,8 @@ def test_shards_are_told_apart(run: Run, store: Store) -> None:
         (["--port", "9", "drift"], "--port goes with --local"),
         (["--local", "drift", "--stack", "x"], "--stack: not allowed with argument --local"),
         (["--stack", "x", "--local", "drift"], "not allowed with argument"),
-        (["--local", "--post", "a", "reconcile"], "--post stands behind the command"),
-        (["--json", "drift"], "--json stands behind the command"),
+        (["--local", "--post", "a", "reconcile"], "--post goes after the command"),
+        (["--json", "drift"], "--json goes after the command"),
         (["get", "visits", "not/url"], "ID must be an absolute http or https URL"),
         (["get", "visits", "a91f"], "ID must be an absolute http or https URL"),
         (["history", "--counter", "bot_visits", "a91f"], "ID must be an absolute http or https URL"),

@@ -18,7 +18,7 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 import operations
-from local.engine import free_port
+from local.base.engine import free_port
 from tally import client, errors, requests
 from tally.api.entry import Entry
 from tally.client import Tally

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import operations
-from local.engine import Engine, free_port
+from local.base.engine import Engine, free_port
 from tally import observe
 from tally.api.entry import Answer, Entry
 from tally.dynamo.client import Call, Store, dynamodb_client

@@ -17,14 +17,15 @@ import pytest
 
 import counters
 import operations
+import permissions
 from cli import commands, options
 from cli.connection import Connection
 from functions import sweep
-from operations import Need, Operation, Table
 from tally.counting import holds, tallies
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
+from tally.operation import Need, Operation, Table
 from tally.streams import set_aside
 from tests.events import KEY
 
@@ -216,7 +217,7 @@ def test_an_operation_does_what_it_declares_and_no_more(
     next(steps)
     recorder = Recorder(store)
     list(steps)
-    assert recorder.needs == operation.needs
+    assert recorder.needs == permissions.of_operations(counters.COUNTERS)[operation]
 
 
 def something_to_judge(store: Store) -> None:
@@ -244,8 +245,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     recorder = Recorder(store)
     swept = sweep.handler({}, None)
     assert {name: swept[name] for name in ("released", "equal", "moved")} == {"released": 1, "equal": 1, "moved": 2}
-    (schedule,) = (schedule for schedule in operations.SCHEDULES if schedule.function == "sweep")
-    assert recorder.needs == schedule.needs
+    assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
 
 class Bucket:
@@ -297,14 +297,15 @@ def test_the_command_does_what_its_policy_allows(
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
     recorder = Recorder(store)
+    stack = commands.Stack(Connection(store, objects), counters.COUNTERS)
     for line, code in {
         "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
         "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
     }.items():  # fmt: skip
-        given = options.parsed(line.split(), options.parser())
-        assert commands.COMMANDS[given.command](given, Connection(store, objects)) == code, (line, capsys.readouterr())
+        given = options.parsed(line.split(), options.parser(counters.COUNTERS))
+        assert commands.COMMANDS[given.command](given, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
-    assert recorder.needs <= operations.OPERATOR
+    assert recorder.needs <= permissions.of_operator(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {
         ("UpdateItem", "POST#"), ("ConditionCheckItem", "POST#"), ("UpdateItem", "VID#"), ("DeleteItem", "DRIFT"),
         ("DeleteItem", "SETASIDE"), ("UpdateItem", "LEDGER#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),

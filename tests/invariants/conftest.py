@@ -9,8 +9,8 @@ import pytest
 from botocore.config import Config
 from botocore.retries.standard import ExponentialBackoff
 
-from local.engine import Engine
-from local.fault_proxy import FaultProxy
+from faults import FaultProxy
+from local.base.engine import Engine
 from tally.counter import Counter
 from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.dynamo.contention import Spread

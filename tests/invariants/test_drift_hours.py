@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import counters
-from local.engine import Engine
+from local.base.engine import Engine
 from tally.counting import tallies
 from tally.drift import recount, rows
 from tally.dynamo import keys

@@ -12,13 +12,13 @@ import botocore.exceptions
 import botocore.session
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-from tally.streams.writes import MovedError, RejectedError
 
+import faults
 import tally
-from local import faults
 from tally import errors
 from tally.drift.judge import CrowdedLedgerError
 from tally.drift.reconcile import OutOfBoundsError, RestlessError
+from tally.dynamo.transactions import MovedError, RejectedError
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
 from tally.records import RecordChangedError, RecordExistsError
 from tally.records.attribute_values import RecordMismatchError

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from local import faults
-from local.engine import Engine
-from local.fault_proxy import FaultProxy
-from local.faults import Fault, Kind
+import faults
+from faults import Fault, FaultProxy, Kind
+from local.base.engine import Engine
 from tally.dynamo.client import dynamodb_client
 from tests.invariants.world import World
 

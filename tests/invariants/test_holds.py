@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import counters
+import faults
 from functions import sweep as sweep_handler
-from local import faults
 from tally.counter import Counter, declared
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import counters
-from local import faults
+import faults
 from tally.errors import NotFoundError
 from tests.invariants.world import POST, VIDEO, World
 

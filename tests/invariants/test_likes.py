@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import counters
-from local import faults
+import faults
 from tally.counting.likes import TURNS_MAX, read_like
 from tally.dynamo.contention import Spread
 from tally.errors import NotFoundError, StoreBusyError
@@ -67,6 +67,13 @@ def test_like_and_unlike_change_once_and_then_say_so(world: World) -> None:
     assert world.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
     assert world.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
     assert world.likes() == (0, set())
+
+
+def test_unlike_without_a_like_writes_nothing(world: World) -> None:
+    world.write_post()
+    world.proxy.forget()
+    assert world.unlike("ann")[0]["changed"] is False
+    assert world.sent("TransactWriteItems") == []
 
 
 def test_tally_never_goes_below_zero_by_unlikes(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import counters
-from local import faults
+import faults
 from tally.counter import Counter, Guarantee
 from tally.errors import (
     KeyReusedError,
@@ -20,7 +20,7 @@ from tally.errors import (
 )
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, persist
+from tests.invariants.world import World, meanwhile, persist
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
@@ -264,6 +264,22 @@ def test_a_counter_that_was_never_written_is_set_from_version_0_once(counting: C
     assert counting.set(LIVES, 2, 0)[0] == {"counter": "lives", "id": ITEM, "value": 2, "version": 1}
     assert isinstance(refusal(partial(counting.set, LIVES, 1, 0, caller="bob")), PreconditionFailedError)
     assert counting.read(LIVES)["value"] == 2
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_counter_that_moves_between_look_and_commit_is_not_set(counting: Counting, version: int) -> None:
+    if version:
+        counting.stock(41)
+    receipts = counting.world.receipts()
+    key: dict[str, Any] = {"PK": {"S": counters.STOCK.partition_start + ITEM}, "SK": {"S": counters.STOCK.shard_key(0)}}
+    moved = {**key, counters.STOCK.attribute: {"N": "7"}, "version": {"N": str(version + 1)}}
+    counting.world.proxy.forget()
+    counting.world.proxy.plan = meanwhile({0: lambda: counting.world.put(moved)})
+    failed = refusal(partial(counting.set, counters.STOCK, 42, version, "key-1"))
+    assert isinstance(failed, PreconditionFailedError)
+    assert failed.members == {"version": version + 1}
+    assert counting.stored(counters.STOCK) == 7
+    assert counting.world.receipts() == receipts
 
 
 def test_without_a_key_the_version_is_the_key_of_each_caller(counting: Counting) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 import counters
-from local import faults
-from local.engine import Engine
-from local.fault_proxy import FaultProxy
-from local.faults import Fault
+import faults
+from faults import Fault, FaultProxy
+from local.base.engine import Engine
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import StoreUnreachableError
 from tally.settings import Settings

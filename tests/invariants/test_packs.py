@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import counters
+import faults
 import operations
 from functions import plays as plays_handler
-from local import faults
 from tally.api.entry import Answer, Entry, Function
 from tally.counter import Counter, Guarantee
 from tally.counting import batches, tallies

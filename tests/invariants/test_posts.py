@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from local import faults
-from local.faults import Fault
+import faults
+from faults import Fault
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, World, meanwhile, persist

@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import counters
-from local import faults
-from local.engine import Engine
-from local.fault_proxy import FaultProxy
-from local.faults import Fault
+import faults
+from faults import Fault, FaultProxy
+from local.base.engine import Engine
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import KeyReusedError, NotFoundError, RetryableError

@@ -17,8 +17,8 @@ from random import SystemRandom
 import pytest
 
 import counters
-from local import faults
-from local.faults import Fault, Plan
+import faults
+from faults import Fault, Plan
 from tally.counter import Counter
 from tally.counting import posts
 from tally.dynamo.contention import ATTEMPTS_MAX, CALM_S, RETRY_S_MAX, Spread

@@ -15,8 +15,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
-from local import faults
-from local.fault_proxy import FaultProxy
+import faults
+from faults import FaultProxy
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import ConfigurationError, StoreRefusedError, StoreUnreachableError

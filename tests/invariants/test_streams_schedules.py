@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from local import faults
-from local.engine import Engine
-from local.fault_proxy import FaultProxy
+import faults
+from faults import FaultProxy
+from local.base.engine import Engine
 from tally.dynamo import keys
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 from botocore.config import Config
 
 import counters
-from local.engine import Engine
+from local.base.engine import Engine
 from tally.counting import likes, tallies
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 import counters
-from local import faults
+import faults
 from tally.counting import posts, tallies
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, persist

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 import threading
@@ -20,11 +19,13 @@ from aws_lambda_powertools.utilities.idempotency import (
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyPersistenceLayerError
 
 import counters
-from local import faults
-from local.faults import Fault
+import faults
+import permissions
+from faults import Fault
 from tally.counting import receipts, tallies
+from tally.counting.receipts import Body, Stamp
 from tally.dynamo.client import Call
-from tally.dynamo.transactions import Body, Stamp, transact
+from tally.dynamo.transactions import transact
 from tally.errors import ChangeRefusedError, KeyReusedError, NotCommittedError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import FAST, VIDEO, World
@@ -203,8 +204,7 @@ def test_one_key_through_two_functions_counts_once(world: World, monkeypatch: py
 
 
 def test_key_prefix_is_what_roles_are_granted() -> None:
-    operations = importlib.import_module("operations")
-    assert f"{receipts.KEY_PREFIX}#" == operations.RECEIPT_PREFIX
+    assert f"{receipts.KEY_PREFIX}#" == permissions.RECEIPT_PREFIX
 
 
 def test_errors_of_the_commit_arrive_as_themselves(world: World) -> None:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import boto3
 
 import counters
-from local.fault_proxy import FaultProxy
-from local.faults import Plan
+from faults import FaultProxy, Plan
 from tally.counter import Counter, Guarantee
 from tally.counting import increments, likes, posts, tallies
 from tally.counting.increments import Increment

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 import bench.__main__ as command
+from bench import ROOT
 from bench.accuracy import Accuracy, Schedule
+from bench.clients import clients_of, fresh_engine
 from bench.costs import Batch, Like, Read
 from bench.designs import (
     BARE_TRANSACTION,
@@ -32,17 +34,14 @@ from bench.designs import (
 )
 from bench.hot_key import Outcome
 from bench.imports import Imports
-from bench.place import fresh_engine, place
 from bench.report import lines
 from bench.results import Claim, Results
 from bench.rolled_up import RolledUp
 from bench.rollups import DriftCost, RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
-from local.engine import ROOT
-from local.errors import LocalError
-from local.fault_proxy import FaultProxy
-from local.faults import LOSE_RESPONSE, script
+from faults import LOSE_RESPONSE, FaultProxy, script
+from local.base.errors import LocalError
 
 GOOD = Results(
     times_us={
@@ -135,7 +134,7 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
         ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
         ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
-        ({"imports": replace(GOOD.imports, ratio=1.31)}, "import: hot handler to boto3 with a client"),
+        ({"imports": replace(GOOD.imports, ratio=1.26)}, "import: hot handler to boto3 with a client"),
         ({"imports": replace(GOOD.imports, heavy={"plays": ["pydantic"]})}, "hot handlers: heavy modules imported"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(2, 4, 0)}}, "EXACT: round trips"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(1, 5, 0)}}, "EXACT: WCU"),
@@ -147,7 +146,7 @@ def test_good_results_hold_every_claim() -> None:
         ({"hot": [replace(GOOD.hot[0], p99_ms=100.0)]}, "hot key, plays 200/s: p99"),
         ({"hot": [replace(GOOD.hot[1], failed=5)]}, "hot key, likes 1,000/s: failed"),
         ({"hot": [replace(GOOD.hot[2], failed=1)]}, "hot key, plays 5,000/s warm: failed"),
-        ({"hot": [replace(GOOD.hot[0], right_after_s=math.inf)]}, "hot key, plays 200/s: right after"),
+        ({"hot": [replace(GOOD.hot[0], catch_up_s=math.inf)]}, "hot key, plays 200/s: catch-up"),
     ],
 )
 def test_a_claim_that_does_not_hold_is_named(change: dict[str, Any], claim: str) -> None:
@@ -227,7 +226,7 @@ def test_every_design_meets_the_same_faults_in_every_run() -> None:
 
 def test_the_meter_counts_what_the_sdk_repeats() -> None:
     with fresh_engine() as endpoint, FaultProxy(endpoint, script({"UpdateItem": [LOSE_RESPONSE]})) as proxy:
-        clients = place(proxy.endpoint)
+        clients = clients_of(proxy.endpoint)
         meter = Meter(clients.plain)
         play = PLAIN_ADD.make(clients, "video")
         play("key")
@@ -238,7 +237,7 @@ def test_the_meter_counts_what_the_sdk_repeats() -> None:
 @pytest.mark.parametrize(("write", "counted"), [(1, 0), (2, 1)])
 def test_a_crash_between_powertools_writes_leaves_the_play_in_progress(write: int, counted: int) -> None:
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         crasher = Crasher(clients.plain)
         play = POWERTOOLS.make(clients, "video")
         crasher.arm(write)
@@ -252,7 +251,7 @@ def test_a_crash_between_powertools_writes_leaves_the_play_in_progress(write: in
 @pytest.mark.parametrize("design", [BARE_TRANSACTION, EXACT, POWERTOOLS], ids=lambda design: design.name)
 def test_designs_with_a_key_count_it_once_when_nothing_goes_wrong(design: Any) -> None:
     with fresh_engine() as endpoint:
-        clients = place(endpoint)
+        clients = clients_of(endpoint)
         play = design.make(clients, "video")
         for key in ("one", "two", "one"):
             play(key)
@@ -264,7 +263,7 @@ def test_an_engine_that_is_given_is_used_and_left_empty(monkeypatch: pytest.Monk
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", given)
         with fresh_engine() as endpoint:
             assert endpoint == given
-            clients = place(endpoint)
+            clients = clients_of(endpoint)
             assert sorted(clients.plain.list_tables()["TableNames"]) == [
                 "bench-counts",
                 "bench-ledger",

@@ -148,6 +148,13 @@ def test_the_keys_of_a_tally(shard: int, key: str) -> None:
     assert low <= key <= high
 
 
+@pytest.mark.parametrize("neighbour", ["META.BODY", "METAL", "META.", "LIKE#USER#7c20", "MET", "META#A", "META#:0"])
+def test_a_read_of_a_post_takes_in_the_shards_of_its_tally_alone(neighbour: str) -> None:
+    """The text of a post may have 10 KB: a read of the tally must not pay for it."""
+    low, high = counters.LIKES.shard_range
+    assert not low <= neighbour <= high
+
+
 @settings(derandomize=True, max_examples=200)
 @given(
     st.from_regex(r"[A-Z][A-Z0-9.]{0,8}(#[A-Z][A-Z0-9.]{0,8})?", fullmatch=True), st.integers(0, MAX_SHARDS_LIMIT - 1)
@@ -207,14 +214,14 @@ def test_a_deployment_with_a_wrong_declaration_does_not_start(tmp_path: Path) ->
     (tmp_path / "counters.py").write_text(text)
     path = f"{tmp_path}:{LAMBDAS}"
     ran = subprocess.run(
-        [sys.executable, "-c", "import operations"], env={"PYTHONPATH": path}, capture_output=True, text=True
+        [sys.executable, "-c", "import counters"], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert ran.returncode != 0
     assert "ConfigurationError: counter 'stock': floor is 1, but is above start, which is 0" in ran.stderr
 
 
-def test_the_declarations_are_what_handlers_and_stack_import() -> None:
-    for module in ("operations", "functions.increments", "functions.holds"):
+def test_the_declarations_are_what_handlers_import() -> None:
+    for module in ("functions.increments", "functions.holds", "functions.sweep", "functions.rollup", "functions.drift"):
         assert importlib.import_module(module).counters is counters
 
 

@@ -1,4 +1,4 @@
-"""The demo against a small server that counts as Tally does, or fails to, in ways that the demo must see."""
+"""The demo against a small server that counts as Tally does, or fails in ways that the demo must notice."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import gzip
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
 
-from local import demo, drift_watch, visitors
-from local.engine import ROOT, free_port
-from local.stack import SCHEDULE_S_MAX
-from local.weblog import LOG, SITE, read_log
+from demo import __main__ as demo
+from demo import dev, drift_watch, replay, visitors
+from demo.weblog import SITE, read_log
+from local.base.options import SCHEDULE_S_MAX
 
 HEALTHY = {"status": "ok", "version": "test"}
 LINE = 'host - - [01/Aug/1995:00:00:01 -0400] "GET {path} HTTP/1.0" 200 1839'
@@ -32,7 +32,7 @@ LINE = 'host - - [01/Aug/1995:00:00:01 -0400] "GET {path} HTTP/1.0" 200 1839'
 
 @dataclass
 class FakeTally:
-    """Counts visits, once for each key unless told otherwise."""
+    """Counts visits, once for each key unless a field says otherwise."""
 
     port: int = 0
     health: dict[str, Any] = field(default_factory=lambda: dict(HEALTHY))
@@ -42,7 +42,7 @@ class FakeTally:
     dies_after: int = 0
     status: int = 202
     shown_after_s: float = 0.0
-    """How long a visit takes until it is in what is read."""
+    """How long a visit takes to show in the count."""
     drifts: Callable[[FakeTally], list[dict[str, Any]]] = lambda _: []
     drift_asked: int = 0
     late: list[tuple[float, str]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class FakeTally:
             request.transport.abort()
         if self.refuses_every and number % self.refuses_every == 0:
             throttled = number % (2 * self.refuses_every) == 0
-            return web.json_response({"message": "come again"}, status=429 if throttled else 503)
+            return web.json_response({"message": "busy"}, status=429 if throttled else 503)
         if request.method == "GET":
             url = request.query["url"]
             now_s = time.monotonic()
@@ -94,8 +94,25 @@ class FakeTally:
         return web.json_response({"drift": rows[place : place + 1], "cursor": more})
 
 
+class Ran(NamedTuple):
+    """One run of the demo: exit status, stdout, stderr."""
+
+    status: int
+    out: str
+    err: str
+
+    def fact(self, name: str) -> int:
+        found = re.search(rf"^{name} +([0-9,]+) ", self.out, re.MULTILINE)
+        assert found, self.out
+        return int(found[1].replace(",", ""))
+
+
+Serve = Callable[..., FakeTally]
+Run = Callable[..., Ran]
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[..., FakeTally]]:
+def serve() -> Iterator[Serve]:
     """Starts servers on a loop in a thread, since the demo's main has a loop of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -105,33 +122,26 @@ def serve() -> Iterator[Callable[..., FakeTally]]:
     async def start(tally: FakeTally) -> None:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", tally.answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        runners.append(runner)
-        tally.port = free_port()
-        await web.TCPSite(runner, "127.0.0.1", tally.port).start()
+        runners.append(web.AppRunner(app, access_log=None))
+        await runners[-1].setup()
+        await web.TCPSite(runners[-1], "127.0.0.1", 0).start()
+        tally.port = runners[-1].addresses[0][1]
 
-    def run(work: Any) -> None:
-        waiting: Future[None] = asyncio.run_coroutine_threadsafe(work, loop)
-        waiting.result(10)
+    def wait(work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(10)
 
     def served(**how: Any) -> FakeTally:
         tally = FakeTally(**how)
-        run(start(tally))
+        wait(start(tally))
         return tally
 
     yield served
     for runner in runners:
-        run(runner.cleanup())
-    run(asyncio.sleep(0.05))  # the connections that were closed are let go of by the loop
+        wait(runner.cleanup())
+    wait(asyncio.sleep(0.05))  # the loop closes the connections
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
 
 
 @pytest.fixture
@@ -142,157 +152,119 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def run(tally: FakeTally, log: Path, *more: str) -> int:
-    return demo.main(["--port", str(tally.port), "--log", str(log), *more])
+@pytest.fixture
+def run(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the demo, with short pauses."""
+    monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(drift_watch, "ASK_EVERY_S", 0.01)
+
+    def run(tally: FakeTally, *more: str, log: Path = log) -> Ran:
+        status = demo.main(["--port", str(tally.port), "--log", str(log), *more])
+        return Ran(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A port on which nothing listens, and no other program can."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def drifting(target: str, drift: int) -> dict[str, Any]:
     return {"counter": "visits", "id": target, "drift": drift, "since": 1, "confirmed": False}
 
 
-def fact(output: str, name: str) -> int:
-    found = re.search(rf"^{name} +([0-9,]+) ", output, re.MULTILINE)
-    assert found, output
-    return int(found[1].replace(",", ""))
+def test_every_visit_counts_once_despite_doubles_lost_answers_and_a_busy_server(serve: Serve, run: Run) -> None:
+    tally = serve(refuses_every=5)
+    ran = run(tally)
+    assert ran.status == 0
+    assert tally.visits.total() == len(tally.keys) == ran.fact("counted") == 200
+    assert ran.fact("lost") == ran.fact("doubled") == 0
+    assert ran.fact("sent") > 200 + 20 + 10  # ten lost answers, twenty doubles, and retries
+    assert ran.fact("replayed") >= 10  # of the doubles; a refusal takes some of them
+    assert tally.drift_asked >= 3  # before, during and after the run
+    assert ": 0 tallies drifted (without minutes not yet judged" in ran.out
 
 
-def test_every_visit_is_counted_once_though_some_are_sent_twice_or_lose_their_answer(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tally = serve()
-    assert run(tally, log) == 0
-    output = capsys.readouterr().out
-    assert tally.visits.total() == 200
-    assert len(tally.keys) == 200
-    assert fact(output, "sent") == 200 + 20 + 10
-    assert fact(output, "counted") == 200
-    assert fact(output, "lost") == fact(output, "doubled") == 0
-    assert fact(output, "replayed") >= 20 + 5  # half of the lost answers are lost when they begin to come
-
-
-def test_keys_have_at_least_22_characters_and_are_new_in_each_run(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_have_at_least_22_characters_and_are_new_in_each_run(serve: Serve, run: Run, log: Path) -> None:
     tally = serve()
     short = log.rename(log.with_name("a"))
-    assert run(tally, short) == run(tally, short) == 0
-    assert len(tally.keys) == 400
+    assert (run(tally, log=short).status, run(tally, log=short).status) == (0, 0)
+    assert len(tally.keys) == tally.visits.total() == 400
     assert min(map(len, tally.keys)) >= 22
-    assert tally.visits.total() == 400
 
 
-def test_visits_counted_twice_are_seen(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_double_counting_is_noticed(serve: Serve, run: Run) -> None:
     tally = serve(knows_keys=False)
-    assert run(tally, log) == 1
-    printed = capsys.readouterr()
-    assert fact(printed.out, "doubled") == tally.visits.total() - 200 >= 20
-    assert fact(printed.out, "lost") == 0
-    assert "differs: /page-" in printed.out
-    assert "pages differ from the log" in printed.err
+    ran = run(tally)
+    assert (ran.status, ran.fact("lost")) == (1, 0)
+    assert ran.fact("doubled") == tally.visits.total() - 200 >= 20
+    assert "differs: /page-" in ran.out
+    assert "pages differ from the log" in ran.err
 
 
-def test_visits_that_were_acknowledged_and_not_counted_are_seen(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
+def test_acknowledged_visits_that_do_not_count_are_noticed(
+    serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(replay, "SETTLE_S_MAX", 0.3)
     tally = serve(forgets_every=50)
-    assert run(tally, log) == 1
-    assert fact(capsys.readouterr().out, "lost") == 200 - tally.visits.total() > 0
+    ran = run(tally)
+    assert ran.status == 1
+    assert ran.fact("lost") == 200 - tally.visits.total() > 0
 
 
-def test_visitors_come_again_when_the_server_is_busy(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tally = serve(refuses_every=5)
-    assert run(tally, log) == 0
-    assert tally.visits.total() == 200
-    assert "times again because the server was busy" in capsys.readouterr().out
-
-
-def test_counts_that_lag_are_waited_for_and_the_wait_is_told(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(serve(shown_after_s=0.7), log) == 0
-    found = re.search(r"those of the log (\d\.\d) s after the last visit", capsys.readouterr().out)
+def test_lagging_counts_are_waited_for(serve: Serve, run: Run) -> None:
+    ran = run(serve(shown_after_s=0.5))
+    found = re.search(r"counts were right (\d\.\d) s after the last visit", ran.out)
     assert found
-    assert 0.3 <= float(found[1]) <= 5
+    assert (ran.status, 0.2 <= float(found[1]) <= 5) == (0, True)
 
 
-def test_counts_that_come_later_than_they_may_are_seen(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_late_counts_are_noticed_though_they_are_right_at_the_end(
+    serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are right when they are read for the last time: the run fails all the same."""
-    monkeypatch.setattr(demo, "SETTLE_S_MAX", 0.3)
-    monkeypatch.setattr(demo, "SETTLE_LOOK_S", 0.8)
-    assert run(serve(shown_after_s=0.6), log) == 1
-    printed = capsys.readouterr()
-    assert "counts were not yet those of the log" in printed.out
-    assert "All 7 pages have the count that the log says." in printed.out
-    assert "the counts were right only later than" in printed.err
-
-
-def test_counts_that_never_come_are_seen(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "SETTLE_S_MAX", 0.3)
-    assert run(serve(shown_after_s=60), log) == 1
-    printed = capsys.readouterr()
-    assert fact(printed.out, "lost") == 200
-    assert "counts were not yet those of the log" in printed.out
-    assert "7 pages differ from the log" in printed.err
-
-
-def test_drift_is_asked_for_during_the_run_and_after_it_and_none_is_told(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tally = serve()
-    assert run(tally, log) == 0
-    assert tally.drift_asked >= 3  # before, meanwhile, at the end
-    assert "0 tallies drifted (minutes not yet judged are not in it" in capsys.readouterr().out
+    monkeypatch.setattr(replay, "SETTLE_S_MAX", 0.3)
+    monkeypatch.setattr(replay, "SETTLE_LOOK_S", 0.8)
+    ran = run(serve(shown_after_s=0.6))
+    assert ran.status == 1
+    assert "counts still differed from the log" in ran.out
+    assert "All 7 pages have the log's count." in ran.out
+    assert "the counts were right only later than" in ran.err
 
 
 @pytest.mark.parametrize("when", ["meanwhile", "at the end"])
-def test_drift_is_seen_though_every_count_is_right(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], when: str
-) -> None:
-    """`meanwhile`: it is gone again when the run ends. The second page of the answer is read too."""
+def test_drift_is_noticed_though_every_count_is_right(serve: Serve, run: Run, when: str) -> None:
+    """`meanwhile`: it is gone again when the run ends. The demo reads the second page of the answer too."""
 
     def drifts(tally: FakeTally) -> list[dict[str, Any]]:
         counted = len(tally.keys)
         there = 0 < counted < 200 if when == "meanwhile" else counted == 200
         return [drifting("a", 3), drifting("b", -2)] if there else []
 
-    tally = serve(drifts=drifts, shown_after_s=1.2 if when == "at the end" else 0, refuses_every=3)
-    demo_every_s, drift_watch.ASK_EVERY_S = drift_watch.ASK_EVERY_S, 0.01
-    try:
-        assert run(tally, log) == 1
-    finally:
-        drift_watch.ASK_EVERY_S = demo_every_s
-    printed = capsys.readouterr()
-    assert "All 7 pages have the count" in printed.out
-    assert "drifts: visits of a: by +3\ndrifts: visits of b: by -2\n" in printed.out
-    assert "2 tallies drifted during the run" in printed.err
+    ran = run(serve(drifts=drifts, refuses_every=3))
+    assert ran.status == 1
+    assert "All 7 pages have the log's count." in ran.out
+    assert "drifts: visits of a: by +3\ndrifts: visits of b: by -2\n" in ran.out
+    assert "2 tallies drifted during the run" in ran.err
 
 
-def test_what_drifted_before_the_run_is_not_its_doing_unless_it_drifts_otherwise_since(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str]
+def test_drift_from_before_the_run_counts_only_if_it_changes(serve: Serve, run: Run) -> None:
+    assert run(serve(drifts=lambda _: [drifting("a", 3)])).status == 0
+    ran = run(serve(drifts=lambda tally: [drifting("a", 4 if tally.keys else 3)]))
+    assert (ran.status, "drifts: visits of a: by +4" in ran.out) == (1, True)
+
+
+def test_settle_waits_until_the_minutes_of_the_run_are_judged(
+    serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(serve(drifts=lambda _: [drifting("a", 3)]), log) == 0
-    assert run(serve(drifts=lambda tally: [drifting("a", 4 if tally.keys else 3)]), log) == 1
-    assert "drifts: visits of a: by +4" in capsys.readouterr().out
-
-
-def test_with_settle_drift_is_asked_for_when_the_minutes_of_the_run_are_judged(
-    serve: Callable[..., FakeTally], log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A drift that shows only then is what it is for."""
-    judged_s = time.monotonic() + 2
-    monkeypatch.setattr(drift_watch, "judged_at_s", lambda now_s, settle_s: now_s + 2 + (settle_s - 7))
+    judged_s = time.monotonic() + 1
+    monkeypatch.setattr(drift_watch, "judged_at_s", lambda now_s, settle_s: now_s + 1 + (settle_s - 7))
     monkeypatch.setenv("TALLY_SETTLE_S", "7")
-    tally = serve(drifts=lambda _: [drifting("a", 3)] if time.monotonic() > judged_s else [])
-    assert run(tally, log, "--settle") == 1
-    assert "1 tallies drifted (the run's minutes were judged)" in capsys.readouterr().out
+    ran = run(serve(drifts=lambda _: [drifting("a", 3)] if time.monotonic() > judged_s else []), "--settle")
+    assert (ran.status, "1 tallies drifted (the run's minutes were judged)" in ran.out) == (1, True)
 
 
 def test_a_minute_is_judged_after_its_end_the_settle_time_and_a_sweep() -> None:
@@ -303,71 +275,33 @@ def test_a_minute_is_judged_after_its_end_the_settle_time_and_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"health": {"hello": "world"}}, "is no Tally server: set PORT"),
-        ({"dies_after": 50}, "answers no longer"),
-        ({"refuses_every": 1}, "is too busy: 30 attempts were refused"),
+        ({"health": {"hello": "world"}}, "not to Tally: set PORT"),
+        ({"dies_after": 50}, "stopped answering"),
+        ({"refuses_every": 1}, "is too busy: it refused 30 attempts"),
         ({"status": 403}, "start it without TALLY_PAGE_HOSTS"),
         ({"status": 400}, "refused a visit with 400: no"),
     ],
 )
-def test_a_server_that_cannot_be_used_is_one_line(
-    serve: Callable[..., FakeTally],
-    log: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    how: dict[str, Any],
-    says: str,
+def test_an_unusable_server_is_one_line(
+    serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], says: str
 ) -> None:
     monkeypatch.setattr(visitors, "PAUSE_MAX_S", 0.002)
-    assert run(serve(**how), log) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert says in printed.err
+    ran = run(serve(**how))
+    assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1), ran.err
+    assert says in ran.err
 
 
-def test_a_server_that_does_not_speak_http_is_one_line(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    listening, done = threading.Event(), threading.Event()
-    port = free_port()
-
-    async def chat() -> None:
-        async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"220 smtp.example ready\r\n")
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
-
-        async with await asyncio.start_server(greet, "127.0.0.1", port):
-            listening.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(chat(),))
-    thread.start()
-    assert listening.wait(5)
-    try:
-        assert demo.main(["--port", str(port), "--log", str(log)]) == 1
-    finally:
-        done.set()
-        thread.join()
-    assert "is no Tally server" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "content", [None, b"", b"no log at all\n", b"\x1f\x8bbroken", gzip.compress(b"x" * 99, mtime=0)[:-9]]
-)
-def test_a_log_that_cannot_be_used_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
-) -> None:
+@pytest.mark.parametrize("content", [None, b"no log at all\n", gzip.compress(b"x" * 99, mtime=0)[:-9]])
+def test_an_unusable_log_is_one_line(run: Run, tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "other.log"
     if content is not None:
         path.write_bytes(content)
-    assert demo.main(["--log", str(path)]) == 1
-    printed = capsys.readouterr()
-    assert printed.err.startswith(f"tally: the log {path} ")
-    assert printed.err.count("\n") == 1
+    ran = run(FakeTally(port=1), log=path)
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert ran.err.startswith(f"tally: the log {path} ")
 
 
-def test_the_log_is_read_gzipped_or_plain_and_malformed_lines_are_counted_apart(tmp_path: Path) -> None:
+def test_the_log_is_gzipped_or_plain_and_malformed_lines_count_apart(tmp_path: Path) -> None:
     good = [
         LINE.format(path="/a"),
         LINE.format(path="/a").replace(" HTTP/1.0", ""),  # HTTP/0.9
@@ -389,65 +323,54 @@ def test_the_log_is_read_gzipped_or_plain_and_malformed_lines_are_counted_apart(
         }
 
 
-def test_nasas_log_is_whole() -> None:
-    log = read_log(LOG)
+def test_nasas_log_is_complete() -> None:
+    path = demo.APP / demo.LOG
+    log = read_log(path)
     assert (len(log.visits), log.malformed, len(log.recount())) == (1880, 0, 464)
     assert log.recount().most_common(1) == [(f"{SITE}/images/KSC-logosmall.gif", 97)]
-    acknowledgement = (LOG.parent / "README.md").read_text()
+    acknowledgement = " ".join((path.parent / "README.md").read_text().split())
     assert "Jim Dumoulin of the Kennedy Space Center" in acknowledgement
     assert "may be freely redistributed" in acknowledgement
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--port", "0"], ["--port", "70000"], ["--port", "http"], ["--concurrency", "0"], ["--nonsense"]]
-)
-def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        demo.main(arguments)
-    assert stopped.value.code == 2
+def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None:
+    """A script in place of `python -m local`."""
+    path = folder / "python"
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
 
 
 def test_a_dev_server_that_does_not_start_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path, closed: int
 ) -> None:
-    """With a stand-in for `python -m local`, which says why and ends."""
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho 'tally: Node is missing' >&2\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(broken))
-    assert demo.main(["--port", str(free_port()), "--log", str(log)]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "tally: `make dev` did not start: Node is missing"
+    stand_in(monkeypatch, tmp_path, "echo 'tally: Node is missing' >&2", "exit 1")
+    ran = run(FakeTally(port=closed))
+    assert (ran.status, ran.err.splitlines()[-1]) == (1, "tally: `make dev` did not start: Node is missing")
 
 
-def test_what_was_started_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_the_demo_stops_the_server_that_it_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: int
 ) -> None:
-    """With a stand-in for `python -m local`, which says that it is ready and leaves its process id."""
-    started, port = tmp_path / "pid", free_port()
-    stand_in = tmp_path / "python"
-    stand_in.write_text(f"#!/bin/sh\necho $$ > {started}\necho 'tally: ready on it'\nexec sleep 60\n")
-    stand_in.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(stand_in))
-    with demo.running(port):
+    started = tmp_path / "pid"
+    stand_in(monkeypatch, tmp_path, f"echo $$ > {started}", "echo 'tally: ready on it'", "exec sleep 60")
+    with dev.running(closed, tmp_path):
         os.kill(int(started.read_text()), 0)
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_is_one_line(serve: Callable[..., FakeTally], log: Path, stop: signal.Signals) -> None:
+def test_ctrl_c_is_one_line(serve: Serve, log: Path) -> None:
+    """SIGTERM, which acts like Ctrl-C."""
     tally = serve(refuses_every=1)  # keeps the demo busy
     process = subprocess.Popen(
-        [sys.executable, "-m", "local.demo", "--port", str(tally.port), "--log", str(log)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-m", "demo", "--port", str(tally.port), "--log", str(log)],
+        cwd=demo.APP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     deadline_s = time.monotonic() + 20
     while tally.requests < 20 and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    process.send_signal(stop)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert err == "tally: demo stopped; visits that were sent stay counted\n"
+    assert err == "tally: demo stopped; Tally keeps the visits it has counted\n"

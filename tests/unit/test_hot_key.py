@@ -11,9 +11,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
+from bench.clients import SETTINGS
 from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, full, quick, simulate
 from bench.hot_table import PARTITION_WCU_PER_S, Bucket, HotClient, HotTables
-from bench.place import SETTINGS
 from bench.results import HOT_FAILED_MAX
 from bench.virtual_time import START_S, Hub
 from tally.counting import likes
@@ -133,9 +133,9 @@ def test_writes_beyond_the_limit_of_the_partition_are_throttled(hub: Hub, tables
 def test_receipts_are_spread_over_the_partitions_of_their_table(tables: HotTables) -> None:
     assert COLD_WCU / PARTITION_WCU_PER_S == 4
     assert WARM_WCU / PARTITION_WCU_PER_S == 10
-    found = {id(tables._partition((RECEIPTS, f"tally#{number}", ""))) for number in range(100)}
+    found = {id(tables.partition_of((RECEIPTS, f"tally#{number}", ""))) for number in range(100)}
     assert len(found) == 4
-    assert len({id(tables._partition((TABLE, "VID#hot", str(number)))) for number in range(100)}) == 1
+    assert len({id(tables.partition_of((TABLE, "VID#hot", str(number)))) for number in range(100)}) == 1
 
 
 @pytest.mark.parametrize(("after_s", "expected"), [(0.005, ["TransactionConflict"]), (0.040, [])])
@@ -209,14 +209,14 @@ def test_one_at_a_time_is_one_environment_and_no_conflict(boto: DynamoDBClient) 
     calm = simulate(Heat(counters.PLAYS, 1, 30.0), boto)
     assert (calm.failed, calm.conflicts, calm.throttles, calm.write_units, calm.spilled) == (0, 0, 0, 4.0, 0)
     assert calm.environments <= 2
-    assert calm.right_after_s == 0
+    assert calm.catch_up_s == 0
 
 
 @pytest.mark.parametrize("counter", [counters.PLAYS, counters.LIKES], ids=lambda counter: counter.name)
 def test_the_tally_ends_as_what_was_accepted(boto: DynamoDBClient, counter: Any) -> None:
     hot = simulate(Heat(counter, 1000, 1.0), boto)
     assert hot.conflicts
-    assert hot.right_after_s < 10
+    assert hot.catch_up_s < 10
 
 
 def test_full_and_quick_runs_simulate_the_same_heats() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-import counters
 import operations
+from counters import COUNTERS, PLAYS
 from functions import health
 from openapi import answers, inputs, schemas
 from openapi.document import document, text
-from operations import Field, Operation, Source
 from tally import errors, fields
 from tally.api.http import BODY_BYTES_MAX
 from tally.counter import Counter, Guarantee, declared
 from tally.fields import Kind
+from tally.operation import Field, Operation, Source
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENT = document()
+DOCUMENT = document(COUNTERS)
 
 
 def documented() -> Iterator[tuple[Operation, dict[str, Any]]]:
@@ -49,7 +49,7 @@ def validator(schema: dict[str, Any]) -> Draft202012Validator:
 
 def test_it_is_valid_openapi_3_1() -> None:
     OpenAPIV31SpecValidator(DOCUMENT).validate()  # type: ignore[arg-type]
-    assert json.loads(text()) == DOCUMENT
+    assert json.loads(text(COUNTERS)) == DOCUMENT
 
 
 def test_every_operation_is_in_it_and_nothing_else() -> None:
@@ -98,9 +98,9 @@ def exact() -> list[tuple[str, Operation, Field]]:
 
 
 def accepted(operation: Operation, field: Field, value: object) -> bool:
-    context = fields.Context(not operation.needs_caller, frozenset({"*"}), counters.COUNTERS)
+    context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS)
     try:
-        fields.check(field.kind, value, field.wire, context)
+        field.check(value, context)
     except errors.CallerError:
         return False
     return True
@@ -124,7 +124,7 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, field: Field, data: Any) -> None:
-    schema = inputs.schema(field, operation)
+    schema = inputs.schema(field, operation, operation.served(COUNTERS))
     value = data.draw(near(schema))
     if isinstance(value, str) and value.endswith("\n"):
         return  # Python's `$` would match before it; that of ECMA 262, which the pattern is, does not
@@ -137,7 +137,7 @@ def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, fi
 def test_what_pages_and_cursors_are_accepted_the_schema_takes(value: str) -> None:
     for operation, name in ((operations.GET_VISITS, "url"), (operations.LIST_LIKES, "cursor")):
         [field] = [field for field in operation.fields if field.name == name]
-        schema = inputs.schema(field, operation)
+        schema = inputs.schema(field, operation, operation.served(COUNTERS))
         assert validator(schema).is_valid(value) >= accepted(operation, field, value)
 
 
@@ -196,10 +196,9 @@ def test_every_declared_answer_is_used_and_every_link_leads_somewhere() -> None:
             assert set(link.parameters) <= {field.wire for field in link.to.fields}
 
 
-def test_a_counter_that_a_team_declares_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_that_a_team_declares_is_in_it() -> None:
     mine = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
-    monkeypatch.setattr(counters, "COUNTERS", declared([*counters.COUNTERS.values(), mine]))
-    made = document()["paths"]
+    made = document(declared([*COUNTERS.values(), mine]))["paths"]
     for path in ("/counters/{counter}/{id}", "/counters/{counter}/{id}/holds"):
         [parameter] = [entry for entry in made[path].popitem()[1]["parameters"] if entry["name"] == "counter"]
         assert "seats" in parameter["schema"]["enum"]
@@ -207,9 +206,8 @@ def test_a_counter_that_a_team_declares_is_in_it(monkeypatch: pytest.MonkeyPatch
     assert "| `seats` | any amount | from 0, starts at 80 | once for each key |" in described
 
 
-def test_without_a_counter_that_fits_an_operation_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "COUNTERS", {"plays": counters.PLAYS})
-    made = document()
+def test_without_a_counter_that_fits_an_operation_is_left_out() -> None:
+    made = document({"plays": PLAYS})
     OpenAPIV31SpecValidator(made).validate()  # type: ignore[arg-type]
     assert [path for path in made["paths"] if "{counter}" in path] == [
         "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}",
@@ -218,9 +216,9 @@ def test_without_a_counter_that_fits_an_operation_is_left_out(monkeypatch: pytes
     assert "links" not in made["paths"]["/counters/{counter}/{id}"]["get"]["responses"]["200"]
 
 
-def test_what_an_increment_needs_follows_from_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
-    def needed() -> tuple[bool, bool]:
-        made = document()
+def test_what_an_increment_needs_follows_from_the_counters() -> None:
+    def needed(counters: Mapping[str, Counter]) -> tuple[bool, bool]:
+        made = document(counters)
         [key] = [
             parameter
             for parameter in made["paths"]["/counters/{counter}/{id}/increments"]["post"]["parameters"]
@@ -228,14 +226,13 @@ def test_what_an_increment_needs_follows_from_the_counters(monkeypatch: pytest.M
         ]
         return key["required"], "required" in made["components"]["schemas"]["increment_body"]
 
-    assert needed() == (True, False)
+    assert needed(COUNTERS) == (True, False)
     fast = Counter("views", prefix="PAGE", sort_key="VIEWS", attribute="views", guarantee=Guarantee.FAST)
-    monkeypatch.setattr(counters, "COUNTERS", {"views": fast})
-    assert needed() == (False, True)
+    assert needed({"views": fast}) == (False, True)
 
 
 def test_the_file_that_the_build_made_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert health.document() == text()
+    assert health.document() == text(COUNTERS)
     built = tmp_path / "openapi.json"
     built.write_text('{"made": "by the build"}', encoding="utf-8")
     monkeypatch.setattr(health, "DOCUMENT", built)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
@@ -29,12 +29,10 @@ from ..errors import (
     problem,
 )
 from ..observe import logger
+from ..operation import Operation
 from ..settings import Settings
 from . import http, texts
 from .texts import Text
-
-if TYPE_CHECKING:
-    from operations import Operation
 
 BATCH_ENTRIES_MAX = 100
 ANSWER_RESERVE_S = 0.5  # left of the invocation's time to answer in, when the store does not
@@ -181,7 +179,7 @@ class Entry:
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
             if field_.name in request.raw:  # null is no whole number and no text: it is not taken for "not given"
-                arguments[field_.name] = fields.check(field_.kind, request.raw[field_.name], field_.wire, context)
+                arguments[field_.name] = field_.check(request.raw[field_.name], context)
             elif field_.required:
                 raise fields.missing(field_.kind, field_.wire)
         if time.monotonic() >= deadline_s:
@@ -212,7 +210,7 @@ def _as_error(error: Exception) -> TallyError:
         logger.warning("failed", exc_info=error)
         return error
     logger.error("bug", exc_info=error)
-    return TallyError("Tally failed. The operator has been told.")
+    return TallyError("Tally failed and logged the error.")
 
 
 def _record(request: Request | None, outcome: Outcome) -> None:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 from ..errors import (
@@ -19,9 +19,7 @@ from ..errors import (
     UnsupportedMediaTypeError,
     problem,
 )
-
-if TYPE_CHECKING:
-    from operations import Operation
+from ..operation import Operation
 
 BODY_BYTES_MAX = 16 * 1024
 JSON = "application/json"
@@ -50,7 +48,7 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
     sources: dict[str, Mapping[str, object]] = {
         "path": event.get("pathParameters", {}),
         "query": _query(event),
-        "body": _body(event, headers, takes_beacon=operation.name == "visit"),
+        "body": _body(event, headers, takes_beacon=operation.takes_beacon),
         "header": headers,
     }
     fields: dict[str, object] = {}

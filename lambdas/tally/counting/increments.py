@@ -27,7 +27,7 @@ NUMBER_BACKOFF_MAX_S = 0.080
 
 @dataclass(frozen=True)
 class Increment:
-    """One intended change of a tally, and its answer. `target` names the receipt: the id, or `counter/id`."""
+    """One intended change of a tally, and its answer."""
 
     counter: Counter
     id: str
@@ -36,11 +36,13 @@ class Increment:
     key: str | None
     body: Body
     status: int = 200
+    receipt_target: str | None = None
+    """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
 
     @property
     def target(self) -> str:
-        """The id, or `counter/id` where the operation serves many counters."""
-        return f"{self.counter.name}/{self.id}" if self.operation == "increment" else self.id
+        """The name of what changes, in its receipt."""
+        return self.id if self.receipt_target is None else self.receipt_target
 
     @property
     def keyed(self) -> Keyed:

@@ -18,13 +18,17 @@ from .contention import Breaker, Retries, Spread
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Pause garbage collection: all of these objects stay, and scanning them takes a twelfth of a cold start."""
+    """Pause garbage collection, and let no later one scan what exists by then: it stays.
+
+    Scanning takes an eighth of a cold start, most of it right after the pause.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            gc.freeze()
             gc.enable()
 
 

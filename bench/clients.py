@@ -1,0 +1,92 @@
+"""A fresh engine with empty tables, and the clients that count on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import boto3
+
+import counters
+from local.base.engine import Engine
+from tally.counting import tallies
+from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.settings import Settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SETTINGS = Settings.from_environment({
+    "TALLY_COUNTS_TABLE": "bench-counts",
+    "TALLY_RECEIPTS_TABLE": "bench-receipts",
+    "TALLY_LEDGER_TABLE": "bench-ledger",
+})  # fmt: skip
+ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_DYNAMODB"
+_TABLES = {SETTINGS.counts_table: ("PK", "SK"), SETTINGS.receipts_table: ("id",), SETTINGS.ledger_table: ("PK", "SK")}
+_STREAMS = {SETTINGS.counts_table: "NEW_AND_OLD_IMAGES", SETTINGS.receipts_table: "NEW_AND_OLD_IMAGES"}
+LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of one phase. `plain` is what `boto3.client("dynamodb")` makes; `store` is Tally's."""
+
+    plain: DynamoDBClient
+    store: Store
+
+    def counted(self, video_id: str) -> int:
+        """The number of plays in the tally."""
+        return tallies.read(Call(self.store), counters.PLAYS, video_id)
+
+
+def clients_of(endpoint: str) -> Clients:
+    """Clients for the engine, or the proxy before it, at `endpoint`."""
+    plain = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
+    return Clients(plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
+
+
+@contextmanager
+def fresh_engine(*, streams: bool = False) -> Iterator[str]:
+    """The endpoint of an engine with empty tables. Each phase has its own process, in memory.
+
+    AWS_ENDPOINT_URL_DYNAMODB names an engine to use instead; its tables named bench-… are deleted first. The tables
+    have no streams unless asked for: a stream slows each write of dynoxide, and the bench compares clients.
+    Raises LocalError if the engine does not start, or botocore's errors.
+    """
+    given = os.environ.get(ENDPOINT_VARIABLE)
+    if given is None:
+        with Engine() as engine:
+            _create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL), streams)
+            yield engine.endpoint
+        return
+    client = boto3.client("dynamodb", endpoint_url=given, **LOCAL)
+    _delete_tables(client)  # a killed run leaves them
+    _create_tables(client, streams)
+    try:
+        yield given
+    finally:
+        _delete_tables(client)
+
+
+def _create_tables(client: DynamoDBClient, streams: bool) -> None:
+    for name, keys in _TABLES.items():
+        schema: Any = [
+            {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+        ]
+        kept: Any = {"StreamEnabled": True, "StreamViewType": _STREAMS[name]} if streams and name in _STREAMS else None
+        client.create_table(
+            TableName=name,
+            KeySchema=schema,
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+            BillingMode="PAY_PER_REQUEST",
+            **({"StreamSpecification": kept} if kept else {}),
+        )
+
+
+def _delete_tables(client: DynamoDBClient) -> None:
+    for name in _TABLES:
+        with suppress(client.exceptions.ResourceNotFoundException):
+            client.delete_table(TableName=name)

@@ -1,0 +1,224 @@
+"""Calls every operation of a deployed stack once over HTTP, and says of each whether it works.
+
+    python -m cli.smoke --url https://… --token … [--page https://example.com/]
+
+What only AWS can tell is told here: that each role allows what its function does, that tokens pass the authorizer.
+It may be run again: it counts on a video and a page of its own, and on a post that belongs to the token's user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import hashlib
+import http.client
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from email.message import Message
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
+VIDEO = "smoke"
+PAGE_DEFAULT = "https://example.com/smoke"
+WAYS = {"ok": 0, "skipped": 0, "failed": 1}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. `body` is the JSON, or the text if it is none."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request of the smoke test and what is expected of its answer."""
+
+    name: str
+    method: str
+    path: str
+    expected: Callable[[Answer], Any]
+    signed_in: bool = False
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    skip: Callable[[Answer], str] = lambda _: ""
+    """Why this answer is no failure, though not the one expected; empty if it is one."""
+
+
+def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
+    """The operations on counters. What must not change anything is asked for what it refuses."""
+    usage, stock = "/counters/usage/smoke", "/counters/stock/smoke"
+    hold = f"{stock}/holds/1700000000-{'A' * 16}"  # well formed, and nobody's
+    once = {"Idempotency-Key": key}
+
+    def unscoped(scope: str) -> Callable[[Answer], str]:
+        hint = f"the token has no scope {scope}"
+        return lambda a: hint if a.status == 403 and scope not in scopes else ""
+
+    def expected(status: int, member: str) -> Callable[[Answer], Any]:
+        return lambda a: a.status == status and member in a.body
+
+    def call(name: str, method: str, path: str, status: int, member: str, **more: Any) -> Call:
+        scope = "tally/read" if method == "GET" else "tally/write"
+        return Call(name, method, path, expected(status, member), signed_in=True, skip=unscoped(scope), **more)
+
+    most = {"amount": 10**9, "ttl_s": 1}
+    return [
+        call("increment", "POST", f"{usage}/increments", 200, "counted", body={"amount": 1}, headers=once),
+        call("get_counter", "GET", usage, 200, "value"),
+        call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),
+        call("hold", "POST", f"{stock}/holds", 409, "left", body=most, headers=once),
+        call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
+        call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
+        call("release_hold", "DELETE", hold, 404, "title"),
+    ]
+
+
+def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()) -> list[Call]:
+    """Every operation, in an order in which each finds what it needs. `key`: new in each run."""
+    post = f"/posts/smoke-{hashlib.sha256(user.encode()).hexdigest()[:16]}"
+    plays, visits = f"/videos/{VIDEO}/plays", f"/visits?url={quote(page, safe='')}"
+    receipt = f"/receipts?operation=play&target={VIDEO}&key={key}"
+    once = {"Idempotency-Key": key}
+    text = {"body": "A post of the smoke test."}
+    visit = {"url": page, "key": key}
+
+    def unlisted(answer: Answer) -> str:
+        hint = f"pages of {urlsplit(page).hostname} are not counted here; --page names one that is"
+        return hint if answer.status == 403 and not page_given else ""
+
+    return [
+        Call("health", "GET", "/health", lambda a: a.status == 200 and a.body["status"] == "ok"),
+        Call("play", "POST", plays, lambda a: a.status == 200 and a.body["counted"] is True, headers=once),
+        Call("play again", "POST", plays, lambda a: a.headers.get("idempotency-replayed") == "true", headers=once),
+        Call("get_plays", "GET", plays, lambda a: a.status == 200 and a.body["play_count"] >= 1),
+        Call(
+            "put_post", "PUT", post, lambda a: a.status in {200, 201} and a.body["post_id"], signed_in=True, body=text
+        ),
+        Call("get_post", "GET", post, lambda a: a.status == 200 and a.body["body"] == text["body"]),
+        Call("like", "PUT", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
+        Call("get_like", "GET", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
+        Call("list_likes", "GET", f"{post}/likes?limit=1", lambda a: a.status == 200 and len(a.body["likes"]) == 1),
+        Call("unlike", "DELETE", f"{post}/like", lambda a: a.status == 200 and a.body["changed"], signed_in=True),
+        Call(
+            "visit",
+            "POST",
+            "/visits",
+            lambda a: a.status == 202 and a.body["counted"] is True,
+            body=visit,
+            skip=unlisted,
+        ),
+        Call("get_visits", "GET", visits, lambda a: a.status == 200 and a.body["visits"] >= 0),
+        Call("get_badge", "GET", visits.replace("?", "/badge.svg?"), lambda a: a.status == 200 and "<svg" in a.body),
+        Call("beacon", "GET", "/beacon.js", lambda a: a.status == 200 and "sendBeacon" in a.body),
+        Call("get_openapi", "GET", "/openapi.json", lambda a: a.status == 200 and a.body["openapi"]),
+        *counter_calls(key, scopes),
+        Call("get_receipt", "GET", receipt, lambda a: a.status == 200 and a.body["state"] == "counted"),
+        Call(
+            "get_own_receipt",
+            "GET",
+            receipt.replace("?", "/own?"),
+            lambda a: a.status == 200 and a.body["state"] == "unknown",
+            signed_in=True,
+        ),
+        Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
+    ]
+
+
+def send(url: str, token: str, call: Call) -> Answer:
+    """Make the call. Raises OSError or HTTPException if there is no answer."""
+    headers = {"Accept": "application/json", "User-Agent": "tally-smoke", **call.headers}
+    data = None
+    if call.body is not None:
+        data, headers["Content-Type"] = json.dumps(call.body).encode(), "application/json"
+    if call.signed_in:
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url + call.path, data=data, headers=headers, method=call.method)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            return _answer(response.status, response.headers, response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return _answer(error.code, error.headers, error.read())
+
+
+def _answer(status: int, headers: Message, raw: bytes) -> Answer:
+    text = raw.decode("utf-8", "replace")
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = text
+    return Answer(status, {name.lower(): value for name, value in headers.items()}, body)
+
+
+def judge(call: Call, answer: Answer) -> tuple[str, str]:
+    """`ok`, `skipped` or `failed`, and what there is to say of it."""
+    try:
+        if call.expected(answer):
+            return "ok", ""
+    except (KeyError, TypeError):
+        pass  # the body is not of the expected form
+    if reason := call.skip(answer):
+        return "skipped", reason
+    return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
+
+
+def run(url: str, token: str, todo: Sequence[Call]) -> int:
+    """Make the calls one after the other, a line for each; how many failed."""
+    failed = 0
+    for call in todo:
+        started_s = time.monotonic()
+        try:
+            way, note = judge(call, send(url, token, call))
+        except (OSError, http.client.HTTPException) as error:  # no answer, or none that is HTTP
+            way, note = "failed", str(error)
+        took_ms = (time.monotonic() - started_s) * 1000
+        print(f"{way:8}{call.name:16}{took_ms:6.0f} ms  {note}".rstrip(), flush=True)
+        failed += WAYS[way]
+    return failed
+
+
+def claims_of(token: str) -> tuple[str, set[str]]:
+    """The `sub` and the scopes of a JWT, which is not verified here. Raises ValueError if it is none."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return str(claims["sub"]), set(str(claims.get("scope", "")).split())
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        raise ValueError("it is no JWT with a sub") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if every operation works, 1 if one failed, 2 if there is nothing to call."""
+    parser = argparse.ArgumentParser(prog="python -m cli.smoke", description="Call every operation of a stack once.")
+    parser.add_argument("--url", default=os.environ.get("URL", ""), help="the stack's ApiUrl (or URL)")
+    parser.add_argument(
+        "--token", default=os.environ.get("TOKEN", ""), help="a token that its authorizer takes (or TOKEN)"
+    )
+    parser.add_argument("--page", default=os.environ.get("PAGE", ""), help="a page whose visits it counts (or PAGE)")
+    given = parser.parse_args(arguments)
+    if urlsplit(given.url).scheme not in {"http", "https"}:
+        parser.error("no URL to call: --url https://… is the stack's output ApiUrl")
+    try:
+        user, scopes = claims_of(given.token)
+    except ValueError as error:
+        parser.error(f"no token to sign in with (--token): {error}")
+    todo = calls(user, given.page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(given.page), scopes=scopes)
+    failed = run(given.url.rstrip("/"), given.token, todo)
+    print(f"{failed} of {len(todo)} calls failed" if failed else "every operation works")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

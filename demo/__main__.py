@@ -1,0 +1,80 @@
+"""`make demo`, or `python -m demo` in the folder of the app."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path.cwd() / "lambdas"))  # the recount normalises URLs with the server's own function
+
+from local.base.errors import LocalError
+from local.base.options import Options
+
+from .dev import running
+from .replay import SETTLE_S_MAX, replay
+from .report import complaints, report
+from .weblog import read_log
+
+APP = Path.cwd()
+LOG = Path("data/nasa-http-aug95-first-lines.log.gz")
+PORT_DEFAULT = 8080
+CONCURRENCY_DEFAULT, CONCURRENCY_MAX = 8, 256
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m demo",
+        description="Replay a web server's log as visits of its pages. The demo uses the `make dev` on the port, or"
+        " starts one. It sends some visits twice and loses the answers of others, then counts the log itself. Every"
+        f" page must have the same number within {SETTLE_S_MAX:.0f} s, and nothing may drift; else it exits with 1.",
+    )
+    parser.add_argument("--port", type=int, default=PORT_DEFAULT, help=f"port of the server (default: {PORT_DEFAULT})")
+    parser.add_argument(
+        "--log", type=Path, default=APP / LOG, help="a log in common log format, gzipped or not (default: NASA's)"
+    )
+    parser.add_argument(
+        "--concurrency", type=int, default=CONCURRENCY_DEFAULT, help="number of visitors at a time (default: 8)"
+    )
+    parser.add_argument(
+        "--settle",
+        action="store_true",
+        help="wait until Tally has judged the minutes of the run: one to two minutes (TALLY_SETTLE_S: the settle time"
+        " of the server)",
+    )
+    arguments = parser.parse_args(argv)
+    if not 1 <= arguments.port <= 65535:
+        parser.error("--port must be from 1 to 65535")
+    if not 1 <= arguments.concurrency <= CONCURRENCY_MAX:
+        parser.error(f"--concurrency must be from 1 to {CONCURRENCY_MAX}")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo. Returns 0 if every count is right, 1 if not or if it cannot run, 130 after Ctrl-C."""
+    arguments = _arguments(argv)
+    try:
+        log = read_log(arguments.log)
+        with running(arguments.port, APP):
+            settle_s = Options.read([], os.environ, APP).settle_s if arguments.settle else None
+            outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, settle_s))
+    except LocalError as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("tally: demo stopped; Tally keeps the visits it has counted", file=sys.stderr)
+        return 130
+    print(*report(outcome), sep="\n")
+    for complaint in complaints(outcome):
+        print(f"tally: {complaint}", file=sys.stderr)
+    return 0 if outcome.right else 1
+
+
+if __name__ == "__main__":
+    # SIGTERM acts like Ctrl-C, so that the demo stops what it started: asyncio handles only SIGINT by itself.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Asks a running `make dev` for drift, again and again, while the demo replays its log.
+
+`GET /drift` lists the minutes that Tally has judged: the sweep judges a minute after the settle time. A shorter run
+sees only the minutes before it. `judged_at_s` says when Tally has judged a minute of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from local.base.options import SCHEDULE_S_MAX
+
+from .visitors import Drifting, Server
+
+ASK_EVERY_S = 1.0
+SWEEP_S_MAX = 10.0  # one sweep and its wait for a process, on a busy machine
+MINUTE_S = 60
+
+
+@dataclass
+class DriftWatch:
+    """The number of questions, and the drift that began during the run."""
+
+    before: frozenset[Drifting] = frozenset()
+    """The drift before the run: not the demo's."""
+    asked: int = 0
+    found: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(counter, id) to its largest drift."""
+    settled: bool = False
+    """Whether Tally had judged the minutes of the run before the last question."""
+
+    async def ask(self, server: Server) -> None:
+        """Ask once. Raises LocalError."""
+        now = await server.drift()
+        self.asked += 1
+        for counter, target, drift in sorted(now - self.before):
+            key = counter, target
+            self.found[key] = max(self.found.get(key, 0), drift, key=abs)
+
+
+@contextlib.asynccontextmanager
+async def watching(server: Server) -> AsyncIterator[DriftWatch]:
+    """Ask before the block, while it runs, and after it. Raises LocalError."""
+    watch = DriftWatch(await server.drift())
+
+    async def ask_on() -> None:
+        while True:
+            await watch.ask(server)
+            await asyncio.sleep(ASK_EVERY_S)
+
+    asking = asyncio.ensure_future(ask_on())
+    try:
+        yield watch
+    finally:
+        if not asking.done():
+            asking.cancel()
+        ended = (await asyncio.gather(asking, return_exceptions=True))[0]
+    if isinstance(ended, Exception):  # and not the cancellation
+        raise ended
+    await watch.ask(server)
+
+
+def judged_at_s(now_s: float, settle_s: int) -> float:
+    """When a sweep has judged the minute of `now_s`: its end, plus the settle time, plus the next sweep."""
+    return math.floor(now_s / MINUTE_S + 1) * MINUTE_S + settle_s + SCHEDULE_S_MAX + SWEEP_S_MAX
+
+
+async def until_judged(watch: DriftWatch, settle_s: int) -> None:
+    """Wait until Tally has judged every minute up to now."""
+    await asyncio.sleep(judged_at_s(time.time(), settle_s) - time.time())
+    watch.settled = True

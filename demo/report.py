@@ -1,0 +1,74 @@
+"""What the demo prints at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from .drift_watch import DriftWatch
+from .replay import SETTLE_S_MAX, Outcome
+from .weblog import SITE
+
+TOP_PAGES = 10
+DIFFERENCES_SHOWN_MAX = 10
+PATH_CHARACTERS_SHOWN_MAX = 60
+
+
+def report(outcome: Outcome) -> Iterator[str]:
+    """The lines for the terminal."""
+    log, sent = outcome.log, outcome.sent
+    yield f"The {TOP_PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
+    yield "    log  Tally"
+    for page, number in outcome.expected.most_common(TOP_PAGES):
+        yield f"{number:7,}{outcome.counted[page]:7,}  {_path(page)}"
+    yield ""
+    yield from _facts(
+        ("in the log", len(log.visits), f"requests, and {log.malformed:,} malformed lines"),
+        ("sent", sent.requests, f"times in {outcome.took_s:.1f} s"),
+        ("", sent.sent_twice, "visits twice at the same moment"),
+        ("", sent.answers_lost, "visits again because their answer was lost"),
+        ("", sent.retries, "times again because the server was busy or gave no answer"),
+        ("replayed", sent.replays, "times the answer to a visit that was counted already"),
+        ("counted", sum(outcome.counted.values()), "visits"),
+        ("lost", outcome.lost, "visits"),
+        ("doubled", outcome.doubled, "visits"),
+    )
+    yield ""
+    if outcome.settled_s is None:
+        yield f"After {SETTLE_S_MAX:.0f} s the counts still differed from the log."
+    else:
+        yield f"The counts were right {outcome.settled_s:.1f} s after the last visit."
+    yield from _drift(outcome.drift)
+    if not outcome.differing:
+        yield f"All {len(outcome.expected):,} pages have the log's count."
+        return
+    for page in outcome.differing[:DIFFERENCES_SHOWN_MAX]:
+        yield f"differs: {_path(page)}: {outcome.expected[page]:,} in the log, {outcome.counted[page]:,} by Tally"
+
+
+def complaints(outcome: Outcome) -> Iterator[str]:
+    """Why the demo fails, a line for each reason."""
+    if outcome.differing:
+        yield f"{len(outcome.differing)} pages differ from the log (unless others visited them meanwhile)"
+    elif outcome.settled_s is None:
+        yield f"the counts were right only later than {SETTLE_S_MAX:.0f} s after the last visit"
+    if outcome.drift.found:
+        yield f"{len(outcome.drift.found)} tallies drifted during the run"
+
+
+def _drift(watch: DriftWatch) -> Iterator[str]:
+    covers = "the run's minutes were judged" if watch.settled else "without minutes not yet judged; --settle waits"
+    yield f"GET /drift, asked {watch.asked:,} times: {len(watch.found):,} tallies drifted ({covers})."
+    for counter, target in list(watch.found)[:DIFFERENCES_SHOWN_MAX]:
+        yield f"drifts: {counter} of {target}: by {watch.found[counter, target]:+,}"
+
+
+def _facts(*facts: tuple[str, int, str]) -> Iterator[str]:
+    for name, number, rest in facts:
+        yield f"{name:10}{number:7,}  {rest}"
+
+
+def _path(page: str) -> str:
+    parts = urlsplit(page)
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    return path if len(path) <= PATH_CHARACTERS_SHOWN_MAX else path[: PATH_CHARACTERS_SHOWN_MAX - 1] + "…"

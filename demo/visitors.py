@@ -1,0 +1,229 @@
+"""Many visitors of a Tally server at once. Some send a visit twice, some hang up before the answer.
+
+When the server is busy or gives no answer, a visitor retries with the same key, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+import aiohttp
+
+from local.base.errors import LocalError
+
+TWICE_EVERY = 10
+"""Every tenth visit is sent twice, at the same moment."""
+LOST_EVERY, LOST_AT = 20, 5
+"""Every twentieth visit, none of those above, loses its answer and is sent again."""
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # Tally counts programs apart from browsers
+REQUEST_S_MAX = 30.0  # what API Gateway allows an integration
+ATTEMPTS_MAX = 30  # of one request, over half a minute or more
+UNANSWERED_MAX = 5  # attempts without any answer: the server is gone
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 2.0
+_RETRYABLE = frozenset({429, 500, 502, 503, 504})
+
+Progress = Callable[[int], object]
+"""Takes the number of steps since its last call."""
+_Job = TypeVar("_Job")
+Drifting = tuple[str, str, int]
+"""A tally that drifts: counter, id, observed less expected."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer: its JSON document, whether it replays an earlier one, and its Retry-After."""
+
+    status: int
+    document: dict[str, Any]
+    replayed: bool = False
+    retry_after_s: float = 0.0
+
+
+@dataclass
+class Sent:
+    """The number of requests of each kind."""
+
+    requests: int = 0
+    """Every attempt."""
+    first_answers: int = 0
+    replays: int = 0
+    sent_twice: int = 0
+    answers_lost: int = 0
+    """Of visitors who hung up. Tally may have counted their visit or not."""
+    retries: int = 0
+    """After an answer 429 or 5xx, or without an answer."""
+
+
+@dataclass
+class Server:
+    """A Tally server on this machine; an asynchronous context manager."""
+
+    port: int
+    sent: Sent = field(default_factory=Sent)
+    _session: aiohttp.ClientSession | None = None
+    _token: str = ""
+
+    async def __aenter__(self) -> Server:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_S_MAX)
+        agent = {"user-agent": BROWSER}
+        self._session = aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout, headers=agent)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def is_there(self) -> bool:
+        """Whether a Tally server listens. Raises LocalError if another program listens."""
+        try:
+            answer = await self._once("GET", "/health", {})
+        except aiohttp.ClientConnectorError:
+            return False
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            answer = Response(0, {})
+        if answer.document.get("status") == "ok" or "tally" in str(answer.document.get("type")):
+            return True
+        raise LocalError(f"port {self.port} belongs to another program, not to Tally: set PORT to another port")
+
+    async def visits(self, page: str) -> int:
+        """The number of visits of a page."""
+        answer = await self._ask("GET", "/visits", {"params": {"url": page}})
+        return int(answer.document["visits"])
+
+    async def drift(self) -> frozenset[Drifting]:
+        """Every tally that drifts in the minutes that Tally has judged."""
+        if not self._token:
+            asked = {"sub": "demo", "scope": "tally/read"}
+            given = await self._ask("POST", "/dev/token", {"json": asked})
+            self._token = str(given.document["access_token"])
+        found: set[Drifting] = set()
+        params: dict[str, str] = {}
+        while True:
+            options = {"params": params, "headers": {"authorization": f"Bearer {self._token}"}}
+            page = (await self._ask("GET", "/drift", options)).document
+            found.update((row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
+            if page["cursor"] is None:
+                return frozenset(found)
+            params = {"cursor": page["cursor"]}
+
+    async def visit(self, url: str, key: str) -> None:
+        """Send a visit until there is an answer."""
+        answer = await self._ask("POST", "/visits", {"json": {"url": url, "key": key}})
+        if answer.replayed:
+            self.sent.replays += 1
+        else:
+            self.sent.first_answers += 1
+
+    async def hang_up(self, url: str, key: str, *, at_once: bool) -> None:
+        """Send a visit and close the connection: at once, or when the answer begins."""
+        body = json.dumps({"url": url, "key": key}).encode()
+        head = (
+            f"POST /visits HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nUser-Agent: {BROWSER}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.sent.requests += 1
+        self.sent.answers_lost += 1
+        with contextlib.suppress(OSError, TimeoutError):  # the connection broke earlier than planned
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            try:
+                writer.write(head.encode() + body)
+                await writer.drain()
+                if not at_once:
+                    await asyncio.wait_for(reader.read(1), REQUEST_S_MAX)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+
+    async def _ask(self, method: str, path: str, options: Mapping[str, Any]) -> Response:
+        """The answer, after retries if need be. Raises LocalError without one, or if a retry cannot help."""
+        unanswered = 0
+        for attempt in range(ATTEMPTS_MAX):
+            pause_s = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**attempt)
+            try:
+                answer = await self._once(method, path, options)
+                if answer.status not in _RETRYABLE:
+                    return self._checked(answer, path)
+                pause_s = max(pause_s, min(answer.retry_after_s, PAUSE_MAX_S))
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+                unanswered += 1
+            if unanswered == UNANSWERED_MAX:
+                raise LocalError(f"the server on port {self.port} stopped answering")
+            self.sent.retries += 1
+            await asyncio.sleep(pause_s)
+        raise LocalError(f"the server on port {self.port} is too busy: it refused {ATTEMPTS_MAX} attempts")
+
+    async def _once(self, method: str, path: str, options: Mapping[str, Any]) -> Response:
+        assert self._session is not None
+        self.sent.requests += path == "/visits" and method == "POST"
+        async with self._session.request(method, path, **options) as response:
+            document = json.loads(await response.read())
+            if not isinstance(document, dict):
+                raise ValueError("no JSON object")
+            headers = response.headers
+            replayed = headers.get("Idempotency-Replayed") == "true"
+            return Response(response.status, document, replayed, float(headers.get("Retry-After", 0)))
+
+    def _checked(self, answer: Response, path: str) -> Response:
+        if answer.status == 403 and path == "/visits":
+            raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
+        if answer.status >= 400:
+            reason = answer.document.get("detail") or answer.document.get("message") or ""
+            what = "a visit" if path == "/visits" else path
+            raise LocalError(f"the server refused {what} with {answer.status}: {reason}")
+        return answer
+
+
+async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: int, progress: Progress) -> None:
+    """Send visits (URL and key), `concurrency` at a time. Raises LocalError."""
+
+    async def one(job: tuple[int, tuple[str, str]]) -> None:
+        number, (url, key) = job
+        if number % LOST_EVERY == LOST_AT:
+            await server.hang_up(url, key, at_once=number % (2 * LOST_EVERY) == LOST_AT)
+        if number % TWICE_EVERY == 0:
+            server.sent.sent_twice += 1
+            await asyncio.gather(server.visit(url, key), server.visit(url, key))
+        else:
+            await server.visit(url, key)
+        progress(1)
+
+    await _spread(enumerate(visits, 1), one, concurrency)
+
+
+async def counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
+    """The server's count of each page. Raises LocalError."""
+    found: dict[str, int] = {}
+
+    async def one(page: str) -> None:
+        found[page] = await server.visits(page)
+        progress(1)
+
+    await _spread(pages, one, concurrency)
+    return found
+
+
+async def _spread(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:
+    """Work on `concurrency` jobs at a time until all are done. If one raises, cancel the others."""
+    left = iter(jobs)
+
+    async def worker() -> None:
+        for job in left:
+            await work(job)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)

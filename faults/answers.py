@@ -1,0 +1,94 @@
+"""Answers in DynamoDB's wire form that the fault proxy gives in the engine's place."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .plans import Fault, Kind
+
+_SHAPES = "com.amazonaws.dynamodb.v20120810#"
+_WORDS = {
+    "TransactionConflict": "Transaction is ongoing for the item",
+    "ThrottlingError": "Throughput exceeds the current capacity of your table or index.",
+    "ProvisionedThroughputExceeded": "The level of configured provisioned throughput for the table was exceeded.",
+    "ConditionalCheckFailed": "The conditional request failed",
+}
+_STATUS_LINES = {400: "400 Bad Request", 500: "500 Internal Server Error"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An error: its HTTP status and its document."""
+
+    status: int
+    document: Mapping[str, Any]
+
+    def wire(self) -> bytes:
+        """The bytes of the response."""
+        body = json.dumps(self.document).encode()
+        head = (
+            f"HTTP/1.1 {_STATUS_LINES[self.status]}\r\n"
+            "content-type: application/x-amz-json-1.0\r\n"
+            f"x-amzn-requestid: {secrets.token_hex(26).upper()}\r\n"
+            f"x-amz-crc32: {zlib.crc32(body)}\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+
+def error(status: int, code: str, message: str, **more: Any) -> Answer:
+    """An error of DynamoDB's."""
+    return Answer(status, {"__type": _SHAPES + code, "message": message, **more})
+
+
+def throttled() -> Answer:
+    """What a table says that is written to faster than it can take."""
+    return error(
+        400,
+        "ProvisionedThroughputExceededException",
+        "The level of configured provisioned throughput for the table was exceeded.",
+    )
+
+
+def cancelled(request: bytes, causes: Mapping[int, tuple[str, Mapping[str, Any] | None]]) -> Answer:
+    """A cancelled TransactWriteItems: one reason for each of its writes, `causes` at their places (-1: the last).
+
+    A cause is its code and the item that stood there, if that is told.
+    """
+    reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
+    for place, (code, item) in causes.items():
+        reasons[place] = {"Code": code, "Message": _WORDS[code]}
+        if item:
+            reasons[place]["Item"] = item
+    codes = ", ".join(reason["Code"] for reason in reasons)
+    message = f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]"
+    return error(400, "TransactionCanceledException", message, CancellationReasons=reasons)
+
+
+def made_up(fault: Fault, operation: str, body: bytes) -> bytes | None:
+    """What the client gets in place of the engine's answer; None for nothing."""
+    answer: Answer
+    match fault.kind:
+        case Kind.FAIL_BEFORE:
+            answer = error(500, "InternalServerError", "injected before the write")
+        case Kind.THROTTLE:
+            answer = throttled()
+        case Kind.CONFLICT if operation != "TransactWriteItems":
+            answer = error(400, "TransactionConflictException", "Transaction is ongoing for the item")
+        case Kind.CONFLICT:
+            answer = cancelled(body, {fault.at: ("TransactionConflict", None)})
+        case Kind.THROTTLED_TRANSACTION:
+            answer = cancelled(body, {fault.at: ("ThrottlingError", None)})
+        case Kind.MIXED:
+            refusal = ("ConditionalCheckFailed", json.loads(fault.item))
+            answer = cancelled(body, {fault.at: (fault.code, None), fault.refused_at: refusal})
+        case Kind.ANSWER:
+            answer = error(400, fault.code, "injected before the write")
+        case _:
+            return None
+    return answer.wire()

@@ -1,0 +1,306 @@
+"""An HTTP proxy between boto3 and the engine that makes the network and DynamoDB fail, on a plan.
+
+Faults are injected below the SDK, so that its own retries are part of whatever is tested or measured:
+
+    with FaultProxy(engine.endpoint, faults.seeded(7, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.02}})) as proxy:
+        client = dynamodb_client(endpoint_url=proxy.endpoint)
+
+It runs on an event loop in a thread of its own; one upstream connection for each connection of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter, deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from .answers import error, made_up
+from .plans import UNFORWARDED, Fault, Kind, Plan, no_faults
+
+START_S_MAX = 5.0
+STOP_S_MAX = 5.0
+SETTLE_S_MAX = 10.0
+REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; older ones are forgotten, the counts are not
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that came by, as it was forwarded if it was."""
+
+    operation: str
+    body: bytes
+    number: int
+    fault: Fault | None
+    forwarded: bool
+
+
+class FaultProxy:
+    """The proxy; a context manager. `endpoint` is what clients connect to. Assign `plan` to change the faults.
+
+    `strip_tokens` takes ClientRequestToken out of what is forwarded, so that nothing but the receipt protects.
+    """
+
+    def __init__(self, upstream_endpoint: str, plan: Plan = no_faults, *, strip_tokens: bool = False) -> None:
+        parts = urlsplit(upstream_endpoint)
+        self.upstream = (parts.hostname or "", parts.port or 80)
+        self.strip_tokens = strip_tokens
+        self.endpoint = ""
+        self._plan = plan
+        self._numbers: Counter[str] = Counter()
+        self._requests: deque[Request] = deque(maxlen=REQUESTS_KEPT_MAX)
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self.connections: set[_Client] = set()
+        self.failures: list[Exception] = []
+        """Bugs of the plan or the proxy: raised when the context ends."""
+
+    @property
+    def plan(self) -> Plan:
+        """What goes wrong from now on; assigning it numbers the requests from 0 again."""
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._plan, self._numbers = plan, Counter()
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests since `forget`, oldest first; the last REQUESTS_KEPT_MAX."""
+        return list(self._requests)
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many requests of each (fault's name or "NONE", operation) came since `forget`."""
+        return dict(self._counts)
+
+    def injected(self, fault: Fault, operation: str | None = None) -> int:
+        """How many requests (of one operation) met faults of this kind."""
+        return sum(
+            count for (name, of), count in self.counts.items() if name == fault.kind.name and operation in (None, of)
+        )
+
+    def forget(self) -> None:
+        """Empty the record."""
+        self._requests, self._counts = deque(maxlen=REQUESTS_KEPT_MAX), Counter()
+
+    def settle(self) -> None:
+        """Wait until nothing is under way: late requests have arrived. Raises TimeoutError after SETTLE_S_MAX."""
+        deadline_s = time.monotonic() + SETTLE_S_MAX
+        while any(client.busy for client in list(self.connections)):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("requests are still under way")
+            time.sleep(0.002)
+
+    def decide(self, operation: str, body: bytes) -> tuple[Fault | None, bytes]:
+        """What goes wrong with this request, and the body to forward. On the loop's thread, which keeps the record."""
+        number = self._numbers[operation]
+        self._numbers[operation] += 1
+        fault = self._plan(operation, body, number)
+        if self.strip_tokens and b'"ClientRequestToken"' in body:
+            document = json.loads(body)
+            document.pop("ClientRequestToken", None)
+            body = json.dumps(document).encode()
+        self._counts[fault.kind.name if fault else "NONE", operation] += 1
+        forwarded = fault is None or fault.kind not in UNFORWARDED
+        self._requests.append(Request(operation, body, number, fault, forwarded))
+        return fault, body
+
+    def __enter__(self) -> FaultProxy:
+        ready: Future[str] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="fault-proxy", daemon=True)
+        self._thread.start()
+        self.endpoint = ready.result(START_S_MAX)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop and self._stop and self._thread:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(STOP_S_MAX)
+        if self.failures and error is None:
+            raise self.failures[0]
+
+    def _run(self, ready: Future[str]) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as failure:
+            if ready.done():
+                raise
+            ready.set_exception(failure)
+
+    async def _serve(self, ready: Future[str]) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await self._loop.create_server(lambda: _Client(self), "127.0.0.1", 0, backlog=256)
+        ready.set_result(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await self._stop.wait()
+        server.close()
+        for client in list(self.connections):
+            client.stop()
+        await server.wait_closed()
+        await asyncio.sleep(0)  # lets the transports close
+
+
+class _Messages(asyncio.Protocol):
+    """One side of HTTP/1.1 with keep-alive: messages with a Content-Length, one at a time (boto3 never pipelines).
+
+    asyncio sets TCP_NODELAY; each message is written at once.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head_length = self._buffer.find(b"\r\n\r\n") + 4
+        if head_length < 4:
+            return
+        head = bytes(self._buffer[:head_length])
+        length = head_length + int(_header(head, b"content-length") or 0)
+        if len(self._buffer) >= length:
+            body = bytes(self._buffer[head_length:length])
+            del self._buffer[:length]
+            self.message(head, body)
+
+    def message(self, head: bytes, body: bytes) -> None:
+        """A whole message came."""
+        raise NotImplementedError
+
+
+class _Upstream(_Messages):
+    """The connection to the engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answer: asyncio.Future[bytes] | None = None
+
+    async def ask(self, request: bytes) -> bytes:
+        """The engine's answer. Raises ConnectionError if it closes the connection instead."""
+        self._answer = asyncio.get_running_loop().create_future()
+        if self.transport.is_closing():
+            raise ConnectionResetError
+        self.transport.write(request)
+        return await self._answer
+
+    def message(self, head: bytes, body: bytes) -> None:
+        if self._answer and not self._answer.done():
+            self._answer.set_result(head + body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError())
+
+
+class _Client(_Messages):
+    """A connection of the client's, and the one to the engine that belongs to it."""
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        super().__init__()
+        self.proxy = proxy
+        self._upstream: _Upstream | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.proxy.connections.add(self)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._task is not None and not self._task.done()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.busy:
+            self._discard()  # else when what is under way is over: a delayed request arrives all the same
+
+    def stop(self) -> None:
+        """Give up whatever is under way."""
+        if self._task:
+            self._task.cancel()
+        self.transport.abort()
+        self._discard()
+
+    def _discard(self) -> None:
+        self.proxy.connections.discard(self)
+        if self._upstream:
+            self._upstream.transport.abort()
+
+    def message(self, head: bytes, body: bytes) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._serve(head, body))
+
+    async def _serve(self, head: bytes, body: bytes) -> None:
+        try:
+            await self._answer(head, body)
+        except Exception as failure:
+            self.proxy.failures.append(failure)
+            self.transport.abort()
+            self._discard()
+
+    async def _answer(self, head: bytes, body: bytes) -> None:
+        operation = _header(head, b"x-amz-target").rpartition(b".")[2].decode()
+        fault, forward = self.proxy.decide(operation, body)
+        answer: bytes | None
+        if fault and fault.kind in UNFORWARDED:
+            answer = made_up(fault, operation, body)
+        else:
+            answer = await self._forward(fault, head, body, forward)
+        if self.transport.is_closing():
+            self._discard()
+        elif answer and fault and fault.kind is Kind.TRUNCATE:
+            self.transport.write(answer[:-1])
+            self.transport.close()
+        elif answer:
+            self.transport.write(answer)
+        elif fault is None or fault.kind not in (Kind.SILENCE, Kind.HANG_BEFORE):
+            self.transport.close()
+
+    async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forward: bytes) -> bytes | None:
+        """The answer for the client, after the engine has seen the request; None if it gets none."""
+        if fault and fault.kind is Kind.DELAY:
+            await asyncio.sleep(fault.delay_s)
+        if forward is not body:
+            head = _with_length(head, len(forward))
+        try:
+            if self._upstream is None:
+                loop = asyncio.get_running_loop()
+                self._upstream = (await loop.create_connection(_Upstream, *self.proxy.upstream))[1]
+            answer = await self._upstream.ask(head + forward)
+        except OSError:
+            return None
+        if fault and fault.kind in (Kind.LOSE_RESPONSE, Kind.SILENCE):
+            return None
+        if fault and fault.kind is Kind.LATE_ANSWER:
+            await asyncio.sleep(fault.delay_s)
+        if fault and fault.kind is Kind.FAIL_AFTER:
+            return error(500, "InternalServerError", "injected after the write").wire()
+        if fault and fault.kind is Kind.ANSWER_AFTER:
+            return error(400, fault.code, "injected after the write").wire()
+        return answer
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    """A header's value; empty if it is not there. `name` in lower case."""
+    for line in head.split(b"\r\n")[1:]:
+        field, _, value = line.partition(b":")
+        if field.lower() == name:
+            return value.strip()
+    return b""
+
+
+def _with_length(head: bytes, length: int) -> bytes:
+    lines = [line for line in head.split(b"\r\n")[:-2] if not line.lower().startswith(b"content-length:")]
+    return b"\r\n".join([*lines, b"Content-Length: %d" % length, b"", b""])

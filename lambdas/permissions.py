@@ -1,0 +1,164 @@
+"""What each operation, schedule and consumer needs of the tables, and what the operators' policy allows.
+
+The roles in the template grant exactly this. Tests record what each function does and compare it with these needs.
+No handler imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import operations
+from tally.counter import Counter, Guarantee
+from tally.operation import Need, Operation, Table
+from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
+
+Needs = frozenset[Need]
+
+RECEIPT_PREFIX = "tally#"
+_NOTHING: Needs = frozenset()
+_PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+_FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+_READ_PULSE = frozenset({Need("GetItem", Table.COUNTS, "PULSE")})
+# An amount that is given back has no receipt to expect it by: the change itself books it.
+_BOOK = frozenset({Need("UpdateItem", Table.LEDGER, "LEDGER#")})
+
+
+def of_functions(counters: Mapping[str, Counter]) -> dict[str, Needs]:
+    """What the role of each function grants, by the function's module."""
+    by_operation = of_operations(counters)
+    functions = {
+        module: _NOTHING.union(*(by_operation[operation] for operation in found))
+        for module, found in operations.functions().items()
+    }
+    return {**functions, **_of_schedules(counters), **_of_consumers(counters)}
+
+
+def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
+    """What each operation needs. `counters`: those that the deployment declares."""
+    # Changing a like reads it and its post, and may make a new shard (tally/counting/likes.py).
+    read_like = _on([LIKES], "BatchGetItem")
+    change_like = read_like | _on([LIKES], "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    settle_hold = _BOOK | _on_holds(counters, "GetItem", "UpdateItem")
+    return {
+        operations.PLAY: _count(PLAYS),
+        operations.GET_PLAYS: _on([PLAYS], "Query"),
+        operations.PUT_POST: _on([LIKES], "Query", "PutItem", "UpdateItem"),
+        operations.GET_POST: _on([LIKES], "Query"),
+        operations.LIKE: _PUT_RECEIPT | change_like,
+        operations.UNLIKE: _PUT_RECEIPT | change_like,
+        operations.GET_LIKE: read_like,
+        operations.LIST_LIKES: read_like | _on([LIKES], "Query"),
+        operations.VISIT: _count(VISITS) | _count(BOT_VISITS),
+        operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _read_as_of(),
+        operations.GET_BADGE: _on([VISITS], "Query"),
+        operations.BEACON: _NOTHING,
+        operations.INCREMENT: _increment(counters),
+        operations.GET_COUNTER: _get_counter(counters),
+        # It reads the number before it sets it, and looks for a receipt if the number has moved.
+        operations.SET_COUNTER: _PUT_RECEIPT
+        | _FIND_RECEIPT
+        | _on(operations.SET_COUNTER.served(counters), "Query", "UpdateItem"),
+        operations.HOLD: _PUT_RECEIPT | _BOOK | _on_holds(counters, "PutItem", "Query", "GetItem", "UpdateItem"),
+        operations.COMMIT_HOLD: settle_hold,
+        operations.RELEASE_HOLD: settle_hold,
+        operations.GET_RECEIPT: _FIND_RECEIPT,
+        operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
+        operations.GET_DRIFT: frozenset({Need("Query", Table.LEDGER, "DRIFT")}),
+        operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
+        operations.GET_OPENAPI: _NOTHING,
+    }
+
+
+def of_operator(counters: Mapping[str, Counter]) -> Needs:
+    """What the command `tally` does beside scanning the counts table: it reads, repairs a tally, and redrives."""
+    on_ledger = {
+        "LEDGER#": ("Query", "UpdateItem"),
+        "DRIFT": ("Query", "GetItem", "DeleteItem", "ConditionCheckItem"),
+        "SETASIDE": ("Query", "GetItem", "DeleteItem"),
+        "HISTORY#": ("Query", "PutItem"),
+    }
+    tallies = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem")
+    return tallies | _READ_PULSE | _read_checkpoints("receipts", "counts") | _on_ledger(on_ledger)
+
+
+def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
+    """The sweep releases expired holds, judges the ledger, recounts what drifts, and writes the pulse."""
+    judge = {"LEDGER#": ("Query", "DeleteItem"), "DRIFT": ("Query", "GetItem", "UpdateItem", "DeleteItem")}
+    write_pulse = {Need("UpdateItem", Table.COUNTS, "PULSE"), Need("UpdateItem", Table.RECEIPTS, "pulse")}
+    recount = _on(_those(counters, lambda counter: counter.child is not None), "Query")
+    sweep = _release_expired(counters) | _read_checkpoints("receipts", "counts") | _on_ledger(judge) | recount
+    return {"sweep": sweep | _READ_PULSE | write_pulse}
+
+
+def _of_consumers(counters: Mapping[str, Counter]) -> dict[str, Needs]:
+    rolled_up = _those(counters, lambda counter: counter.spills or counter.guarantee is Guarantee.ROLLUP)
+    return {
+        "rollup": _consume("rollup") | _on(rolled_up, "UpdateItem"),
+        "drift": _consume("drift") | _BOOK,
+    }
+
+
+def _consume(consumer: str) -> Needs:
+    """Its checkpoints, and markers of the records that it could not apply."""
+    return _on_ledger({f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "SETASIDE": ("PutItem",)})
+
+
+def _increment(counters: Mapping[str, Counter]) -> Needs:
+    """A number is read before it is taken. At the end a receipt is looked for, so that a retry gets the last number."""
+    served = operations.INCREMENT.served(counters)
+    numbered = [counter for counter in served if counter.numbered]
+    take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _NOTHING)
+    return _NOTHING.union(*map(_count, served)) | take_number | _release_expired(counters)
+
+
+def _get_counter(counters: Mapping[str, Counter]) -> Needs:
+    served = operations.GET_COUNTER.served(counters)
+    rolled_up = any(counter.guarantee is Guarantee.ROLLUP for counter in served)
+    return _on(served, "Query") | (_read_as_of() if rolled_up else _NOTHING)
+
+
+def _count(counter: Counter) -> Needs:
+    """An update of the tally, unless the rollup makes it; and a receipt, unless the counter is FAST."""
+    update = _NOTHING if counter.guarantee is Guarantee.ROLLUP else _on([counter], "UpdateItem")
+    return update | (_NOTHING if counter.guarantee is Guarantee.FAST else _PUT_RECEIPT)
+
+
+def _release_expired(counters: Mapping[str, Counter]) -> Needs:
+    """Before a 409, and in the sweep, expired holds give back what they have taken."""
+    return _BOOK | _on_holds(counters, "Query", "GetItem", "UpdateItem")
+
+
+def _on_holds(counters: Mapping[str, Counter], *actions: str) -> Needs:
+    """The actions on holds, and an update of the counters that can be held."""
+    return _on_ledger({"HOLDS#": actions}) | _on(operations.HOLD.served(counters), "UpdateItem")
+
+
+def _read_as_of() -> Needs:
+    """How far the rollup has come in the receipts' stream (tally/streams/progress.py)."""
+    return _read_checkpoints("receipts") | _READ_PULSE
+
+
+def _read_checkpoints(*streams: str) -> Needs:
+    """How far both consumers have come in the streams of these tables."""
+    return _on_ledger(
+        {
+            f"CHECKPOINT#{consumer.function}#{stream}": ("Query",)
+            for consumer in operations.CONSUMERS
+            for stream in streams
+        }
+    )
+
+
+def _on(counters: Iterable[Counter], *actions: str) -> Needs:
+    """The actions on the items of these counters."""
+    return frozenset(Need(action, Table.COUNTS, f"{counter.prefix}#") for counter in counters for action in actions)
+
+
+def _on_ledger(by_prefix: Mapping[str, Iterable[str]]) -> Needs:
+    """The actions on the ledger's items, by the prefix of their partition key."""
+    return frozenset(Need(action, Table.LEDGER, prefix) for prefix, actions in by_prefix.items() for action in actions)
+
+
+def _those(counters: Mapping[str, Counter], which: Callable[[Counter], bool]) -> list[Counter]:
+    return [counter for counter in counters.values() if which(counter)]

@@ -1,0 +1,123 @@
+"""The embedded DynamoDB engine (dynoxide): started, watched and stopped as a child process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+from .errors import LocalError
+
+READY_S_MAX = 5.0  # it answers within 10 ms; the rest is for a loaded machine
+STOP_S_MAX = 3.0
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def binary() -> Path:
+    """The engine that npm installed in this folder or one above it, or `dynoxide` on the PATH. Raises LocalError."""
+    here = Path.cwd()
+    installed = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
+    for candidate in (*installed, shutil.which("dynoxide")):
+        if candidate and os.access(candidate, os.X_OK):
+            return Path(candidate)
+    raise LocalError(
+        f"no DynamoDB engine for {_platform()}: run `npm ci`, put `dynoxide` on the PATH,"
+        " or set AWS_ENDPOINT_URL_DYNAMODB to an engine of yours (DynamoDB Local, for one)"
+    )
+
+
+def _platform() -> str:
+    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine())
+    return f"{platform.system().lower()}-{machine}"
+
+
+def free_port() -> int:
+    """A port of the loopback interface that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+_libc = ctypes.CDLL(None, use_errno=True) if platform.system() == "Linux" else None
+
+
+def die_with_parent() -> None:
+    """To run in a child before exec: Linux ends it when its parent is killed, so that nothing is left behind."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Engine:
+    """One engine process. In memory, or on the file `db_path`; `endpoint` is its URL."""
+
+    def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
+        self.db_path = db_path
+        self.port = port or free_port()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Engine:
+        """Start it and wait until it takes connections. Raises LocalError with its last words if it does not."""
+        command = [str(binary()), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
+        if self.db_path is not None:
+            self.db_path.parent.mkdir(parents=True, exist_ok=True)
+            command += ["--db-path", str(self.db_path)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            preexec_fn=die_with_parent,
+            start_new_session=True,  # Ctrl-C reaches us, and we stop it last
+        )
+        deadline_s = time.monotonic() + READY_S_MAX
+        while time.monotonic() < deadline_s and self.alive():
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=0.2).close()
+                return self
+            except OSError:
+                time.sleep(0.005)
+        words = b""
+        if not self.alive() and self._process.stderr:
+            words = self._process.stderr.read()[-500:]
+        self.stop()
+        raise LocalError(f"the DynamoDB engine did not start: {words.decode(errors='replace').strip() or 'no answer'}")
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it, politely first."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+        self._process = None
+
+    def __enter__(self) -> Engine:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,110 @@
+"""Lambda's Invoke API, so that `aws lambda invoke` and boto3 reach the local functions.
+
+Source: "Invoke", AWS Lambda API reference (2015-03-31).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from .pool import Pool, ThrottledError
+from .runtime import PAYLOAD_BYTES_MAX
+
+PATH = "/2015-03-31/functions/{name}/invocations"
+EVENT_BYTES_MAX = 1024 * 1024  # of an asynchronous invocation
+RETRIES_S = (1.0, 2.0)  # Lambda waits one and two minutes before its two retries: nobody at a terminal does
+
+
+class Invoke:
+    """The Invoke API over the pools. `say` takes a line for the terminal when an asynchronous invocation fails."""
+
+    def __init__(self, pools: Mapping[str, Pool], say: Callable[[str], None]) -> None:
+        self._pools, self._say = pools, say
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer one call of Invoke."""
+        name = _function_name(request.match_info["name"])
+        pool = self._pools.get(name)
+        if pool is None:
+            return _error(404, "ResourceNotFoundException", f"Function not found: {name}")
+        kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
+        if kind == "DryRun":
+            return web.Response(status=204)
+        if kind not in {"RequestResponse", "Event"}:
+            return _error(400, "InvalidParameterValueException", f"Unknown invocation type {kind[:64]!r}")
+        try:
+            payload = await request.read() or b"{}"
+            largest = EVENT_BYTES_MAX if kind == "Event" else PAYLOAD_BYTES_MAX
+            if len(payload) > largest:
+                return _too_large(largest)
+            json.loads(payload)
+        except web.HTTPRequestEntityTooLarge:
+            return _too_large(PAYLOAD_BYTES_MAX)
+        except (ValueError, RecursionError) as error:
+            reason = f"Could not parse request body into json: {error}"
+            return _error(400, "InvalidRequestContentException", reason)
+        request_id = str(uuid.uuid4())
+        if kind == "Event":
+            self._start(pool, payload, request_id)
+            return web.Response(status=202, headers={"x-amzn-requestid": request_id})
+        return await _respond(pool, payload, request_id)
+
+    async def close(self) -> None:
+        """Drop what still runs in the background."""
+        if self._running:
+            self._say(f"{len(self._running)} asynchronous invocations had not ended and are lost")
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _start(self, pool: Pool, payload: bytes, request_id: str) -> None:
+        task = asyncio.create_task(self._in_background(pool, payload, request_id))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _in_background(self, pool: Pool, payload: bytes, request_id: str) -> None:
+        """Run it, and up to twice more if it fails."""
+        reason = ""
+        for pause_s in (0.0, *RETRIES_S):
+            await asyncio.sleep(pause_s)
+            try:
+                outcome = await pool.invoke(payload, request_id)
+            except ThrottledError as error:
+                reason = str(error)
+                continue
+            if not outcome.failed:
+                return
+            reason = outcome.reason
+        self._say(f"{pool.function.name} failed {1 + len(RETRIES_S)} times on an event, which is lost: {reason}")
+
+
+async def _respond(pool: Pool, payload: bytes, request_id: str) -> web.Response:
+    try:
+        outcome = await pool.invoke(payload, request_id)
+    except ThrottledError as error:
+        return _error(429, "TooManyRequestsException", str(error))
+    headers = {"x-amzn-requestid": request_id, "x-amz-executed-version": "$LATEST"}
+    if outcome.failed:
+        headers["x-amz-function-error"] = "Unhandled"
+    return web.Response(body=outcome.payload, content_type="application/json", headers=headers)
+
+
+def _function_name(named: str) -> str:
+    """The name in a function's name, partial or whole ARN, with or without a qualifier."""
+    _, found, rest = named.rpartition("function:")
+    return (rest if found else named).partition(":")[0]
+
+
+def _error(status: int, kind: str, message: str) -> web.Response:
+    body = {"Type": "User", "Message": message, "message": message}
+    return web.json_response(body, status=status, headers={"x-amzn-errortype": kind})
+
+
+def _too_large(bytes_max: int) -> web.Response:
+    return _error(413, "RequestTooLargeException", f"Request must be smaller than {bytes_max} bytes")

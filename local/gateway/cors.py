@@ -1,0 +1,42 @@
+"""CORS as an HTTP API does it: preflights are answered by the gateway, and what functions say of it is not heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..stack.template import Cors
+
+PREFIX = "access-control-"
+
+
+def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of the answer (204) to a preflight; none if it is no preflight or the origin is not allowed."""
+    allowed = _origin(cors, headers.get("origin"))
+    if not allowed or "access-control-request-method" not in headers:
+        return {}
+    lists = {"allow-methods": cors.methods, "allow-headers": cors.headers}
+    found = allowed | {f"{PREFIX}{name}": ",".join(values) for name, values in lists.items() if values}
+    if cors.max_age_s is not None:
+        found[f"{PREFIX}max-age"] = str(cors.max_age_s)
+    return found
+
+
+def simple(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that a response to a request from another origin gets."""
+    allowed = _origin(cors, headers.get("origin"))
+    if allowed and cors.exposed:
+        allowed[f"{PREFIX}expose-headers"] = ",".join(cors.exposed)
+    return allowed
+
+
+def _origin(cors: Cors, origin: str | None) -> dict[str, str]:
+    if not origin:
+        return {}
+    scheme = origin.partition("://")[0]
+    if "*" in cors.origins:
+        found = {f"{PREFIX}allow-origin": "*"}
+    elif origin in cors.origins or f"{scheme}://*" in cors.origins:
+        found = {f"{PREFIX}allow-origin": origin, "vary": "origin"}
+    else:
+        return {}
+    return found | ({f"{PREFIX}allow-credentials": "true"} if cors.credentials else {})

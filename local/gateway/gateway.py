@@ -1,0 +1,204 @@
+"""The HTTP API, served from the template's routes, authorizers, throttles and CORS as API Gateway serves it.
+
+What API Gateway answers by itself has its own shape, `{"message": …}`, here as there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from ..functions.pool import Pool, ThrottledError
+from ..functions.runtime import PAYLOAD_BYTES_MAX
+from ..stack.template import Template
+from . import cors, event
+from .event import Request, Response
+from .routes import Bucket, Match, Routes
+from .tokens import Issuer, TokenRefusedError, claim_text, scopes
+
+BODY_BYTES_MAX = 10 * 1024 * 1024  # API Gateway's quota, as are the next two
+HEADER_BYTES_MAX = 10_240
+INTEGRATION_S_MAX = 30.0
+_ACCESS_LOG_FORMAT = '{"requestId": "$context.requestId", "route": "$context.routeKey", "status": "$context.status"}'
+_VARIABLE = re.compile(r"\$context\.([A-Za-z.]+)")
+_WHOLE_URL = re.compile(r"^https?://[^/?]*")  # RFC 9112, section 3.2.2: clients of proxies send it so
+_OURS = {"content-length", "transfer-encoding", "connection", "date", "server"}  # headers that no function sets
+
+
+class GatewayError(Exception):
+    """An answer of API Gateway's own: `{"message": …}`, and for the access log the reason why."""
+
+    def __init__(self, status: int, message: str, reason: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.reason = status, message, reason
+        self.headers = dict(headers or {})
+
+
+@dataclass
+class Entry:
+    """What the access log will say of one request; the names are those of API Gateway's `$context`."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    values: dict[str, str] = field(default_factory=dict)
+
+    def line(self, log_format: str) -> str:
+        """The line, with `-` for what is not known."""
+        self.values["responseLatency"] = str(round((time.monotonic() - self.started_s) * 1000))
+        return _VARIABLE.sub(lambda found: json.dumps(self.values.get(found[1], "-"))[1:-1], log_format) + "\n"
+
+
+class Gateway:
+    """The HTTP API in front of the pools of functions. `say` takes a line for the terminal, when a function fails."""
+
+    def __init__(
+        self,
+        template: Template,
+        pools: Mapping[str, Pool],
+        issuer: Issuer,
+        access_log: IO[str],
+        say: Callable[[str], None],
+    ) -> None:
+        self._cors = template.cors
+        self._routes = Routes(template.routes)
+        self._buckets = {route.key: Bucket(route.throttle) for route in template.routes if route.throttle}
+        self._pools, self._issuer = pools, issuer
+        self._log, self._log_format = access_log, template.access_log_format or _ACCESS_LOG_FORMAT
+        self._say = say
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer any request."""
+        entry = Entry()
+        request_id = base64.b64encode(os.urandom(11)).decode()
+        headers = event.joined((name.lower(), value) for name, value in request.headers.items())
+        try:
+            found = await self._answer(request, headers, request_id, entry)
+        except GatewayError as error:
+            entry.values |= {"error.message": error.message, "authorizer.error": error.reason or "-"}
+            body = json.dumps({"message": error.message}, separators=(",", ":")).encode()
+            found = Response(error.status, body, (("content-type", "application/json"), *error.headers.items()))
+        if self._cors and request.method != "OPTIONS":
+            kept = [(name, value) for name, value in found.headers if not name.startswith(cors.PREFIX)]
+            found = Response(found.status, found.body, (*kept, *cors.simple(self._cors, headers).items()))
+        if found.status >= 500:
+            self._tell(found, entry, request_id)
+        return self._sent(request, found, request_id, entry)
+
+    def _tell(self, found: Response, entry: Entry, request_id: str) -> None:
+        """A failure is a line on the terminal, which says where to read on."""
+        reason = entry.values.get("integrationErrorMessage", "the function answered so")
+        self._say(
+            f"{found.status} for {entry.values.get('routeKey', 'no route')}: {reason}"
+            f" (request {request_id}, log {entry.values.get('function', 'access')}.log)"
+        )
+
+    def _sent(self, request: web.Request, found: Response, request_id: str, entry: Entry) -> web.Response:
+        entry.values |= {
+            "requestId": request_id,
+            "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),
+            "identity.sourceIp": request.remote or "",
+            "identity.userAgent": request.headers.get("user-agent", "-"),
+            "httpMethod": request.method,
+            "path": request.path,
+            "status": str(found.status),
+            "responseLength": str(len(found.body)),
+        }
+        self._log.write(entry.line(self._log_format))
+        headers = CIMultiDict((name, value) for name, value in found.headers if name not in _OURS)
+        headers["apigw-requestid"] = request_id
+        return web.Response(status=found.status, body=found.body, headers=headers)
+
+    async def _answer(
+        self, request: web.Request, headers: Mapping[str, str], request_id: str, entry: Entry
+    ) -> Response:
+        raw_path, _, query = _WHOLE_URL.sub("", request.raw_path).partition("?")
+        line_bytes = len(request.method) + len(request.raw_path)
+        if line_bytes + sum(len(name) + len(value) for name, value in request.raw_headers) > HEADER_BYTES_MAX:
+            raise GatewayError(431, "Request Header Fields Too Large")
+        match = self._routes.match(request.method, raw_path)
+        if match is None and self._cors and request.method == "OPTIONS":
+            return Response(204, b"", tuple(cors.preflight(self._cors, headers).items()))
+        if match is None:
+            raise GatewayError(404, "Not Found")
+        entry.values["routeKey"] = match.route.key
+        bucket = self._buckets.get(match.route.key)
+        if bucket and not bucket.take():
+            raise GatewayError(429, "Too Many Requests")
+        authorizer = self._authorize(match, headers.get("authorization", ""))
+        made = Request(
+            method=request.method,
+            raw_path=raw_path,
+            query=query,
+            headers=tuple(request.headers.items()),
+            body=await _body(request),
+            source_ip=request.remote or "",
+            protocol=f"HTTP/{request.version.major}.{request.version.minor}",
+            request_id=request_id,
+            port=_port(request),
+        )
+        return await self._integrate(match, event.event(made, match.route, match.parameters, authorizer), entry)
+
+    def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
+        """What the event says of the caller. Raises GatewayError: 401 for the token, 403 for its scopes."""
+        route = match.route
+        if route.authorizer is None:
+            return None
+        if not header:
+            raise GatewayError(401, "Unauthorized", "there is no token", {"www-authenticate": "Bearer"})
+        wanted = " ".join(route.scopes)
+        try:
+            claims = self._issuer.verify(header, route.authorizer.audience)
+        except TokenRefusedError as error:
+            description = str(error).replace('"', "'")
+            challenge = f'Bearer scope="{wanted}" error="invalid_token" error_description="{description}"'
+            raise GatewayError(401, "Unauthorized", str(error), {"www-authenticate": challenge}) from None
+        if route.scopes and not scopes(claims) & set(route.scopes):
+            challenge = f'Bearer scope="{wanted}" error="insufficient_scope"'
+            raise GatewayError(403, "Forbidden", "none of the scopes", {"www-authenticate": challenge})
+        texts = {name: claim_text(value) for name, value in claims.items()}
+        return {"claims": texts, "scopes": list(route.scopes) or None}
+
+    async def _integrate(self, match: Match, made: Mapping[str, Any], entry: Entry) -> Response:
+        function = entry.values["function"] = match.route.function
+        payload = json.dumps(made).encode()
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise GatewayError(413, "Request Entity Too Large")
+        started_s = time.monotonic()
+        invocation = asyncio.ensure_future(self._pools[function].invoke(payload))
+        try:
+            # Shielded: the function goes on, as in Lambda, when the gateway waits no longer.
+            outcome = await asyncio.wait_for(asyncio.shield(invocation), INTEGRATION_S_MAX)
+        except (ThrottledError, TimeoutError) as error:
+            entry.values["integrationErrorMessage"] = str(error) or f"no answer within {INTEGRATION_S_MAX:g} s"
+            raise GatewayError(503, "Service Unavailable") from None
+        finally:
+            entry.values["integrationLatency"] = str(round((time.monotonic() - started_s) * 1000))
+        reason = outcome.reason if outcome.failed else ""
+        if not outcome.failed:
+            try:
+                return event.response(outcome.payload)
+            except (event.AnswerError, ValueError) as error:
+                reason = str(error)
+        entry.values["integrationErrorMessage"] = reason
+        raise GatewayError(500, "Internal Server Error")
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:  # the application's client_max_size, BODY_BYTES_MAX
+        raise GatewayError(413, "Request Entity Too Large") from None
+
+
+def _port(request: web.Request) -> int:
+    name = request.transport.get_extra_info("sockname") if request.transport else None
+    return int(name[1]) if name else 0

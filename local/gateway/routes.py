@@ -1,0 +1,78 @@
+"""Which route of the HTTP API a request goes to, and how often it may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from ..stack.template import Route, Throttle
+
+
+@dataclass(frozen=True)
+class Match:
+    """A route, and what its path's parameters stand for, decoded."""
+
+    route: Route
+    parameters: Mapping[str, str]
+
+
+class Routes:
+    """The routes of an API. The most specific wins, as at API Gateway: literal, parameter, `{proxy+}`, $default."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._routes = sorted(routes, key=_specificity)
+
+    def match(self, method: str, raw_path: str) -> Match | None:
+        """The route of a request; None is API Gateway's 404."""
+        for route in self._routes:
+            if route.method in {method, "ANY"}:
+                parameters = _parameters(route.path, raw_path)
+                if parameters is not None:
+                    return Match(route, parameters)
+        return None
+
+
+def _specificity(route: Route) -> tuple[object, ...]:
+    if route.path == "$default":
+        return ([3], route.method == "ANY")
+    kinds = [2 if part.endswith("+}") else 1 if part.startswith("{") else 0 for part in route.path.split("/")]
+    return (kinds, route.method == "ANY")
+
+
+def _parameters(path: str, raw_path: str) -> dict[str, str] | None:
+    if path == "$default":
+        return {}
+    wanted, given = path.split("/"), raw_path.split("/")
+    found: dict[str, str] = {}
+    for place, part in enumerate(wanted):
+        if place >= len(given):
+            return None
+        if part.endswith("+}"):
+            rest = "/".join(given[place:])
+            return found | {part[1:-2]: unquote(rest)} if rest else None
+        if part.startswith("{") and given[place]:
+            found[part[1:-1]] = unquote(given[place])
+        elif part != unquote(given[place]):
+            return None
+    return found if len(wanted) == len(given) else None
+
+
+class Bucket:
+    """A token bucket: `burst` requests at once, refilled at `rate_per_s`."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+        self._tokens = float(throttle.burst)
+        self._at_s = time.monotonic()
+
+    def take(self) -> bool:
+        """Whether one more request may pass now."""
+        now_s = time.monotonic()
+        refilled = self._tokens + (now_s - self._at_s) * self._throttle.rate_per_s
+        self._tokens, self._at_s = min(float(self._throttle.burst), refilled), now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True

@@ -1,0 +1,160 @@
+"""A local issuer of tokens, and the check that API Gateway's JWT authorizer makes of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+
+from ..base.errors import LocalError
+
+LIFETIME_DEFAULT_S = 3600  # as Cognito's
+LIFETIME_S_MAX = 365 * 24 * 3600
+KEY_BITS = 2048
+SUBJECT_CHARACTERS_MAX = 2048  # with more the token would not fit into a request's headers
+_BEARER = "bearer "
+
+
+class TokenRefusedError(Exception):
+    """The token does not pass. The message is what API Gateway puts into `error_description`."""
+
+
+class TokenRequestError(Exception):
+    """The request for a token is wrong. The message says how."""
+
+
+@dataclass(frozen=True)
+class TokenRequest:
+    """Whose token, with which scopes (separated by spaces), for how long."""
+
+    subject: str
+    scope: str = ""
+    lifetime_s: int = LIFETIME_DEFAULT_S
+
+
+class Issuer:
+    """Signs tokens with a key that is kept in a file, so that tokens outlive a restart."""
+
+    def __init__(self, url: str, audience: tuple[str, ...], key_path: Path) -> None:
+        self.url = url
+        self.audience = audience
+        self._key = _key(key_path)
+        self._public = self._key.public_key()
+        jwk = RSAAlgorithm.to_jwk(self._public, as_dict=True)
+        thumbprint = json.dumps({name: jwk[name] for name in ("e", "kty", "n")}, separators=(",", ":"))  # RFC 7638
+        self.key_id = base64.urlsafe_b64encode(hashlib.sha256(thumbprint.encode()).digest()).decode().rstrip("=")
+        self.jwks = {"keys": [{"kty": "RSA", "n": jwk["n"], "e": jwk["e"]}]}
+        self.jwks["keys"][0] |= {"use": "sig", "alg": "RS256", "kid": self.key_id}
+
+    def configuration(self) -> dict[str, Any]:
+        """The OpenID configuration of this issuer."""
+        return {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/dev/jwks.json",
+            "token_endpoint": f"{self.url}/dev/token",
+            "id_token_signing_alg_values_supported": ["RS256"],
+        }
+
+    def token(self, request: TokenRequest) -> dict[str, Any]:
+        """A signed token, as a token endpoint answers."""
+        now = int(time.time())
+        claims: dict[str, Any] = {"sub": request.subject, "iss": self.url, "iat": now, "exp": now + request.lifetime_s}
+        if self.audience:
+            claims["aud"] = self.audience[0] if len(self.audience) == 1 else list(self.audience)
+        if request.scope:
+            claims["scope"] = request.scope
+        signed = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.key_id})
+        return {"access_token": signed, "token_type": "Bearer", "expires_in": request.lifetime_s}
+
+    def verify(self, header: str, audience: tuple[str, ...]) -> dict[str, Any]:
+        """The claims of the token in an Authorization header, with or without `Bearer `. Raises TokenRefusedError."""
+        token = header[len(_BEARER) :] if header.lower().startswith(_BEARER) else header
+        try:
+            kid = jwt.get_unverified_header(token.strip()).get("kid")
+            if kid != self.key_id:
+                raise TokenRefusedError("the token's kid is unknown to its issuer")
+            claims: dict[str, Any] = jwt.decode(
+                token.strip(),
+                self._public,
+                algorithms=["RS256"],
+                issuer=self.url,
+                options={"verify_aud": False, "verify_sub": False, "require": ["exp", "iss"]},
+            )
+        except jwt.ExpiredSignatureError:
+            raise TokenRefusedError("the token has expired") from None
+        except (jwt.InvalidTokenError, UnicodeError) as error:
+            raise TokenRefusedError(f"the token is not valid: {error}") from None
+        # API Gateway looks at client_id (Cognito's access tokens have no aud) only where there is no aud.
+        named = claims["aud"] if "aud" in claims else claims.get("client_id")
+        if not any(entry in audience for entry in (named if isinstance(named, list) else [named])):
+            raise TokenRefusedError("the token does not have a valid audience")
+        return claims
+
+
+def scopes(claims: Mapping[str, Any]) -> set[str]:
+    """The scopes of a token: `scope` as text, or `scp` as text or list."""
+    found = claims.get("scope", claims.get("scp", ""))
+    if isinstance(found, str):
+        return set(found.split())
+    return {str(entry) for entry in found} if isinstance(found, Iterable) else set()
+
+
+def claim_text(value: object) -> str:
+    """A claim as API Gateway hands it to functions: always text, lists as `[a b]`."""
+    if isinstance(value, list):
+        return f"[{' '.join(claim_text(entry) for entry in value)}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def token_request(body: bytes) -> TokenRequest:
+    """Read `{"sub": "alice", "scope": "…", "expires_in": 3600}`. Raises TokenRequestError."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise TokenRequestError('send a JSON object: {"sub": "alice"}')
+    unknown = sorted(document.keys() - {"sub", "scope", "expires_in"})
+    if unknown:
+        raise TokenRequestError(f"there is no field {unknown[0][:64]!r}: there are sub, scope and expires_in")
+    subject, scope = document.get("sub"), document.get("scope", "")
+    lifetime_s = document.get("expires_in", LIFETIME_DEFAULT_S)
+    if not isinstance(subject, str) or not 1 <= len(subject) <= SUBJECT_CHARACTERS_MAX:
+        raise TokenRequestError(f"sub must be the user: text of 1 to {SUBJECT_CHARACTERS_MAX} characters")
+    if not isinstance(scope, str) or len(scope) > SUBJECT_CHARACTERS_MAX:
+        raise TokenRequestError("scope must be text: the scopes, separated by spaces")
+    whole = isinstance(lifetime_s, int) and not isinstance(lifetime_s, bool)
+    if not whole or not 1 <= lifetime_s <= LIFETIME_S_MAX:
+        raise TokenRequestError(f"expires_in must be whole seconds, 1 to {LIFETIME_S_MAX}")
+    return TokenRequest(subject, scope, lifetime_s)
+
+
+def _key(path: Path) -> rsa.RSAPrivateKey:
+    """The key in the file, made if there is none."""
+    if not path.exists():
+        made = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+        pem = made.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        fresh = path.with_suffix(".new")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(pem)
+        fresh.rename(path)
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except ValueError:
+        raise LocalError(f"{path} is no private key: delete it, and a new one is made") from None
+    if not isinstance(key, rsa.RSAPrivateKey):
+        raise LocalError(f"{path} is no RSA key: delete it, and a new one is made")
+    return key

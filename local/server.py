@@ -1,0 +1,130 @@
+"""The stack on one machine: engine, functions, HTTP API and Invoke API, streams, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+from aiohttp.http_exceptions import HttpProcessingError
+
+from .base.engine import Engine
+from .base.errors import LocalError
+from .base.options import SCHEDULE_S_MAX
+from .base.trim import trimming
+from .base.wire import Wire
+from .functions import runtime
+from .functions.metrics import Metrics
+from .functions.pool import Pool, ThrottledError
+from .gateway import console
+from .gateway.site import site
+from .stack.prepared import Stack, open_log
+from .stack.template import Schedule
+from .streams.positions import Positions
+from .streams.pump import Pump
+
+ENGINE_LOOK_S = 0.5  # how often the engine is looked after
+CODE_LOOK_S = 1.0  # how often lambdas/ is looked at for changes
+Say = Callable[[str], None]
+_server_log = logging.getLogger("aiohttp.server")
+
+
+async def serve(stack: Stack, say: Say) -> None:
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises LocalError if the engine dies."""
+    # Bytes that are no HTTP are answered 400, and are not this program's error.
+    _server_log.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))
+    stopped, warm = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
+            loop.add_signal_handler(number, stopped.set)
+    async with contextlib.AsyncExitStack() as entered:
+        pools = await entered.enter_async_context(_pools(stack))
+        gathered = Metrics([stack.logs / f"{name}.log" for name in pools], stack.options.verbose)
+        await entered.enter_async_context(site(stack, pools, gathered, say))
+        waiting = [stopped.wait(), _watch_engine(stack.engine), _warm_and_watch_code(stack, pools, warm, say)]
+        waiting += [gathered.run(), _pump(stack, pools, warm, say)]
+        waiting += [_run_on_schedule(schedule, pools[schedule.function]) for schedule in stack.template.schedules]
+        tasks = [asyncio.ensure_future(one) for one in waiting]
+        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for task in done:
+            task.result()
+
+
+@contextlib.asynccontextmanager
+async def _pools(stack: Stack) -> AsyncIterator[dict[str, Pool]]:
+    pools: dict[str, Pool] = {}
+    with contextlib.ExitStack() as logs:
+        for name, function in stack.template.functions.items():
+            log = logs.enter_context(open_log(stack.logs / f"{name}.log"))
+            pools[name] = Pool(function, runtime.environment(function, stack.code, stack.variables), log)
+        try:
+            yield pools
+        finally:
+            await asyncio.gather(*(pool.close() for pool in pools.values()))
+
+
+async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
+    """Run the event source mappings, once the functions' first processes are there, and keep the stream short."""
+    await warm.wait()
+    file = stack.engine.db_path if stack.engine else None
+    positions = Positions(stack.options.data / "streams.json")
+    async with Wire(stack.endpoint, stack.options.streams_endpoint or stack.endpoint) as wire:
+        pump = Pump(stack.template.mappings, pools, wire, positions, say, file and file.with_name(f"{file.name}-wal"))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(pump.run())
+            if file is not None:
+                tasks.create_task(trimming(file, pump.passed))
+
+
+async def _run_on_schedule(schedule: Schedule, pool: Pool) -> None:
+    """Invoke the function as EventBridge does. What goes wrong is in its log, and is left to the next run."""
+    event = json.dumps({"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}).encode()
+    while True:
+        await asyncio.sleep(min(schedule.every_s, SCHEDULE_S_MAX))
+        with contextlib.suppress(ThrottledError):
+            await pool.invoke(event)
+
+
+async def _watch_engine(engine: Engine | None) -> None:
+    """Until the engine dies: then LocalError. An engine that was given is its owner's to look after."""
+    while engine is None or engine.alive():
+        await asyncio.sleep(ENGINE_LOOK_S)
+    raise LocalError("the DynamoDB engine died; what was acknowledged is in its file: start again")
+
+
+async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
+    """Start a process of each function, say that all is ready; then let new code take effect without a restart."""
+    seen = _code_changed_at(stack.code)
+    started = await asyncio.gather(*(pool.warm() for pool in pools.values()))
+    for name, failure in zip(pools, started, strict=True):
+        if failure is not None:
+            say(f"{name} does not start: {failure.reason} (see {stack.logs / name}.log)")
+    warm.set()
+    data = f"data in {stack.options.data}" if stack.engine else "its data is there"
+    say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
+    print(f"\n{console.commands(stack.url)}", flush=True)
+    while True:
+        await asyncio.sleep(CODE_LOOK_S)
+        now = _code_changed_at(stack.code)
+        if now != seen:
+            seen = now
+            for pool in pools.values():
+                pool.retire()
+            say("lambdas/ changed: the next invocations run the new code")
+
+
+def _code_changed_at(code: Path) -> tuple[int, int]:
+    """Changes when a file of lambdas/ is written, made or removed."""
+    times = []
+    for path in code.rglob("*.[pj][ys]"):  # handlers, and the script that one of them serves
+        with contextlib.suppress(OSError):  # removed in between
+            times.append(path.stat().st_mtime_ns)
+    return len(times), max(times, default=0)

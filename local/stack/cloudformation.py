@@ -1,0 +1,150 @@
+"""A CloudFormation template as it stands: its resources, and references resolved to what they are on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..base.account import ACCOUNT, REGION
+from ..base.errors import LocalError
+
+STACK = "Tally-local"
+_PSEUDO = {
+    "AWS::Region": REGION,
+    "AWS::AccountId": ACCOUNT,
+    "AWS::Partition": "aws",
+    "AWS::URLSuffix": "amazonaws.com",
+    "AWS::StackName": STACK,
+    "AWS::StackId": f"arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/{STACK}/local",
+}
+_BUCKET_CHARACTERS_MAX = 63
+Node = Any
+"""A value in a template: JSON."""
+
+
+class Document:
+    """The resources of one template. What cannot be read is a LocalError that names it."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.resources: Mapping[str, Any] = document.get("Resources", {})
+        self.parameters: Mapping[str, Any] = document.get("Parameters", {})
+
+    def ids(self, kind: str) -> list[str]:
+        """The logical ids of a type's resources."""
+        return [id_ for id_, resource in self.resources.items() if resource["Type"] == kind]
+
+    def properties(self, id_: str) -> dict[str, Any]:
+        """What a resource declares."""
+        return dict(self.resources[id_].get("Properties", {}))
+
+    def need(self, id_: str, name: str) -> Node:
+        """One property of a resource. Raises LocalError if it has none."""
+        try:
+            return self.properties(id_)[name]
+        except KeyError:
+            raise LocalError(f"the template's {id_} has no {name}") from None
+
+    def table_name(self, id_: str) -> str:
+        """As CloudFormation makes it, of stack and logical id; always longer than 11 characters."""
+        return str(self.properties(id_).get("TableName") or f"{STACK}-{id_}")
+
+    def function_name(self, id_: str) -> str:
+        """A function's local name: its handler's module."""
+        module, _, _ = str(self.need(id_, "Handler")).replace("/", ".").rpartition(".")
+        return module.rpartition(".")[2]
+
+    def bucket_name(self, id_: str) -> str:
+        """As CloudFormation makes it: lower case, and no longer than S3 takes."""
+        return str(self.properties(id_).get("BucketName") or f"{STACK}-{id_}".lower()[:_BUCKET_CHARACTERS_MAX])
+
+    def function_behind(self, node: Node, what: str) -> str:
+        """The function that a reference leads to, through an alias or not; `what` is named if there is none."""
+        target = self.reference(node)
+        for _ in range(3):  # alias, version, function
+            kind = self.resources[target]["Type"]
+            if kind == "AWS::Lambda::Function":
+                return self.function_name(target)
+            if kind not in {"AWS::Lambda::Alias", "AWS::Lambda::Version"}:
+                break
+            target = self.reference(self.need(target, "FunctionName"))
+        raise LocalError(f"{what} leads to {target}, which is no function that runs here")
+
+    def reference(self, node: Node) -> str:
+        """The logical id that a Ref or GetAtt names; of a Join, the last such: an ARN ends in what it is of."""
+        match node:
+            case {"Ref": str(id_)} if id_ in self.resources:
+                return id_
+            case {"Fn::GetAtt": [str(id_), _]} if id_ in self.resources:
+                return id_
+            case {"Fn::Join": [_, list(parts)]}:
+                for part in reversed(parts):
+                    if isinstance(part, dict) and not str(part.get("Ref", "")).startswith("AWS::"):
+                        return self.reference(part)
+        raise LocalError(f"the template refers to something that the local run cannot find: {json.dumps(node)[:200]}")
+
+    def value(self, node: Node) -> Node:
+        """A value with its references resolved to what they are here. Raises LocalError."""
+        match node:
+            case {"Ref": str(id_)} if len(node) == 1:
+                return self._ref(id_)
+            case {"Fn::GetAtt": [str(id_), str(attribute)]}:
+                return self._attribute(id_, attribute)
+            case {"Fn::Join": [str(separator), list(parts)]}:
+                return separator.join(str(self.value(part)) for part in parts)
+            case {"Fn::Sub": str(text)}:
+                return re.sub(r"\$\{([^}!]+)\}", lambda found: self._substitute(found[1]), text)
+            case {"Fn::Select": [index, parts]}:
+                return self.value(self.value(parts)[int(index)])
+            case {"Fn::Split": [str(separator), text]}:
+                return str(self.value(text)).split(separator)
+            case dict():
+                unknown = next((name for name in node if name.startswith("Fn::") or name == "Condition"), None)
+                if unknown:
+                    raise LocalError(f"the template uses {unknown}, which the local run cannot read")
+                return {name: self.value(entry) for name, entry in node.items()}
+            case list():
+                return [self.value(entry) for entry in node]
+        return node
+
+    def _substitute(self, name: str) -> str:
+        id_, dot, attribute = name.partition(".")
+        return str(self._attribute(id_, attribute) if dot else self._ref(id_))
+
+    def _ref(self, id_: str) -> Node:
+        if id_ in _PSEUDO:
+            return _PSEUDO[id_]
+        if id_ in self.parameters:
+            return self.parameters[id_].get("Default", "")
+        if id_ not in self.resources:
+            raise LocalError(f"the template refers to {id_}, which is not in it")
+        match self.resources[id_]["Type"]:
+            case "AWS::DynamoDB::Table":
+                return self.table_name(id_)
+            case "AWS::Lambda::Function":
+                return self.function_name(id_)
+            case "AWS::Lambda::Alias":
+                behind = self.function_behind(self.need(id_, "FunctionName"), id_)
+                return f"{_function_arn(behind)}:{self.need(id_, 'Name')}"
+            case "AWS::S3::Bucket":
+                return self.bucket_name(id_)
+        return id_  # something that runs only on AWS: its logical id stands in for its name
+
+    def _attribute(self, id_: str, attribute: str) -> Node:
+        if id_ not in self.resources:
+            raise LocalError(f"the template refers to {id_}, which is not in it")
+        match self.resources[id_]["Type"], attribute:
+            case "AWS::DynamoDB::Table", "Arn":
+                return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{self.table_name(id_)}"
+            case "AWS::DynamoDB::Table", "StreamArn":
+                return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{self.table_name(id_)}/stream/local"
+            case "AWS::Lambda::Function", "Arn":
+                return _function_arn(self.function_name(id_))
+            case "AWS::S3::Bucket", "Arn":
+                return f"arn:aws:s3:::{self.bucket_name(id_)}"
+        return f"{id_}.{attribute}"
+
+
+def _function_arn(name: str) -> str:
+    return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"

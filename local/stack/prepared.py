@@ -1,0 +1,144 @@
+"""What is there before anything is served: port, data folder, template, engine and tables."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ..base import objects
+from ..base.engine import Engine
+from ..base.errors import LocalError
+from ..base.options import Options
+from . import tables
+from .template import Template, synthesized
+
+LOG_BYTES_MAX = 20 * 1024 * 1024  # a larger log is put aside at the next start; one old one is kept
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What runs: the template it was made from, and where it is found."""
+
+    template: Template
+    options: Options
+    listener: socket.socket
+    endpoint: str
+    engine: Engine | None
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP API."""
+        return f"http://localhost:{self.listener.getsockname()[1]}"
+
+    @property
+    def code(self) -> Path:
+        """The folder of the handlers."""
+        return self.options.app / "lambdas"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the log files."""
+        return self.options.data / "logs"
+
+    @property
+    def store(self) -> str:
+        """The URL of the objects: by number, for with a name clients put the bucket before it."""
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}{objects.PREFIX}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What functions find in their environment here and not on AWS."""
+        return {
+            "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
+            "AWS_ENDPOINT_URL_S3": self.store,
+            "TALLY_PAGE_HOSTS": self.options.page_hosts,
+            "TALLY_SETTLE_S": str(self.options.settle_s),
+        }
+
+    def where(self) -> dict[str, object]:
+        """Where everything is, for programs that speak to the stack's parts themselves."""
+        tables = {
+            name: next((one for one in self._named(f"TALLY_{name.upper()}_TABLE") if one in self.template.tables), None)
+            for name in ("counts", "receipts", "ledger")
+        }
+        set_aside = self._named("TALLY_SET_ASIDE_BUCKET") or list(self.template.buckets)
+        return {
+            "dynamodb": self.endpoint,
+            "s3": self.store,
+            **tables,
+            "bucket": next(iter(set_aside), None),
+            "settle_s": self.options.settle_s,
+            "url": self.url,
+        }
+
+    def _named(self, variable: str) -> list[str]:
+        """What functions have in a variable."""
+        functions = self.template.functions.values()
+        return [one.environment[variable] for one in functions if variable in one.environment]
+
+
+@contextlib.contextmanager
+def prepared(options: Options) -> Iterator[Stack]:
+    """Take port and data folder, synthesize, start the engine, create the tables. Raises LocalError."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(contextlib.closing(_listen(options.port)))
+        stack.enter_context(_locked(options.data))
+        template = synthesized(options.app)
+        engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
+        endpoint = engine.endpoint if engine else str(options.endpoint)
+        tables.create(template.tables.values(), endpoint)
+        if engine and engine.db_path:
+            tables.index_stream_records(engine.db_path)
+        yield Stack(template, options, listener, endpoint, engine)
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise LocalError(f"port {port} cannot be used ({error.strerror}): set PORT to another one") from None
+    return listener
+
+
+@contextlib.contextmanager
+def _locked(data: Path) -> Iterator[None]:
+    """Hold the data folder: two engines on one file would be one too many."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = (data / "lock").open("a+")
+    except OSError as error:
+        raise LocalError(f"the data folder {data} cannot be written to: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise LocalError(
+                f"another `make dev` (process {lock.read().strip() or '?'}) has the data folder {data}:"
+                " stop it, or set TALLY_DATA to another folder"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def open_log(path: Path) -> IO[Any]:
+    """A log to append to: text, a line at a time. A large one is put aside first. Raises LocalError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".log.old"))
+        return path.open("a", buffering=1)
+    except OSError as error:
+        raise LocalError(f"{path} cannot be written to: {error.strerror}") from None

@@ -1,0 +1,252 @@
+"""Reads the synthesized CloudFormation template: what the local stack is made from, so that it is what is deployed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import LocalError
+from . import synth
+from .cloudformation import Document
+from .mappings import StreamMapping, read_mapping
+
+_TABLE_PROPERTIES = (
+    "KeySchema",
+    "AttributeDefinitions",
+    "GlobalSecondaryIndexes",
+    "LocalSecondaryIndexes",
+    "ProvisionedThroughput",
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. `name` has at least 11 characters: boto3's stream client wants that of the engine's shard ids."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    """What create_table takes, but for the name."""
+    ttl_attribute: str | None
+
+
+@dataclass(frozen=True)
+class Function:
+    """A Lambda function; `name` is its handler's module."""
+
+    name: str
+    handler: str
+    runtime: str
+    environment: Mapping[str, str]
+    timeout_s: float
+    memory_mb: int
+
+
+@dataclass(frozen=True)
+class Authorizer:
+    """A JWT authorizer. The local issuer stands in for `issuer`."""
+
+    issuer: str
+    audience: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """How often a route may be called: requests a second in the steady state, and at once."""
+
+    rate_per_s: float
+    burst: int
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route of the HTTP API and the function behind it. `method` may be ANY."""
+
+    method: str
+    path: str
+    function: str
+    authorizer: Authorizer | None = None
+    scopes: tuple[str, ...] = ()
+    throttle: Throttle | None = None
+
+    @property
+    def key(self) -> str:
+        """As API Gateway names it: `POST /videos/{id}/plays`."""
+        return f"{self.method} {self.path}" if self.path != "$default" else self.path
+
+
+@dataclass(frozen=True)
+class Cors:
+    """What API Gateway answers browsers of other origins."""
+
+    origins: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()
+    max_age_s: int | None = None
+    credentials: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A function that runs every `every_s` seconds."""
+
+    function: str
+    every_s: int
+
+
+@dataclass(frozen=True)
+class Template:
+    """The stack, read. Tables and functions by their local names."""
+
+    tables: Mapping[str, Table]
+    functions: Mapping[str, Function]
+    routes: tuple[Route, ...]
+    cors: Cors | None = None
+    schedules: tuple[Schedule, ...] = ()
+    mappings: tuple[StreamMapping, ...] = ()
+    buckets: tuple[str, ...] = ()
+    access_log_format: str | None = None
+
+    def table_of(self, variable: str) -> Table:
+        """The table that functions find in an environment variable, such as TALLY_COUNTS_TABLE. Raises LocalError."""
+        for function in self.functions.values():
+            if function.environment.get(variable) in self.tables:
+                return self.tables[function.environment[variable]]
+        raise LocalError(f"the template has no function with a table in {variable}")
+
+
+def synthesized(app: Path) -> Template:
+    """The stack of the app in the folder `app`, synthesized if a source has changed. Raises LocalError."""
+    return read(synth.assembly(app))
+
+
+def read(assembly: Path) -> Template:
+    """The stack in a folder that CDK wrote. Raises LocalError."""
+    found = sorted(assembly.glob("*.template.json"))
+    if len(found) != 1:
+        raise LocalError(f"{assembly} holds {len(found)} templates: the local run reads one stack")
+    return parse(json.loads(found[0].read_text()))
+
+
+def parse(document: Mapping[str, Any]) -> Template:
+    """The stack in a CloudFormation template. Raises LocalError, naming the resource that cannot be read."""
+    return _Reader(document).template()
+
+
+class _Reader(Document):
+    def template(self) -> Template:
+        tables = [self._table(id_) for id_ in self.ids("AWS::DynamoDB::Table")]
+        functions = [self._function(id_) for id_ in self._function_ids()]
+        apis = self.ids("AWS::ApiGatewayV2::Api")
+        if len(apis) > 1:
+            raise LocalError(f"the template has {len(apis)} HTTP APIs: the local run serves one")
+        stages = [self.properties(id_) for id_ in self.ids("AWS::ApiGatewayV2::Stage")]
+        stage = stages[0] if stages else {}
+        return Template(
+            tables={table.name: table for table in tables},
+            functions={function.name: function for function in functions},
+            routes=tuple(self._route(id_, stage) for id_ in self.ids("AWS::ApiGatewayV2::Route")),
+            cors=self._cors(self.properties(apis[0]).get("CorsConfiguration")) if apis else None,
+            schedules=tuple(self._schedule(id_) for id_ in self.ids("AWS::Events::Rule")),
+            mappings=tuple(self._mapping(id_, functions) for id_ in self.ids("AWS::Lambda::EventSourceMapping")),
+            buckets=tuple(self.bucket_name(id_) for id_ in self.ids("AWS::S3::Bucket")),
+            access_log_format=stage.get("AccessLogSettings", {}).get("Format"),
+        )
+
+    def _function_ids(self) -> list[str]:
+        """Our functions, not those that CDK adds for its own ends: they run on Node."""
+        found = self.ids("AWS::Lambda::Function")
+        return [id_ for id_ in found if str(self.properties(id_).get("Runtime", "")).startswith("python")]
+
+    def _table(self, id_: str) -> Table:
+        properties = self.properties(id_)
+        self.need(id_, "KeySchema")
+        arguments = {name: self.value(properties[name]) for name in _TABLE_PROPERTIES if name in properties}
+        if "ProvisionedThroughput" not in arguments:
+            arguments["BillingMode"] = "PAY_PER_REQUEST"
+        stream = properties.get("StreamSpecification")
+        if stream:
+            arguments["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": stream["StreamViewType"]}
+        ttl = properties.get("TimeToLiveSpecification", {})
+        return Table(self.table_name(id_), arguments, ttl.get("AttributeName") if ttl.get("Enabled") else None)
+
+    def _function(self, id_: str) -> Function:
+        properties = self.properties(id_)
+        variables = properties.get("Environment", {}).get("Variables", {})
+        return Function(
+            name=self.function_name(id_),
+            handler=self.need(id_, "Handler"),
+            runtime=self.need(id_, "Runtime"),
+            environment={name: str(self.value(value)) for name, value in variables.items()},
+            timeout_s=float(properties.get("Timeout", 3)),  # Lambda's defaults
+            memory_mb=int(properties.get("MemorySize", 128)),
+        )
+
+    def _route(self, id_: str, stage: Mapping[str, Any]) -> Route:
+        properties = self.properties(id_)
+        key = str(self.need(id_, "RouteKey"))
+        method, _, path = key.rpartition(" ")
+        kind = properties.get("AuthorizationType", "NONE")
+        if kind not in {"NONE", "JWT"}:
+            raise LocalError(f"the route {key} has authorization {kind}: the local run knows JWT only")
+        throttle = {**stage.get("DefaultRouteSettings", {}), **stage.get("RouteSettings", {}).get(key, {})}
+        rate, burst = throttle.get("ThrottlingRateLimit"), throttle.get("ThrottlingBurstLimit")
+        return Route(
+            method=method or "ANY",
+            path=path,
+            function=self._target(id_, key),
+            authorizer=self._authorizer(self.reference(properties["AuthorizerId"])) if kind == "JWT" else None,
+            scopes=tuple(properties.get("AuthorizationScopes", ())),
+            throttle=None if rate is None or burst is None else Throttle(float(rate), int(burst)),
+        )
+
+    def _target(self, id_: str, key: str) -> str:
+        """The function that a route's integration leads to, through an alias or not."""
+        integration = str(self.value(self.need(id_, "Target"))).removeprefix("integrations/")
+        if integration not in self.resources:
+            raise LocalError(f"the route {key} leads to {integration}, which is not in the template")
+        return self.function_behind(self.need(integration, "IntegrationUri"), f"the route {key}")
+
+    def _schedule(self, id_: str) -> Schedule:
+        """A rule of EventBridge that runs a function every so often: `rate(1 minute)`, to one target."""
+        expression = str(self.need(id_, "ScheduleExpression"))
+        rate = re.fullmatch(r"rate\((\d+) (minute|hour|day)s?\)", expression)
+        if rate is None:
+            raise LocalError(f"the rule {id_} runs at {expression!r}, which the local run cannot read")
+        every_s = int(rate[1]) * {"minute": 60, "hour": 3600, "day": 86400}[rate[2]]
+        [target] = self.need(id_, "Targets")
+        return Schedule(self.function_behind(target["Arn"], f"the rule {id_}"), every_s)
+
+    def _mapping(self, id_: str, functions: list[Function]) -> StreamMapping:
+        """An event source mapping: from a stream of the template's to a function of its."""
+        table = self.reference(self.need(id_, "EventSourceArn"))
+        if self.resources[table]["Type"] != "AWS::DynamoDB::Table":
+            raise LocalError(f"the event source mapping {id_} reads {table}: the local run knows tables' streams only")
+        if not self.properties(table).get("StreamSpecification"):
+            raise LocalError(f"the event source mapping {id_} reads {table}, which has no stream")
+        named = str(self.value(self.need(id_, "FunctionName")))
+        function = named.rpartition("function:")[2].partition(":")[0]
+        if function not in {one.name for one in functions}:
+            raise LocalError(f"the event source mapping {id_} invokes {named}, which is no function that runs here")
+        return read_mapping(id_, self.properties(id_), self.table_name(table), function)
+
+    def _authorizer(self, id_: str) -> Authorizer:
+        jwt = self.need(id_, "JwtConfiguration")
+        return Authorizer(str(self.value(jwt["Issuer"])), tuple(str(self.value(entry)) for entry in jwt["Audience"]))
+
+    def _cors(self, cors: Mapping[str, Any] | None) -> Cors | None:
+        if not cors:
+            return None
+        lists = {name: tuple(self.value(cors.get(f"Allow{name}", []))) for name in ("Origins", "Methods", "Headers")}
+        return Cors(
+            lists["Origins"],
+            lists["Methods"],
+            lists["Headers"],
+            tuple(self.value(cors.get("ExposeHeaders", []))),
+            cors.get("MaxAge"),
+            bool(cors.get("AllowCredentials")),
+        )

@@ -1,0 +1,290 @@
+"""The pump: reads the engine's streams and invokes functions as the template's event source mappings say.
+
+Each shard of each mapping is read by a task of its own, one batch at a time and in order. What fails is tried again
+without end unless the mapping says otherwise, as Lambda does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..base.account import REGION
+from ..base.wire import Wire, WireError
+from ..functions.pool import Pool, ThrottledError
+from ..stack.mappings import StreamMapping
+from .batches import Buffer, Record, Step, Verdict, halves, judge
+from .positions import Place, Positions
+
+POLL_S = 0.15  # between looks at a shard that had nothing more; a batch then waits for its batching window
+LOOK_ANYWAY_S = 1.0  # at a shard of an engine whose file did not change: a file's time has steps of milliseconds
+READ_RECORDS_MAX = 1_000  # of one look, DynamoDB's quota
+SHARDS_LOOK_S = 10.0  # how often a stream is asked for new shards; the embedded engine has one a table
+WRITE_S = 0.5  # how often positions are written; what moved since is replayed after a kill
+RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin, a mended one is waited for
+SAY_EVERY = 20  # failures of one batch, after the first
+Say = Callable[[str], None]
+
+
+@dataclass
+class Pump:
+    """The event source mappings of a stack, at work. To be used from one event loop."""
+
+    mappings: Sequence[StreamMapping]
+    pools: Mapping[str, Pool]
+    wire: Wire
+    positions: Positions
+    say: Say
+    written: Path | None = None
+    """The file that changes with every write of the engine: while it does not, the engine is left alone."""
+    progress: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By table and mapping: everything up to this sequence number is done, in the shard read last."""
+
+    def passed(self) -> dict[str, int]:
+        """Of each table that every one of its mappings has read: the sequence number that all have passed."""
+        wanted = Counter(mapping.table for mapping in self.mappings)
+        return {
+            table: min(map(int, places.values()))
+            for table, places in self.progress.items()
+            if len(places) == wanted[table]
+        }
+
+    async def run(self) -> None:
+        """Until cancelled. Without streams it says so, and waits."""
+        async with asyncio.TaskGroup() as tasks:
+            for mapping in self.mappings:
+                tasks.create_task(self._follow(mapping))
+            tasks.create_task(self._write())
+
+    async def _follow(self, mapping: StreamMapping) -> None:
+        stream = await self._stream(mapping)
+        if stream is None:
+            return
+        started: set[str] = set()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                for shard in await self._shards(stream):
+                    parent = shard.get("ParentShardId")
+                    waits = parent and parent in started and not self.positions.get(mapping.name, stream, parent).ended
+                    if shard["ShardId"] not in started and not waits:
+                        started.add(shard["ShardId"])
+                        tasks.create_task(Reader(self, mapping, stream, shard["ShardId"]).run())
+                await asyncio.sleep(SHARDS_LOOK_S)
+
+    async def _stream(self, mapping: StreamMapping) -> str | None:
+        try:
+            found = await self.wire.call("dynamodb", "DescribeTable", TableName=mapping.table)
+            arn = found["Table"].get("LatestStreamArn")
+            if arn:
+                await self.wire.call("streams", "DescribeStream", StreamArn=arn)
+                return str(arn)
+            reason = f"{mapping.table} has none"
+        except WireError as error:
+            reason = str(error)
+        self.say(f"the engine's streams cannot be read ({reason}): {mapping.function} is not run by {mapping.table}")
+        return None
+
+    async def _shards(self, stream: str) -> list[dict[str, Any]]:
+        """All shards, parents first as DynamoDB gives them; none when the engine does not answer."""
+        found: list[dict[str, Any]] = []
+        more: dict[str, str] = {}
+        with contextlib.suppress(WireError):
+            while True:
+                answer = await self.wire.call("streams", "DescribeStream", StreamArn=stream, **more)
+                found += answer["StreamDescription"].get("Shards", [])
+                last = answer["StreamDescription"].get("LastEvaluatedShardId")
+                if not last:
+                    break
+                more = {"ExclusiveStartShardId": last}
+        return found
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(WRITE_S)
+                self.positions.write()
+        finally:
+            self.positions.write()
+
+    def changed_at(self) -> object:
+        """Differs once the engine has written; None if that cannot be told."""
+        try:
+            found = self.written.stat() if self.written else None
+        except OSError:
+            return None
+        return (found.st_mtime_ns, found.st_size) if found else None
+
+
+class Reader:
+    """One shard of one mapping."""
+
+    def __init__(self, pump: Pump, mapping: StreamMapping, stream: str, shard: str) -> None:
+        self._pump, self._mapping, self._stream, self._shard = pump, mapping, stream, shard
+        self._arn = _arn(stream)
+        place = pump.positions.get(mapping.name, stream, shard)
+        self._buffer = Buffer(mapping, place.sequence, place.open_window())
+        self._ended = place.ended
+        self._iterator: str | None = None
+        self._caught_up = self._pauses = False
+        self._seen: object = None
+        self._looked_s = 0.0
+
+    async def run(self) -> None:
+        """Read and deliver until the shard ends."""
+        failures = 0
+        while not self._ended:
+            try:
+                await self._look()
+                failures = 0
+            except WireError as error:
+                self._iterator = None
+                failures += 1
+                if failures == 1 or failures % SAY_EVERY == 0:
+                    self._pump.say(f"the stream of {self._mapping.table} cannot be read: {error}")
+                await asyncio.sleep(_pause_s(failures))
+                continue
+            step = self._buffer.next_step(time.time(), self._caught_up)
+            if step is not None:
+                await self._deliver(step)
+            self._keep()
+            if step is None and self._pauses and not self._ended:
+                await asyncio.sleep(POLL_S)
+
+    async def _look(self) -> None:
+        """Read once, if there may be something and room for it."""
+        seen, now_s = self._pump.changed_at(), time.monotonic()
+        idle = seen is not None and seen == self._seen and now_s - self._looked_s < LOOK_ANYWAY_S
+        if self._buffer.full or (self._caught_up and idle):
+            return
+        self._looked_s = now_s
+        if self._iterator is None:
+            self._iterator = await self._start()
+        answer = await self._pump.wire.call(
+            "streams", "GetRecords", ShardIterator=self._iterator, Limit=READ_RECORDS_MAX
+        )
+        records = answer.get("Records", [])
+        self._buffer.add((self._handed(record) for record in records), time.time())
+        self._caught_up = not records
+        self._pauses = len(records) < READ_RECORDS_MAX // 2  # a trickle is not to be read record by record
+        self._seen = seen if not records else None
+        self._iterator = answer.get("NextShardIterator")
+        if self._iterator is None:  # closed, and read to its end
+            await self._drain()
+
+    async def _start(self) -> str:
+        """An iterator at the position; at the horizon if the position has been trimmed away."""
+        named = {"StreamArn": self._stream, "ShardId": self._shard}
+        position = self._buffer.read_to
+        kinds = [{"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": position}] if position else []
+        if not position and self._mapping.from_latest:
+            kinds.append({"ShardIteratorType": "LATEST"})
+        for kind in kinds:
+            try:
+                return str(
+                    (await self._pump.wire.call("streams", "GetShardIterator", **named, **kind))["ShardIterator"]
+                )
+            except WireError as error:
+                if error.kind != "TrimmedDataAccessException":
+                    raise
+        answer = await self._pump.wire.call("streams", "GetShardIterator", **named, ShardIteratorType="TRIM_HORIZON")
+        return str(answer["ShardIterator"])
+
+    def _handed(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, "awsRegion": REGION, "eventSourceARN": self._arn}
+
+    async def _drain(self) -> None:
+        """Deliver what is left of a closed shard, and end its window: a child starts its own."""
+        while (step := self._buffer.next_step(float("inf"), caught_up=True)) is not None:
+            await self._deliver(step)
+        self._ended = True
+
+    def _keep(self) -> None:
+        window, position = self._buffer.window, self._buffer.position
+        place = Place(
+            position,
+            (window.start_s, window.end_s) if window else None,
+            dict(window.state) if window else {},
+            self._ended,
+        )
+        self._pump.positions.set(self._mapping.name, self._stream, self._shard, place)
+        if position is not None:
+            self._pump.progress.setdefault(self._mapping.table, {})[self._mapping.name] = position
+
+    async def _deliver(self, step: Step) -> None:
+        """One step, its batch in parts if need be, until every record is done or given up as the mapping says."""
+        pending: deque[Sequence[Record]] = deque([step.records])
+        failures = attempts = 0
+        while pending:
+            records = pending.popleft()
+            verdict = await self._invoke(step, records)
+            self._take(verdict, len(records))
+            if not verdict.error:
+                failures = attempts = 0
+                continue
+            if verdict.done:
+                failures = attempts = 0
+            failures += 1
+            rest = records[verdict.done :]
+            if verdict.splits and self._mapping.bisects and len(rest) > 1:
+                pending.extendleft(reversed(halves(rest)))
+                attempts = 0
+            else:
+                attempts += 1
+                if not self._given_up(rest, attempts, verdict.error):
+                    pending.appendleft(rest)
+            self._tell(failures, rest, verdict.error)
+            await asyncio.sleep(_pause_s(failures))
+        if step.final:
+            self._buffer.window = None
+
+    def _take(self, verdict: Verdict, count: int) -> None:
+        """Move past what is done, with the state that came of it."""
+        self._buffer.done(verdict.done, time.time())
+        if self._buffer.window is not None and (verdict.done or not verdict.error):
+            self._buffer.window = replace(self._buffer.window, state=verdict.state)
+        if verdict.done:
+            self._keep()
+
+    def _given_up(self, records: Sequence[Record], attempts: int, error: str) -> bool:
+        """Whether the mapping bounds retries or age, and they are over: then the records are lost, and that is said."""
+        retries, age_s = self._mapping.retries_max, self._mapping.age_s_max
+        too_old = age_s >= 0 and bool(records) and time.time() - records[-1].created_s > age_s
+        if not too_old and (retries < 0 or attempts <= retries):
+            return False
+        self._buffer.done(len(records), time.time())
+        self._pump.say(f"{self._mapping.function} is given no more of {len(records)} records, which are lost: {error}")
+        return True
+
+    def _tell(self, failures: int, records: Sequence[Record], error: str) -> None:
+        if failures == 1 or failures % SAY_EVERY == 0:
+            what = f"{len(records)} records" if records else "the end of a window"
+            self._pump.say(
+                f"{self._mapping.function} failed on {what} of {self._mapping.table}, tried again: {error}"
+                f" (log {self._mapping.function}.log)"
+            )
+
+    async def _invoke(self, step: Step, records: Sequence[Record]) -> Verdict:
+        payload = self._buffer.event(step, records, self._shard, self._arn)
+        try:
+            outcome = await self._pump.pools[self._mapping.function].invoke(payload)
+        except ThrottledError as error:
+            return Verdict(0, error=str(error))
+        if outcome.failed:
+            return Verdict(0, error=outcome.reason, splits=True)
+        return judge(self._mapping, records, outcome.payload)
+
+
+def _pause_s(failures: int) -> float:
+    return min(RETRY_S_MAX, RETRY_FIRST_S * 2.0 ** min(failures - 1, 10))
+
+
+def _arn(stream: str) -> str:
+    """A stream's ARN in the region that the stack has here: engines name one of their own."""
+    parts = stream.split(":")
+    return ":".join([*parts[:3], REGION, *parts[4:]]) if len(parts) > 5 else stream

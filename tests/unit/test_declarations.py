@@ -1,0 +1,82 @@
+"""One file `counters.py` is loaded and checked, and everything else follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import counters
+import operations
+import permissions
+from declarations import Declarations
+from tally.errors import ConfigurationError
+from tally.operation import Need, Table
+
+LAMBDAS = Path(operations.__file__).parent
+HEAD = "from tally.counter import Counter, declared\nfrom tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS\n"
+OWN = """
+SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, SEATS])
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "counters.py"
+    path.write_text(text)
+    return path
+
+
+def test_the_file_of_the_checkout_declares_what_handlers_import() -> None:
+    assert Declarations.load(LAMBDAS / "counters.py").counters == counters.COUNTERS
+
+
+def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: Path) -> None:
+    found = Declarations.load(written(tmp_path, HEAD + OWN))
+    assert list(found.counters) == ["plays", "likes", "visits", "bot_visits", "seats"]
+    assert Need("UpdateItem", Table.COUNTS, "SHOW#") in found.needs["holds"]
+    assert Need("UpdateItem", Table.COUNTS, "ITEM#") not in found.needs["holds"]
+    assert Need("Query", Table.COUNTS, "SHOW#") in found.operator_needs
+    assert [path.name for path in tmp_path.iterdir()] == ["counters.py"]
+    assert "seats" not in counters.COUNTERS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD, "declares no COUNTERS"),
+        ("COUNTERS = [1]", "declares no COUNTERS"),
+        ("COUNTERS = {'plays': 1}", "declares no COUNTERS"),
+        (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'bot_visits': .* must list the one of tally.shipped"),
+        (
+            HEAD + "PLAYS = Counter('plays', prefix='P', sort_key='S', attribute='a')\n"
+            "COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS])",
+            "'plays': .* must list the one of tally.shipped",
+        ),
+        (
+            HEAD + "T = Counter('t', prefix='VID', sort_key='STATS#TOTAL', attribute='a')\n"
+            "COUNTERS = {c.name: c for c in (PLAYS, LIKES, VISITS, BOT_VISITS, T)}",
+            "'t': sort_key .* is 'plays''s",
+        ),
+    ],
+)
+def test_a_file_that_is_wrong_says_why(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Declarations.load(written(tmp_path, text))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"counters\.py is missing"):
+        Declarations.load(tmp_path / "counters.py")
+
+
+def test_every_operation_and_function_has_its_needs() -> None:
+    assert set(permissions.of_operations(counters.COUNTERS)) == set(operations.OPERATIONS)
+    modules = {entry.function for entry in (*operations.OPERATIONS, *operations.SCHEDULES, *operations.CONSUMERS)}
+    assert set(permissions.of_functions(counters.COUNTERS)) == modules
+
+
+def test_operations_that_leave_receipts_can_be_asked_for() -> None:
+    expected = {operation.name for operation in operations.OPERATIONS if operation.leaves_receipt}
+    assert set(operations.WITH_RECEIPTS) == expected
+    assert expected == {"play", "visit", "like", "unlike", "increment", "set_counter", "hold"}

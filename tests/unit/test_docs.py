@@ -1,0 +1,66 @@
+"""The docs lead somewhere, name files that exist, and keep to short sentences and one word for one thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "data/README.md"]
+SENTENCE_WORDS_MAX = 30  # the aim is 25; a list of values may be longer
+FOLDERS = ("bench", "cli", "data", "demo", "docs", "events", "faults", "lambdas", "local", "stacks", "tests")
+PRIVATE_ENGLISH = (
+    "is told", "are told", "be told", "been told", "what stands there", "stands still", "stood still", "comes in",
+    "came in", "mend", "anew", "by hand of", "somebody's hand", "of the order of", "whoever",
+    "tried again",
+)  # fmt: skip
+QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|\*[^*\n]+\*", re.DOTALL)
+"""Code, links and emphasis."""
+WIDGETS = re.findall(r'^ +"([^"]+)": ', (ROOT / "stacks/monitoring.py").read_text(), re.MULTILINE)
+"""The titles of the dashboard's widgets: deployed stacks show them, so the page quotes them as they are."""
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """The sentences of a page, without code blocks, tables and headings."""
+    prose = re.sub(r"^```.*?^```", "\n\n", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", prose):
+        if not paragraph.lstrip().startswith(("|", "#", "<")):
+            line = re.sub(r"\]\([^)]*\)", "]", " ".join(paragraph.split()))
+            yield from re.split(r"(?<=[.?!:])\**\)? (?=[^a-z])", line)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", page.read_text()):
+        found = page.parent / target if target else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_in_backquotes_exist(page: Path) -> None:
+    for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", page.read_text()):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_are_short(page: Path) -> None:
+    assert [found for found in sentences(page) if len(found.split()) > SENTENCE_WORDS_MAX] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_one_word_for_one_thing(page: Path) -> None:
+    text = page.read_text()
+    for title in WIDGETS:
+        text = text.replace(f"| {title} |", "|")
+    prose = QUOTED.sub(" ", text).lower()
+    assert [words for words in PRIVATE_ENGLISH if re.search(rf"\b{words}", prose)] == []

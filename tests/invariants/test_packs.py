@@ -18,6 +18,7 @@ from tally.counter import Counter, Guarantee
 from tally.counting import batches, tallies
 from tally.counting import increments as increments_core
 from tally.counting.increments import Increment
+from tally.counting.receipts import Counted
 from tally.dynamo.client import Call
 from tally.errors import (
     KeyReusedError,
@@ -226,7 +227,7 @@ def test_a_pack_that_meets_conflicts_without_end_is_busy_for_each_and_counts_not
 def test_a_tally_that_holds_no_number_fails_its_own_entries_only(world: World) -> None:
     world.put({"PK": {"S": "VID#broken"}, "SK": {"S": "STATS#TOTAL"}, "play_count": {"S": "many"}})
     results = count(world, [*plays(5), play("x", "broken"), *plays(5, "v2", 10)])
-    assert [type(result) for result in results] == [tuple] * 5 + [StoreRefusedError] + [tuple] * 5
+    assert [type(result) for result in results] == [Counted] * 5 + [StoreRefusedError] + [Counted] * 5
     assert (world.tally(), world.tally(id_="v2")) == (5, 5)
     assert len(world.receipts()) == 10
 
@@ -238,7 +239,7 @@ def test_a_receipt_that_tally_does_not_write_fails_its_own_entry_only(world: Wor
     count(world, plays(1))
     world.put_receipt({**world.receipt(), **broken})
     results = count(world, plays(4))
-    assert [type(result) for result in results] == [NotCommittedError] + [tuple] * 3
+    assert [type(result) for result in results] == [NotCommittedError] + [Counted] * 3
     assert world.tally() == 4
 
 
@@ -253,7 +254,7 @@ def test_a_bug_fails_the_entry_that_meets_it_only(world: World, monkeypatch: pyt
     monkeypatch.setattr(increments_core, "count", meet)
     stock = [play(f"s{number}", id_, 1, counters.STOCK) for number, id_ in enumerate(("a", "bug", "b"))]
     results = count(world, [*plays(3), *stock])
-    assert [type(result) for result in results] == [tuple] * 4 + [KeyError, tuple]
+    assert [type(result) for result in results] == [Counted] * 4 + [KeyError, Counted]
     assert (world.tally(), world.tally(counters.STOCK, "a"), world.tally(counters.STOCK, "b")) == (3, 1, 1)
 
 

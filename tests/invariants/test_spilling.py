@@ -18,8 +18,8 @@ from tally import observe
 from tally.counter import Counter, Guarantee
 from tally.counting import batches as packs
 from tally.counting.increments import Increment
+from tally.counting.receipts import ALONE_KEPT_S
 from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
-from tally.dynamo.transactions import ALONE_KEPT_S
 from tally.errors import KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
@@ -372,7 +372,9 @@ def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
     seen: list[str] = []
     for counter, amount in ((counters.PLAYS, 1), (counters.STOCK, 1), (counters.TICKET, 1)):
         for number in range(3):
-            world.play(f"key-{number}", amount=amount, counter=counter, operation="increment", call=world.call())
+            world.play(
+                f"{counter.name}-{number}", amount=amount, counter=counter, operation="increment", call=world.call()
+            )
             (item,) = world.items(counter.partition_start + VIDEO)
             seen.append(item["nonce"]["S"])
     assert len(set(seen)) == 9

@@ -235,10 +235,11 @@ def _read(call: Call, id_: str) -> Item:
     return get(call.store, call.store.settings.receipts_table, {"id": {"S": id_}})
 
 
-class _NoProgress:
+class NoContext:
     """The Lambda context that Powertools asks for, to expire a state in progress. A receipt has no such state."""
 
     def get_remaining_time_in_millis(self) -> int:
+        """No time: nothing is ever in progress."""
         return 0
 
 
@@ -267,7 +268,7 @@ def _make(store: Store) -> _Guarded:
         expires_after_seconds=store.settings.receipt_ttl_s,
         use_local_cache=False,
         hash_function="sha256",
-        lambda_context=_NoProgress(),  # type: ignore[arg-type]  # it has the one method that is called
+        lambda_context=NoContext(),  # type: ignore[arg-type]  # it has the one method that is called
     )
     layer.configure(config, key_prefix=KEY_PREFIX)
 

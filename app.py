@@ -1,37 +1,48 @@
-"""Synthesizes Tally's CloudFormation template. `cdk` runs it; its context is described in stacks/options.py."""
+"""Synthesizes Tally's CloudFormation template. `cdk` runs it; stacks/options.py describes its context."""
 
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "lambdas"))  # the declarations that routes and roles are made from
+sys.path.insert(0, str(Path(__file__).parent / "lambdas"))  # routes and roles follow from the declarations there
 
 from aws_cdk import App, Validations
 from cdk_nag import AwsSolutionsChecks
 
-from stacks.bundling import BundlingError
+from declarations import Declarations
+from stacks.bundling import Bundle, BundlingError
 from stacks.options import Options, OptionsError
 from stacks.tally_stack import TallyStack
+from tally.errors import ConfigurationError
+
+ROOT = Path(__file__).parent
+LAMBDAS = ROOT / "lambdas"
 
 
 def build(context: Mapping[str, Any] | None = None, outdir: str | None = None) -> App:
-    """The CDK app with its one stack. Raises OptionsError for a context that Tally cannot be deployed with."""
+    """The CDK app with its one stack.
+
+    Raises OptionsError for a context that Tally cannot be deployed with, ConfigurationError for wrong declarations,
+    BundlingError if the functions' packages cannot be installed.
+    """
     app = App(context=context, outdir=outdir, analytics_reporting=False)
     options = Options.from_context(app.node.get_all_context())
-    TallyStack(app, "Tally", options)
+    declarations = Declarations.load(LAMBDAS / "counters.py")
+    bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
+    TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app
 
 
 def main() -> int:
-    """Synthesize; 1 and one line on what the person who deploys can put right."""
+    """Synthesize. For an error that the person who deploys can correct: one line, and 1."""
     try:
         build().synth()
-    except (OptionsError, BundlingError) as error:
+    except (OptionsError, ConfigurationError, BundlingError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
-    except RuntimeError as error:  # what every error of CDK becomes on its way to Python
+    except RuntimeError as error:  # CDK raises every error of its own as this in Python
         if "ValidationFailed" not in str(error):
             raise
         print("tally: the stack breaks the rules above", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Calls every operation of a deployed stack once over HTTP, and says of each whether it works.
+"""Calls every operation of a deployed stack once over HTTP, and reports whether it works.
 
     python -m cli.smoke --url https://… --token … [--page https://example.com/]
 
-What only AWS can tell is told here: that each role allows what its function does, that tokens pass the authorizer.
-It may be run again: it counts on a video and a page of its own, and on a post that belongs to the token's user.
+It checks what only AWS can prove: each role allows its function's calls, and tokens pass the authorizer. It can run
+again and again: it counts on its own video and page, and on a post of the token's user.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAYS = {"ok": 0, "skipped": 0, "failed": 1}
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. `body` is the JSON, or the text if it is none."""
+    """An answer. `body` is the JSON, or the text if it is not JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Call:
-    """One request of the smoke test and what is expected of its answer."""
+    """One request of the smoke test and the check of its answer."""
 
     name: str
     method: str
@@ -53,13 +53,13 @@ class Call:
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     skip: Callable[[Answer], str] = lambda _: ""
-    """Why this answer is no failure, though not the one expected; empty if it is one."""
+    """Why an unexpected answer is not a failure; empty if it is one."""
 
 
 def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
-    """The operations on counters. What must not change anything is asked for what it refuses."""
+    """The operations on counters. Some calls expect a refusal, so that they change nothing."""
     usage, stock = "/counters/usage/smoke", "/counters/stock/smoke"
-    hold = f"{stock}/holds/1700000000-{'A' * 16}"  # well formed, and nobody's
+    hold = f"{stock}/holds/1700000000-{'A' * 16}"  # well formed, and it does not exist
     once = {"Idempotency-Key": key}
 
     def unscoped(scope: str) -> Callable[[Answer], str]:
@@ -95,7 +95,7 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
     visit = {"url": page, "key": key}
 
     def unlisted(answer: Answer) -> str:
-        hint = f"pages of {urlsplit(page).hostname} are not counted here; --page names one that is"
+        hint = f"this stack does not count pages of {urlsplit(page).hostname}; --page names one that it counts"
         return hint if answer.status == 403 and not page_given else ""
 
     return [
@@ -163,25 +163,25 @@ def _answer(status: int, headers: Message, raw: bytes) -> Answer:
 
 
 def judge(call: Call, answer: Answer) -> tuple[str, str]:
-    """`ok`, `skipped` or `failed`, and what there is to say of it."""
+    """`ok`, `skipped` or `failed`, with a note."""
     try:
         if call.expected(answer):
             return "ok", ""
     except (KeyError, TypeError):
-        pass  # the body is not of the expected form
+        pass  # the body has another form
     if reason := call.skip(answer):
         return "skipped", reason
     return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
 
 
 def run(url: str, token: str, todo: Sequence[Call]) -> int:
-    """Make the calls one after the other, a line for each; how many failed."""
+    """Make the calls one after the other and print a line for each. Returns the number of failures."""
     failed = 0
     for call in todo:
         started_s = time.monotonic()
         try:
             way, note = judge(call, send(url, token, call))
-        except (OSError, http.client.HTTPException) as error:  # no answer, or none that is HTTP
+        except (OSError, http.client.HTTPException) as error:  # no answer, or one that is not HTTP
             way, note = "failed", str(error)
         took_ms = (time.monotonic() - started_s) * 1000
         print(f"{way:8}{call.name:16}{took_ms:6.0f} ms  {note}".rstrip(), flush=True)
@@ -190,17 +190,17 @@ def run(url: str, token: str, todo: Sequence[Call]) -> int:
 
 
 def claims_of(token: str) -> tuple[str, set[str]]:
-    """The `sub` and the scopes of a JWT, which is not verified here. Raises ValueError if it is none."""
+    """The `sub` and the scopes of a JWT, without verification. Raises ValueError if it is not a JWT."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return str(claims["sub"]), set(str(claims.get("scope", "")).split())
     except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
-        raise ValueError("it is no JWT with a sub") from None
+        raise ValueError("it is not a JWT with a sub") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if every operation works, 1 if one failed, 2 if there is nothing to call."""
+    """0 if every operation works, 1 if one failed, 2 without a URL or a token."""
     parser = argparse.ArgumentParser(prog="python -m cli.smoke", description="Call every operation of a stack once.")
     parser.add_argument("--url", default=os.environ.get("URL", ""), help="the stack's ApiUrl (or URL)")
     parser.add_argument(

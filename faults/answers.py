@@ -1,4 +1,4 @@
-"""Answers in DynamoDB's wire form that the fault proxy gives in the engine's place."""
+"""Answers in DynamoDB's wire form that the proxy sends instead of the engine's."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Answer:
 
 
 def error(status: int, code: str, message: str, **more: Any) -> Answer:
-    """An error of DynamoDB's."""
+    """An error of DynamoDB."""
     return Answer(status, {"__type": _SHAPES + code, "message": message, **more})
 
 
 def throttled() -> Answer:
-    """What a table says that is written to faster than it can take."""
+    """The error of a table that receives more writes than its throughput."""
     return error(
         400,
         "ProvisionedThroughputExceededException",
@@ -56,9 +56,9 @@ def throttled() -> Answer:
 
 
 def cancelled(request: bytes, causes: Mapping[int, tuple[str, Mapping[str, Any] | None]]) -> Answer:
-    """A cancelled TransactWriteItems: one reason for each of its writes, `causes` at their places (-1: the last).
+    """A cancelled TransactWriteItems: one reason for each write, with `causes` at their places (-1: the last).
 
-    A cause is its code and the item that stood there, if that is told.
+    A cause is its code, and the item that the failed condition found or None.
     """
     reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
     for place, (code, item) in causes.items():
@@ -71,7 +71,7 @@ def cancelled(request: bytes, causes: Mapping[int, tuple[str, Mapping[str, Any] 
 
 
 def made_up(fault: Fault, operation: str, body: bytes) -> bytes | None:
-    """What the client gets in place of the engine's answer; None for nothing."""
+    """The answer for a request that the proxy does not forward; None for no answer."""
     answer: Answer
     match fault.kind:
         case Kind.FAIL_BEFORE:

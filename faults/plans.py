@@ -1,4 +1,4 @@
-"""The faults that local/fault_proxy.py injects, and the plans that say which request meets which."""
+"""The faults that the proxy injects, and the plans that choose a fault for a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Kind(Enum):
-    """What goes wrong with one request, and whether the engine sees the request."""
+    """The fault of one request, and whether the engine sees the request."""
 
     LOSE_RESPONSE = "forwarded, then the connection is closed without an answer"
     SILENCE = "forwarded, never answered: the client's read times out"
@@ -25,8 +25,8 @@ class Kind(Enum):
     MIXED = "not forwarded, cancelled for a conflict and for a condition that failed"
     ANSWER = "not forwarded, answered 400 with a code"
     ANSWER_AFTER = "forwarded, answered 400 with a code"
-    TRUNCATE = "forwarded, then the connection is closed in the midst of the answer"
-    DELAY = "forwarded late, also if the client has given up by then; answered"
+    TRUNCATE = "forwarded, then the connection is closed in the middle of the answer"
+    DELAY = "forwarded late, even if the client has given up; answered"
     LATE_ANSWER = "forwarded, answered late"
 
 
@@ -43,10 +43,10 @@ class Fault:
     kind: Kind
     at: int = -1
     refused_at: int = 0
-    """MIXED: the write whose condition failed, and in `item` what stood there, in DynamoDB's JSON."""
+    """MIXED: the write whose condition failed; `item` is the item found, in DynamoDB's JSON."""
     item: str = "{}"
     code: str = "TransactionConflict"
-    """MIXED: what is the matter at `at`. ANSWER, ANSWER_AFTER: the error's code."""
+    """MIXED: the code of the write at `at`. ANSWER, ANSWER_AFTER: the error's code."""
     delay_s: float = 0.0
 
 
@@ -65,22 +65,22 @@ THROTTLED_TRANSACTION = Fault(Kind.THROTTLED_TRANSACTION)
 def mixed(
     refused_at: int, busy_at: int, item: Mapping[str, Any] | None = None, code: str = "TransactionConflict"
 ) -> Fault:
-    """A transaction cancelled for two reasons at once; `item` stood where the condition failed."""
+    """A transaction cancelled for two reasons at once. The failed condition found `item`."""
     return Fault(Kind.MIXED, at=busy_at, refused_at=refused_at, item=json.dumps(item or {}), code=code)
 
 
 def refused(at: int, item: Mapping[str, Any] | None = None) -> Fault:
-    """A transaction cancelled because the condition of one write failed, where `item` stood."""
+    """A transaction cancelled because the condition of one write failed: it found `item`."""
     return mixed(at, at, item)
 
 
 def answer(code: str) -> Fault:
-    """An error of the client's kind, and nothing done."""
+    """A 4xx error without the write."""
     return Fault(Kind.ANSWER, code=code)
 
 
 def answer_after(code: str) -> Fault:
-    """An error of the client's kind, although it was done."""
+    """A 4xx error although the write happened."""
     return Fault(Kind.ANSWER_AFTER, code=code)
 
 
@@ -95,21 +95,21 @@ def late_answer(delay_s: float) -> Fault:
 
 
 Plan = Callable[[str, bytes, int], Fault | None]
-"""(operation, body, how many requests of this operation came before) -> what goes wrong with this one."""
+"""(operation, body, number of earlier requests of this operation) -> the fault of this one, or None."""
 
 
 def no_faults(operation: str, body: bytes, number: int) -> Fault | None:
-    """The plan in which nothing goes wrong."""
+    """The plan without faults."""
     return None
 
 
 def always(fault: Fault, *operations: str) -> Plan:
-    """Every request of these operations (of all, if none is named) meets the fault."""
+    """Every request of these operations (of any, without names) meets the fault."""
     return lambda operation, body, number: fault if not operations or operation in operations else None
 
 
 def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
-    """The first requests of each operation meet these faults in this order; the rest meet none."""
+    """The first requests of each operation meet these faults in this order; the others meet none."""
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         listed = faults.get(operation, ())
@@ -119,7 +119,7 @@ def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
 
 
 def seeded(seed: int, probabilities: Mapping[str, Mapping[Fault, float]]) -> Plan:
-    """Faults by chance, the n-th request of an operation always the same one: it depends on the seed alone."""
+    """Random faults. The n-th request of an operation meets the same fault in each run with the same seed."""
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         chances = probabilities.get(operation)

@@ -1,11 +1,11 @@
-"""An HTTP proxy between boto3 and the engine that makes the network and DynamoDB fail, on a plan.
+"""An HTTP proxy between boto3 and the engine. It makes the network and DynamoDB fail according to a plan.
 
-Faults are injected below the SDK, so that its own retries are part of whatever is tested or measured:
+It injects faults below the SDK, so that a test or measurement includes the SDK's own retries:
 
     with FaultProxy(engine.endpoint, faults.seeded(7, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.02}})) as proxy:
         client = dynamodb_client(endpoint_url=proxy.endpoint)
 
-It runs on an event loop in a thread of its own; one upstream connection for each connection of the client.
+It runs on an event loop in its own thread, with one upstream connection for each client connection.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .plans import UNFORWARDED, Fault, Kind, Plan, no_faults
 START_S_MAX = 5.0
 STOP_S_MAX = 5.0
 SETTLE_S_MAX = 10.0
-REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; older ones are forgotten, the counts are not
+REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; the counts include older ones
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request that came by, as it was forwarded if it was."""
+    """One request, with the body that the proxy forwarded, if it did."""
 
     operation: str
     body: bytes
@@ -41,9 +41,9 @@ class Request:
 
 
 class FaultProxy:
-    """The proxy; a context manager. `endpoint` is what clients connect to. Assign `plan` to change the faults.
+    """The proxy; a context manager. Clients connect to `endpoint`. Assign `plan` to change the faults.
 
-    `strip_tokens` takes ClientRequestToken out of what is forwarded, so that nothing but the receipt protects.
+    `strip_tokens` removes ClientRequestToken from forwarded requests, so that only the receipt protects a change.
     """
 
     def __init__(self, upstream_endpoint: str, plan: Plan = no_faults, *, strip_tokens: bool = False) -> None:
@@ -60,11 +60,11 @@ class FaultProxy:
         self._thread: threading.Thread | None = None
         self.connections: set[_Client] = set()
         self.failures: list[Exception] = []
-        """Bugs of the plan or the proxy: raised when the context ends."""
+        """Bugs of the plan or the proxy. The end of the context raises them."""
 
     @property
     def plan(self) -> Plan:
-        """What goes wrong from now on; assigning it numbers the requests from 0 again."""
+        """The present plan. An assignment numbers the requests from 0 again."""
         return self._plan
 
     @plan.setter
@@ -78,11 +78,11 @@ class FaultProxy:
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many requests of each (fault's name or "NONE", operation) came since `forget`."""
+        """The number of requests since `forget`, by (fault's name or "NONE", operation)."""
         return dict(self._counts)
 
     def injected(self, fault: Fault, operation: str | None = None) -> int:
-        """How many requests (of one operation) met faults of this kind."""
+        """The number of requests (of one operation) that met faults of this kind."""
         return sum(
             count for (name, of), count in self.counts.items() if name == fault.kind.name and operation in (None, of)
         )
@@ -92,15 +92,15 @@ class FaultProxy:
         self._requests, self._counts = deque(maxlen=REQUESTS_KEPT_MAX), Counter()
 
     def settle(self) -> None:
-        """Wait until nothing is under way: late requests have arrived. Raises TimeoutError after SETTLE_S_MAX."""
+        """Wait until no request is in flight, not even a late one. Raises TimeoutError after SETTLE_S_MAX."""
         deadline_s = time.monotonic() + SETTLE_S_MAX
         while any(client.busy for client in list(self.connections)):
             if time.monotonic() > deadline_s:
-                raise TimeoutError("requests are still under way")
+                raise TimeoutError("requests are still in flight")
             time.sleep(0.002)
 
     def decide(self, operation: str, body: bytes) -> tuple[Fault | None, bytes]:
-        """What goes wrong with this request, and the body to forward. On the loop's thread, which keeps the record."""
+        """The fault of this request and the body to forward. Call it on the loop's thread, which keeps the record."""
         number = self._numbers[operation]
         self._numbers[operation] += 1
         fault = self._plan(operation, body, number)
@@ -177,7 +177,7 @@ class _Messages(asyncio.Protocol):
             self.message(head, body)
 
     def message(self, head: bytes, body: bytes) -> None:
-        """A whole message came."""
+        """Handle a whole message."""
         raise NotImplementedError
 
 
@@ -206,7 +206,7 @@ class _Upstream(_Messages):
 
 
 class _Client(_Messages):
-    """A connection of the client's, and the one to the engine that belongs to it."""
+    """A client connection and its connection to the engine."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         super().__init__()
@@ -220,15 +220,15 @@ class _Client(_Messages):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """Whether a request is in flight."""
         return self._task is not None and not self._task.done()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.busy:
-            self._discard()  # else when what is under way is over: a delayed request arrives all the same
+            self._discard()  # a request in flight goes on: a delayed one still arrives
 
     def stop(self) -> None:
-        """Give up whatever is under way."""
+        """Abort the request in flight and the connections."""
         if self._task:
             self._task.cancel()
         self.transport.abort()
@@ -269,7 +269,7 @@ class _Client(_Messages):
             self.transport.close()
 
     async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forward: bytes) -> bytes | None:
-        """The answer for the client, after the engine has seen the request; None if it gets none."""
+        """Forward a request. Returns the answer for the client, None for no answer."""
         if fault and fault.kind is Kind.DELAY:
             await asyncio.sleep(fault.delay_s)
         if forward is not body:
@@ -293,7 +293,7 @@ class _Client(_Messages):
 
 
 def _header(head: bytes, name: bytes) -> bytes:
-    """A header's value; empty if it is not there. `name` in lower case."""
+    """A header's value; empty if it is missing. `name` is in lower case."""
     for line in head.split(b"\r\n")[1:]:
         field, _, value = line.partition(b":")
         if field.lower() == name:

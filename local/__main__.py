@@ -1,4 +1,4 @@
-"""`make dev`: the whole stack on this machine."""
+"""`make dev`, or `python -m local` in the folder of the app: the whole stack on this machine."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .base.options import Options
 
 
 class StopError(KeyboardInterrupt):
-    """Ctrl-C. A KeyboardInterrupt itself that passes an `exec` (each dataclass has one) makes CPython end by SIGINT."""
+    """Ctrl-C. CPython ends by SIGINT after a plain KeyboardInterrupt in an `exec`, and each dataclass runs one."""
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    """The handler of SIGINT and SIGTERM until the server has its own."""
+    """Handle SIGINT and SIGTERM until the server has its own handlers."""
     raise StopError
 
 
 def say(line: str) -> None:
-    """One line for the person at the terminal."""
+    """Print one line at the terminal."""
     print(f"tally: {line}", flush=True)
 
 
 def main() -> int:
-    """Run until Ctrl-C. 1, and one line, for what a person can put right."""
+    """Run until Ctrl-C. Returns 1, after one line, for an error that a person can fix."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a line may quote what no terminal can show
+            stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def run(options: Options) -> None:
-    """Start everything and serve. The imports take a second: they stand here so that Ctrl-C is heeded meanwhile."""
+    """Start everything and serve. The imports take a second: here, Ctrl-C interrupts them cleanly."""
     import asyncio
 
     from .server import serve

@@ -1,4 +1,4 @@
-"""The stack on one machine: engine, functions, HTTP API and Invoke API, streams, started and stopped together."""
+"""Serves a prepared stack: functions, HTTP API, Invoke API, streams, schedules. It starts and stops them together."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from aiohttp.http_exceptions import HttpProcessingError
 
 from .base.engine import Engine
+from .base.engine_file import trimming
 from .base.errors import LocalError
 from .base.options import SCHEDULE_S_MAX
-from .base.trim import trimming
 from .base.wire import Wire
 from .functions import runtime
 from .functions.metrics import Metrics
@@ -27,20 +27,20 @@ from .stack.template import Schedule
 from .streams.positions import Positions
 from .streams.pump import Pump
 
-ENGINE_LOOK_S = 0.5  # how often the engine is looked after
-CODE_LOOK_S = 1.0  # how often lambdas/ is looked at for changes
+ENGINE_LOOK_S = 0.5  # between two looks at the engine
+CODE_LOOK_S = 1.0  # between two looks for changed code
 Say = Callable[[str], None]
 _server_log = logging.getLogger("aiohttp.server")
 
 
 async def serve(stack: Stack, say: Say) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. Raises LocalError if the engine dies."""
-    # Bytes that are no HTTP are answered 400, and are not this program's error.
+    # The server answers bytes that are not HTTP with 400. That is not an error of this program.
     _server_log.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))
     stopped, warm = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             loop.add_signal_handler(number, stopped.set)
     async with contextlib.AsyncExitStack() as entered:
         pools = await entered.enter_async_context(_pools(stack))
@@ -72,7 +72,7 @@ async def _pools(stack: Stack) -> AsyncIterator[dict[str, Pool]]:
 
 
 async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
-    """Run the event source mappings, once the functions' first processes are there, and keep the stream short."""
+    """Once the functions' first processes run, run the event source mappings and keep the stream short."""
     await warm.wait()
     file = stack.engine.db_path if stack.engine else None
     positions = Positions(stack.options.data / "streams.json")
@@ -85,7 +85,7 @@ async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, sa
 
 
 async def _run_on_schedule(schedule: Schedule, pool: Pool) -> None:
-    """Invoke the function as EventBridge does. What goes wrong is in its log, and is left to the next run."""
+    """Invoke the function as EventBridge does. Its log has the errors, and the next run tries again."""
     event = json.dumps({"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}).encode()
     while True:
         await asyncio.sleep(min(schedule.every_s, SCHEDULE_S_MAX))
@@ -94,21 +94,21 @@ async def _run_on_schedule(schedule: Schedule, pool: Pool) -> None:
 
 
 async def _watch_engine(engine: Engine | None) -> None:
-    """Until the engine dies: then LocalError. An engine that was given is its owner's to look after."""
+    """Raise LocalError when the embedded engine dies. An engine of the person's own is theirs to watch."""
     while engine is None or engine.alive():
         await asyncio.sleep(ENGINE_LOOK_S)
-    raise LocalError("the DynamoDB engine died; what was acknowledged is in its file: start again")
+    raise LocalError("the DynamoDB engine died; its file has every acknowledged write: start again")
 
 
 async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
-    """Start a process of each function, say that all is ready; then let new code take effect without a restart."""
+    """Start a process of each function and report that the stack is ready. Then reload changed code."""
     seen = _code_changed_at(stack.code)
     started = await asyncio.gather(*(pool.warm() for pool in pools.values()))
     for name, failure in zip(pools, started, strict=True):
         if failure is not None:
             say(f"{name} does not start: {failure.reason} (see {stack.logs / name}.log)")
     warm.set()
-    data = f"data in {stack.options.data}" if stack.engine else "its data is there"
+    data = f"data in {stack.options.data}" if stack.engine else "with its own data"
     say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
     print(f"\n{console.commands(stack.url)}", flush=True)
     while True:
@@ -122,9 +122,9 @@ async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: as
 
 
 def _code_changed_at(code: Path) -> tuple[int, int]:
-    """Changes when a file of lambdas/ is written, made or removed."""
+    """A value that differs after any write, creation or removal of a file in `code`."""
     times = []
-    for path in code.rglob("*.[pj][ys]"):  # handlers, and the script that one of them serves
-        with contextlib.suppress(OSError):  # removed in between
+    for path in code.rglob("*.[pj][ys]"):  # handlers, and the beacon's script
+        with contextlib.suppress(OSError):  # removed meanwhile
             times.append(path.stat().st_mtime_ns)
     return len(times), max(times, default=0)

@@ -1,16 +1,18 @@
-"""The alarms: when each goes off, what it says, and where they all go."""
+"""The alarms: when each goes off, its text, and the topic that gets them all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aws_cdk import Aws, Stack
+from aws_cdk import Aws
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from cdk_monitoring_constructs import CustomMetricWithAlarm, CustomThreshold
 from constructs import Construct
+
+from .names import Names
 
 PAGE = "docs/operations.md"
 _Missing = cloudwatch.TreatMissingData
@@ -20,21 +22,22 @@ BELOW = cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD
 
 @dataclass(frozen=True)
 class Alarm:
-    """One kind of alarm. `name` is its section in docs/operations.md, too: `### Alarm: name`."""
+    """One kind of alarm. `name` also names its section in docs/operations.md: `### Alarm: name`."""
 
     name: str
     says: str
     threshold: float
     periods: int
-    """How many in a row; a period is the metric's own."""
+    """How many in a row. The metric sets the length of a period."""
     missing: cloudwatch.TreatMissingData = _Missing.NOT_BREACHING
-    """What no data is; NOT_BREACHING: nothing happened, so nothing is wrong."""
+    """How missing data counts. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE
 
 
-# No news from the sweep or a consumer is no good news: the alarm stays as it is, and `sweep` or `iterator-age` tells.
-# Those two turn to INSUFFICIENT_DATA in silence, which tells the topic, too: the pulse keeps all of them busy every
-# minute. A new stack begins in that state, so nothing turns and nobody is woken; BREACHING would wake somebody.
+# IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its
+# state, and `sweep` or `iterator-age` reports the silence. Those two are MISSING: the pulse keeps every function busy
+# each minute, so silence turns them to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in that
+# state and notifies nobody; with BREACHING it would.
 DRIFT = Alarm("drift", "A recount confirmed that tallies differ from what was accepted", 0, 1, _Missing.IGNORE)
 ROLLUP_LAG = Alarm(
     "rollup-lag", "Rolled up numbers have been over a minute behind for 5 minutes", 60, 5, _Missing.IGNORE
@@ -42,7 +45,7 @@ ROLLUP_LAG = Alarm(
 ITERATOR_AGE = Alarm(
     "iterator-age", "A stream consumer has been over a minute behind for 10 minutes", 60_000, 2, _Missing.MISSING
 )
-# Lambda tells the age per function: one of its mappings that is disabled hides behind the other.
+# Lambda reports the age per function: a disabled mapping hides behind the other one.
 STANDS_STILL = Alarm(
     "stands-still", "A stream consumer has not moved on in one of its streams for 5 minutes", 0, 5, _Missing.IGNORE
 )
@@ -54,20 +57,17 @@ UNJUDGED = Alarm(
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", 60, 5)
-# SQS says nothing of a queue that nobody touched for six hours: the events in it are still there.
+# SQS reports nothing about a queue that is idle for six hours. Its events are still there.
 DEAD_LETTERS = Alarm(
     "dead-letters", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
 )
-ALARMS = (
-    DRIFT, ROLLUP_LAG, ITERATOR_AGE, STANDS_STILL, SET_ASIDE, SWEEP, UNJUDGED,
-    FAILING, LATENCY, THROTTLES, DEAD_LETTERS,
-)  # fmt: skip
+ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
 
 def watched(
-    stack: Stack, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, of: str | None = None
+    names: Names, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, of: str | None = None
 ) -> CustomMetricWithAlarm:
-    """The metric with its alarm, called `Tally-prod-drift-likes`; `of`: what it is about, if there are several."""
+    """The metric with its alarm. `of` names its subject if there are several alarms of the kind."""
     name = f"{alarm.name}-{of}" if of else alarm.name
     about = f"{alarm.says} ({of})" if of else alarm.says
     threshold = CustomThreshold(
@@ -76,19 +76,19 @@ def watched(
         evaluation_periods=alarm.periods,
         datapoints_to_alarm=alarm.periods,
         treat_missing_data_override=alarm.missing,
-        alarm_name_override=f"{stack.stack_name}-{name}",
+        alarm_name_override=names.alarm(name),
         alarm_description_override=f"{about}. What to do: {PAGE}#alarm-{alarm.name}",
         override_annotation_label=f"alarm: {alarm.name}",
-        override_annotation_visibility=of is None,  # several of one kind would draw one line over the other
+        override_annotation_visibility=of is None,  # several lines of one kind would overlap
     )
     return CustomMetricWithAlarm(metric=metric, alarm_friendly_name=name, add_alarm={"Alarm": threshold})
 
 
 class AlarmTopic(Construct):
-    """Where every alarm goes, and that it is over.
+    """The topic of every alarm, when it goes off and when it is over.
 
-    Not encrypted with KMS: alarms cannot publish with AWS's own key, a key of ours bills by the month, and a message
-    holds an alarm's name and a number. It travels over TLS only.
+    KMS does not encrypt it: alarms cannot publish with AWS's own key, and a customer key has a monthly price. A message
+    holds an alarm's name and a number, and travels over TLS only.
     """
 
     topic: sns.Topic
@@ -96,7 +96,7 @@ class AlarmTopic(Construct):
     def __init__(self, scope: Construct, id: str, *, email: str | None) -> None:
         super().__init__(scope, id)
         self.topic = sns.Topic(self, "Topic", display_name="Tally", enforce_ssl=True)
-        # A topic with a policy of its own lets nobody in by default, and an alarm that may not publish is silent.
+        # A topic with a policy admits nobody by default, and an alarm that may not publish is silent.
         self.topic.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AlarmsOfThisAccount",

@@ -1,8 +1,9 @@
-"""The HTTP API: routes, who may call them, how often, and what is logged of it."""
+"""The HTTP API: routes, who may call them and how often, and the access log."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
 import jsii
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
@@ -14,18 +15,18 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-import operations
 from tally.operation import Access, Operation
 
+from .names import Names
 from .options import Options
 from .users import Users
 
 CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match"]
 CORS_EXPOSED = ["ETag", "Idempotency-Replayed", "Retry-After"]
 CORS_MAX_AGE = Duration.days(1)  # browsers keep a preflight for a day at most
-DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # of a route without a throttle of its own: none should be
+DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # for routes without a throttle; no route should be
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
-# Nothing that a caller writes (path, query, user agent) is in the line: it can neither break the JSON nor leak.
+# A line has no text from the caller (path, query, user agent), which could break the JSON or leak.
 ACCESS_LOG_FIELDS = {
     "requestId": "$context.requestId",
     "time": "$context.requestTime",
@@ -51,12 +52,12 @@ class AccessLogs:
 
     @property
     def destination(self) -> http.IAccessLogDestination:
-        """Where lines go."""
+        """Where the lines go."""
         return self._destination
 
     @property
     def format(self) -> apigateway.AccessLogFormat:
-        """What a line holds."""
+        """The fields of a line."""
         return self._format
 
 
@@ -66,19 +67,28 @@ class Api(Construct):
     api: http.HttpApi
     users: Users | None = None
 
-    def __init__(self, scope: Construct, id: str, *, aliases: dict[str, lambda_.Alias], options: Options) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        names: Names,
+        operations: Sequence[Operation],
+        aliases: Mapping[str, lambda_.Alias],
+        options: Options,
+    ) -> None:
         super().__init__(scope, id)
+        self._names = names
         self._options = options
         self.api = http.HttpApi(
             self,
             "Http",
-            api_name=f"Tally-{options.stage}",
+            api_name=names.api,
             create_default_stage=False,
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
                 allow_methods=[
-                    http.CorsHttpMethod[method]
-                    for method in sorted({operation.method for operation in operations.OPERATIONS})
+                    http.CorsHttpMethod[method] for method in sorted({operation.method for operation in operations})
                 ],
                 allow_headers=CORS_HEADERS,
                 expose_headers=CORS_EXPOSED,
@@ -89,13 +99,13 @@ class Api(Construct):
         bound = {
             module: integrations.HttpLambdaIntegration(module.capitalize(), alias) for module, alias in aliases.items()
         }
-        routes = [self._route(operation, bound[operation.function], authorizer) for operation in operations.OPERATIONS]
-        self.stage = self._stage(routes)
+        routes = [self._route(operation, bound[operation.function], authorizer) for operation in operations]
+        self.stage = self._stage(operations, routes)
 
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:
             return authorizers.HttpJwtAuthorizer("Jwt", self._options.issuer, jwt_audience=list(self._options.audience))
-        self.users = Users(self, "Users", stage=self._options.stage, keeps_data=self._options.keeps_data)
+        self.users = Users(self, "Users", names=self._names, keeps_data=self._options.keeps_data)
         return authorizers.HttpJwtAuthorizer(
             "Jwt",
             self.users.pool.user_pool_provider_url,
@@ -124,7 +134,7 @@ class Api(Construct):
             )
         return route
 
-    def _stage(self, routes: list[http.HttpRoute]) -> http.HttpStage:
+    def _stage(self, operations: Sequence[Operation], routes: list[http.HttpRoute]) -> http.HttpStage:
         log_group = logs.LogGroup(
             self,
             "AccessLogs",
@@ -141,7 +151,7 @@ class Api(Construct):
             throttle=http.ThrottleSettings(rate_limit=DEFAULT_RATE_PER_S, burst_limit=DEFAULT_BURST),
             access_log_settings=AccessLogs(log_group),
         )
-        # The construct knows no throttle of a route. The keys are CloudFormation's, and only a test checks them.
+        # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
         resource = stage.node.default_child
         assert isinstance(resource, http.CfnStage)
         resource.route_settings = {
@@ -149,7 +159,7 @@ class Api(Construct):
                 "ThrottlingRateLimit": operation.throttle.rate_per_s,
                 "ThrottlingBurstLimit": operation.throttle.burst,
             }
-            for operation in operations.OPERATIONS
+            for operation in operations
         }
-        stage.node.add_dependency(*routes)  # a stage may only name routes that are there
+        stage.node.add_dependency(*routes)  # a stage may only name routes that exist
         return stage

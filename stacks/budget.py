@@ -1,4 +1,4 @@
-"""A budget: what tells the operator that it costs more than was meant."""
+"""A budget, which mails the operator when the account costs more than planned."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from constructs import Construct
 
 
 class Budget(Construct):
-    """A mail at 80 % of a month's budget spent, and when the forecast passes it.
+    """A mail when 80 % of the month's budget is spent, and when the forecast exceeds it.
 
-    It watches the whole account: a budget of this stack alone needs a cost allocation tag that somebody has
-    activated, and without that would stay silent at any bill.
+    It watches the whole account. A budget of this stack alone needs an activated cost allocation tag; without the tag
+    it would stay silent at any bill.
     """
 
     def __init__(self, scope: Construct, id: str, *, usd: int, email: str) -> None:

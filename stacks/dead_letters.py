@@ -1,8 +1,8 @@
-"""A queue for asynchronous events that Lambda gave up: after two retries it would forget what was to be counted."""
+"""A queue for asynchronous events that Lambda gave up. Without it Lambda drops a change after two retries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
 from aws_cdk import aws_iam as iam
@@ -10,7 +10,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-import operations
+from tally.operation import Operation
 
 from .functions import ALIAS
 
@@ -22,7 +22,15 @@ class DeadLetters(Construct):
 
     queue: sqs.Queue
 
-    def __init__(self, scope: Construct, id: str, *, aliases: Mapping[str, lambda_.Alias], keeps_data: bool) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        functions: Mapping[str, Sequence[Operation]],
+        aliases: Mapping[str, lambda_.Alias],
+        keeps_data: bool,
+    ) -> None:
         super().__init__(scope, id)
         self.queue = sqs.Queue(
             self,
@@ -38,12 +46,12 @@ class DeadLetters(Construct):
                 reason="It is the dead letter queue itself: nothing reads it but a person, after its alarm",
             )
         )
-        for module, found in operations.functions().items():
+        for module, found in functions.items():
             if any(operation.counts for operation in found):
                 self._catch(module, aliases[module])
 
     def _catch(self, module: str, alias: lambda_.Alias) -> None:
-        """Not the construct's own destination: that grants more than sending."""
+        """Send failed events to the queue. The construct's own destination would grant more than sending."""
         assert isinstance(alias.role, iam.Role)
         alias.role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self.queue.queue_arn]))
         config = lambda_.CfnEventInvokeConfig(
@@ -55,4 +63,4 @@ class DeadLetters(Construct):
                 on_failure=lambda_.CfnEventInvokeConfig.OnFailureProperty(destination=self.queue.queue_arn)
             ),
         )
-        config.node.add_dependency(alias)  # known to it by its name alone
+        config.node.add_dependency(alias)  # it refers to the alias by name only

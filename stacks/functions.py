@@ -13,22 +13,20 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-import counters
-import operations
-import permissions
+from declarations import Declarations
 from tally.operation import Consumer, Need, Schedule, Table
 
-from . import bundling
+from .bundling import Bundle
 from .options import Options
 from .set_aside import SetAside
 from .tables import Tables
 
-MEMORY_MB = 512  # 0.29 of a CPU: about 4 ms for a call that waits 5 to 10 ms for DynamoDB; twice as much halves the 4
-# A whole CPU: judging a tally takes about 1 ms of it, and 30,000 may change in a minute (500 different ones a second).
+MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
+# A whole CPU: judging a tally takes about 1 ms, and 30,000 tallies may change in a minute.
 SCHEDULED_MEMORY_MB = 1769
 TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
 SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
-CONSUMER_TIMEOUT = Duration.seconds(60)  # a batch of 1,000 records that all fail their first commit; it stops before
+CONSUMER_TIMEOUT = Duration.seconds(60)  # more than a batch of 1,000 records takes if each first commit fails
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
 
@@ -37,24 +35,34 @@ class Functions(Construct):
     """The functions, by the name of their handler's module, each behind its alias `live`."""
 
     aliases: dict[str, lambda_.Alias]
-    """Of those that serve operations: what may be invoked from outside."""
+    """Those that serve operations. Other Lambdas may invoke these."""
     consumers: dict[str, lambda_.Alias]
     all: dict[str, lambda_.Alias]
 
-    def __init__(self, scope: Construct, id: str, *, tables: Tables, set_aside: SetAside, options: Options) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        declarations: Declarations,
+        bundle: Bundle,
+        tables: Tables,
+        set_aside: SetAside,
+        options: Options,
+    ) -> None:
         super().__init__(scope, id)
         self._tables = tables
         self._set_aside = set_aside
         self._options = options
-        self._code = bundling.code(bundled=Stack.of(self).bundling_required)
-        self._version = bundling.digest()[:12]
-        self._needs = permissions.of_functions(counters.COUNTERS)
+        self._code = bundle.code(bundled=Stack.of(self).bundling_required)
+        self._version = bundle.digest()[:12]
+        self._needs = declarations.needs
         self.aliases = {
             module: self._function(module, ", ".join(operation.name for operation in found))
-            for module, found in operations.functions().items()
+            for module, found in declarations.functions.items()
         }
-        scheduled = {schedule.function: self._scheduled(schedule) for schedule in operations.SCHEDULES}
-        self.consumers = {consumer.function: self._consumer(consumer) for consumer in operations.CONSUMERS}
+        scheduled = {schedule.function: self._scheduled(schedule) for schedule in declarations.schedules}
+        self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.consumers}
         self.all = {**self.aliases, **scheduled, **self.consumers}
 
     def _consumer(self, consumer: Consumer) -> lambda_.Alias:
@@ -76,7 +84,7 @@ class Functions(Construct):
             "Schedule",
             description=f"Runs Tally's {schedule.function}, which {schedule.does}",
             schedule=events.Schedule.rate(Duration.minutes(schedule.every_min)),
-            targets=[targets.LambdaFunction(alias, retry_attempts=0)],  # the next run does what this one did not
+            targets=[targets.LambdaFunction(alias, retry_attempts=0)],  # the next run continues
         )
         return alias
 
@@ -162,12 +170,12 @@ def statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatemen
 
 
 def _pattern(prefix: str) -> str:
-    """`VID#` takes in every id behind it; a prefix that does not end in the separator is a whole key."""
+    """`VID#` matches every key that begins so. A prefix that does not end in the separator is a whole key."""
     return f"{prefix}*" if prefix.endswith("#") else prefix
 
 
 def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:
-    """What cdk-nag and CDK object to, and why it stands."""
+    """Objections of cdk-nag and CDK, and why the resources stay as they are."""
     Validations.of(role).acknowledge(
         Acknowledgment(
             id="AwsSolutions-IAM5[Resource::*]",

@@ -1,8 +1,9 @@
-"""The metrics that dashboard and alarms are made of: Tally's own, and those of the services under it."""
+"""The metrics of dashboard and alarms: Tally's own, and those of the services that it uses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aws_cdk import Duration
 from aws_cdk import aws_apigatewayv2 as http
@@ -10,52 +11,56 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_lambda as lambda_
 
-import counters
-import operations
+from declarations import Declarations
+from tally import observe
 from tally.counter import Counter
 
-SERVICE, NAMESPACE = "tally", "Tally"  # as observe.py writes them, which the stack does not load: a test compares
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
 
 
-def by_counter(name: str, *, which: Callable[[Counter], bool] = lambda _: True) -> list[cloudwatch.Metric]:
-    """How much of it there was of each declared counter. One that never moves costs nothing: it has no data."""
-    return [_own(name, "counter", counter.name, "Sum") for counter in counters.COUNTERS.values() if which(counter)]
+@dataclass(frozen=True)
+class OwnMetrics:
+    """The metrics that the functions write themselves (tally/observe.py), for each declared counter and consumer."""
 
+    declarations: Declarations
 
-def standing(name: str) -> dict[str, cloudwatch.Metric]:
-    """How each counter's drift stood, as the sweep saw it; counters without receipts have none."""
-    tracked = [counter.name for counter in counters.COUNTERS.values() if counter.tracked]
-    return {counter: _own(name, "counter", counter, "Maximum") for counter in tracked}
+    def by_counter(self, name: str, *, which: Callable[[Counter], bool] = lambda _: True) -> list[cloudwatch.Metric]:
+        """Its sum for each declared counter. A counter that never moves has no data, and costs nothing."""
+        counters = self.declarations.counters.values()
+        return [_own(name, observe.COUNTER, counter.name, "Sum") for counter in counters if which(counter)]
 
+    def drift(self, name: str) -> dict[str, cloudwatch.Metric]:
+        """How the sweep saw each counter's drift. Counters without receipts have none."""
+        tracked = [counter.name for counter in self.declarations.counters.values() if counter.tracked]
+        return {counter: _own(name, observe.COUNTER, counter, "Maximum") for counter in tracked}
 
-def by_consumer(name: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
-    """What each stream consumer did."""
-    consumers = [consumer.function for consumer in operations.CONSUMERS]
-    return {consumer: _own(name, "consumer", consumer, "Sum", period) for consumer in consumers}
+    def by_consumer(self, name: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
+        """Its sum for each stream consumer."""
+        return {consumer: _own(name, observe.CONSUMER, consumer, "Sum", period) for consumer in self._consumers}
 
+    def stalled(self) -> dict[str, cloudwatch.Metric]:
+        """In how many streams each consumer was stalled when the sweep looked."""
+        name = observe.STANDS_STILL
+        return {consumer: _own(name, observe.CONSUMER, consumer, "Maximum") for consumer in self._consumers}
 
-def standing_still() -> dict[str, cloudwatch.Metric]:
-    """How many streams each consumer did not move on in, as the sweep saw it."""
-    consumers = [consumer.function for consumer in operations.CONSUMERS]
-    return {consumer: _own("StandsStill", "consumer", consumer, "Maximum") for consumer in consumers}
+    def sweep_unfinished(self) -> cloudwatch.Metric:
+        """1 if a sweep did not reach the end of the ledger."""
+        return _own(observe.SWEEP_UNFINISHED, observe.CONSUMER, observe.SWEEP, "Maximum")
 
+    def rollup_lag(self) -> cloudwatch.Metric:
+        """How many seconds the rolled up numbers were behind."""
+        return _own(observe.ROLLUP_LAG, observe.CONSUMER, "rollup", "Maximum")
 
-def sweep_unfinished() -> cloudwatch.Metric:
-    """1 where a sweep did not come to the end of the ledger."""
-    return _own("SweepUnfinished", "consumer", "sweep", "Maximum")
-
-
-def rollup_lag() -> cloudwatch.Metric:
-    """How many seconds the rolled up numbers were behind."""
-    return _own("RollupLagSeconds", "consumer", "rollup", "Maximum")
+    @property
+    def _consumers(self) -> list[str]:
+        return [consumer.function for consumer in self.declarations.consumers]
 
 
 def _own(name: str, dimension: str, of: str, statistic: str, period: Duration = MINUTE) -> cloudwatch.Metric:
     return cloudwatch.Metric(
-        namespace=NAMESPACE,
+        namespace=observe.NAMESPACE,
         metric_name=name,
-        dimensions_map={"service": SERVICE, dimension: of},
+        dimensions_map={"service": observe.SERVICE, dimension: of},
         statistic=statistic,
         period=period,
         label=of,
@@ -65,7 +70,7 @@ def _own(name: str, dimension: str, of: str, statistic: str, period: Duration = 
 def of_function(
     alias: lambda_.Alias, name: str, statistic: str = "Sum", *, period: Duration = MINUTE, label: str
 ) -> cloudwatch.Metric:
-    """A metric of Lambda's for one function, whatever its version."""
+    """A metric of Lambda for one function, over all its versions."""
     return cloudwatch.Metric(
         namespace="AWS/Lambda",
         metric_name=name,
@@ -77,7 +82,7 @@ def of_function(
 
 
 def of_table(table: dynamodb.Table, name: str, *, label: str) -> cloudwatch.Metric:
-    """A sum of DynamoDB's for one table."""
+    """A sum of DynamoDB for one table."""
     return cloudwatch.Metric(
         namespace="AWS/DynamoDB",
         metric_name=name,
@@ -91,7 +96,7 @@ def of_table(table: dynamodb.Table, name: str, *, label: str) -> cloudwatch.Metr
 def of_api(
     api: http.HttpApi, name: str, statistic: str = "Sum", *, period: Duration = MINUTE, label: str
 ) -> cloudwatch.Metric:
-    """A metric of API Gateway's for the whole API."""
+    """A metric of API Gateway for the whole API."""
     return cloudwatch.Metric(
         namespace="AWS/ApiGateway",
         metric_name=name,
@@ -103,7 +108,7 @@ def of_api(
 
 
 def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
-    """What percentage of the HTTP requests failed, in five minutes."""
+    """The percentage of HTTP requests that failed, in five minutes."""
     return cloudwatch.MathExpression(
         expression="100 * failed / requests",
         using_metrics={

@@ -1,6 +1,6 @@
-"""The dashboard: a section for each question that an operator asks, with the alarms on what it shows.
+"""The dashboard: a section for each question of an operator, and the alarms on the same metrics.
 
-docs/operations.md lists the widgets and has a page for each alarm.
+docs/operations.md lists the widgets and has a section for each alarm.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aws_cdk import Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_dynamodb as dynamodb
 from cdk_monitoring_constructs import (
@@ -22,11 +21,16 @@ from cdk_monitoring_constructs import (
 )
 from constructs import Construct
 
+from declarations import Declarations
+from tally import observe
+
 from . import alarms, metrics
 from .alarms import AlarmTopic, watched
 from .api import Api
 from .dead_letters import DeadLetters
 from .functions import Functions
+from .metrics import OwnMetrics
+from .names import Names
 from .tables import Tables
 
 Shown = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
@@ -34,7 +38,7 @@ Shown = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
 
 @dataclass(frozen=True)
 class Parts:
-    """What is watched."""
+    """The constructs that the dashboard and the alarms watch."""
 
     tables: Tables
     functions: Functions
@@ -45,18 +49,28 @@ class Parts:
 class Monitoring(Construct):
     """Dashboard, alarms and their topic."""
 
-    def __init__(self, scope: Construct, id: str, *, parts: Parts, alarm_email: str | None) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        names: Names,
+        declarations: Declarations,
+        parts: Parts,
+        alarm_email: str | None,
+    ) -> None:
         super().__init__(scope, id)
-        self._stack = Stack.of(self)
+        self._names = names
+        self._own = OwnMetrics(declarations)
         self._parts = parts
         self.topic = AlarmTopic(self, "Alarms", email=alarm_email).topic
-        self.dashboard_name = self._stack.stack_name
+        self.dashboard_name = names.dashboard
         self._facade = MonitoringFacade(
             self,
             "Facade",
             alarm_factory_defaults=AlarmFactoryDefaults(
                 actions_enabled=True,
-                alarm_name_prefix=self._stack.stack_name,
+                alarm_name_prefix=names.base,
                 action=SnsAlarmActionStrategy(
                     on_alarm_topic=self.topic, on_ok_topic=self.topic, on_insufficient_data_topic=self.topic
                 ),
@@ -70,7 +84,7 @@ class Monitoring(Construct):
         self._machinery()
 
     def _section(self, name: str, question: str, widgets: dict[str, Sequence[Shown]]) -> None:
-        """One question and the widgets that answer it, by their titles. `name` is for construct ids alone."""
+        """One question and the widgets that answer it, by title. `name` only appears in construct ids."""
         self._facade.monitor_custom(
             human_readable_name=question,
             alarm_friendly_name=name,
@@ -79,19 +93,19 @@ class Monitoring(Construct):
 
     def _numbers(self) -> None:
         confirmed = [
-            watched(self._stack, metric, alarms.DRIFT, of=counter)
-            for counter, metric in metrics.standing("DriftConfirmed").items()
+            watched(self._names, metric, alarms.DRIFT, of=counter)
+            for counter, metric in self._own.drift(observe.DRIFT_CONFIRMED).items()
         ]
         self._section(
             "Drift",
             "Are the numbers right?",
             {
                 "Drifting tallies, confirmed by a recount": confirmed,
-                "Drifting tallies": [*metrics.standing("DriftingTallies").values()],
-                "Drift, summed without its sign": [*metrics.standing("DriftAbsolute").values()],
-                "Oldest drift, seconds": [*metrics.standing("OldestDriftSeconds").values()],
+                "Drifting tallies": [*self._own.drift(observe.DRIFTING_TALLIES).values()],
+                "Drift, summed without its sign": [*self._own.drift(observe.DRIFT_ABSOLUTE).values()],
+                "Oldest drift, seconds": [*self._own.drift(observe.OLDEST_DRIFT).values()],
                 "Sweeps that did not come to the end": [
-                    watched(self._stack, metrics.sweep_unfinished(), alarms.UNJUDGED)
+                    watched(self._names, self._own.sweep_unfinished(), alarms.UNJUDGED)
                 ],
             },
         )
@@ -99,18 +113,18 @@ class Monitoring(Construct):
             "Traffic",
             "How much is counted, and how often would a retry have counted twice?",
             {
-                "Changes counted": metrics.by_counter("Counted"),
-                "Retries answered from their receipt": metrics.by_counter("Replayed"),
-                "Refused: the caller has to mend it": metrics.by_counter("Refused"),
+                "Changes counted": self._own.by_counter(observe.COUNTED),
+                "Retries answered from their receipt": self._own.by_counter(observe.REPLAYED),
+                "Refused: the caller has to mend it": self._own.by_counter(observe.REFUSED),
             },
         )
         self._section(
             "Heat",
             "Is one key hotter than its shards?",
             {
-                "Conflicts, tried again on another shard": metrics.by_counter("Conflicts"),
-                "Spilled: counted now, visible soon": metrics.by_counter(
-                    "Spilled", which=lambda counter: counter.spills
+                "Conflicts, tried again on another shard": self._own.by_counter(observe.CONFLICTS),
+                "Spilled: counted now, visible soon": self._own.by_counter(
+                    observe.SPILLED, which=lambda counter: counter.spills
                 ),
             },
         )
@@ -126,10 +140,10 @@ class Monitoring(Construct):
                     metrics.of_api(api, "4xx", label="4xx"),
                     metrics.of_api(api, "5xx", label="5xx"),
                 ],
-                "HTTP requests that failed, %": [watched(self._stack, metrics.failed(api), alarms.FAILING)],
+                "HTTP requests that failed, %": [watched(self._names, metrics.failed(api), alarms.FAILING)],
                 "Latency, ms": [
                     metrics.of_api(api, "Latency", "p50", label="p50"),
-                    watched(self._stack, metrics.of_api(api, "Latency", "p99", label="p99"), alarms.LATENCY),
+                    watched(self._names, metrics.of_api(api, "Latency", "p99", label="p99"), alarms.LATENCY),
                     metrics.of_api(api, "IntegrationLatency", "p99", label="p99 of the functions"),
                 ],
             },
@@ -140,18 +154,18 @@ class Monitoring(Construct):
             consumer: metrics.of_function(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
             for consumer, alias in self._parts.functions.consumers.items()
         }
-        put_aside = metrics.by_consumer("RecordsSetAside", period=metrics.FIVE_MINUTES)
+        put_aside = self._own.by_consumer(observe.SET_ASIDE, period=metrics.FIVE_MINUTES)
         self._section(
             "Behind",
             "How far behind are the numbers that are rolled up, and the ledger?",
             {
-                "Rollup lag, seconds": [watched(self._stack, metrics.rollup_lag(), alarms.ROLLUP_LAG)],
+                "Rollup lag, seconds": [watched(self._names, self._own.rollup_lag(), alarms.ROLLUP_LAG)],
                 "Age of the oldest record read, ms": [
-                    watched(self._stack, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
+                    watched(self._names, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
                 ],
                 "Streams that stand still": [
-                    watched(self._stack, metric, alarms.STANDS_STILL, of=consumer)
-                    for consumer, metric in metrics.standing_still().items()
+                    watched(self._names, metric, alarms.STANDS_STILL, of=consumer)
+                    for consumer, metric in self._own.stalled().items()
                 ],
             },
         )
@@ -159,10 +173,10 @@ class Monitoring(Construct):
             "Records",
             "What becomes of the records that the streams bring?",
             {
-                "Records applied": [*metrics.by_consumer("RecordsApplied").values()],
-                "Records skipped: delivered before": [*metrics.by_consumer("RecordsSkipped").values()],
+                "Records applied": [*self._own.by_consumer(observe.APPLIED).values()],
+                "Records skipped: delivered before": [*self._own.by_consumer(observe.SKIPPED).values()],
                 "Records set aside": [
-                    watched(self._stack, metric, alarms.SET_ASIDE, of=consumer)
+                    watched(self._names, metric, alarms.SET_ASIDE, of=consumer)
                     for consumer, metric in put_aside.items()
                 ],
             },
@@ -176,7 +190,7 @@ class Monitoring(Construct):
             "Does DynamoDB refuse anything?",
             {
                 "Writes throttled": [
-                    watched(self._stack, metric, alarms.THROTTLES, of=table)
+                    watched(self._names, metric, alarms.THROTTLES, of=table)
                     for table, metric in _of_tables(tables, "WriteThrottleEvents").items()
                 ],
                 "Reads throttled": [*_of_tables(tables, "ReadThrottleEvents").values()],
@@ -195,8 +209,8 @@ class Monitoring(Construct):
                 "Functions throttled": [
                     metrics.of_function(found, "Throttles", label=name) for name, found in functions.items()
                 ],
-                "Sweeps that ended well": [watched(self._stack, metrics.ended_well(functions["sweep"]), alarms.SWEEP)],
-                "Asynchronous events given up": [watched(self._stack, left, alarms.DEAD_LETTERS)],
+                "Sweeps that ended well": [watched(self._names, metrics.ended_well(functions["sweep"]), alarms.SWEEP)],
+                "Asynchronous events given up": [watched(self._names, left, alarms.DEAD_LETTERS)],
             },
         )
         self._section(

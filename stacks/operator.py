@@ -1,28 +1,31 @@
-"""A policy for whoever runs the command `tally`: it may look, mend and redrive, and no more."""
+"""A policy for the people who run the command `tally`: it may read, repair and redrive, and nothing else."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from aws_cdk import Acknowledgment, ArnFormat, Stack, Validations
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-import counters
-import permissions
+from tally.operation import Need
 
 from .functions import statements
-from .set_aside import BUCKET_ID, SetAside
+from .set_aside import SetAside
 from .tables import Tables
 
 
 class Operator(Construct):
-    """The managed policy. Nobody has it until somebody attaches it."""
+    """The managed policy. It is attached to nobody."""
 
     policy: iam.ManagedPolicy
 
-    def __init__(self, scope: Construct, id: str, *, tables: Tables, set_aside: SetAside) -> None:
+    def __init__(
+        self, scope: Construct, id: str, *, needs: Iterable[Need], tables: Tables, set_aside: SetAside
+    ) -> None:
         super().__init__(scope, id)
         stack = Stack.of(self)
-        # The command knows the stack by its name alone; the arn ends in an id that it has yet to learn.
+        # The command knows only the name of the stack; the ARN ends in an id.
         by_name = stack.format_arn(
             service="cloudformation",
             resource="stack",
@@ -36,24 +39,26 @@ class Operator(Construct):
             description="Lets people run the command tally: look, mend, redrive",
             statements=[
                 iam.PolicyStatement(actions=["cloudformation:DescribeStacks"], resources=[by_name]),
-                *statements(tables, permissions.of_operator(counters.COUNTERS)),
-                # A scan names no key, so no condition on keys lets it through.
+                *statements(tables, needs),
+                # A scan names no key, so a condition on keys would refuse it.
                 iam.PolicyStatement(actions=["dynamodb:Scan"], resources=[tables.counts.table_arn]),
                 iam.PolicyStatement(
                     actions=["s3:GetObject", "s3:DeleteObject"], resources=[bucket.arn_for_objects("*")]
                 ),
-                # Without it S3 says that a missing object is forbidden, and a redrive could not tell.
+                # Without this S3 answers "forbidden" for a missing object, and a redrive could not see that it is gone.
                 iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
             ],
         )
-        self._acknowledge(stack)
+        self._acknowledge(stack, set_aside)
 
-    def _acknowledge(self, stack: Stack) -> None:
+    def _acknowledge(self, stack: Stack, set_aside: SetAside) -> None:
+        objects = f"<{set_aside.logical_id}.Arn>/*"
+        stacks = f"arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/{stack.stack_name}/*"
         reasons = {
-            f"AwsSolutions-IAM5[Resource::<{BUCKET_ID}.Arn>/*]": "What is set aside lies under shard and sequence"
-            " number, which nobody knows before; the bucket holds nothing else",
-            "AwsSolutions-IAM5[Resource::arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/"
-            f"{stack.stack_name}/*]": "It is this one stack, whose arn ends in an id that the command does not know",
+            objects: "What is set aside lies under shard and sequence number, which nobody knows before; the bucket"
+            " holds nothing else",
+            stacks: "It is this one stack, whose arn ends in an id that the command does not know",
         }
-        for rule, reason in reasons.items():
+        for resource, reason in reasons.items():
+            rule = f"AwsSolutions-IAM5[Resource::{resource}]"
             Validations.of(self.policy).acknowledge(Acknowledgment(id=rule, reason=reason))

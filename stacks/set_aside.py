@@ -1,4 +1,4 @@
-"""The bucket for stream records that no consumer could apply: kept until somebody redrives them."""
+"""The bucket for stream records that no consumer could apply. They stay until an operator redrives them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from constructs import Construct
 
 from tally.operation import Consumer
 
-BUCKET_ID = "SetAsideBucket"
+from .names import Names
+
 OVERWRITTEN_KEPT = Duration.days(90)  # versions below the newest: a record set aside again is the same record
 
 
 class SetAside(Construct):
-    """The bucket. What is in it is the last copy of an accepted change: a stream forgets its records after a day.
+    """The bucket. It holds the last copy of an accepted change: a stream forgets its records after a day.
 
-    Versioned, so that no consumer can write over a record that waits. Nothing empties it when the stack goes: that
-    would be a Lambda function with the right to delete, in every account, for a bucket that is empty when all is well.
-    In `dev` it goes with the stack if it is empty; anywhere else it stays.
+    It is versioned, so that no consumer can overwrite a record that waits. Nothing empties it when the stack goes: that
+    would take a Lambda function with the right to delete, for a bucket that is usually empty. In `dev` an empty bucket
+    goes with the stack; any other bucket stays.
     """
 
     bucket: s3.Bucket
+    logical_id: str
 
-    def __init__(self, scope: Construct, id: str, *, keeps_data: bool) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool) -> None:
         super().__init__(scope, id)
         self.bucket = s3.Bucket(
             self,
@@ -39,7 +41,8 @@ class SetAside(Construct):
         )
         resource = self.bucket.node.default_child
         assert isinstance(resource, s3.CfnBucket)
-        resource.override_logical_id(BUCKET_ID)  # another logical id would be an empty bucket
+        self.logical_id = names.logical_id("SetAsideBucket")
+        resource.override_logical_id(self.logical_id)  # another logical id would be an empty bucket
         Validations.of(self.bucket).acknowledge(
             Acknowledgment(
                 id="AwsSolutions-S1",
@@ -49,7 +52,7 @@ class SetAside(Construct):
         )
 
     def let_put(self, consumer: Consumer, alias: lambda_.Alias) -> None:
-        """Let a consumer put records under its own name: neither read, nor delete, nor touch another's."""
+        """Let a consumer put records under its own name. It may not read, delete, or touch another consumer's."""
         role = alias.role
         assert isinstance(role, iam.Role)
         role.add_to_policy(
@@ -59,7 +62,7 @@ class SetAside(Construct):
         )
         Validations.of(role).acknowledge(
             Acknowledgment(
-                id=f"AwsSolutions-IAM5[Resource::<{BUCKET_ID}.Arn>/{consumer.function}/*]",
+                id=f"AwsSolutions-IAM5[Resource::<{self.logical_id}.Arn>/{consumer.function}/*]",
                 reason="Its records lie under shard and sequence number, which nobody knows before: it may put them"
                 " under its own name and do nothing else",
             )

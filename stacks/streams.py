@@ -1,4 +1,4 @@
-"""How the streams of the tables reach their consumers: one event source mapping for each of both."""
+"""How the streams of the tables reach their consumers: one event source mapping for each stream and consumer."""
 
 from __future__ import annotations
 
@@ -9,23 +9,31 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-import operations
+from declarations import Declarations
 from tally.operation import Consumer, Table
 
 from .tables import Tables
 
 BATCH_SIZE = 1000  # the more records are folded into one transaction, the fewer write units they take
-BATCHING_WINDOW = Duration.seconds(1)  # how long a quiet stream gathers: half of what a reader waits for a rollup
-TUMBLING_WINDOW = Duration.seconds(60)  # for the shard's id alone, which is in the event only with a window
+BATCHING_WINDOW = Duration.seconds(1)  # a quiet stream gathers this long: half of a reader's wait for a rollup
+TUMBLING_WINDOW = Duration.seconds(60)  # only because an event without a window lacks the stream shard's id
 UNLIMITED = -1
 
 
 class Streams(Construct):
     """The event source mappings of all consumers."""
 
-    def __init__(self, scope: Construct, id: str, *, tables: Tables, consumers: Mapping[str, lambda_.Alias]) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        declarations: Declarations,
+        tables: Tables,
+        consumers: Mapping[str, lambda_.Alias],
+    ) -> None:
         super().__init__(scope, id)
-        for consumer in operations.CONSUMERS:
+        for consumer in declarations.consumers:
             _let_read(consumer, consumers[consumer.function], tables)
             for table, kinds in consumer.streams.items():
                 self._mapping(consumer, consumers[consumer.function], table, kinds, tables)
@@ -38,28 +46,28 @@ class Streams(Construct):
             f"{consumer.function.capitalize()}{table.value.capitalize()}",
             target=alias,
             event_source_arn=tables.by_name[table].table_stream_arn,
-            starting_position=lambda_.StartingPosition.TRIM_HORIZON,  # what was accepted before the mapping was there
+            starting_position=lambda_.StartingPosition.TRIM_HORIZON,  # includes changes from before the mapping
             batch_size=BATCH_SIZE,
             max_batching_window=BATCHING_WINDOW,
             tumbling_window=TUMBLING_WINDOW,
-            parallelization_factor=1,  # two at once would each read one checkpoint of one shard
+            parallelization_factor=1,  # two invocations would share the checkpoint of one stream shard
             bisect_batch_on_error=True,
             report_batch_item_failures=True,
-            # Never on an attribute: a malformed record would be dropped here, unseen.
+            # Never filter on an attribute: a malformed record would disappear here.
             filters=[lambda_.FilterCriteria.filter({"eventName": list(kinds)})] if kinds else None,
         )
         resource = mapping.node.default_child
         assert isinstance(resource, lambda_.CfnEventSourceMapping)
-        resource.function_name = alias.function_arn  # the construct takes it apart and puts it together again
-        # A record is never given up: what cannot be applied is set aside by the consumer. The construct takes no -1.
+        resource.function_name = alias.function_arn  # the construct rebuilds the ARN from its parts
+        # Lambda never gives up a record: the consumer sets aside those that fail. The construct refuses -1.
         resource.maximum_retry_attempts = UNLIMITED
         resource.maximum_record_age_in_seconds = UNLIMITED
 
 
 def _let_read(consumer: Consumer, alias: lambda_.Alias, tables: Tables) -> None:
-    """Let Lambda read the consumer's streams in its name."""
+    """Let Lambda read the consumer's streams with its role."""
     assert isinstance(alias.role, iam.Role)
     arns = [str(tables.by_name[table].table_stream_arn) for table in consumer.streams]
     reading = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
     alias.role.add_to_policy(iam.PolicyStatement(actions=reading, resources=arns))
-    alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # knows no others
+    alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # takes no other

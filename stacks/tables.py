@@ -1,4 +1,4 @@
-"""The three tables (docs/how-it-works.md says what stands in them)."""
+"""The three tables (docs/how-it-works.md describes their items)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from constructs import Construct
 
 from tally.operation import Table
 
+from .names import Names
 from .options import Options
 
 TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
@@ -16,26 +17,27 @@ TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
 class Tables(Construct):
     """Counts, receipts and ledger: on-demand, with point-in-time recovery, encrypted.
 
-    Encrypted with the key that DynamoDB owns: the managed and customer keys would bill KMS requests and put KMS's
-    limits on the hot path, and protect against nothing that a role on this table does not.
+    DynamoDB's own key encrypts them. Managed and customer keys bill KMS requests, put KMS's limits on the hot path, and
+    protect against nothing that a role on this table does not.
     """
 
     counts: dynamodb.Table
     receipts: dynamodb.Table
     ledger: dynamodb.Table
     by_name: dict[Table, dynamodb.Table]
-    """The same, by the names that operations have for them."""
+    """The same tables by the names that needs use."""
 
-    def __init__(self, scope: Construct, id: str, *, options: Options) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, options: Options) -> None:
         super().__init__(scope, id)
+        self._names = names
         self._keeps_data = options.keeps_data
-        warm = _warm(options)  # the ledger takes a few writes a batch: what AWS starts it with is plenty
+        warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key. No TTL: counts are kept.
-        # Old images of receipts too: by them a receipt that was edited by hand is told from a new one (MODIFY both).
+        # Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
         images = dynamodb.StreamViewType.NEW_AND_OLD_IMAGES
         self.counts = self._table("Counts", "PK", sort_key="SK", stream=images, expires=False, warm=warm)
         self.receipts = self._table("Receipts", "id", stream=images, expires=True, warm=warm)
-        # No stream: what consumers write of themselves must not feed them.
+        # No stream: consumers write here, and must not feed themselves.
         self.ledger = self._table("Ledger", "PK", sort_key="SK", expires=True)
         self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}
 
@@ -65,10 +67,10 @@ class Tables(Construct):
             removal_policy=RemovalPolicy.RETAIN if self._keeps_data else RemovalPolicy.DESTROY,
             deletion_protection=self._keeps_data,
         )
-        # A table that changes its logical id is a new, empty table: no refactoring of the constructs may do that.
+        # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.
         resource = table.node.default_child
         assert isinstance(resource, dynamodb.CfnTable)
-        resource.override_logical_id(f"{name}Table")
+        resource.override_logical_id(self._names.logical_id(f"{name}Table"))
         return table
 
 

@@ -1,4 +1,4 @@
-"""The stack: tables, functions and the HTTP API, and what it tells of itself when it is deployed."""
+"""Tally, put together from its constructs, and the stack of one stage that holds it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from declarations import Declarations
+
 from .api import Api
 from .budget import Budget
+from .bundling import Bundle
 from .dead_letters import DeadLetters
 from .functions import Functions
 from .monitoring import Monitoring, Parts
+from .names import Names, stack_name
 from .operator import Operator
 from .options import Options
 from .set_aside import SetAside
@@ -19,36 +23,69 @@ from .tables import Tables
 
 
 class TallyStack(Stack):
-    """Tally of one stage. It names no account or region: it is deployed where the credentials say."""
+    """Tally of one stage. It names no account or region: the credentials decide where it goes."""
 
-    def __init__(self, scope: Construct, id: str, options: Options) -> None:
+    def __init__(
+        self, scope: Construct, id: str, *, declarations: Declarations, options: Options, bundle: Bundle
+    ) -> None:
         super().__init__(
             scope,
             id,
-            stack_name=f"Tally-{options.stage}",
+            stack_name=stack_name(options.stage),
             description="Tally: counting on DynamoDB that is right after retries, crashes and viral posts",
             termination_protection=options.keeps_data,
         )
-        tables = Tables(self, "Tables", options=options)
-        set_aside = SetAside(self, "SetAside", keeps_data=options.keeps_data)
-        functions = Functions(self, "Functions", tables=tables, set_aside=set_aside, options=options)
-        Streams(self, "Streams", tables=tables, consumers=functions.consumers)
-        api = Api(self, "Api", aliases=functions.aliases, options=options)
-        dead_letters = DeadLetters(self, "DeadLetters", aliases=functions.aliases, keeps_data=options.keeps_data)
-        parts = Parts(tables, functions, api, dead_letters)
-        monitoring = Monitoring(self, "Monitoring", parts=parts, alarm_email=options.alarm_email)
-        if options.budget_usd and options.budget_email:
-            Budget(self, "Budget", usd=options.budget_usd, email=options.budget_email)
-        self._tell(tables, functions, api, options)
-        self._output("SetAsideBucketName", set_aside.bucket.bucket_name, "Records that no consumer could apply")
-        self._output("SettleSeconds", str(options.settle_s), "How old a minute of the ledger is before it is judged")
-        self._output("DeadLetterQueueUrl", dead_letters.queue.queue_url, "Asynchronous events that Lambda gave up")
-        operator = Operator(self, "Operator", tables=tables, set_aside=set_aside)
-        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to those who run `tally`")
-        self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")
-        self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
+        Tally(self, declarations=declarations, options=options, bundle=bundle)
 
-    def _tell(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
+
+class Tally:
+    """Tables, functions, HTTP API, alarms, and the outputs that name them.
+
+    `scope` is the stack, or a construct in it for a stack that holds more than Tally. Names and logical ids follow its
+    path in the stack; a construct named `Default` leaves them as they are in a stack of Tally's own.
+    """
+
+    def __init__(self, scope: Construct, *, declarations: Declarations, options: Options, bundle: Bundle) -> None:
+        self._scope = scope
+        names = Names.of(scope)
+        tables = Tables(scope, "Tables", names=names, options=options)
+        set_aside = SetAside(scope, "SetAside", names=names, keeps_data=options.keeps_data)
+        functions = Functions(
+            scope,
+            "Functions",
+            declarations=declarations,
+            bundle=bundle,
+            tables=tables,
+            set_aside=set_aside,
+            options=options,
+        )
+        Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
+        api = Api(
+            scope, "Api", names=names, operations=declarations.operations, aliases=functions.aliases, options=options
+        )
+        dead_letters = DeadLetters(
+            scope,
+            "DeadLetters",
+            functions=declarations.functions,
+            aliases=functions.aliases,
+            keeps_data=options.keeps_data,
+        )
+        parts = Parts(tables, functions, api, dead_letters)
+        monitoring = Monitoring(
+            scope,
+            "Monitoring",
+            names=names,
+            declarations=declarations,
+            parts=parts,
+            alarm_email=options.alarm_email,
+        )
+        if options.budget_usd and options.budget_email:
+            Budget(scope, "Budget", usd=options.budget_usd, email=options.budget_email)
+        operator = Operator(scope, "Operator", needs=declarations.operator_needs, tables=tables, set_aside=set_aside)
+        self._name_what_callers_use(tables, functions, api, options)
+        self._name_what_operators_use(options, set_aside, dead_letters, monitoring, operator)
+
+    def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.api.api_endpoint, "Where the HTTP API answers")
         hosts = (
             ", ".join(options.page_hosts)
@@ -60,12 +97,12 @@ class TallyStack(Stack):
             self._output("UserPoolClientId", api.users.client.user_pool_client_id, "The audience of their tokens")
             self._output("MachineClientId", api.users.machines.user_pool_client_id, "The client of programs that count")
             self._output("TokenUrl", api.users.token_url, "Where programs get tokens: grant_type=client_credentials")
-        for name, table in (("Counts", tables.counts), ("Receipts", tables.receipts), ("Ledger", tables.ledger)):
-            self._output(f"{name}TableName", table.table_name, f"The {name.lower()} table")
+        for table, made in tables.by_name.items():
+            self._output(f"{table.value.capitalize()}TableName", made.table_name, f"The {table.value} table")
         for module, alias in functions.aliases.items():
             self._output(f"{module.capitalize()}FunctionArn", alias.function_arn, f"Invoke this for {module}")
         policy = iam.ManagedPolicy(
-            self,
+            self._scope,
             "InvokePolicy",
             description="Lets a role invoke Tally's functions",
             statements=[
@@ -77,5 +114,20 @@ class TallyStack(Stack):
         )
         self._output("InvokePolicyArn", policy.managed_policy_arn, "Attach it to a role that invokes the functions")
 
+    def _name_what_operators_use(
+        self,
+        options: Options,
+        set_aside: SetAside,
+        dead_letters: DeadLetters,
+        monitoring: Monitoring,
+        operator: Operator,
+    ) -> None:
+        self._output("SetAsideBucketName", set_aside.bucket.bucket_name, "Records that no consumer could apply")
+        self._output("SettleSeconds", str(options.settle_s), "How old a minute of the ledger is before it is judged")
+        self._output("DeadLetterQueueUrl", dead_letters.queue.queue_url, "Asynchronous events that Lambda gave up")
+        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to those who run `tally`")
+        self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")
+        self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
+
     def _output(self, name: str, value: str, description: str) -> None:
-        CfnOutput(self, name, value=value, description=description)
+        CfnOutput(self._scope, name, value=value, description=description)

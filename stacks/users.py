@@ -1,4 +1,4 @@
-"""The Cognito user pool of those who sign in, for deployments that bring no token issuer of their own."""
+"""The Cognito user pool, for deployments without a token issuer of their own."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from aws_cdk import Acknowledgment, RemovalPolicy, Stack, Validations
 from aws_cdk import aws_cognito as cognito
 from constructs import Construct
 
+from .names import Names
+
 
 class Users(Construct):
-    """A user pool and its client. Operators add users; who lets people sign up themselves brings an issuer."""
+    """A user pool and its clients. Only operators add users; sign-up needs a deployment with an issuer of its own."""
 
     pool: cognito.UserPool
     client: cognito.UserPoolClient
     machines: cognito.UserPoolClient
     token_url: str
 
-    def __init__(self, scope: Construct, id: str, *, stage: str, keeps_data: bool) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool) -> None:
         super().__init__(scope, id)
         self.pool = cognito.UserPool(
             self,
@@ -33,7 +35,7 @@ class Users(Construct):
         )
         resource = self.pool.node.default_child
         assert isinstance(resource, cognito.CfnUserPool)
-        resource.override_logical_id("UserPool")  # another logical id would be a new pool without its users
+        resource.override_logical_id(names.logical_id("UserPool"))  # another id would be a new pool without users
         Validations.of(self.pool).acknowledge(
             Acknowledgment(
                 id="AwsSolutions-COG2",
@@ -46,15 +48,15 @@ class Users(Construct):
         )
         self.client = self.pool.add_client(
             "Client",
-            # SRP for programs; the password flow is only for whoever has the account's credentials (a smoke test).
+            # SRP is for programs. The password flow needs the account's credentials: the smoke test uses it.
             auth_flows=cognito.AuthFlow(user_srp=True, admin_user_password=True),
             prevent_user_existence_errors=True,
             disable_o_auth=True,
         )
-        self._add_machines(stage)
+        self._add_machines(names)
 
-    def _add_machines(self, stage: str) -> None:
-        """The client of programs that count: they get tokens with Tally's scopes for its id and secret."""
+    def _add_machines(self, names: Names) -> None:
+        """The client of programs that count. Its id and secret buy tokens with Tally's scopes."""
         scopes = [
             cognito.ResourceServerScope(scope_name="read", scope_description="Read counters"),
             cognito.ResourceServerScope(scope_name="write", scope_description="Change counters"),
@@ -68,6 +70,6 @@ class Users(Construct):
                 scopes=[cognito.OAuthScope.resource_server(server, scope) for scope in scopes],
             ),
         )
-        prefix = f"tally-{stage}-{Stack.of(self).account}"  # unique in the region: the account's number is in it
+        prefix = names.login_domain(Stack.of(self).account)
         domain = self.pool.add_domain("Domain", cognito_domain=cognito.CognitoDomainOptions(domain_prefix=prefix))
         self.token_url = f"{domain.base_url()}/oauth2/token"

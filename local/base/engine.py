@@ -1,4 +1,4 @@
-"""The embedded DynamoDB engine (dynoxide): started, watched and stopped as a child process."""
+"""The embedded DynamoDB engine (dynoxide), a child process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import TracebackType
 
 from .errors import LocalError
 
-READY_S_MAX = 5.0  # it answers within 10 ms; the rest is for a loaded machine
+READY_S_MAX = 5.0  # it takes 10 ms, and longer on a busy machine
 STOP_S_MAX = 3.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -29,7 +29,7 @@ def binary() -> Path:
             return Path(candidate)
     raise LocalError(
         f"no DynamoDB engine for {_platform()}: run `npm ci`, put `dynoxide` on the PATH,"
-        " or set AWS_ENDPOINT_URL_DYNAMODB to an engine of yours (DynamoDB Local, for one)"
+        " or set AWS_ENDPOINT_URL_DYNAMODB to your own engine, such as DynamoDB Local"
     )
 
 
@@ -49,13 +49,13 @@ _libc = ctypes.CDLL(None, use_errno=True) if platform.system() == "Linux" else N
 
 
 def die_with_parent() -> None:
-    """To run in a child before exec: Linux ends it when its parent is killed, so that nothing is left behind."""
+    """Run this in a child before exec: Linux then kills the child when its parent dies."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Engine:
-    """One engine process. In memory, or on the file `db_path`; `endpoint` is its URL."""
+    """One engine process, in memory or on the file `db_path`. `endpoint` is its URL."""
 
     def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
         self.db_path = db_path
@@ -64,7 +64,7 @@ class Engine:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Engine:
-        """Start it and wait until it takes connections. Raises LocalError with its last words if it does not."""
+        """Start it and wait until it accepts connections. Raises LocalError with its last output if it does not."""
         command = [str(binary()), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Engine:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             preexec_fn=die_with_parent,
-            start_new_session=True,  # Ctrl-C reaches us, and we stop it last
+            start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
         )
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s and self.alive():
@@ -84,24 +84,24 @@ class Engine:
                 return self
             except OSError:
                 time.sleep(0.005)
-        words = b""
+        output = b""
         if not self.alive() and self._process.stderr:
-            words = self._process.stderr.read()[-500:]
+            output = self._process.stderr.read()[-500:]
         self.stop()
-        raise LocalError(f"the DynamoDB engine did not start: {words.decode(errors='replace').strip() or 'no answer'}")
+        raise LocalError(f"the DynamoDB engine did not start: {output.decode(errors='replace').strip() or 'no answer'}")
 
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Kill it, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
-        """End it, politely first."""
+        """Terminate it, and kill it after STOP_S_MAX."""
         if self._process is None:
             return
         self._process.terminate()

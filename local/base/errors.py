@@ -1,5 +1,5 @@
-"""What goes wrong on the local machine, in one line for the person at the terminal."""
+"""Errors on the local machine that a person at the terminal can fix."""
 
 
 class LocalError(Exception):
-    """Printed as one line, with exit status 1."""
+    """An entry point prints it as one line and exits with 1."""

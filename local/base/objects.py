@@ -1,6 +1,6 @@
-"""A small object store that speaks S3 to AWS's clients, for what stream consumers set aside. Files in the data folder.
+"""A small S3 for the records that stream consumers set aside: files in the data folder.
 
-Put, get, head, delete and list, path style, without versions or parts; everything else is answered NotImplemented.
+It knows put, get, head, delete and list, in path style, without versions or parts. Other calls get NotImplemented.
 Source: "Amazon S3 REST API", API reference (2006-03-01).
 """
 
@@ -31,7 +31,7 @@ _QUERY_KNOWN = {"list-type", "prefix", "max-keys", "start-after", "continuation-
 
 @dataclass(frozen=True)
 class Stored:
-    """An object: its facts, and its content."""
+    """An object: its metadata and its content."""
 
     key: str
     content_type: str
@@ -41,7 +41,7 @@ class Stored:
 
 
 class ObjectError(Exception):
-    """An answer of S3's: its code and status."""
+    """An error of S3: its status and code."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -49,13 +49,13 @@ class ObjectError(Exception):
 
 
 class Objects:
-    """The buckets of the template, each a folder; a file is one line of JSON with the facts, then the content."""
+    """The buckets of the template, each a folder. A file has one line of JSON with the metadata, then the content."""
 
     def __init__(self, folder: Path, buckets: tuple[str, ...]) -> None:
         self._folder, self._buckets = folder, buckets
 
     def put(self, bucket: str, key: str, content: bytes, content_type: str) -> Stored:
-        """Store an object, whole or not at all. Raises ObjectError."""
+        """Store an object atomically. Raises ObjectError."""
         made = Stored(key, content_type, hashlib.md5(content, usedforsecurity=False).hexdigest(), time.time(), content)
         path = self._path(bucket, key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,18 +66,18 @@ class Objects:
         return made
 
     def get(self, bucket: str, key: str) -> Stored:
-        """Raises ObjectError."""
+        """An object. Raises ObjectError."""
         try:
             return _read(self._path(bucket, key))
         except OSError:
             raise ObjectError(404, "NoSuchKey", "The specified key does not exist.") from None
 
     def delete(self, bucket: str, key: str) -> None:
-        """Gone, whether it was there or not. Raises ObjectError."""
+        """Delete an object; it need not exist. Raises ObjectError."""
         self._path(bucket, key).unlink(missing_ok=True)
 
     def list(self, bucket: str, prefix: str = "", after: str = "") -> Iterator[Stored]:
-        """In the order of keys, those after `after`. Raises ObjectError."""
+        """The objects with a key after `after`, in the order of keys. Raises ObjectError."""
         folder = self._path(bucket, "any").parent
         found = []
         for path in folder.glob("*.object"):
@@ -113,7 +113,7 @@ class Objects:
             or "x-amz-copy-source" in request.headers
             or "aws-chunked" in request.headers.get("content-encoding", "")
         ):
-            raise ObjectError(501, "NotImplemented", "The local store has objects as a whole only.")
+            raise ObjectError(501, "NotImplemented", "The local store has whole objects only.")
         match request.method, bool(key):
             case "PUT", True:
                 content_type = request.headers.get("content-type", "binary/octet-stream")

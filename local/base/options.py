@@ -1,4 +1,4 @@
-"""How `make dev` was called: its command line and environment."""
+"""The options of `make dev`: its command line and environment."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from .errors import LocalError
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
 SCHEDULE_S_MAX = 10  # a schedule of a minute on AWS runs this often here: a person waits for drift to show
-SETTLE_DEFAULT_S = 20  # 300 on AWS; here streams deliver within two seconds, and a person waits for drift to show
+SETTLE_DEFAULT_S = 20  # 300 on AWS; here streams deliver within two seconds, and a person waits
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a person chose."""
+    """A person's choices."""
 
     app: Path
     """The folder of the CDK app: app.py, cdk.json and lambdas/."""
     port: int
-    """0: any that is free."""
+    """0: any free port."""
     data: Path
     endpoint: str | None
     """A DynamoDB engine to use instead of the embedded one."""
     page_hosts: str
     verbose: bool = False
     settle_s: int = SETTLE_DEFAULT_S
-    """How old a minute of the ledger is before it is judged."""
+    """The age at which Tally judges a minute of the ledger."""
     streams_endpoint: str | None = None
-    """Of that engine's streams, if they are elsewhere."""
+    """The endpoint of that engine's streams, if it differs."""
 
     @classmethod
     def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> Options:
@@ -57,13 +57,13 @@ class Options:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m local", description="Run Tally on this machine.")
-    parser.add_argument("--port", help="of the HTTP API, on 127.0.0.1 (PORT, or 8080; 0: any that is free)")
-    parser.add_argument("--data", help="folder of the data, kept over restarts (TALLY_DATA, or .tally)")
-    parser.add_argument("--verbose", action="store_true", help="the functions' logs here as well")
+    parser.add_argument("--port", help="port of the HTTP API on 127.0.0.1 (PORT, or 8080; 0: any free port)")
+    parser.add_argument("--data", help="folder of the data, which survive a restart (TALLY_DATA, or .tally)")
+    parser.add_argument("--verbose", action="store_true", help="print the functions' logs here too")
     parser.epilog = (
         "AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine to use instead of the embedded one."
-        " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: where its streams are, if elsewhere."
-        f" TALLY_SETTLE_S: how old a minute is before drift is judged ({SETTLE_DEFAULT_S} s)."
-        " TALLY_PAGE_HOSTS: the hosts whose visits are counted, separated by commas (any)."
+        " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
+        f" TALLY_SETTLE_S: the age at which Tally judges a minute for drift ({SETTLE_DEFAULT_S} s)."
+        " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
     )
     return parser

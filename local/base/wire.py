@@ -1,4 +1,4 @@
-"""DynamoDB's JSON protocol without a client: stream records stay in the form in which Lambda hands them on."""
+"""DynamoDB's JSON protocol without a client: stream records keep the form that Lambda passes on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from botocore.credentials import Credentials
 
 from .account import REGION
 
-CALL_S_MAX = 10.0  # an engine on this machine answers in milliseconds
+CALL_S_MAX = 10.0  # a local engine answers in milliseconds
 _TARGETS = {"dynamodb": "DynamoDB_20120810", "streams": "DynamoDBStreams_20120810"}
 
 
 class WireError(Exception):
-    """An answer that is an error, or none. `kind` is DynamoDB's name of it, without its namespace."""
+    """An error, or no answer. `kind` is DynamoDB's name of the error, without its namespace."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}" if message else kind)
@@ -25,7 +25,7 @@ class WireError(Exception):
 
 
 class Wire:
-    """Calls of one engine; an asynchronous context manager. Requests are signed, for engines that look at that."""
+    """Calls one engine; an asynchronous context manager. It signs requests, for engines that verify signatures."""
 
     def __init__(self, endpoint: str, streams_endpoint: str) -> None:
         self._endpoints = {"dynamodb": endpoint, "streams": streams_endpoint}
@@ -51,7 +51,7 @@ class Wire:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise WireError("NoAnswer", str(error)) from None
         if not isinstance(document, dict):
-            raise WireError("NoAnswer", "it is no JSON object")
+            raise WireError("NoAnswer", "it is not a JSON object")
         if response.status != 200:
             kind = str(document.get("__type", "Unknown")).rpartition("#")[2]
             raise WireError(kind, str(document.get("message") or document.get("Message") or ""))

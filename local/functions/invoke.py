@@ -16,12 +16,12 @@ from .pool import Pool, ThrottledError
 from .runtime import PAYLOAD_BYTES_MAX
 
 PATH = "/2015-03-31/functions/{name}/invocations"
-EVENT_BYTES_MAX = 1024 * 1024  # of an asynchronous invocation
-RETRIES_S = (1.0, 2.0)  # Lambda waits one and two minutes before its two retries: nobody at a terminal does
+EVENT_BYTES_MAX = 1024 * 1024  # Lambda's quota for asynchronous invocations
+RETRIES_S = (1.0, 2.0)  # Lambda waits one and two minutes before its two retries; a person does not
 
 
 class Invoke:
-    """The Invoke API over the pools. `say` takes a line for the terminal when an asynchronous invocation fails."""
+    """The Invoke API over the pools. It calls `say` with a line when an asynchronous invocation fails."""
 
     def __init__(self, pools: Mapping[str, Pool], say: Callable[[str], None]) -> None:
         self._pools, self._say = pools, say
@@ -56,9 +56,9 @@ class Invoke:
         return await _respond(pool, payload, request_id)
 
     async def close(self) -> None:
-        """Drop what still runs in the background."""
+        """Cancel the background invocations."""
         if self._running:
-            self._say(f"{len(self._running)} asynchronous invocations had not ended and are lost")
+            self._say(f"{len(self._running)} asynchronous invocations had not ended: they are lost")
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -69,7 +69,7 @@ class Invoke:
         task.add_done_callback(self._running.discard)
 
     async def _in_background(self, pool: Pool, payload: bytes, request_id: str) -> None:
-        """Run it, and up to twice more if it fails."""
+        """Run it, and retry it twice."""
         reason = ""
         for pause_s in (0.0, *RETRIES_S):
             await asyncio.sleep(pause_s)
@@ -81,7 +81,7 @@ class Invoke:
             if not outcome.failed:
                 return
             reason = outcome.reason
-        self._say(f"{pool.function.name} failed {1 + len(RETRIES_S)} times on an event, which is lost: {reason}")
+        self._say(f"{pool.function.name} failed {1 + len(RETRIES_S)} times on an event; the event is lost: {reason}")
 
 
 async def _respond(pool: Pool, payload: bytes, request_id: str) -> web.Response:
@@ -96,7 +96,7 @@ async def _respond(pool: Pool, payload: bytes, request_id: str) -> web.Response:
 
 
 def _function_name(named: str) -> str:
-    """The name in a function's name, partial or whole ARN, with or without a qualifier."""
+    """The function's name, from a name or an ARN (full or partial), with or without a qualifier."""
     _, found, rest = named.rpartition("function:")
     return (rest if found else named).partition(":")[0]
 

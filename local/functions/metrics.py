@@ -1,4 +1,4 @@
-"""Metrics that functions print in CloudWatch's embedded format (EMF), gathered from their logs and shown by `make dev`.
+"""The metrics that functions print in CloudWatch's embedded metric format (EMF), read from their logs for /dev/metrics.
 
 Source: "Specification: Embedded metric format", CloudWatch's user guide.
 """
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 PATH = "/dev/metrics"
-LOOK_S = 1.0  # how often logs are read on; a request for the metrics reads them as well
-LOOK_VERBOSE_S = 0.2  # a person watches
-READ_BYTES_MAX = 4 * 1024 * 1024  # of one log at one look
-SERIES_MAX = 2_000  # Tally has some dozens; what comes beyond is counted and not kept
+LOOK_S = 1.0  # between two reads of the logs; a request for the metrics reads them too
+LOOK_VERBOSE_S = 0.2  # a person watches the logs
+READ_BYTES_MAX = 4 * 1024 * 1024  # of one log in one read
+SERIES_MAX = 2_000  # Tally has some dozens; Metrics only counts values beyond
 LAST_S = 60
 _MARK = b'"_aws"'
 Name = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -34,7 +34,7 @@ td, th {{ text-align: left; padding: .1rem 1.5rem .1rem 0 }}
 td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums }}
 </style>
 <h1>Metrics</h1>
-<p>What the functions reported since <code>make dev</code> started, as CloudWatch would get it.
+<p>What the functions have reported since <code>make dev</code> started, as CloudWatch gets it.
 <a href="/dev/metrics?format=json">As JSON</a>. <a href="/dev">Back</a>.</p>
 <table><tr><th>Metric<th>Dimensions<th class="n">Last minute<th class="n">Sum<th class="n">Reports<th class="n">Least
 <th class="n">Most<th class="n">Last</tr>
@@ -58,7 +58,7 @@ class Series:
     """Sums of the last minute, by second."""
 
     def add(self, value: float, at_s: int) -> None:
-        """One value, reported at `at_s`."""
+        """Add one value of the second `at_s`."""
         self.total += value
         self.count += 1
         self.least, self.most, self.last = min(self.least, value), max(self.most, value), value
@@ -67,12 +67,12 @@ class Series:
             del self.seconds[min(self.seconds)]
 
     def last_minute(self, now_s: float) -> float:
-        """The sum of what was reported within a minute."""
+        """The sum of the last minute's values."""
         return sum(value for at_s, value in self.seconds.items() if now_s - LAST_S <= at_s)
 
 
 class Metrics:
-    """Every series, gathered from logs. `verbose`: what the logs get is shown at the terminal as well."""
+    """Every series in the logs. `verbose` prints new lines of the logs at the terminal too."""
 
     def __init__(self, logs: Iterable[Path], verbose: bool = False) -> None:
         self.series: dict[Name, Series] = {}
@@ -82,16 +82,16 @@ class Metrics:
         self._rests = dict.fromkeys(self._offsets, b"")
 
     async def run(self) -> None:
-        """Read the logs on until cancelled."""
+        """Read new lines until cancelled."""
         while True:
             await asyncio.sleep(LOOK_VERBOSE_S if self._verbose else LOOK_S)
             self.look()
 
     def look(self) -> None:
-        """Take in what the logs got since the last look."""
+        """Read the new lines of each log."""
         for path, offset in self._offsets.items():
             size = _size(path)
-            if size < offset:  # somebody emptied it
+            if size < offset:  # a person emptied it
                 self._offsets[path], self._rests[path] = 0, b""
             if size == offset:
                 continue
@@ -107,7 +107,7 @@ class Metrics:
                         print(line.decode(errors="replace"), file=sys.stdout, flush=True)
 
     def take(self, line: bytes) -> None:
-        """One line of a log, of whatever kind."""
+        """Read one line of a log. Ignore it if it has no metrics."""
         if _MARK not in line:
             return
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -132,7 +132,7 @@ class Metrics:
             self.series[name].add(float(value), at_s)
 
     def document(self) -> dict[str, Any]:
-        """Everything, as JSON. Numbers without a fraction are whole."""
+        """Every series as JSON. A number without a fraction is an integer."""
         now_s = time.time()
         found = [
             {
@@ -152,7 +152,7 @@ class Metrics:
         return {"metrics": found, "dropped": self.dropped}
 
     def page(self) -> str:
-        """Everything, for a person."""
+        """Every series as an HTML page."""
         rows = []
         for entry in self.document()["metrics"]:
             dimensions = ", ".join(

@@ -1,4 +1,4 @@
-"""The processes of one function: started on demand up to a bound, each with one invocation at a time, as in Lambda."""
+"""The processes of one function: as many as the load needs, up to a bound. Each runs one invocation at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import IO
 from ..stack.template import Function
 from .runtime import Outcome, Worker
 
-WORKERS_MAX = min(8, max(4, 2 * (os.cpu_count() or 1)))  # of one function; each takes about 60 MB
-GROW_AFTER_S = 0.02  # a process that has just answered asks for its next invocation a little later
-QUEUE_S_MAX = 10.0  # Lambda would start another process at once; here one waits for a free one
+WORKERS_MAX = min(8, max(4, 2 * (os.cpu_count() or 1)))  # each process takes about 60 MB
+GROW_AFTER_S = 0.02  # after its answer, a process takes a moment to ask for the next invocation
+QUEUE_S_MAX = 10.0  # Lambda would start another process at once; here the caller waits
 
 
 class ThrottledError(Exception):
-    """No process came free in time: Lambda's 429."""
+    """No process was free in time: Lambda's 429."""
 
 
 class Pool:
@@ -44,7 +44,7 @@ class Pool:
         self._closed = False
 
     async def warm(self) -> Outcome | None:
-        """Start the first process, so that the first caller need not wait. Gives the failure if it does not start."""
+        """Start the first process before the first call. Returns the failure if it does not start."""
         return await self._start()
 
     async def invoke(self, payload: bytes, request_id: str | None = None) -> Outcome:
@@ -55,7 +55,7 @@ class Pool:
         return await found.invoke(request_id or str(uuid.uuid4()), payload)
 
     def retire(self) -> None:
-        """Let every process go once it is idle: the next invocations get new ones, with the code as it is then."""
+        """Stop every process once it is idle. The next invocations start new ones, with the present code."""
         for worker in self._workers:
             worker.retired = True
         for worker in self._idle:
@@ -71,9 +71,9 @@ class Pool:
         await asyncio.gather(*(worker.stop() for worker in tuple(self._workers)), *self._stopping)
 
     async def _worker(self) -> Worker | Outcome:
-        """An idle process, or why none could be had."""
+        """An idle process, or why there is none. Raises ThrottledError."""
         while self._idle:
-            worker = self._idle.pop()  # the one used last: the others can be spared
+            worker = self._idle.pop()  # the one used last: it is warm
             if worker.alive:
                 return worker
         waiting: asyncio.Future[Worker | Outcome] = asyncio.get_running_loop().create_future()
@@ -84,14 +84,14 @@ class Pool:
             async with asyncio.timeout(self._queue_s_max):
                 return await waiting
         except TimeoutError:
-            if waiting.done() and not waiting.cancelled():  # it came at the last moment: nobody else will give it back
+            if waiting.done() and not waiting.cancelled():  # a process came at the last moment
                 return waiting.result()
-            raise ThrottledError(f"no process of {self.function.name} came free") from None
+            raise ThrottledError(f"no process of {self.function.name} was free") from None
 
     def _grow(self, waiting: asyncio.Future[Worker | Outcome] | None = None) -> None:
-        """Start a process for the one who is `waiting`, or whoever is.
+        """Start a process for `waiting`, or for any waiting caller.
 
-        One at a time: starting takes the processor from those that work.
+        Only one starts at a time: a start takes processor time from the working ones.
         """
         wanted = any(not one.done() for one in ([waiting] if waiting else self._waiting))
         busy = self._starting is not None or len(self._workers) >= self._workers_max
@@ -118,7 +118,7 @@ class Pool:
         return failure
 
     def _give(self, found: Worker | Outcome) -> bool:
-        """Give it to whoever has waited longest; False if nobody waits."""
+        """Give it to the caller who has waited longest. Returns False if nobody waits."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():

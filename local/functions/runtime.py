@@ -1,7 +1,7 @@
-"""One execution environment of a Lambda function: a process under AWS's runtime client, and the Runtime API it calls.
+"""One execution environment of a Lambda function: a process under AWS's runtime client, and its Runtime API.
 
-The process gets its environment, its invocations, its deadline and its end as Lambda gives them. Each has a Runtime API
-on a loopback port of its own, as each has in Lambda: so a request on it is always this process's.
+The process gets its environment, invocations, deadline and end as in Lambda. Each process has a Runtime API on its own
+loopback port, as in Lambda, so that a request there always comes from this process.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..base.account import ACCOUNT, REGION
 from ..base.engine import die_with_parent
 from ..stack.template import Function
 
-INIT_S_MAX = 30.0  # Lambda's limit is 10 s; a laptop that starts all functions at once is slower
+INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that starts all functions at once is slower
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out
-CLEANUP_S_MAX = 0.01  # of a Runtime API whose process is gone: nobody waits for it (0 would mean for ever)
+CLEANUP_S_MAX = 0.01  # a dead process needs no graceful end of its Runtime API (0 would wait for ever)
 _API = "/2018-06-01/runtime"
 _ACCEPTED = b'{"status":"OK"}'
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an invocation gave: the function's JSON, or the error document of one that failed."""
+    """The result of an invocation: the function's JSON, or an error document if it failed."""
 
     payload: bytes
     failed: bool = False
 
     @classmethod
     def failure(cls, kind: str, message: str) -> Outcome:
-        """An error that is not the function's own: `kind` as Lambda names it, such as Runtime.ExitError."""
+        """An error outside the function's code. `kind` is Lambda's name of it, such as Runtime.ExitError."""
         return cls(json.dumps({"errorType": kind, "errorMessage": message}).encode(), failed=True)
 
     @property
@@ -67,7 +67,7 @@ def environment(function: Function, code: Path, extra: Mapping[str, str]) -> dic
 
     `code` is the folder of its handlers: the process runs there.
 
-    Nothing of the terminal's environment comes in: what runs here with a variable of yours would not run in Lambda.
+    The process inherits nothing from the terminal: with its variables a function could run here and fail in Lambda.
     """
     return {
         "PATH": os.defpath,
@@ -79,7 +79,7 @@ def environment(function: Function, code: Path, extra: Mapping[str, str]) -> dic
         "AWS_DEFAULT_REGION": REGION,
         "AWS_ACCESS_KEY_ID": "local",
         "AWS_SECRET_ACCESS_KEY": "local",
-        "AWS_CONFIG_FILE": os.devnull,  # your profile is not Lambda's
+        "AWS_CONFIG_FILE": os.devnull,  # a person's profile is not Lambda's
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_EXECUTION_ENV": f"AWS_Lambda_{function.runtime}",
@@ -95,7 +95,7 @@ def environment(function: Function, code: Path, extra: Mapping[str, str]) -> dic
 
 
 class Worker:
-    """One process of a function. It handles one invocation at a time; `on_idle` is told when it can take one."""
+    """One process of a function. It handles one invocation at a time, and calls `on_idle` when it can take one."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Worker:
         self._runner: web.AppRunner | None = None
         self._watch: asyncio.Task[None] | None = None
         self.retired = False
-        """Whether it is to go once it is idle."""
+        """Whether the pool stops it when it is idle."""
 
     @property
     def alive(self) -> bool:
@@ -124,7 +124,7 @@ class Worker:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> Outcome | None:
-        """Start the process and wait until it asks for its first invocation. Gives the failure if it does not."""
+        """Start the process and wait until it asks for its first invocation. Returns the failure if it does not."""
         app = web.Application(client_max_size=PAYLOAD_BYTES_MAX)
         app.router.add_get(f"{_API}/invocation/next", self._get_next)
         app.router.add_post(f"{_API}/invocation/{{id}}/response", self._post_response)
@@ -142,7 +142,7 @@ class Worker:
             stdout=self._log,
             stderr=self._log,
             preexec_fn=die_with_parent,
-            start_new_session=True,  # Ctrl-C reaches us, and we end it
+            start_new_session=True,  # Ctrl-C reaches this process, which ends the child
         )  # fmt: skip
         self._watch = asyncio.create_task(self._wait())
         try:
@@ -153,7 +153,7 @@ class Worker:
             return Outcome.failure("Sandbox.Timedout", f"it was not ready after {INIT_S_MAX:g} s")
 
     async def invoke(self, request_id: str, payload: bytes) -> Outcome:
-        """Run one invocation on the idle process. It is killed when its time is over."""
+        """Run one invocation on the idle process. Kill the process after the function's timeout."""
         timeout_s = self.function.timeout_s
         self._outcome = asyncio.get_running_loop().create_future()
         self._next.put_nowait(Invocation(request_id, payload, int((time.time() + timeout_s) * 1000)))
@@ -168,7 +168,7 @@ class Worker:
             self._outcome = None
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         if self.alive and self._process is not None:
             self._process.kill()
 
@@ -181,7 +181,7 @@ class Worker:
             await self._runner.cleanup()
 
     async def _wait(self) -> None:
-        """Until the process ends: then tell everyone who waits for it."""
+        """When the process ends, settle everything that waits for it."""
         if self._process is None or self._runner is None:
             return
         status = await self._process.wait()

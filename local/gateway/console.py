@@ -1,4 +1,4 @@
-"""What `make dev` shows a person: the commands to paste when it is ready, and the page at /dev."""
+"""The commands that `make dev` prints when it is ready, and the page at /dev."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from ..stack.template import Template
 
 _COMMANDS = """\
-  # a play, once for its key (send it again: Idempotency-Replayed), and the plays
+  # count a play, once for its key (send it twice: Idempotency-Replayed), and read the count
   curl -i -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: first-play-of-9f3a-0001'
   curl {url}/videos/9f3a/plays
 
@@ -18,13 +18,13 @@ _COMMANDS = """\
   curl -X PUT {url}/posts/a91f/like -H "Authorization: Bearer $TOKEN"
   curl {url}/posts/a91f
 
-  # a visit of a page by a browser (programs are counted apart); it shows within two seconds. Among the visits is
-  # every one that was answered before `as_of` (seconds since 1970), and perhaps later ones
+  # a visit of a page by a browser (Tally counts programs apart); it shows within two seconds. The count has every
+  # visit that was answered before `as_of` (seconds since 1970), and perhaps later ones
   curl -A Mozilla/5.0 {url}/visits -H 'Content-Type: application/json' \\
     -d '{{"url": "https://example.com/a", "key": "first-visit-of-a-000001"}}'
   sleep 2; curl '{url}/visits?url=https://example.com/a'
 
-  # as another Lambda would call
+  # the call of another Lambda
   AWS_ENDPOINT_URL_LAMBDA={url} aws lambda invoke --function-name plays --cli-binary-format raw-in-base64-out \\
     --payload '{{"operation": "get_plays", "video_id": "9f3a"}}' /dev/stdout
 """
@@ -37,19 +37,19 @@ td, th {{ text-align: left; padding: .1rem 1.5rem .1rem 0 }}
 pre {{ background: #f4f4f4; padding: 1rem; overflow: auto }}
 </style>
 <h1>Tally on this machine</h1>
-<p>The routes of the synthesized template, each served by its function's own process.
-<a href="/dev/openapi">Read the API, and try it</a>. <a href="/dev/metrics">What the functions measure</a>.</p>
+<p>The routes of the synthesized template. Each function has processes of its own.
+<a href="/dev/openapi">Read the API, and try it</a>. <a href="/dev/metrics">The functions' metrics</a>.</p>
 <table><tr><th>Route<th>Function<th>Who<th>Requests a second</tr>
 {rows}
 </table>
-<h2>To paste</h2>
+<h2>Commands to paste</h2>
 <pre>{commands}</pre>
 </html>
 """
 
 
 def commands(url: str) -> str:
-    """Commands for a shell that try everything out, with the real port."""
+    """Shell commands that try everything, with the real port."""
     return _COMMANDS.format(url=url)
 
 

@@ -1,4 +1,4 @@
-"""CORS as an HTTP API does it: preflights are answered by the gateway, and what functions say of it is not heard."""
+"""CORS as in an HTTP API: the gateway answers preflights and ignores the CORS headers of functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIX = "access-control-"
 
 
 def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of the answer (204) to a preflight; none if it is no preflight or the origin is not allowed."""
+    """The headers of the answer (204) to a preflight. None if it is not one, or its origin is not allowed."""
     allowed = _origin(cors, headers.get("origin"))
     if not allowed or "access-control-request-method" not in headers:
         return {}
@@ -22,7 +22,7 @@ def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def simple(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that a response to a request from another origin gets."""
+    """The headers of a response to another origin."""
     allowed = _origin(cors, headers.get("origin"))
     if allowed and cors.exposed:
         allowed[f"{PREFIX}expose-headers"] = ",".join(cors.exposed)

@@ -1,4 +1,4 @@
-"""API Gateway's payload format 2.0: from an HTTP request to an event, and from a function's answer to a response.
+"""API Gateway's payload format 2.0: an HTTP request becomes an event, a function's answer becomes a response.
 
 Source: "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway", AWS's developer guide.
 """
@@ -22,12 +22,12 @@ _API_ID = "local"
 
 
 class AnswerError(Exception):
-    """The function's answer is not of the format: API Gateway's 500."""
+    """The function's answer has another format: API Gateway's 500."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request as it came."""
+    """An HTTP request."""
 
     method: str
     raw_path: str
@@ -53,7 +53,7 @@ class Response:
 def event(
     request: Request, route: Route, path_parameters: Mapping[str, str], authorizer: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The event that the function of `route` gets."""
+    """The event for the function of `route`."""
     headers = joined((name.lower(), value) for name, value in request.headers)
     cookies = [cookie.strip() for cookie in headers.pop("cookie", "").split(";") if cookie.strip()]
     host = headers.setdefault("host", "localhost")
@@ -101,7 +101,7 @@ def event(
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names and values, the values of one name joined by a comma."""
+    """Names and values. A comma joins the values of one name."""
     found: dict[str, str] = {}
     for name, value in pairs:
         found[name] = f"{found[name]},{value}" if name in found else value
@@ -109,20 +109,20 @@ def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _body(body: bytes, headers: Mapping[str, str]) -> tuple[str, bool]:
-    """The body as text, or in base64 (then True) if its type is none of text's or it is compressed."""
+    """The body as text. If it is compressed or its type is not text: in base64, and True."""
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if (media_type.startswith("text/") or media_type in _TEXT_TYPES) and "content-encoding" not in headers:
         try:
             return body.decode(), False
         except UnicodeDecodeError:
-            pass  # it says that it is text, and is not
+            pass  # its type says text, its bytes do not
     return base64.b64encode(body).decode(), True
 
 
 def response(payload: bytes) -> Response:
-    """The response that a function's answer stands for. Raises AnswerError."""
+    """The response in a function's answer. Raises AnswerError."""
     answer = json.loads(payload)
-    if not isinstance(answer, dict) or "statusCode" not in answer:  # format 2.0 takes any JSON for a body
+    if not isinstance(answer, dict) or "statusCode" not in answer:  # format 2.0 accepts any JSON as the body
         body = answer if isinstance(answer, str) else json.dumps(answer)
         return Response(200, body.encode(), (("content-type", "application/json"),))
     try:

@@ -1,6 +1,6 @@
-"""The HTTP API, served from the template's routes, authorizers, throttles and CORS as API Gateway serves it.
+"""Serves the HTTP API with the template's routes, authorizers, throttles and CORS, as API Gateway does.
 
-What API Gateway answers by itself has its own shape, `{"message": …}`, here as there.
+API Gateway's own answers have the shape `{"message": …}`, here too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ HEADER_BYTES_MAX = 10_240
 INTEGRATION_S_MAX = 30.0
 _ACCESS_LOG_FORMAT = '{"requestId": "$context.requestId", "route": "$context.routeKey", "status": "$context.status"}'
 _VARIABLE = re.compile(r"\$context\.([A-Za-z.]+)")
-_WHOLE_URL = re.compile(r"^https?://[^/?]*")  # RFC 9112, section 3.2.2: clients of proxies send it so
-_OURS = {"content-length", "transfer-encoding", "connection", "date", "server"}  # headers that no function sets
+_WHOLE_URL = re.compile(r"^https?://[^/?]*")  # RFC 9112, section 3.2.2: clients of proxies send a whole URL
+_OURS = {"content-length", "transfer-encoding", "connection", "date", "server"}  # headers that the gateway sets itself
 
 
 class GatewayError(Exception):
-    """An answer of API Gateway's own: `{"message": …}`, and for the access log the reason why."""
+    """An answer of API Gateway itself: `{"message": …}`. `reason` goes into the access log."""
 
     def __init__(self, status: int, message: str, reason: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -46,19 +46,19 @@ class GatewayError(Exception):
 
 @dataclass
 class Entry:
-    """What the access log will say of one request; the names are those of API Gateway's `$context`."""
+    """The values of one request for the access log, under the names of API Gateway's `$context`."""
 
     started_s: float = field(default_factory=time.monotonic)
     values: dict[str, str] = field(default_factory=dict)
 
     def line(self, log_format: str) -> str:
-        """The line, with `-` for what is not known."""
+        """The line, with `-` for an unknown value."""
         self.values["responseLatency"] = str(round((time.monotonic() - self.started_s) * 1000))
         return _VARIABLE.sub(lambda found: json.dumps(self.values.get(found[1], "-"))[1:-1], log_format) + "\n"
 
 
 class Gateway:
-    """The HTTP API in front of the pools of functions. `say` takes a line for the terminal, when a function fails."""
+    """The HTTP API in front of the pools of functions. It calls `say` with a line when a function fails."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Gateway:
             kept = [(name, value) for name, value in found.headers if not name.startswith(cors.PREFIX)]
             found = Response(found.status, found.body, (*kept, *cors.simple(self._cors, headers).items()))
         if found.status >= 500:
-            self._tell(found, entry, request_id)
+            self._report(found, entry, request_id)
         return self._sent(request, found, request_id, entry)
 
-    def _tell(self, found: Response, entry: Entry, request_id: str) -> None:
-        """A failure is a line on the terminal, which says where to read on."""
-        reason = entry.values.get("integrationErrorMessage", "the function answered so")
+    def _report(self, found: Response, entry: Entry, request_id: str) -> None:
+        """Print a failure as a line that names the log."""
+        reason = entry.values.get("integrationErrorMessage", "the function's own answer")
         self._say(
             f"{found.status} for {entry.values.get('routeKey', 'no route')}: {reason}"
             f" (request {request_id}, log {entry.values.get('function', 'access')}.log)"
@@ -148,7 +148,7 @@ class Gateway:
         return await self._integrate(match, event.event(made, match.route, match.parameters, authorizer), entry)
 
     def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
-        """What the event says of the caller. Raises GatewayError: 401 for the token, 403 for its scopes."""
+        """The caller's part of the event. Raises GatewayError: 401 for the token, 403 for its scopes."""
         route = match.route
         if route.authorizer is None:
             return None
@@ -175,7 +175,7 @@ class Gateway:
         started_s = time.monotonic()
         invocation = asyncio.ensure_future(self._pools[function].invoke(payload))
         try:
-            # Shielded: the function goes on, as in Lambda, when the gateway waits no longer.
+            # Shielded: as in Lambda, the function continues when the gateway stops waiting.
             outcome = await asyncio.wait_for(asyncio.shield(invocation), INTEGRATION_S_MAX)
         except (ThrottledError, TimeoutError) as error:
             entry.values["integrationErrorMessage"] = str(error) or f"no answer within {INTEGRATION_S_MAX:g} s"

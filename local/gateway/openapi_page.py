@@ -1,6 +1,6 @@
-"""The page at /dev/openapi: reads the OpenAPI document and sends requests. One file of ours, with nothing from afar.
+"""The page at /dev/openapi, which shows the OpenAPI document and sends requests. It loads nothing from elsewhere.
 
-Swagger UI would be 8 MB, and the package of it that can be pinned is of 2022: it does not know OpenAPI 3.1.
+Swagger UI would be 8 MB, and its package that can be pinned is of 2022: it does not know OpenAPI 3.1.
 """
 
 from importlib.resources import files

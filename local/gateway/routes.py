@@ -1,4 +1,4 @@
-"""Which route of the HTTP API a request goes to, and how often it may."""
+"""Finds the route of a request, and throttles routes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..stack.template import Route, Throttle
 
 @dataclass(frozen=True)
 class Match:
-    """A route, and what its path's parameters stand for, decoded."""
+    """A route and the decoded parameters of the path."""
 
     route: Route
     parameters: Mapping[str, str]
@@ -68,7 +68,7 @@ class Bucket:
         self._at_s = time.monotonic()
 
     def take(self) -> bool:
-        """Whether one more request may pass now."""
+        """Take a token. Returns whether the request may pass."""
         now_s = time.monotonic()
         refilled = self._tokens + (now_s - self._at_s) * self._throttle.rate_per_s
         self._tokens, self._at_s = min(float(self._throttle.burst), refilled), now_s

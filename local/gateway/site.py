@@ -1,4 +1,4 @@
-"""The HTTP server: the API, Lambda's Invoke API, and what is local only, under /dev."""
+"""The HTTP server: the API, Lambda's Invoke API, and the local extras under /dev."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..stack.prepared import Stack, open_log
 from . import console, openapi_page, tokens
 from .gateway import BODY_BYTES_MAX, HEADER_BYTES_MAX, Gateway
 
-STOP_S_MAX = 3.0  # for requests under way when it is stopped
+STOP_S_MAX = 3.0  # lets requests end when the server stops
 
 
 @contextlib.asynccontextmanager
@@ -34,13 +34,13 @@ async def site(
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post(invoke.PATH, invoker.handle)
         _add_dev_routes(app, stack, issuer, gathered)
-        app.router.add_route("*", "/{path:(?s:.*)}", gateway.handle)  # any path: also one with a line break in it
+        app.router.add_route("*", "/{path:(?s:.*)}", gateway.handle)  # any path, even with a line break in it
         runner = web.AppRunner(
             app,
             access_log=None,
             handle_signals=False,
             shutdown_timeout=STOP_S_MAX,
-            max_line_size=2 * HEADER_BYTES_MAX,  # so that it is the gateway that refuses
+            max_line_size=2 * HEADER_BYTES_MAX,  # so that the gateway refuses, in its own form
             max_field_size=2 * HEADER_BYTES_MAX,
         )
         await runner.setup()

@@ -1,4 +1,4 @@
-"""A local issuer of tokens, and the check that API Gateway's JWT authorizer makes of them."""
+"""A local issuer of tokens, and the checks of API Gateway's JWT authorizer."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from ..base.errors import LocalError
 LIFETIME_DEFAULT_S = 3600  # as Cognito's
 LIFETIME_S_MAX = 365 * 24 * 3600
 KEY_BITS = 2048
-SUBJECT_CHARACTERS_MAX = 2048  # with more the token would not fit into a request's headers
+SUBJECT_CHARACTERS_MAX = 2048  # a longer one would not fit into a request's headers
 _BEARER = "bearer "
 
 
 class TokenRefusedError(Exception):
-    """The token does not pass. The message is what API Gateway puts into `error_description`."""
+    """The authorizer refuses the token. The message is API Gateway's `error_description`."""
 
 
 class TokenRequestError(Exception):
-    """The request for a token is wrong. The message says how."""
+    """A wrong request for a token. The message says why."""
 
 
 @dataclass(frozen=True)
 class TokenRequest:
-    """Whose token, with which scopes (separated by spaces), for how long."""
+    """A token's user, scopes (separated by spaces) and lifetime."""
 
     subject: str
     scope: str = ""
@@ -44,7 +44,7 @@ class TokenRequest:
 
 
 class Issuer:
-    """Signs tokens with a key that is kept in a file, so that tokens outlive a restart."""
+    """Signs tokens. It keeps the key in a file, so that tokens survive a restart."""
 
     def __init__(self, url: str, audience: tuple[str, ...], key_path: Path) -> None:
         self.url = url
@@ -67,7 +67,7 @@ class Issuer:
         }
 
     def token(self, request: TokenRequest) -> dict[str, Any]:
-        """A signed token, as a token endpoint answers."""
+        """A signed token, in the form of a token endpoint's answer."""
         now = int(time.time())
         claims: dict[str, Any] = {"sub": request.subject, "iss": self.url, "iat": now, "exp": now + request.lifetime_s}
         if self.audience:
@@ -95,7 +95,7 @@ class Issuer:
             raise TokenRefusedError("the token has expired") from None
         except (jwt.InvalidTokenError, UnicodeError) as error:
             raise TokenRefusedError(f"the token is not valid: {error}") from None
-        # API Gateway looks at client_id (Cognito's access tokens have no aud) only where there is no aud.
+        # Without aud, API Gateway checks client_id: Cognito's access tokens have no aud.
         named = claims["aud"] if "aud" in claims else claims.get("client_id")
         if not any(entry in audience for entry in (named if isinstance(named, list) else [named])):
             raise TokenRefusedError("the token does not have a valid audience")
@@ -111,7 +111,7 @@ def scopes(claims: Mapping[str, Any]) -> set[str]:
 
 
 def claim_text(value: object) -> str:
-    """A claim as API Gateway hands it to functions: always text, lists as `[a b]`."""
+    """A claim in the form that API Gateway gives to functions: text, and a list as `[a b]`."""
     if isinstance(value, list):
         return f"[{' '.join(claim_text(entry) for entry in value)}]"
     return value if isinstance(value, str) else json.dumps(value)
@@ -141,7 +141,7 @@ def token_request(body: bytes) -> TokenRequest:
 
 
 def _key(path: Path) -> rsa.RSAPrivateKey:
-    """The key in the file, made if there is none."""
+    """The key in the file. Make one if there is none. Raises LocalError."""
     if not path.exists():
         made = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
         pem = made.private_bytes(
@@ -154,7 +154,7 @@ def _key(path: Path) -> rsa.RSAPrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except ValueError:
-        raise LocalError(f"{path} is no private key: delete it, and a new one is made") from None
+        raise LocalError(f"{path} is not a private key: delete it, and `make dev` makes a new one") from None
     if not isinstance(key, rsa.RSAPrivateKey):
-        raise LocalError(f"{path} is no RSA key: delete it, and a new one is made")
+        raise LocalError(f"{path} is not an RSA key: delete it, and `make dev` makes a new one")
     return key

@@ -1,4 +1,4 @@
-"""A CloudFormation template as it stands: its resources, and references resolved to what they are on this machine."""
+"""A CloudFormation template: its resources, with references resolved to their values on this machine."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ Node = Any
 
 
 class Document:
-    """The resources of one template. What cannot be read is a LocalError that names it."""
+    """The resources of one template. An unreadable part raises a LocalError that names it."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.resources: Mapping[str, Any] = document.get("Resources", {})
         self.parameters: Mapping[str, Any] = document.get("Parameters", {})
 
     def ids(self, kind: str) -> list[str]:
-        """The logical ids of a type's resources."""
+        """The logical ids of the resources of a type."""
         return [id_ for id_, resource in self.resources.items() if resource["Type"] == kind]
 
     def properties(self, id_: str) -> dict[str, Any]:
-        """What a resource declares."""
+        """The properties of a resource."""
         return dict(self.resources[id_].get("Properties", {}))
 
     def need(self, id_: str, name: str) -> Node:
-        """One property of a resource. Raises LocalError if it has none."""
+        """One property of a resource. Raises LocalError if it is missing."""
         try:
             return self.properties(id_)[name]
         except KeyError:
             raise LocalError(f"the template's {id_} has no {name}") from None
 
     def table_name(self, id_: str) -> str:
-        """As CloudFormation makes it, of stack and logical id; always longer than 11 characters."""
+        """A name like CloudFormation's, from stack and logical id. It always has more than 11 characters."""
         return str(self.properties(id_).get("TableName") or f"{STACK}-{id_}")
 
     def function_name(self, id_: str) -> str:
@@ -56,11 +56,11 @@ class Document:
         return module.rpartition(".")[2]
 
     def bucket_name(self, id_: str) -> str:
-        """As CloudFormation makes it: lower case, and no longer than S3 takes."""
+        """A name like CloudFormation's: lower case, and no longer than S3 allows."""
         return str(self.properties(id_).get("BucketName") or f"{STACK}-{id_}".lower()[:_BUCKET_CHARACTERS_MAX])
 
     def function_behind(self, node: Node, what: str) -> str:
-        """The function that a reference leads to, through an alias or not; `what` is named if there is none."""
+        """The function behind a reference or an alias. Raises LocalError, which names `what`, if there is none."""
         target = self.reference(node)
         for _ in range(3):  # alias, version, function
             kind = self.resources[target]["Type"]
@@ -72,7 +72,7 @@ class Document:
         raise LocalError(f"{what} leads to {target}, which is no function that runs here")
 
     def reference(self, node: Node) -> str:
-        """The logical id that a Ref or GetAtt names; of a Join, the last such: an ARN ends in what it is of."""
+        """The logical id in a Ref or GetAtt. In a Join it is the last one: an ARN ends with its resource."""
         match node:
             case {"Ref": str(id_)} if id_ in self.resources:
                 return id_
@@ -82,10 +82,10 @@ class Document:
                 for part in reversed(parts):
                     if isinstance(part, dict) and not str(part.get("Ref", "")).startswith("AWS::"):
                         return self.reference(part)
-        raise LocalError(f"the template refers to something that the local run cannot find: {json.dumps(node)[:200]}")
+        raise LocalError(f"the template has a reference that the local run cannot resolve: {json.dumps(node)[:200]}")
 
     def value(self, node: Node) -> Node:
-        """A value with its references resolved to what they are here. Raises LocalError."""
+        """A value with its references resolved. Raises LocalError."""
         match node:
             case {"Ref": str(id_)} if len(node) == 1:
                 return self._ref(id_)
@@ -129,7 +129,7 @@ class Document:
                 return f"{_function_arn(behind)}:{self.need(id_, 'Name')}"
             case "AWS::S3::Bucket":
                 return self.bucket_name(id_)
-        return id_  # something that runs only on AWS: its logical id stands in for its name
+        return id_  # it exists on AWS only: use its logical id as its name
 
     def _attribute(self, id_: str, attribute: str) -> Node:
         if id_ not in self.resources:

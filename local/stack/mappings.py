@@ -1,7 +1,8 @@
-"""Event source mappings of DynamoDB streams: what a template may say of one, and which records its filters let through.
+"""Event source mappings of DynamoDB streams: their properties in the template, and their filters.
 
 Source: "AWS::Lambda::EventSourceMapping", CloudFormation's reference; "Control which events Lambda sends to your
-function", Lambda's developer guide. What is not emulated is refused, so that nothing runs here otherwise than there.
+function", Lambda's developer guide. A property that this emulation lacks is an error, so that nothing runs differently
+here and on AWS.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Pattern = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StreamMapping:
-    """A function that gets the records of a table's stream."""
+    """A function that receives the records of a table's stream."""
 
     name: str
     """The logical id."""
@@ -40,7 +41,7 @@ class StreamMapping:
     batch_records: int = BATCH_SIZE_DEFAULT
     batch_window_s: float = 0.0
     tumbling_window_s: int = 0
-    """0: none, and then the events name no shard."""
+    """0: none. Then the events name no shard."""
     bisects: bool = False
     reports_failures: bool = False
     from_latest: bool = False
@@ -49,12 +50,12 @@ class StreamMapping:
     filters: tuple[Pattern, ...] = field(default=())
 
     def takes(self, record: Mapping[str, Any]) -> bool:
-        """Whether the function gets the record: any one filter that matches is enough."""
+        """Whether the function receives the record: one matching filter is enough."""
         return not self.filters or any(matches(pattern, record) for pattern in self.filters)
 
 
 def read_mapping(id_: str, properties: Mapping[str, Any], table: str, function: str) -> StreamMapping:
-    """A mapping from its properties; `table` and `function` are local names. Raises LocalError, naming `id_`."""
+    """A mapping from its properties. `table` and `function` are local names. Raises LocalError, which names `id_`."""
     unknown = sorted(properties.keys() - _READ - _WITHOUT_EFFECT)
     if unknown:
         raise LocalError(f"the event source mapping {id_} has {unknown[0]}, which the local run cannot emulate")
@@ -64,15 +65,15 @@ def read_mapping(id_: str, properties: Mapping[str, Any], table: str, function: 
         raise LocalError(f"the event source mapping {id_} is not enabled, which the local run cannot emulate")
     position = properties.get("StartingPosition")
     if position not in {"TRIM_HORIZON", "LATEST"}:
-        raise LocalError(f"the event source mapping {id_} starts at {position}: TRIM_HORIZON and LATEST are known")
+        raise LocalError(f"the event source mapping {id_} starts at {position}: TRIM_HORIZON and LATEST run here")
     kinds = list(properties.get("FunctionResponseTypes", []))
     if kinds not in ([], [REPORTS_FAILURES]):
-        raise LocalError(f"the event source mapping {id_} has the response types {kinds}, which are not known here")
+        raise LocalError(f"the event source mapping {id_} has the response types {kinds}, which cannot run here")
 
     def number(name: str, default: int, lowest: int, highest: int) -> int:
         value = int(properties.get(name, default))
         if not lowest <= value <= highest:
-            raise LocalError(f"the event source mapping {id_} has {name} {value}: {lowest} to {highest} is allowed")
+            raise LocalError(f"the event source mapping {id_} has {name} {value}: Lambda allows {lowest} to {highest}")
         return value
 
     return StreamMapping(
@@ -122,7 +123,7 @@ def _known(pattern: object) -> bool:
 
 
 def matches(pattern: Pattern, document: object) -> bool:
-    """Whether a document has, in every field that the pattern names, one of the values that it lists."""
+    """Whether every field in the pattern has one of the values that the pattern lists."""
     if not isinstance(document, Mapping):
         return False
     for name, wanted in pattern.items():

@@ -1,4 +1,4 @@
-"""What is there before anything is served: port, data folder, template, engine and tables."""
+"""Prepares a stack before it serves: port, data folder, template, engine and tables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import IO, Any
 
 from ..base import objects
 from ..base.engine import Engine
+from ..base.engine_file import index_stream_records
 from ..base.errors import LocalError
 from ..base.options import Options
 from . import tables
 from .template import Template, synthesized
 
-LOG_BYTES_MAX = 20 * 1024 * 1024  # a larger log is put aside at the next start; one old one is kept
+LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.log.old`
 
 
 @dataclass(frozen=True)
 class Stack:
-    """What runs: the template it was made from, and where it is found."""
+    """A prepared stack: its template, its options, its engine, and the socket to serve on."""
 
     template: Template
     options: Options
@@ -33,7 +34,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """Of the HTTP API."""
+        """The URL of the HTTP API."""
         return f"http://localhost:{self.listener.getsockname()[1]}"
 
     @property
@@ -43,17 +44,17 @@ class Stack:
 
     @property
     def logs(self) -> Path:
-        """The folder of the log files."""
+        """The folder of the logs."""
         return self.options.data / "logs"
 
     @property
     def store(self) -> str:
-        """The URL of the objects: by number, for with a name clients put the bucket before it."""
+        """The URL of the object store. It has an IP address: S3 clients would prefix a name with the bucket."""
         return f"http://127.0.0.1:{self.listener.getsockname()[1]}{objects.PREFIX}"
 
     @property
     def variables(self) -> dict[str, str]:
-        """What functions find in their environment here and not on AWS."""
+        """The variables that functions have here and not on AWS."""
         return {
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.store,
@@ -62,7 +63,7 @@ class Stack:
         }
 
     def where(self) -> dict[str, object]:
-        """Where everything is, for programs that speak to the stack's parts themselves."""
+        """The endpoints and names of the stack's parts, for /dev/stack."""
         tables = {
             name: next((one for one in self._named(f"TALLY_{name.upper()}_TABLE") if one in self.template.tables), None)
             for name in ("counts", "receipts", "ledger")
@@ -78,14 +79,14 @@ class Stack:
         }
 
     def _named(self, variable: str) -> list[str]:
-        """What functions have in a variable."""
+        """The values of a variable in the functions that have it."""
         functions = self.template.functions.values()
         return [one.environment[variable] for one in functions if variable in one.environment]
 
 
 @contextlib.contextmanager
 def prepared(options: Options) -> Iterator[Stack]:
-    """Take port and data folder, synthesize, start the engine, create the tables. Raises LocalError."""
+    """Take the port and the data folder, synthesize, start the engine, create the tables. Raises LocalError."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(_listen(options.port)))
         stack.enter_context(_locked(options.data))
@@ -94,7 +95,7 @@ def prepared(options: Options) -> Iterator[Stack]:
         endpoint = engine.endpoint if engine else str(options.endpoint)
         tables.create(template.tables.values(), endpoint)
         if engine and engine.db_path:
-            tables.index_stream_records(engine.db_path)
+            index_stream_records(engine.db_path)
         yield Stack(template, options, listener, endpoint, engine)
 
 
@@ -112,19 +113,19 @@ def _listen(port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _locked(data: Path) -> Iterator[None]:
-    """Hold the data folder: two engines on one file would be one too many."""
+    """Lock the data folder: two engines must not share a file."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         lock = (data / "lock").open("a+")
     except OSError as error:
-        raise LocalError(f"the data folder {data} cannot be written to: {error.strerror}") from None
+        raise LocalError(f"the data folder {data} is not writable: {error.strerror}") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.seek(0)
             raise LocalError(
-                f"another `make dev` (process {lock.read().strip() or '?'}) has the data folder {data}:"
+                f"another `make dev` (process {lock.read().strip() or '?'}) uses the data folder {data}:"
                 " stop it, or set TALLY_DATA to another folder"
             ) from None
         lock.truncate(0)
@@ -134,11 +135,11 @@ def _locked(data: Path) -> Iterator[None]:
 
 
 def open_log(path: Path) -> IO[Any]:
-    """A log to append to: text, a line at a time. A large one is put aside first. Raises LocalError."""
+    """Open a log to append lines of text. Rename a large one first. Raises LocalError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
             path.replace(path.with_suffix(".log.old"))
         return path.open("a", buffering=1)
     except OSError as error:
-        raise LocalError(f"{path} cannot be written to: {error.strerror}") from None
+        raise LocalError(f"{path} is not writable: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Synthesizes the stack for the local run, and only if something that it is made from has changed."""
+"""Synthesizes the app for the local run, if one of its sources has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from ..base.engine import die_with_parent
 from ..base.errors import LocalError
 
-SYNTH_S_MAX = 120.0  # it takes 5 s; a loaded machine with a cold disk took 40
+SYNTH_S_MAX = 120.0  # it takes 5 s; it took 40 on a busy machine with a cold disk
 _INPUTS = (
     "app.py",
     "cdk.json",
@@ -26,7 +26,7 @@ _INPUTS = (
     "lambdas/**/*.py",
     "lambdas/**/*.js",
 )
-_CONTEXT: dict[str, list[str]] = {"aws:cdk:bundling-stacks": []}  # nothing is bundled: handlers run from lambdas/
+_CONTEXT: dict[str, list[str]] = {"aws:cdk:bundling-stacks": []}  # bundle nothing: handlers run from lambdas/
 
 
 def assembly(app: Path) -> Path:
@@ -77,7 +77,7 @@ def _synthesize(app: Path, build: Path) -> Path:
     variables = {
         "CDK_OUTDIR": str(fresh),
         "CDK_CONTEXT_JSON": json.dumps(context),
-        "CDK_VALIDATION": "false",  # half of the time; `make synth` and the tests validate
+        "CDK_VALIDATION": "false",  # it would double the time; `make synth` and the tests validate
         "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20",
     }
     try:
@@ -89,12 +89,12 @@ def _synthesize(app: Path, build: Path) -> Path:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise LocalError(f"the stack did not synthesize within {SYNTH_S_MAX:g} s") from None
-    # What cdk-nag objects to is for `make synth` and the tests to say: the template is there, and it runs.
+    # A template that breaks a rule of cdk-nag runs here: `make synth` and the tests report the rule.
     validated = (fresh / "validation-report.json").is_file()
     if not any(fresh.glob("*.template.json")) or (run.returncode != 0 and not validated):
         log = build / "synth.log"
         log.write_text(run.stdout)
         lines = [line.strip() for line in run.stdout.splitlines() if line.strip()]
         reason = lines[-1] if lines else f"app.py ended with status {run.returncode}"
-        raise LocalError(f"the stack does not synthesize: {reason} (all of it: {log.relative_to(app)})")
+        raise LocalError(f"the stack does not synthesize: {reason} (all output: {log.relative_to(app)})")
     return fresh

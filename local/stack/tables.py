@@ -1,11 +1,9 @@
-"""Creates the template's tables on an engine, where they are missing."""
+"""Creates the missing tables of the template on an engine."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -20,19 +18,15 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 _CONFIG = Config(
-    connect_timeout=2,  # seconds; an engine on this machine answers in milliseconds
+    connect_timeout=2,  # seconds; a local engine answers in milliseconds
     read_timeout=10,
     retries={"total_max_attempts": 1, "mode": "standard"},
-    proxies={},  # a proxy of the terminal's is not for this machine's engine
-)
-_BUSY_S_MAX = 5.0  # for the engine to let go of its file
-_STREAM_INDEX = (
-    "CREATE INDEX IF NOT EXISTS tally_stream_order ON _stream_records (table_name, CAST(sequence_number AS INTEGER))"
+    proxies={},  # the terminal's proxy cannot reach this machine
 )
 
 
 def client(endpoint: str) -> DynamoDBClient:
-    """A client for the engine at `endpoint`, with the credentials that local functions have."""
+    """A client for the engine at `endpoint`, with the credentials of local functions."""
     return boto3.client(
         "dynamodb",
         endpoint_url=endpoint,
@@ -44,9 +38,9 @@ def client(endpoint: str) -> DynamoDBClient:
 
 
 def create(tables: Iterable[Table], endpoint: str) -> None:
-    """Create what is missing, with its stream and TTL; existing tables keep what they hold.
+    """Create the missing tables, with stream and TTL. Existing tables keep their items.
 
-    Raises LocalError if the engine does not answer, or has a table of that name with another key.
+    Raises LocalError if the engine does not answer, or if it has such a table with another key.
     """
     try:
         with closing(client(endpoint)) as dynamodb:
@@ -59,20 +53,7 @@ def create(tables: Iterable[Table], endpoint: str) -> None:
                     dynamodb.create_table(TableName=table.name, **table.arguments)
                 _expire(dynamodb, table)
     except (ClientError, BotoCoreError, ValueError) as error:  # ValueError: not a URL
-        raise LocalError(f"no DynamoDB engine to work with at {endpoint}: {error}") from None
-
-
-def index_stream_records(db_path: Path) -> None:
-    """Keep the engine's writes fast: without this index each costs time in proportion to all stream records.
-
-    It is the engine's private schema: where a version has another, nothing is done.
-    """
-    with closing(sqlite3.connect(db_path, timeout=_BUSY_S_MAX)) as database:
-        try:
-            database.execute(_STREAM_INDEX)
-            database.commit()
-        except sqlite3.OperationalError:
-            return
+        raise LocalError(f"no usable DynamoDB engine at {endpoint}: {error}") from None
 
 
 def _check(dynamodb: DynamoDBClient, table: Table, endpoint: str) -> None:
@@ -93,7 +74,7 @@ def _schema(table: Any) -> list[tuple[str, str, str]]:
 
 
 def _expire(dynamodb: DynamoDBClient, table: Table) -> None:
-    """Switch TTL on; DynamoDB refuses that where it is on already."""
+    """Switch TTL on, unless it is: DynamoDB refuses that."""
     if table.ttl_attribute is None:
         return
     status = dynamodb.describe_time_to_live(TableName=table.name)["TimeToLiveDescription"]

@@ -1,4 +1,4 @@
-"""Reads the synthesized CloudFormation template: what the local stack is made from, so that it is what is deployed."""
+"""Reads the synthesized CloudFormation template, so that the local stack is the one that `cdk deploy` makes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TABLE_PROPERTIES = (
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `name` has at least 11 characters: boto3's stream client wants that of the engine's shard ids."""
+    """A table. `name` has at least 11 characters: the engine's shard ids contain it, and boto3 checks their length."""
 
     name: str
     arguments: Mapping[str, Any]
-    """What create_table takes, but for the name."""
+    """The arguments of create_table, except the name."""
     ttl_attribute: str | None
 
 
@@ -47,7 +47,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Authorizer:
-    """A JWT authorizer. The local issuer stands in for `issuer`."""
+    """A JWT authorizer. The local issuer replaces `issuer`."""
 
     issuer: str
     audience: tuple[str, ...]
@@ -55,7 +55,7 @@ class Authorizer:
 
 @dataclass(frozen=True)
 class Throttle:
-    """How often a route may be called: requests a second in the steady state, and at once."""
+    """The limits of a route: requests a second, and requests at once."""
 
     rate_per_s: float
     burst: int
@@ -74,13 +74,13 @@ class Route:
 
     @property
     def key(self) -> str:
-        """As API Gateway names it: `POST /videos/{id}/plays`."""
+        """API Gateway's name of it: `POST /videos/{id}/plays`."""
         return f"{self.method} {self.path}" if self.path != "$default" else self.path
 
 
 @dataclass(frozen=True)
 class Cors:
-    """What API Gateway answers browsers of other origins."""
+    """API Gateway's settings for browsers of other origins."""
 
     origins: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Template:
     access_log_format: str | None = None
 
     def table_of(self, variable: str) -> Table:
-        """The table that functions find in an environment variable, such as TALLY_COUNTS_TABLE. Raises LocalError."""
+        """The table that an environment variable of the functions names: TALLY_COUNTS_TABLE. Raises LocalError."""
         for function in self.functions.values():
             if function.environment.get(variable) in self.tables:
                 return self.tables[function.environment[variable]]
@@ -125,7 +125,7 @@ def synthesized(app: Path) -> Template:
 
 
 def read(assembly: Path) -> Template:
-    """The stack in a folder that CDK wrote. Raises LocalError."""
+    """The stack in a folder of CDK's output. Raises LocalError."""
     found = sorted(assembly.glob("*.template.json"))
     if len(found) != 1:
         raise LocalError(f"{assembly} holds {len(found)} templates: the local run reads one stack")
@@ -133,7 +133,7 @@ def read(assembly: Path) -> Template:
 
 
 def parse(document: Mapping[str, Any]) -> Template:
-    """The stack in a CloudFormation template. Raises LocalError, naming the resource that cannot be read."""
+    """The stack in a CloudFormation template. Raises LocalError, which names the unreadable resource."""
     return _Reader(document).template()
 
 
@@ -158,7 +158,7 @@ class _Reader(Document):
         )
 
     def _function_ids(self) -> list[str]:
-        """Our functions, not those that CDK adds for its own ends: they run on Node."""
+        """The app's functions. CDK adds some of its own, which run on Node."""
         found = self.ids("AWS::Lambda::Function")
         return [id_ for id_ in found if str(self.properties(id_).get("Runtime", "")).startswith("python")]
 
@@ -205,14 +205,14 @@ class _Reader(Document):
         )
 
     def _target(self, id_: str, key: str) -> str:
-        """The function that a route's integration leads to, through an alias or not."""
+        """The function behind a route's integration."""
         integration = str(self.value(self.need(id_, "Target"))).removeprefix("integrations/")
         if integration not in self.resources:
             raise LocalError(f"the route {key} leads to {integration}, which is not in the template")
         return self.function_behind(self.need(integration, "IntegrationUri"), f"the route {key}")
 
     def _schedule(self, id_: str) -> Schedule:
-        """A rule of EventBridge that runs a function every so often: `rate(1 minute)`, to one target."""
+        """A rule of EventBridge with a rate, such as `rate(1 minute)`, and one target."""
         expression = str(self.need(id_, "ScheduleExpression"))
         rate = re.fullmatch(r"rate\((\d+) (minute|hour|day)s?\)", expression)
         if rate is None:
@@ -222,7 +222,7 @@ class _Reader(Document):
         return Schedule(self.function_behind(target["Arn"], f"the rule {id_}"), every_s)
 
     def _mapping(self, id_: str, functions: list[Function]) -> StreamMapping:
-        """An event source mapping: from a stream of the template's to a function of its."""
+        """An event source mapping from a stream to a function, both in the template."""
         table = self.reference(self.need(id_, "EventSourceArn"))
         if self.resources[table]["Type"] != "AWS::DynamoDB::Table":
             raise LocalError(f"the event source mapping {id_} reads {table}: the local run knows tables' streams only")

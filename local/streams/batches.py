@@ -1,4 +1,4 @@
-"""What Lambda makes of a stream shard: batches, tumbling windows, events, and what an answer means. Nothing here waits.
+"""Batches, tumbling windows and events of a stream shard, and the meaning of an answer. Nothing here waits.
 
 Source: "Using AWS Lambda with Amazon DynamoDB" in Lambda's developer guide: batching, windows, partial batch responses.
 """
@@ -14,16 +14,16 @@ from typing import Any
 
 from ..stack.mappings import StreamMapping
 
-PAYLOAD_BYTES_MAX = 6 * 1024 * 1024  # of an invocation, its records and all
-ENVELOPE_BYTES = 2_000  # what the event has beside records and state, at most
+PAYLOAD_BYTES_MAX = 6 * 1024 * 1024  # of an invocation with its records
+ENVELOPE_BYTES = 2_000  # of the event beside records and state, at most
 STATE_BYTES_MAX = 1024 * 1024  # a larger state ends its window early
-WINDOW_GRACE_S = 2.0  # for records of a window's last second; Lambda waits for up to two minutes
+WINDOW_GRACE_S = 2.0  # lets the records of a window's last second arrive; Lambda waits up to two minutes
 State = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Record:
-    """A stream record, as JSON that is ready to be sent."""
+    """A stream record, as JSON text for the event."""
 
     sequence: str
     created_s: float
@@ -32,7 +32,7 @@ class Record:
 
 @dataclass
 class Window:
-    """A tumbling window that is open, and what the function carries through it. Seconds since 1970."""
+    """An open tumbling window and the state that the function carries through it. Times in seconds since 1970."""
 
     start_s: int
     end_s: int
@@ -51,39 +51,39 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an answer means: how many records are done, from the first, and what is wrong with the next, if anything."""
+    """The meaning of an answer: how many records are done, from the first, and the error of the next, if any."""
 
     done: int
     state: State = field(default_factory=dict)
     error: str = ""
     splits: bool = False
-    """Whether the failure is the whole batch's, so that halves of it may fare better."""
+    """Whether the whole batch failed, so that one of its halves may succeed."""
 
 
 class Buffer:
-    """The records of one shard that were read and are not done, and the window that they are in."""
+    """The records of one shard that are read and not done, and their window."""
 
     def __init__(self, mapping: StreamMapping, position: str | None = None, window: Window | None = None) -> None:
         self.mapping = mapping
         self.window = window
         self._position = self.read_to = position
-        """`read_to`: the sequence number to read on after."""
+        """`read_to`: the sequence number to continue after."""
         self._records: deque[Record] = deque()
         self._bytes = 0
         self._since_s = 0.0
 
     @property
     def position(self) -> str | None:
-        """Everything up to this sequence number is done; None: nothing is."""
+        """Everything up to this sequence number is done. None: nothing is done."""
         return self._position if self._records else self.read_to
 
     @property
     def full(self) -> bool:
-        """Whether there is a batch in it: reading on can wait."""
+        """Whether it holds a whole batch, so that reading can wait."""
         return len(self._records) >= self.mapping.batch_records or self._bytes >= PAYLOAD_BYTES_MAX
 
     def add(self, records: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """Take in what was read from the stream; what the filters do not let through is done by that."""
+        """Add records from the stream. A record that the filters drop is done at once."""
         for record in records:
             sequence = str(record["dynamodb"]["SequenceNumber"])
             if self.mapping.takes(record):
@@ -97,7 +97,7 @@ class Buffer:
             self.read_to = sequence
 
     def next_step(self, now_s: float, caught_up: bool) -> Step | None:
-        """The invocation that is due. `caught_up`: the last look at the stream found nothing more."""
+        """The next invocation, if one is due. `caught_up`: the last read of the stream returned nothing."""
         if self.window and len(json.dumps(self.window.state)) > STATE_BYTES_MAX:
             return Step((), final=True, early=True)
         if self.window:
@@ -115,7 +115,7 @@ class Buffer:
         return Step(tuple(batch)) if cut or waited else None
 
     def _batch(self) -> tuple[list[Record], bool]:
-        """The records of the next batch, and whether it can grow no more."""
+        """The records of the next batch, and whether it is full."""
         left = PAYLOAD_BYTES_MAX - ENVELOPE_BYTES - (len(json.dumps(self.window.state)) if self.window else 0)
         batch: list[Record] = []
         for record in self._records:
@@ -129,7 +129,7 @@ class Buffer:
         return batch, False
 
     def done(self, count: int, now_s: float) -> None:
-        """The first `count` records are done."""
+        """Mark the first `count` records as done."""
         for _ in range(count):
             record = self._records.popleft()
             self._bytes -= len(record.text)
@@ -137,7 +137,7 @@ class Buffer:
         self._since_s = now_s
 
     def event(self, step: Step, records: Sequence[Record], shard: str, arn: str) -> bytes:
-        """The event of a step, or of a part of its records."""
+        """The event of a step, with some or all of its records."""
         made = f'{{"Records":[{",".join(record.text for record in records)}]'
         if self.window is not None:
             more = {
@@ -153,11 +153,11 @@ class Buffer:
 
 
 def judge(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> Verdict:
-    """What the answer of a function that did not fail means for the records that it was given."""
+    """The meaning of the answer of a function that did not fail."""
     try:
         answer = json.loads(payload)
     except ValueError:
-        return Verdict(0, error="its answer is no JSON", splits=True)
+        return Verdict(0, error="its answer is not JSON", splits=True)
     state = answer.get("state") if isinstance(answer, dict) else None
     if mapping.tumbling_window_s and not isinstance(state, dict):
         return Verdict(0, error="its answer has no state, which a tumbling window needs", splits=True)

@@ -1,6 +1,6 @@
-"""How far each event source mapping has come in each shard: a file in the data folder, written whole or not at all.
+"""The position of each event source mapping in each shard: a file in the data folder, written atomically.
 
-Losing it, or its last moves, only replays records, and those are what stream consumers skip.
+A lost file, or a lost last write, only replays records. Stream consumers skip records that they have applied.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any
 
 from .batches import State, Window
 
-SHARDS_MAX = 1_000  # places that are remembered: those of streams that are gone are dropped first
+SHARDS_MAX = 1_000  # the file keeps the places that moved last
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mapping stands in a shard: the sequence number that it has passed, and the window that is open."""
+    """The place of a mapping in a shard: the last sequence number that it has passed, and the open window."""
 
     sequence: str | None = None
     window: tuple[int, int] | None = None
     state: State = field(default_factory=dict)
     ended: bool = False
-    """Whether the shard is closed and was read to its end."""
+    """Whether the shard is closed and the mapping has read it to its end."""
 
     def open_window(self) -> Window | None:
-        """The window that was open, with its state."""
+        """The open window, with its state."""
         return Window(*self.window, state=dict(self.state)) if self.window else None
 
 
 class Positions:
-    """All places, by mapping, stream and shard. `path` None keeps them in memory only."""
+    """All places, by mapping, stream and shard. Without `path` they stay in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -42,18 +42,18 @@ class Positions:
         if path is not None:
             with contextlib.suppress(
                 OSError, ValueError, TypeError, AttributeError, KeyError, IndexError
-            ):  # none, or of another version
+            ):  # no file, or one of another version
                 self._places = {name: _place(fields) for name, fields in json.loads(path.read_bytes()).items()}
 
     def get(self, mapping: str, stream: str, shard: str) -> Place:
-        """Where a mapping stands; at the beginning if it was never there."""
+        """The place of a mapping; the beginning if it has none."""
         return self._places.get(_name(mapping, stream, shard), Place())
 
     def set(self, mapping: str, stream: str, shard: str, place: Place) -> None:
-        """It has moved."""
+        """Move a mapping to a place."""
         name = _name(mapping, stream, shard)
         if self._places.get(name) != place:
-            self._places.pop(name, None)  # so that the dictionary's order is that of the last moves
+            self._places.pop(name, None)  # keeps the dictionary in the order of the last moves
             self._places[name] = place
             while len(self._places) > SHARDS_MAX:
                 del self._places[next(iter(self._places))]

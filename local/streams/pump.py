@@ -1,7 +1,7 @@
-"""The pump: reads the engine's streams and invokes functions as the template's event source mappings say.
+"""Reads the engine's streams and invokes functions as the template's event source mappings say.
 
-Each shard of each mapping is read by a task of its own, one batch at a time and in order. What fails is tried again
-without end unless the mapping says otherwise, as Lambda does.
+A task reads each shard of each mapping, one batch at a time and in order. It retries a failed batch without end unless
+the mapping sets a limit, as Lambda does.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..stack.mappings import StreamMapping
 from .batches import Buffer, Record, Step, Verdict, halves, judge
 from .positions import Place, Positions
 
-POLL_S = 0.15  # between looks at a shard that had nothing more; a batch then waits for its batching window
-LOOK_ANYWAY_S = 1.0  # at a shard of an engine whose file did not change: a file's time has steps of milliseconds
-READ_RECORDS_MAX = 1_000  # of one look, DynamoDB's quota
-SHARDS_LOOK_S = 10.0  # how often a stream is asked for new shards; the embedded engine has one a table
-WRITE_S = 0.5  # how often positions are written; what moved since is replayed after a kill
-RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin, a mended one is waited for
-SAY_EVERY = 20  # failures of one batch, after the first
+POLL_S = 0.15  # between two reads of a shard that had no more; a batch then waits for its window
+LOOK_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
+READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
+SHARDS_LOOK_S = 10.0  # between two looks for new shards; the embedded engine has one a table
+WRITE_S = 0.5  # between two writes of the positions; a kill replays the records since the last
+RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin
+SAY_EVERY = 20  # print the first failure of a batch, then each twentieth
 Say = Callable[[str], None]
 
 
 @dataclass
 class Pump:
-    """The event source mappings of a stack, at work. To be used from one event loop."""
+    """The event source mappings of a stack. Use it from one event loop."""
 
     mappings: Sequence[StreamMapping]
     pools: Mapping[str, Pool]
@@ -42,12 +42,12 @@ class Pump:
     positions: Positions
     say: Say
     written: Path | None = None
-    """The file that changes with every write of the engine: while it does not, the engine is left alone."""
+    """A file that changes with every write of the engine. While it does not, the pump reads less often."""
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By table and mapping: everything up to this sequence number is done, in the shard read last."""
+    """By table and mapping: everything up to this sequence number is done, in the shard of the last read."""
 
     def passed(self) -> dict[str, int]:
-        """Of each table that every one of its mappings has read: the sequence number that all have passed."""
+        """By table: the sequence number that all its mappings have passed. Not for a table that one has not read."""
         wanted = Counter(mapping.table for mapping in self.mappings)
         return {
             table: min(map(int, places.values()))
@@ -56,7 +56,7 @@ class Pump:
         }
 
     async def run(self) -> None:
-        """Until cancelled. Without streams it says so, and waits."""
+        """Run until cancelled. Report an engine without streams, and wait."""
         async with asyncio.TaskGroup() as tasks:
             for mapping in self.mappings:
                 tasks.create_task(self._follow(mapping))
@@ -87,11 +87,11 @@ class Pump:
             reason = f"{mapping.table} has none"
         except WireError as error:
             reason = str(error)
-        self.say(f"the engine's streams cannot be read ({reason}): {mapping.function} is not run by {mapping.table}")
+        self.say(f"the engine's streams cannot be read ({reason}): {mapping.function} does not run for {mapping.table}")
         return None
 
     async def _shards(self, stream: str) -> list[dict[str, Any]]:
-        """All shards, parents first as DynamoDB gives them; none when the engine does not answer."""
+        """All shards, parents first, as DynamoDB lists them. None if the engine does not answer."""
         found: list[dict[str, Any]] = []
         more: dict[str, str] = {}
         with contextlib.suppress(WireError):
@@ -113,7 +113,7 @@ class Pump:
             self.positions.write()
 
     def changed_at(self) -> object:
-        """Differs once the engine has written; None if that cannot be told."""
+        """A value that differs after each write of the engine; None if the file is unknown."""
         try:
             found = self.written.stat() if self.written else None
         except OSError:
@@ -157,7 +157,7 @@ class Reader:
                 await asyncio.sleep(POLL_S)
 
     async def _look(self) -> None:
-        """Read once, if there may be something and room for it."""
+        """Read once, if there may be new records and the buffer has room."""
         seen, now_s = self._pump.changed_at(), time.monotonic()
         idle = seen is not None and seen == self._seen and now_s - self._looked_s < LOOK_ANYWAY_S
         if self._buffer.full or (self._caught_up and idle):
@@ -171,14 +171,14 @@ class Reader:
         records = answer.get("Records", [])
         self._buffer.add((self._handed(record) for record in records), time.time())
         self._caught_up = not records
-        self._pauses = len(records) < READ_RECORDS_MAX // 2  # a trickle is not to be read record by record
+        self._pauses = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
         self._seen = seen if not records else None
         self._iterator = answer.get("NextShardIterator")
-        if self._iterator is None:  # closed, and read to its end
+        if self._iterator is None:  # the shard is closed, and this was its end
             await self._drain()
 
     async def _start(self) -> str:
-        """An iterator at the position; at the horizon if the position has been trimmed away."""
+        """An iterator at the position, or at the horizon if the engine has trimmed the position away."""
         named = {"StreamArn": self._stream, "ShardId": self._shard}
         position = self._buffer.read_to
         kinds = [{"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": position}] if position else []
@@ -199,7 +199,7 @@ class Reader:
         return {**record, "awsRegion": REGION, "eventSourceARN": self._arn}
 
     async def _drain(self) -> None:
-        """Deliver what is left of a closed shard, and end its window: a child starts its own."""
+        """Deliver the rest of a closed shard and end its window. The child shard starts its own."""
         while (step := self._buffer.next_step(float("inf"), caught_up=True)) is not None:
             await self._deliver(step)
         self._ended = True
@@ -217,7 +217,7 @@ class Reader:
             self._pump.progress.setdefault(self._mapping.table, {})[self._mapping.name] = position
 
     async def _deliver(self, step: Step) -> None:
-        """One step, its batch in parts if need be, until every record is done or given up as the mapping says."""
+        """Deliver one step, in parts if need be, until each record is done or the mapping's limit is over."""
         pending: deque[Sequence[Record]] = deque([step.records])
         failures = attempts = 0
         while pending:
@@ -238,13 +238,13 @@ class Reader:
                 attempts += 1
                 if not self._given_up(rest, attempts, verdict.error):
                     pending.appendleft(rest)
-            self._tell(failures, rest, verdict.error)
+            self._report(failures, rest, verdict.error)
             await asyncio.sleep(_pause_s(failures))
         if step.final:
             self._buffer.window = None
 
     def _take(self, verdict: Verdict, count: int) -> None:
-        """Move past what is done, with the state that came of it."""
+        """Move past the records that are done, and keep the new state."""
         self._buffer.done(verdict.done, time.time())
         if self._buffer.window is not None and (verdict.done or not verdict.error):
             self._buffer.window = replace(self._buffer.window, state=verdict.state)
@@ -252,20 +252,20 @@ class Reader:
             self._keep()
 
     def _given_up(self, records: Sequence[Record], attempts: int, error: str) -> bool:
-        """Whether the mapping bounds retries or age, and they are over: then the records are lost, and that is said."""
+        """Whether the mapping limits retries or age and the limit is over. Then the records are lost; report that."""
         retries, age_s = self._mapping.retries_max, self._mapping.age_s_max
         too_old = age_s >= 0 and bool(records) and time.time() - records[-1].created_s > age_s
         if not too_old and (retries < 0 or attempts <= retries):
             return False
         self._buffer.done(len(records), time.time())
-        self._pump.say(f"{self._mapping.function} is given no more of {len(records)} records, which are lost: {error}")
+        self._pump.say(f"{self._mapping.function} gave up {len(records)} records, which are lost: {error}")
         return True
 
-    def _tell(self, failures: int, records: Sequence[Record], error: str) -> None:
+    def _report(self, failures: int, records: Sequence[Record], error: str) -> None:
         if failures == 1 or failures % SAY_EVERY == 0:
             what = f"{len(records)} records" if records else "the end of a window"
             self._pump.say(
-                f"{self._mapping.function} failed on {what} of {self._mapping.table}, tried again: {error}"
+                f"{self._mapping.function} failed on {what} of {self._mapping.table}, retrying: {error}"
                 f" (log {self._mapping.function}.log)"
             )
 
@@ -285,6 +285,6 @@ def _pause_s(failures: int) -> float:
 
 
 def _arn(stream: str) -> str:
-    """A stream's ARN in the region that the stack has here: engines name one of their own."""
+    """A stream's ARN with the stack's region: engines use a region of their own."""
     parts = stream.split(":")
     return ":".join([*parts[:3], REGION, *parts[4:]]) if len(parts) > 5 else stream

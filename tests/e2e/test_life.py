@@ -200,7 +200,7 @@ def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) 
 
 def test_a_data_folder_that_is_a_file_is_said_in_one_line(start: Start, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    assert "cannot be written to" in one_line(start())
+    assert "is not writable" in one_line(start())
 
 
 def test_a_broken_data_file_is_said_in_one_line(start: Start, tmp_path: Path) -> None:
@@ -212,9 +212,9 @@ def test_a_broken_data_file_is_said_in_one_line(start: Start, tmp_path: Path) ->
 
 def test_an_engine_that_does_not_answer_is_said_in_one_line(start: Start) -> None:
     line = one_line(start(AWS_ENDPOINT_URL_DYNAMODB="http://127.0.0.1:1"))
-    assert "no DynamoDB engine to work with at http://127.0.0.1:1" in line
+    assert "no usable DynamoDB engine at http://127.0.0.1:1" in line
 
 
 def test_an_endpoint_that_is_no_url_is_refused() -> None:
-    with pytest.raises(LocalError, match="no DynamoDB engine to work with at nonsense"):
+    with pytest.raises(LocalError, match="no usable DynamoDB engine at nonsense"):
         tables.create([], "nonsense")

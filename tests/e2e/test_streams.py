@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from local.base import trim
+from local.base import engine_file
 from local.base.engine import Engine
 from local.base.wire import Wire
 from local.functions import runtime
@@ -251,9 +251,7 @@ def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it
         await it.until(lambda: it.names[-1] == ["d"])
 
     said = run(body, task_root, fresh, "poisoned", bisects=True, batch_window_s=1)
-    assert (
-        "tried failed on 5 records of tally-test-streamed, tried again: ValueError: poison (log tried.log)" in said[0]
-    )
+    assert "tried failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log tried.log)" in said[0]
 
 
 def test_without_bisecting_the_whole_batch_is_tried_again_and_slower_each_time(task_root: Path, fresh: Engine) -> None:
@@ -287,7 +285,7 @@ def test_bounded_retries_give_up_a_record_and_say_so(task_root: Path, fresh: Eng
         assert it.names.count(["poison"]) == 3
 
     said = run(body, task_root, fresh, "poisoned", bisects=True, retries_max=2, batch_window_s=1)
-    assert any("is given no more of 1 records, which are lost: ValueError: poison" in line for line in said)
+    assert any("gave up 1 records, which are lost: ValueError: poison" in line for line in said)
 
 
 def test_a_killed_process_is_a_failed_invocation_and_nothing_is_left_out(task_root: Path, fresh: Engine) -> None:
@@ -316,7 +314,7 @@ def test_an_engine_without_streams_is_said_in_one_line(task_root: Path) -> None:
             await it.until(lambda: bool(it.said))
 
         [line] = run(body, task_root, engine, "plain")
-    assert line == f"the engine's streams cannot be read ({TABLE} has none): tried is not run by {TABLE}"
+    assert line == f"the engine's streams cannot be read ({TABLE} has none): tried does not run for {TABLE}"
 
 
 def test_trimmed_records_are_gone_and_numbers_do_not_come_again(task_root: Path, fresh: Engine) -> None:
@@ -326,7 +324,7 @@ def test_trimmed_records_are_gone_and_numbers_do_not_come_again(task_root: Path,
     async def body(it: Running) -> None:
         it.put(*"abcde")
         await it.until(lambda: it.pump.passed() == {TABLE: 5})
-        assert trim.trim(path, it.pump.passed())
+        assert engine_file.trim(path, it.pump.passed())
         it.put("f")
         await it.until(lambda: it.pump.passed() == {TABLE: 6})
         assert it.flat == list("abcdef")
@@ -346,13 +344,13 @@ def test_a_file_of_another_schema_is_left_alone(tmp_path: Path, fresh: Engine) -
     client.put_item(TableName=TABLE, Item={"id": {"S": "a"}})
     client.put_item(TableName=TABLE, Item={"id": {"S": "b"}})
     client.close()
-    with trim._opened(fresh.db_path) as database:
+    with engine_file._opened(fresh.db_path) as database:
         other = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
         assert other == 1
-        assert trim.trim(fresh.db_path, {TABLE: 2})
+        assert engine_file.trim(fresh.db_path, {TABLE: 2})
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (2,)
-        database.execute("UPDATE _config SET value = ? WHERE key = 'schema_version'", (trim.SCHEMA_VERSION,))
-        assert trim.trim(fresh.db_path, {TABLE: 1})
+        database.execute("UPDATE _config SET value = ? WHERE key = 'schema_version'", (engine_file.SCHEMA_VERSION,))
+        assert engine_file.trim(fresh.db_path, {TABLE: 1})
         assert database.execute("SELECT COUNT(*) FROM _stream_records").fetchone() == (1,)
-    assert not trim.trim(tmp_path / "none.db", {TABLE: 1})
+    assert not engine_file.trim(tmp_path / "none.db", {TABLE: 1})
     assert not os.path.exists(tmp_path / "none.db")

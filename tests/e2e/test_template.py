@@ -15,6 +15,7 @@ import pytest
 
 import operations
 from local.base.engine import Engine
+from local.base.engine_file import index_stream_records
 from local.base.errors import LocalError
 from local.stack import tables
 from local.stack.mappings import StreamMapping
@@ -80,7 +81,7 @@ def test_cors_and_access_log() -> None:
         ("PlaysFunction", {"Environment": {"Variables": {"X": {"Fn::If": ["a", 1, 2]}}}}, "Fn::If"),
         ("PlaysFunction", {"Environment": {"Variables": {"X": {"Ref": "Gone"}}}}, "Gone, which is not in it"),
         ("Integration", {"IntegrationUri": {"Ref": "Pool"}}, "Pool, which is no function"),
-        ("Integration", {"IntegrationUri": "https://example.com"}, "cannot find"),
+        ("Integration", {"IntegrationUri": "https://example.com"}, "cannot resolve"),
         ("Play", {"AuthorizationType": "AWS_IAM"}, "authorization AWS_IAM"),
         ("Play", {"Target": "integrations/Gone"}, "leads to Gone"),
     ],
@@ -221,10 +222,10 @@ def test_the_engines_stream_records_are_indexed_while_it_runs(tmp_path: Path) ->
     with Engine(path) as engine:
         tables.create(parse(MINIATURE).tables.values(), engine.endpoint)
         for _ in range(2):
-            tables.index_stream_records(path)
+            index_stream_records(path)
         with closing(sqlite3.connect(path)) as database:
             assert "tally_stream_order" in {row[1] for row in database.execute("PRAGMA index_list(_stream_records)")}
-    tables.index_stream_records(tmp_path / "of_another_version.db")
+    index_stream_records(tmp_path / "of_another_version.db")
 
 
 @pytest.fixture
@@ -281,7 +282,7 @@ def test_a_stack_that_does_not_synthesize_is_one_line_and_leaves_nothing_stale(c
     good = (checkout / "app.py").read_text()
     (checkout / "app.py").write_text("print('some words')\nraise ValueError('no such construct')")
     for _ in range(2):
-        with pytest.raises(LocalError, match=r"ValueError: no such construct \(all of it: .build/synth.log\)"):
+        with pytest.raises(LocalError, match=r"ValueError: no such construct \(all output: .build/synth.log\)"):
             synthesized(checkout)
     assert "some words" in (checkout / ".build/synth.log").read_text()
     (checkout / "app.py").write_text(good)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app import LAMBDAS
 from counters import COUNTERS
+from declarations import Declarations
 from openapi.document import document
-from stacks import bundling
+from stacks.bundling import Bundle, BundlingError
 
+BUNDLE = Bundle(LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), kept_in=LAMBDAS.parent / ".build")
 BYTES_MAX = 6_000_000  # unpacked; Powertools alone is 4 MB, pydantic would add 6, boto3 100
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("bundle") / "bundle"
-    bundling.bundle(target)
+    BUNDLE.write(target)
     return target
 
 
@@ -32,8 +36,8 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
-    for path in bundling.sources():
-        assert (bundle / path.relative_to(bundling.LAMBDAS)).read_bytes() == path.read_bytes()
+    for name, path in BUNDLE.sources.items():
+        assert (bundle / name).read_bytes() == path.read_bytes()
     assert (bundle / "functions" / "plays.py").is_file()
     assert (bundle / "tally" / "dynamo" / "transactions.py").is_file()
     assert (bundle / "functions" / "beacon.js").is_file()
@@ -58,41 +62,50 @@ def test_everything_can_be_read_by_lambda_and_its_licence_by_people(bundle: Path
 
 
 def test_it_is_the_same_each_time_and_names_no_machine(bundle: Path, tmp_path: Path) -> None:
-    bundling.bundle(tmp_path / "again")
+    BUNDLE.write(tmp_path / "again")
     assert contents(tmp_path / "again") == contents(bundle)
     assert not {"RECORD", "INSTALLER", "direct_url.json"} & {path.name for path in bundle.rglob("*")}
-    here = str(bundling.ROOT).encode()
+    here = str(LAMBDAS.parent).encode()
     assert not [path for path in bundle.rglob("*") if path.is_file() and here in path.read_bytes()]
 
 
-def test_digest_follows_sources_and_pins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bundling, "LAMBDAS", tmp_path)
+def test_digest_follows_sources_and_pins(tmp_path: Path) -> None:
+    made = replace(BUNDLE, lambdas=tmp_path)
     (tmp_path / "requirements.txt").write_text("idna==3.20\n")
     (tmp_path / "plays.py").write_text("a")
-    first = bundling.digest()
+    first = made.digest()
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "plays.pyc").write_text("compiled")
-    assert bundling.digest() == first
+    assert made.digest() == first
     (tmp_path / "plays.py").write_text("b")
-    second = bundling.digest()
+    second = made.digest()
     (tmp_path / "requirements.txt").write_text("idna==3.21\n")
-    assert len({first, second, bundling.digest()}) == 3
+    assert len({first, second, made.digest()}) == 3
 
 
 def test_packages_that_cannot_be_had_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
-    with pytest.raises(bundling.BundlingError, match="uv could not install") as failed:
-        bundling.bundle(tmp_path / "bundle")
+    with pytest.raises(BundlingError, match="uv could not install") as failed:
+        BUNDLE.write(tmp_path / "bundle")
     assert "\n" not in str(failed.value)
 
 
-def test_a_bundle_is_kept_for_the_next_synth_and_older_ones_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bundling, "BUILD", tmp_path)
+def test_a_bundle_is_kept_for_the_next_synth_and_older_ones_go(tmp_path: Path) -> None:
+    made = replace(BUNDLE, kept_in=tmp_path)
     (tmp_path / "lambdas-old").mkdir()
-    bundling.code(bundled=True)
+    made.code(bundled=True)
     [kept] = tmp_path.iterdir()
-    assert kept.name == f"lambdas-{bundling.digest()[:16]}"
-    made = kept.stat().st_mtime_ns
-    bundling.code(bundled=True)
-    assert kept.stat().st_mtime_ns == made
+    assert kept.name == f"lambdas-{made.digest()[:16]}"
+    written = kept.stat().st_mtime_ns
+    made.code(bundled=True)
+    assert kept.stat().st_mtime_ns == written
+
+
+def test_a_team_s_own_counters_take_the_place_of_those_in_the_sources(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text((LAMBDAS / "counters.py").read_text() + "# ours\n")
+    made = replace(BUNDLE, declarations=Declarations.load(own))
+    assert made.sources["counters.py"] == own
+    assert made.sources.keys() == BUNDLE.sources.keys()
+    assert made.digest() != BUNDLE.digest()

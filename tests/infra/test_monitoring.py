@@ -10,7 +10,7 @@ import pytest
 
 import counters
 import operations
-from stacks import alarms, metrics
+from stacks import alarms
 from tally import observe
 from tally.operation import Table
 from tests.infra.conftest import ROOT, Synthesize
@@ -64,7 +64,7 @@ def _pair(dimension: Json) -> tuple[str, str]:
 
 
 def own(found: dict[str, list[Series]]) -> set[Series]:
-    return {series for all_of_it in found.values() for series in all_of_it if series[0] == metrics.NAMESPACE}
+    return {series for all_of_it in found.values() for series in all_of_it if series[0] == observe.NAMESPACE}
 
 
 def slug(heading: str) -> str:
@@ -75,9 +75,9 @@ def slug(heading: str) -> str:
 ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)}
 
 
-def test_the_stack_knows_namespace_and_service_as_the_code_writes_them() -> None:
-    assert (metrics.NAMESPACE, metrics.SERVICE) == (observe.NAMESPACE, observe.SERVICE)
-    assert {observe.COUNTER, observe.CONSUMER} == {"counter", "consumer"}
+def test_the_names_that_operators_own_dashboards_use_never_change() -> None:
+    assert (observe.NAMESPACE, observe.SERVICE) == ("Tally", "tally")
+    assert (observe.COUNTER, observe.CONSUMER) == ("counter", "consumer")
 
 
 def test_every_metric_shown_is_one_that_the_code_emits_and_every_one_emitted_is_shown(dev: Template) -> None:

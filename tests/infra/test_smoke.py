@@ -164,8 +164,8 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
         (["--url", "", "--token", TOKEN], "no URL to call"),
         (["--url", "example.com", "--token", TOKEN], "no URL to call"),
         (["--url", "http://localhost", "--token", ""], "no token to sign in with"),
-        (["--url", "http://localhost", "--token", "a.b.c"], "no JWT with a sub"),
-        (["--url", "http://localhost", "--token", "a.MQ.c"], "no JWT with a sub"),
+        (["--url", "http://localhost", "--token", "a.b.c"], "not a JWT with a sub"),
+        (["--url", "http://localhost", "--token", "a.MQ.c"], "not a JWT with a sub"),
     ],
 )
 def test_what_it_needs_is_asked_for_in_one_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from aws_cdk import Stack
 
+from stacks.names import Names
 from stacks.options import Options
 from stacks.tables import Tables
 from tests.infra.conftest import Synthesize
@@ -82,6 +83,6 @@ def test_a_launch_that_one_knows_of_can_be_prepared(dev: Template, synthesize: S
 
 def test_warm_reads_and_writes_go_together_or_alone() -> None:
     stack = Stack()
-    tables = Tables(stack, "Tables", options=Options(warm_writes=5000, warm_reads=15000))
+    tables = Tables(stack, "Tables", names=Names.of(stack), options=Options(warm_writes=5000, warm_reads=15000))
     warm = stack.resolve(tables.counts.node.default_child.warm_throughput)  # type: ignore[union-attr]
     assert warm == {"readUnitsPerSecond": 15000, "writeUnitsPerSecond": 5000}

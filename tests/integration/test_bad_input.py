@@ -207,28 +207,3 @@ def test_no_direct_event_is_answered_with_a_500(invoke: Invoke, operation: Opera
     for result in answer.get("results", [answer]):
         assert result["status"] in {200, 201, 202, 400, 403, 404, 413, 422}
         json.dumps(result)
-
-
-@settings(
-    derandomize=True, max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    name=st.sampled_from([name for name in events.names() if "/http-" in name]),
-    raw=st.none()
-    | st.text(max_size=60)
-    | st.binary(max_size=60)
-    | JSON_VALUES.map(lambda value: json.dumps({"body": value})),
-    query=st.text(max_size=30),
-    id=st.text(max_size=20),
-    key=st.none() | st.text(max_size=30),
-    content_type=st.sampled_from(["application/json", "APPLICATION/JSON; charset=utf-8", "text/plain", ""])
-    | st.text(max_size=9),
-)
-def test_no_http_request_is_answered_with_a_500(
-    invoke: Invoke, name: str, raw: str | bytes | None, query: str, id: str, key: str | None, content_type: str
-) -> None:
-    event = events.http(name, raw=raw, query=query, key=key, headers={"content-type": content_type})
-    if "pathParameters" in event:
-        event["pathParameters"]["id"] = id
-    answer = invoke(name.split("/")[0], event)
-    assert answer["statusCode"] in {200, 201, 202, 400, 403, 404, 413, 415, 422}, answer

@@ -293,7 +293,7 @@ def test_ctrl_c_in_a_reconcile_into_a_pipe_is_one_line_and_130_without_a_bar(por
     post(store, "off", off_by=5)
     with command("reconcile", "--all", "--local", "--port", str(port)) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == "tally: likes off: -5; looking again when all has come through\n"
+        assert process.stderr.readline() == "tally: likes off: -5; looking again when the streams have caught up\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (130, "", "tally: stopped\n")

@@ -1,14 +1,11 @@
-"""The client against the real handlers: in process, and over the wire that boto3 speaks to Lambda."""
+"""The client against the real handlers, in process; e2e/test_client.py calls them through boto3."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import re
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,8 +14,6 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-import operations
-from local.base.engine import free_port
 from tally import client, errors, requests
 from tally.api.entry import Entry
 from tally.client import Tally
@@ -30,6 +25,7 @@ from tests.integration.conftest import Context
 Invoke = Callable[..., dict[str, Any]]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
 MUG = ("stock", "mug")
+NOWHERE = "http://127.0.0.1:9"  # nothing listens there, and no engine of another test will
 LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"
 
 
@@ -168,7 +164,7 @@ def test_a_like_whose_answer_was_lost_changed_it_and_is_not_done_again_after_an_
 def test_a_store_that_is_away_is_retried_and_then_raised_as_tally_raised_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead = Store(dynamodb_client(endpoint_url=f"http://127.0.0.1:{free_port()}"), store.settings)
+    dead = Store(dynamodb_client(endpoint_url=NOWHERE), store.settings)
     plays = Entry(importlib.import_module("functions.plays").handler.functions, dead)
     fake = FakeLambda(lambda name, event: plays(event, Context()))
     monkeypatch.setattr(client, "ATTEMPTS_MAX", 2)
@@ -320,93 +316,3 @@ def test_the_sample_checkout_pays_back_what_was_paid_too_late(tally: Tally, monk
     assert checkout.handler(order, None) == {"sold": False}
     assert paid_back == [order]
     assert tally.get_counter(*MUG).value == 1
-
-
-class Wire(ThreadingHTTPServer):
-    """Lambda's Invoke API on loopback, over the handlers. `faults`: what the next requests meet."""
-
-    daemon_threads = True
-
-    def __init__(self, invoke: Invoke) -> None:
-        super().__init__(("127.0.0.1", 0), _Invocation)
-        self.function = invoke
-        self.faults: list[str] = []
-        self.over = threading.Event()
-
-
-class _Invocation(BaseHTTPRequestHandler):
-    server: Wire
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        name = re.fullmatch(r"/2015-03-31/functions/([^/]+)/invocations", self.path)
-        event = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        fault = self.server.faults.pop(0) if self.server.faults else None
-        if fault == THROTTLED:
-            self.answer(429, b'{"message": "Rate Exceeded."}', {"x-amzn-errortype": "TooManyRequestsException"})
-            return
-        if name is None or name[1] not in operations.functions():
-            self.answer(404, b'{"message": "Function not found"}', {"x-amzn-errortype": "ResourceNotFoundException"})
-            return
-        payload, failed = outcome(self.server.function, name[1], event)
-        if fault == LOST:
-            self.server.over.wait(5)
-            self.close_connection = True
-            return
-        self.answer(200, payload, {"x-amz-function-error": "Unhandled"} if failed else {})
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for header, value in {**headers, "content-length": str(len(body)), "content-type": "application/json"}.items():
-            self.send_header(header, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def wire(invoke: Invoke) -> Iterator[Wire]:
-    with Wire(invoke) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield server
-        server.over.set()
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def wired(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
-    """A Tally as a consumer makes it, with boto3's own client."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", f"http://127.0.0.1:{wire.server_port}")
-    made = Tally.from_environment({"TALLY_FUNCTION_PREFIX": ""}, caller="checkout", deadline_s=1.5)
-    yield made
-    made.lambda_client.close()
-
-
-def test_over_the_wire_a_lost_answer_times_out_and_is_counted_once(wired: Tally, wire: Wire) -> None:
-    wire.faults = [LOST, THROTTLED]
-    assert wired.play("9f3a") == Counted(replayed=True)
-    assert wire.faults == []
-    assert wired.get_plays("9f3a").play_count == 1
-
-
-def test_over_the_wire_errors_are_the_same_classes(
-    wired: Tally, wire: Wire, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(errors.LimitReachedError) as limit:
-        wired.increment(*MUG, -1)
-    assert limit.value.left == 0
-    with pytest.raises(errors.ConfigurationError, match="ResourceNotFoundException"):
-        Tally({"plays": "nothing"}, lambda_client=wired.lambda_client).play("9f3a")
-    monkeypatch.setattr(client, "ATTEMPTS_MAX", 2)
-    store.client.delete_table(TableName=store.settings.counts_table)
-    with pytest.raises(errors.StoreRefusedError):
-        wired.play("9f3a")
-
-
-def test_over_the_wire_a_batch_is_one_invocation(wired: Tally, wire: Wire) -> None:
-    results = wired.batch([requests.play("9f3a"), requests.play("9f3a"), requests.get_plays("9f3a")])
-    assert results == [Counted(replayed=False), Counted(replayed=False), requests.Plays("9f3a", 2)]

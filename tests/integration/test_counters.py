@@ -247,7 +247,7 @@ def test_a_hold_over_http_is_taken_kept_and_given_back(send: Invoke, invoke: Inv
     body = events.body_of(taken)
     assert taken["statusCode"] == 201
     assert {name: body[name] for name in ("counter", "id", "amount")} == {**STOCK, "amount": 2}
-    assert abs(body["expires_at"] - time.time() - 900) < 5
+    assert abs(body["expires_at"] - time.time() - 900) < 60
     assert re.fullmatch(r"[0-9]{10}-[A-Za-z0-9_-]{16}", body["hold_id"])
     assert qty(store) == 8
     again = send("holds/http-hold")

@@ -25,8 +25,10 @@ from local.base.engine import die_with_parent
 from tests.invariants.threads import at_once
 from tests.invariants.world import World
 
+pytestmark = pytest.mark.slow
+
 PLAYS, KILLS, CALLERS, VIDEOS = 300, 50, 3, 3
-WARM_UPS = 5  # plays that tell how long one takes here: kills fall within twice that
+WARM_UPS = 5  # plays that tell how long one takes here: most kills fall within twice that
 WORKER_S_MAX = 10.0
 LAMBDAS = Path(tally.__file__).resolve().parents[1]
 
@@ -126,8 +128,9 @@ def kill_times(play_s: float) -> dict[int, list[float]]:
     """For each play that a worker is killed over: how long after each sending of it."""
     chance = random.Random(50)
     times: dict[int, list[float]] = {}
-    for _ in range(KILLS):
-        times.setdefault(chance.randrange(PLAYS), []).append(chance.uniform(0, 2 * play_s))
+    for kill in range(KILLS):
+        latest_s = play_s * (2 if kill % 2 else 6)  # every other one may be late: plays are slower on a busy machine
+        times.setdefault(chance.randrange(PLAYS), []).append(chance.uniform(0, latest_s))
     return times
 
 

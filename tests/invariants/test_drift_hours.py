@@ -15,6 +15,8 @@ from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tests.invariants.simulation import Simulation, simulate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Simulation:
@@ -70,17 +72,17 @@ def right(world: Simulation) -> bool:
     return found is not None and found.tally == found.children > 0
 
 
-def test_an_hour_of_heavy_traffic_is_no_drift_at_any_time(world: Simulation) -> None:
-    world.minutes(60, heavy(world))
+def test_half_an_hour_of_heavy_traffic_is_no_drift_at_any_time(world: Simulation) -> None:
+    world.minutes(30, heavy(world))
     world.minutes(10)
     assert (world.drifted, ledger_rows(world)) == ([], 0)
     assert right(world)
-    assert tallies.read(Call(world.store), counters.PLAYS, "v") == 240
+    assert tallies.read(Call(world.store), counters.PLAYS, "v") == 120
 
 
-@pytest.mark.parametrize("edited", [0, 7])
-def test_rollup_that_lags_20_minutes_is_no_drift_and_hides_none(world: Simulation, edited: int) -> None:
-    """With a hand edit in the middle, that edit alone is found, and with its exact amount."""
+def test_rollup_that_lags_20_minutes_is_no_drift_and_hides_none(world: Simulation) -> None:
+    """With a manual edit in the middle, that edit alone is found, and with its exact amount."""
+    edited = 7
     traffic = heavy(world)
     world.minutes(5, traffic)
     world.held = {("rollup", "counts"), ("rollup", "receipts")}
@@ -90,9 +92,8 @@ def test_rollup_that_lags_20_minutes_is_no_drift_and_hides_none(world: Simulatio
     world.held = set()
     world.minutes(5, traffic)
     world.minutes(15)
-    expected = {("plays", "v"): edited} if edited else {}
-    assert drifts(world) == expected
-    assert {(counter, target, amount) for counter, target, amount in world.drifted} <= {("plays", "v", edited)}
+    assert drifts(world) == {("plays", "v"): edited}
+    assert set(world.drifted) == {("plays", "v", edited)}
     assert right(world)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any
 
 import pytest
@@ -144,11 +143,3 @@ def test_bug_in_a_plan_is_raised_at_the_end(engine: Engine) -> None:
 
     with pytest.raises(ZeroDivisionError, match="in the plan"):
         run()
-
-
-def test_requests_are_small_enough_to_keep_and_forgotten_on_demand(world: World) -> None:
-    add(world)
-    assert json.loads(world.proxy.requests[0].body)["TransactItems"]
-    world.proxy.forget()
-    assert world.proxy.requests == []
-    assert world.proxy.counts == {}

@@ -110,35 +110,6 @@ def test_a_replay_is_the_same_hold_also_when_nothing_is_left_or_it_is_settled(co
     assert counting.stored(counters.STOCK) == 3
 
 
-@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER], ids=["lost", "failed after"])
-def test_a_take_whose_answer_was_lost_is_one_hold(counting: Counting, fault: faults.Fault) -> None:
-    counting.stock(10)
-    counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    first, replayed = counting.take(3, key="key-1")
-    assert replayed is False
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
-    with pytest.raises(StoreUnreachableError):
-        counting.take(2, key="key-2")
-    second, replayed = counting.take(2, key="key-2")
-    assert replayed is True
-    assert {hold["hold_id"]["S"] for hold in counting.ledger()} == {first["hold_id"], second["hold_id"]}
-    assert counting.stored(counters.STOCK) == 5
-
-
-@pytest.mark.parametrize("state", [COMMITTED, RELEASED])
-def test_settling_whose_answers_were_lost_is_done_once(counting: Counting, state: str) -> None:
-    counting.stock(10)
-    hold_id = counting.take(3)[0]["hold_id"]
-    counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
-    with pytest.raises(StoreUnreachableError):
-        counting.settle(hold_id, state)
-    assert counting.settle(hold_id, state)["changed"] is False
-    assert counting.in_existence() == 10
-    assert counting.stored(counters.STOCK) == counting.expected() == (7 if state == COMMITTED else 10)
-
-
 def test_more_than_is_left_is_not_held_and_leaves_nothing(counting: Counting) -> None:
     counting.stock(3)
     refused = refusal(partial(counting.take, 4, key="key-1"))

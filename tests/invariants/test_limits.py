@@ -16,7 +16,6 @@ from tally.errors import (
     LimitReachedError,
     PreconditionFailedError,
     StoreRefusedError,
-    StoreUnreachableError,
 )
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
@@ -139,18 +138,6 @@ def test_a_key_that_took_the_last_one_is_told_so_again_although_nothing_is_left(
     body, _ = counting.increment(counters.STOCK, -2, key)
     assert counting.increment(counters.STOCK, -2, key) == (body, True)
     assert isinstance(refusal(partial(counting.increment, counters.STOCK, -1, key)), KeyReusedError)
-    assert counting.stored(counters.STOCK) == 0
-
-
-def test_a_taking_whose_answers_were_all_lost_is_counted_once_by_the_callers_retry(counting: Counting) -> None:
-    counting.stock(1)
-    counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
-    key = new_key()
-    with pytest.raises(StoreUnreachableError):
-        counting.increment(counters.STOCK, -1, key)
-    assert counting.stored(counters.STOCK) == 0
-    assert counting.increment(counters.STOCK, -1, key)[1] is True
     assert counting.stored(counters.STOCK) == 0
 
 
@@ -308,21 +295,6 @@ def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
 def test_a_value_out_of_the_limits_is_not_set(counting: Counting, counter: Counter, value: int) -> None:
     assert isinstance(refusal(partial(counting.set, counter, value, 0)), LimitReachedError)
     assert counting.world.items() == counting.world.receipts() == []
-
-
-def test_a_setting_whose_answer_was_lost_is_a_first_answer_and_its_retry_a_replay(counting: Counting) -> None:
-    counting.stock(41)
-    counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE]})
-    assert counting.set(counters.STOCK, 42, 1, "key-1")[1] is False
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
-    with pytest.raises(StoreUnreachableError):
-        counting.set(counters.STOCK, 43, 2, "key-2")
-    assert counting.set(counters.STOCK, 43, 2, "key-2") == (
-        {"counter": "stock", "id": ITEM, "value": 43, "version": 3},
-        True,
-    )
-    assert counting.read(counters.STOCK)["version"] == 3
 
 
 def test_compare_and_set_races_increments_and_no_change_is_lost(counting: Counting) -> None:

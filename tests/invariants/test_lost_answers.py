@@ -1,9 +1,16 @@
-"""The change is made and its answer is lost: the SDK tries again by itself, and callers send it again."""
+"""The change is made and its answer is lost: the SDK tries again by itself, and callers send it again.
+
+Each kind of change meets each kind of fault. The SDK's tokens are taken away, as after ten minutes: what protects is
+the receipt, the item itself or its version.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -11,65 +18,228 @@ import counters
 import faults
 from faults import Fault, FaultProxy
 from local.base.engine import Engine
+from tally.counter import Counter, Guarantee
+from tally.counting import batches
+from tally.counting.increments import Increment
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import StoreUnreachableError
 from tally.settings import Settings
 from tests.conftest import create_tables
-from tests.invariants.world import FAST, POST, VIDEO, World, persist
+from tests.invariants.counting import Counting
+from tests.invariants.world import FAST, POST, VIDEO, Outcome, World, persist
 
-DONE_BUT_LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.SILENCE]
-NOT_DONE = [faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.HANG_BEFORE]
-SILENT = [faults.SILENCE, faults.HANG_BEFORE, None]  # what a client notices by its time-out alone; None: a delay
-SDK_ATTEMPTS = 3  # store.CLIENT_CONFIG
-LATE_S = 0.5  # longer than the hasty client reads
+DONE = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
+NOT_DONE = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
+TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # a client notices these by its time-out alone
+SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
+LATE_S = 1.0  # longer than the hasty client reads
+PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
+ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
+BATCH = 20
+KEY = "key-1"
 
 
-def named(fault: Fault) -> str:
+@dataclass(frozen=True)
+class Change:
+    """A change, what it answers and what it leaves when it is made once."""
+
+    name: str
+    make: Callable[[World], Outcome]
+    answer: dict[str, Any]
+    """Members of the first answer."""
+    stored: Callable[[World], object]
+    """What the tables hold of it."""
+    once: object
+    """What they hold when it is made once."""
+    before: Callable[[World], object] = lambda world: None
+    keyed: bool = True
+    """Whether a receipt remembers it: the caller's retry is a replay with the first answer."""
+    retried: dict[str, Any] | None = None
+    """Members of the answer to a retry after it was made, if those of the first answer cannot be known then."""
+
+
+def posts(world: World) -> tuple[int, str]:
+    """Revision and text of the post."""
+    items = {item["SK"]["S"]: item for item in world.items(f"POST#{POST}")}
+    return (int(items["META"]["revision"]["N"]), items["META.BODY"]["body"]["S"]) if items else (-1, "")
+
+
+def written(world: World, text: str) -> Outcome:
+    """Write the post; nobody can say after a failure whether it was this call that created it."""
+    return world.write_post(text=text)[0], False
+
+
+def liked_by(*users: str) -> Callable[[World], None]:
+    """Write a post that these users like."""
+
+    def prepare(world: World) -> None:
+        world.write_post()
+        for user in users:
+            world.like(user)
+
+    return prepare
+
+
+def heat(world: World) -> None:
+    """A post and a video whose tallies are hot: changes spill."""
+    world.write_post()
+    for counter, id_ in ((counters.PLAYS, VIDEO), (counters.LIKES, POST)):
+        world.store.breaker.trip(counter.partition_start + id_)
+
+
+def stock(world: World) -> None:
+    Counting(world).stock(10)
+
+
+def held(world: World) -> str:
+    """The id of the only hold."""
+    (hold,) = Counting(world).ledger()
+    return str(hold["hold_id"]["S"])
+
+
+def hold(world: World) -> None:
+    stock(world)
+    Counting(world).take(3)
+
+
+def settled(world: World, state: str) -> Outcome:
+    return Counting(world).settle(held(world), state), False
+
+
+def in_batch(world: World) -> Outcome:
+    """A batch of plays; raises the first entry's error."""
+    made = [Increment(counters.PLAYS, VIDEO, 1, "play", f"key-{number}", {}) for number in range(BATCH)]
+    results = batches.count([(world.call(), increment) for increment in made])
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return {"counted": len(results)}, all(replayed for _, replayed in results)  # type: ignore[misc]
+
+
+def held_and_left(world: World) -> tuple[dict[str, int], int]:
+    """What holds have taken, by state, and what is left in stock."""
+    return Counting(world).amounts(), Counting(world).stored(counters.STOCK)
+
+
+def likes_of(world: World) -> tuple[int, set[str]]:
+    """The tally of the post once all is rolled up, and who likes it."""
+    return world.rolled_up(counters.LIKES, POST), world.likes()[1]
+
+
+def number_of(counter: Counter) -> Callable[[World], int]:
+    return lambda world: Counting(world).stored(counter)
+
+
+LIKED = {"post_id": POST, "liked": True}
+UNLIKED = {"post_id": POST, "liked": False}
+SPILLED_LIKE = {**LIKED, "changed": True, "visible": "soon"}
+CHANGES = [
+    Change("play", lambda world: world.play(KEY), PLAYED, World.shards, {"STATS#TOTAL": 1}),
+    Change("rolled up", lambda world: world.play(KEY, counter=ROLLED_UP), {"visible": "soon"},
+           lambda world: world.rolled_up(ROLLED_UP), 1),
+    Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.rolled_up, 1, heat),
+    Change("batch", in_batch, {"counted": BATCH}, World.tally, BATCH),
+    Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
+           number_of(counters.STOCK), 9, stock),
+    Change("number", lambda world: Counting(world).increment(counters.TICKET, key=KEY), {"number": 1},
+           number_of(counters.TICKET), 1),
+    Change("set", lambda world: Counting(world).set(counters.STOCK, 42, 1, KEY), {"value": 42, "version": 2},
+           lambda world: Counting(world).read(counters.STOCK)["version"], 2, stock),
+    Change("hold", lambda world: Counting(world).take(3, key=KEY), {"amount": 3}, held_and_left, ({"held": 3}, 7),
+           stock),
+    Change("commit of a hold", partial(settled, state="committed"), {"state": "committed"},
+           held_and_left, ({"committed": 3}, 7), hold, keyed=False),
+    Change("release of a hold", partial(settled, state="released"), {"state": "released"},
+           held_and_left, ({"released": 3}, 10), hold, keyed=False),
+    Change("like", lambda world: world.like("ann"), {**LIKED, "changed": True}, likes_of, (1, {"ann"}), liked_by(),
+           keyed=False, retried={**LIKED, "changed": False}),
+    Change("keyed like", lambda world: world.like("ann", key=KEY), {**LIKED, "changed": True}, likes_of, (1, {"ann"}),
+           liked_by()),
+    Change("spilled like", lambda world: world.like("ann"), SPILLED_LIKE, likes_of,
+           (1, {"ann"}), heat, keyed=False, retried={**LIKED, "changed": False}),
+    Change("keyed spilled like", lambda world: world.like("ann", key=KEY), SPILLED_LIKE,
+           likes_of, (1, {"ann"}), heat),
+    # Without token and key nobody can say whether it was this call that took the like back.
+    Change("unlike", lambda world: world.unlike("ann"), UNLIKED, likes_of, (1, {"bob"}), liked_by("ann", "bob"),
+           keyed=False),
+    Change("keyed unlike", lambda world: world.unlike("ann", key=KEY), {**UNLIKED, "changed": True}, likes_of,
+           (1, {"bob"}), liked_by("ann", "bob")),
+    Change("new post", partial(written, text="first"), {"revision": 0}, posts, (0, "first"), keyed=False),
+    Change("edit", partial(written, text="second"), {"revision": 1, "body": "second"}, posts, (1, "second"),
+           World.write_post, keyed=False),
+]  # fmt: skip
+
+
+def fault_name(fault: Fault) -> str:
     return fault.kind.name.lower()
 
 
-@pytest.fixture(params=[False, True], ids=["tokens", "no tokens"])
-def lossy(request: pytest.FixtureRequest, make_world: Callable[..., World]) -> World:
-    """A world with the SDK's tokens, and without them as after ten minutes; its client gives up soon if it must."""
-    world = make_world(hasty=request.node.callspec.params.get("fault") in SILENT)
-    world.proxy.strip_tokens = request.param
+each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+
+
+def prepared(world: World, change: Change, *planned: Fault) -> World:
+    """The world before the change; these faults meet its commit."""
+    change.before(world)
+    world.proxy.forget()
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.script({"TransactWriteItems": planned, "PutItem": planned})
     return world
 
 
-@pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=named)
-def test_sdk_retry_after_lost_response_counts_once_and_is_a_first_answer(lossy: World, fault: Fault) -> None:
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
-    assert len(lossy.sent("TransactWriteItems", forwarded=True)) >= 2
-    assert lossy.shards() == {"STATS#TOTAL": 1}
-    assert len(lossy.receipts()) == 1
+def answers(members: dict[str, Any], answer: Outcome, *, replayed: bool) -> bool:
+    return members.items() <= answer[0].items() and answer[1] is replayed
 
 
-@pytest.mark.parametrize("fault", NOT_DONE, ids=named)
-def test_sdk_retry_after_lost_request_counts_once(lossy: World, fault: Fault) -> None:
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
-    assert len(lossy.sent("TransactWriteItems")) >= 2
-    assert lossy.tally() == 1
+@each_change
+@pytest.mark.parametrize("fault", [*DONE, faults.DROP_BEFORE], ids=fault_name)
+def test_sdk_retry_changes_once_and_is_a_first_answer(world: World, change: Change, fault: Fault) -> None:
+    prepared(world, change, fault)
+    assert answers(change.answer, change.make(world), replayed=False)
+    assert len(world.sent()) >= 2
+    assert change.stored(world) == change.once
 
 
-@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.SILENCE], ids=named)
-def test_caller_retry_after_all_answers_were_lost_counts_once_with_the_same_body(lossy: World, fault: Fault) -> None:
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [fault] * SDK_ATTEMPTS})
+@each_change
+def test_caller_retry_after_all_answers_were_lost_changes_once(world: World, change: Change) -> None:
+    prepared(world, change, *[faults.LOSE_RESPONSE] * SDK_ATTEMPTS)
     with pytest.raises(StoreUnreachableError):
-        lossy.play("key-1")
-    assert lossy.tally() == 1
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, True)
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, True)
-    assert lossy.tally() == 1
-    assert len(lossy.receipts()) == 1
+        change.make(world)
+    assert change.stored(world) == change.once
+    for _ in range(2):
+        assert answers(change.retried or change.answer, change.make(world), replayed=change.keyed)
+    assert change.stored(world) == change.once
 
 
-def test_retry_after_answers_that_were_cut_counts_once(lossy: World) -> None:
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [faults.TRUNCATE] * SDK_ATTEMPTS})
-    persist(lambda: lossy.play("key-1"))  # the SDK may take a cut 200 for an answer, and rightly: it was done
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, True)
-    assert lossy.tally() == 1
+@each_change
+def test_caller_retry_after_nothing_arrived_is_a_first_answer(world: World, change: Change) -> None:
+    prepared(world, change, *[faults.DROP_BEFORE] * SDK_ATTEMPTS)
+    before, receipts = change.stored(world), world.receipts()
+    with pytest.raises(StoreUnreachableError):
+        change.make(world)
+    assert (change.stored(world), world.receipts()) == (before, receipts)
+    assert answers(change.answer, change.make(world), replayed=False)
+    assert change.stored(world) == change.once
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
+@pytest.mark.parametrize("fault", [*DONE, *NOT_DONE, *TIMED_OUT], ids=fault_name)
+def test_a_play_counts_once_with_tokens_and_time_outs_too(
+    make_world: Callable[..., World], fault: Fault, tokens: bool
+) -> None:
+    world = make_world(hasty=fault in TIMED_OUT)
+    world.proxy.strip_tokens = not tokens
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    assert world.play(KEY) == (PLAYED, False)
+    assert len(world.sent("TransactWriteItems")) >= 2
+    assert world.shards() == {"STATS#TOTAL": 1}
+    assert len(world.receipts()) == 1
+
+
+@each_change
+def test_answers_that_are_all_cut_change_once(world: World, change: Change) -> None:
+    prepared(world, change, *[faults.TRUNCATE] * SDK_ATTEMPTS)
+    persist(lambda: change.make(world))  # the SDK may take a cut 200 for an answer, and rightly: it was done
+    assert change.stored(world) == change.once
 
 
 @pytest.mark.parametrize("read", [World.read_plays, World.read_post], ids=["plays", "post"])
@@ -77,78 +247,41 @@ def test_read_whose_answers_are_all_cut_is_unreachable_and_never_a_wrong_number(
     world: World, read: Callable[[World], object]
 ) -> None:
     world.write_post()
-    world.play("key-1")
+    world.play(KEY)
     world.proxy.plan = faults.always(faults.TRUNCATE, "Query")
     with pytest.raises(StoreUnreachableError):
         read(world)
 
 
-@pytest.mark.parametrize("fault", NOT_DONE, ids=named)
-def test_caller_retry_after_nothing_arrived_counts_once_as_a_first_answer(lossy: World, fault: Fault) -> None:
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [fault] * SDK_ATTEMPTS})
-    with pytest.raises(StoreUnreachableError):
-        lossy.play("key-1")
-    assert lossy.items() == lossy.receipts() == []
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
-    assert lossy.tally() == 1
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
+def test_request_that_arrives_after_its_own_retry_counts_once(make_world: Callable[..., World], tokens: bool) -> None:
+    world = make_world(hasty=True)
+    world.proxy.strip_tokens = not tokens
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.delay(LATE_S)]})
+    assert world.play(KEY) == (PLAYED, False)
+    world.proxy.settle()
+    assert len(world.sent("TransactWriteItems", forwarded=True)) >= 2
+    assert world.tally() == 1
 
 
-def test_request_that_arrives_after_its_own_retry_counts_once(lossy: World) -> None:
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [faults.delay(LATE_S)]})
-    assert lossy.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
-    lossy.proxy.settle()
-    assert len(lossy.sent("TransactWriteItems", forwarded=True)) >= 2
-    assert lossy.tally() == 1
-
-
-def test_keyed_like_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(lossy: World) -> None:
-    lossy.write_post()
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [faults.delay(LATE_S)]})
-    assert lossy.like("ann", key="key-1") == (
-        {"post_id": POST, "liked": True, "changed": True, "visible": "now"},
-        False,
-    )
-    assert lossy.unlike("ann", key="key-2")[0]["changed"] is True
-    lossy.proxy.settle()
-    assert lossy.likes() == (0, set())
-
-
-@pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=named)
-@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-def test_sdk_retry_of_a_like_likes_once_and_says_that_it_changed(lossy: World, fault: Fault, key: str | None) -> None:
-    lossy.write_post()
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.like("ann", key=key) == ({"post_id": POST, "liked": True, "changed": True, "visible": "now"}, False)
-    assert lossy.likes() == (1, {"ann"})
-
-
-@pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=named)
-def test_sdk_retry_of_a_keyed_unlike_unlikes_once_and_says_that_it_changed(lossy: World, fault: Fault) -> None:
-    lossy.write_post()
-    lossy.like("ann")
-    lossy.like("bob")
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert lossy.unlike("ann", key="key-1") == (
-        {"post_id": POST, "liked": False, "changed": True, "visible": "now"},
-        False,
-    )
-    assert lossy.likes() == (1, {"bob"})
-
-
-def test_sdk_retry_of_an_unlike_without_a_key_unlikes_once(lossy: World) -> None:
-    lossy.write_post()
-    lossy.like("ann")
-    lossy.like("bob")
-    lossy.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE]})
-    assert lossy.unlike("ann")[0]["liked"] is False  # without token and key nobody can say whether it was us
-    assert lossy.likes() == (1, {"bob"})
+def test_keyed_like_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(hasty=True)
+    world.proxy.strip_tokens = True
+    world.write_post()
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.delay(LATE_S)]})
+    assert world.like("ann", key=KEY) == ({**LIKED, "changed": True, "visible": "now"}, False)
+    assert world.unlike("ann", key="key-2")[0]["changed"] is True
+    world.proxy.settle()
+    assert world.likes() == (0, set())
 
 
 @pytest.mark.parametrize("code", ["TransactionInProgressException", "ThrottlingException", "RequestLimitExceeded"])
 def test_busy_answer_to_a_transaction_that_went_through_counts_once_as_a_first_answer(world: World, code: str) -> None:
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.answer_after(code)] * (SDK_ATTEMPTS + 1)})
-    assert world.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
+    assert world.play(KEY) == (PLAYED, False)
     assert world.tally() == 1
 
 
@@ -156,21 +289,21 @@ def test_fast_can_double_where_exact_does_not(world: World) -> None:
     world.proxy.plan = faults.script({
         "UpdateItem": [faults.LOSE_RESPONSE], "TransactWriteItems": [faults.LOSE_RESPONSE],
     })  # fmt: skip
-    world.play("key-1", counter=FAST)
-    world.play("key-1")
+    world.play(KEY, counter=FAST)
+    world.play(KEY)
     assert world.tally(FAST) == 2  # as documented: an ambiguous retry can count twice
     assert world.tally(counters.PLAYS) == 1
 
 
 def test_each_attempt_of_ours_has_a_token_of_its_own_and_the_sdk_keeps_it(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE, faults.CONFLICT]})
-    world.play("key-1")
+    world.play(KEY)
     first, sdk_retry, ours = (sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems"))
     assert first == sdk_retry != ours
 
 
 def test_answer_and_receipt_are_one_value(world: World) -> None:
-    body, _ = world.play("key-1")
+    body, _ = world.play(KEY)
     assert json.loads(world.receipt()["data"]["S"]) == body
 
 
@@ -186,14 +319,14 @@ def test_play_that_an_engine_lost_power_over_counts_once(
             world = World(Store(client, settings), proxy, raw)
             proxy.plan = faults.always(faults.LOSE_RESPONSE)
             with pytest.raises(StoreUnreachableError):
-                world.play("key-1")
+                world.play(KEY)
             engine.kill()
             engine.stop()
             with pytest.raises(StoreUnreachableError):
-                world.play("key-1")
+                world.play(KEY)
             engine.start()
             proxy.plan = faults.no_faults
-            assert world.play("key-1")[1] is True
+            assert world.play(KEY)[1] is True
             assert world.tally() == 1
             client.close()
             raw.close()

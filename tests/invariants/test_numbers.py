@@ -77,17 +77,6 @@ def test_the_winner_is_told_so_again_when_nothing_is_left(counting: Counting) ->
     assert isinstance(refusal(partial(counting.increment, CONTEST, key="key-1", caller="bob")), LimitReachedError)
 
 
-def test_the_winner_whose_answers_were_all_lost_is_told_so_by_its_retry(counting: Counting) -> None:
-    counting.set(CONTEST, 1, 0)
-    counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
-    with pytest.raises(StoreUnreachableError):
-        counting.increment(CONTEST, key="key-1")
-    assert counting.stored(CONTEST) == 0
-    body, replayed = counting.increment(CONTEST, key="key-1")
-    assert (body["number"], body["last"], replayed) == (0, True, True)
-
-
 def test_a_retry_at_the_end_whose_receipt_cannot_be_read_is_not_refused(counting: Counting) -> None:
     counting.set(CONTEST, 1, 0)
     counting.increment(CONTEST, key="key-1")

@@ -165,28 +165,6 @@ def test_replays_and_firsts_in_one_batch_cost_one_transaction_more_and_are_told_
     assert world.tally() == 12
 
 
-@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER], ids=["lost", "failed after"])
-@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
-def test_a_pack_whose_answer_was_lost_is_counted_once_and_is_a_first_answer(
-    world: World, fault: faults.Fault, tokens: bool
-) -> None:
-    world.proxy.strip_tokens = not tokens
-    world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert slugs(count(world, plays(20))) == ["counted"] * 20
-    assert world.tally() == 20
-    assert len(world.receipts()) == 20
-
-
-def test_a_pack_whose_answers_were_all_lost_is_503_for_each_and_replayed_by_the_callers_retry(world: World) -> None:
-    world.proxy.strip_tokens = True
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
-    results = count(world, [*plays(20), play("late", "x", -1, counters.STOCK)])
-    assert [type(result) for result in results] == [StoreUnreachableError] * 20 + [LimitReachedError]
-    assert world.tally() == 20
-    assert slugs(count(world, plays(21))) == ["replayed"] * 20 + ["counted"]
-    assert world.tally() == 21
-
-
 def test_a_pack_that_was_lost_does_not_fail_the_next_one(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE] * 3})
     results = count(world, plays(150))

@@ -7,51 +7,17 @@ from functools import partial
 
 import pytest
 
-import faults
-from faults import Fault
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError
 from tests.invariants.threads import at_once
-from tests.invariants.world import POST, World, meanwhile, persist
+from tests.invariants.world import POST, World, meanwhile
 
 EDITORS = 8
-DONE_BUT_LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 
 
 def stored(world: World, post_id: str = POST) -> tuple[int, str]:
     """The revision and the text of a post, as they are in the table."""
     items = {item["SK"]["S"]: item for item in world.items(f"POST#{post_id}")}
     return int(items["META"]["revision"]["N"]), items["META.BODY"]["body"]["S"]
-
-
-@pytest.fixture(params=[False, True], ids=["tokens", "no tokens"])
-def any_tokens(request: pytest.FixtureRequest, world: World) -> World:
-    world.proxy.strip_tokens = request.param
-    return world
-
-
-@pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=lambda fault: fault.kind.name.lower())
-def test_edit_whose_answer_is_lost_counts_one_revision(any_tokens: World, fault: Fault) -> None:
-    any_tokens.write_post(text="first")
-    any_tokens.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    post, created = any_tokens.write_post(text="second")
-    assert (post["revision"], post["body"], created) == (1, "second", False)
-    assert stored(any_tokens) == (1, "second")
-
-
-@pytest.mark.parametrize("fault", DONE_BUT_LOST, ids=lambda fault: fault.kind.name.lower())
-def test_creation_whose_answer_is_lost_creates_once_and_counts_no_edit(any_tokens: World, fault: Fault) -> None:
-    any_tokens.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    post, _ = any_tokens.write_post(text="first")
-    assert post["revision"] == 0
-    assert stored(any_tokens) == (0, "first")
-
-
-def test_edit_sent_again_by_the_caller_counts_one_revision(world: World) -> None:
-    world.write_post(text="first")
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * 3})
-    post, _ = persist(lambda: world.write_post(text="second"))
-    assert post["revision"] == 1
-    assert stored(world) == (1, "second")
 
 
 def test_put_of_the_text_that_is_there_counts_no_edit_and_writes_nothing(world: World) -> None:

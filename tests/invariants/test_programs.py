@@ -1,9 +1,13 @@
-"""Random programs of plays, likes and unlikes with random faults, against a model that never fails."""
+"""Random programs of plays, likes and unlikes with random faults, against a model that never fails.
+
+`PROGRAMS=120 make test` runs more of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections import Counter as Multiset
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -24,7 +28,10 @@ from tally.settings import Settings
 from tests.conftest import create_tables
 from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
 
-EXAMPLES, STEPS_MIN, STEPS_MAX = 120, 3, 15
+pytestmark = pytest.mark.slow
+
+EXAMPLES = int(os.environ.get("PROGRAMS", "40"))
+STEPS_MIN, STEPS_MAX = 3, 15
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
 FAULTS = (
     faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.THROTTLE,

@@ -17,7 +17,9 @@ from tally.drift.reconcile import Reconciler
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tests.invariants.streaming import Watched
-from tests.invariants.test_reconcile import LIKES, PLAYS, Clock, edit, like, put_drift, put_post, stored
+from tests.invariants.test_reconcile import LIKES, PLAYS, Clock, edit, like, now_and_then, put_drift, put_post, stored
+
+pytestmark = pytest.mark.slow
 
 COMMIT = -1
 STEPS = [*range(0, 60, 5), COMMIT]  # calls of the engine before which the change comes; COMMIT: the first transaction
@@ -127,7 +129,7 @@ def test_sweep_in_the_middle_of_any_step_of_a_repair_moves_and_mends_each_differ
         assert judged.failures == []
 
     settled_s = minute * 60 + store.settings.settle_s  # what the repair books is not: nobody observes it here
-    at_once = reconciler(store, step, lambda: sweep(settled_s), sweep)
+    at_once = reconciler(store, step, lambda: sweep(settled_s), now_and_then(sweep))
     at_once.repair(counter, target, "ann", "x")
     sweep(settled_s)
     left = sum(drift.drift for drift in rows.every(store) if drift.target == target)

@@ -76,22 +76,6 @@ def test_a_rolled_up_change_is_counted_once_for_its_key(world: World) -> None:
     assert world.rolled_up(PAGES) == 1
 
 
-@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
-def test_a_rolled_up_change_whose_answer_was_lost_is_a_first_answer(world: World, fault: Fault) -> None:
-    world.proxy.plan = faults.script({"PutItem": [fault]})
-    assert world.play("key-1", counter=PAGES)[1] is False
-    assert len(world.sent("PutItem")) == 2
-    assert world.rolled_up(PAGES) == 1
-
-
-def test_a_rolled_up_change_whose_answers_were_all_lost_is_replayed_to_the_callers_retry(world: World) -> None:
-    world.proxy.plan = faults.script({"PutItem": [faults.LOSE_RESPONSE] * 3})
-    with pytest.raises(StoreUnreachableError):
-        world.play("key-1", counter=PAGES)
-    assert world.play("key-1", counter=PAGES)[1] is True
-    assert world.rolled_up(PAGES) == 1
-
-
 @pytest.mark.parametrize("fault", [faults.THROTTLE, faults.CONFLICT], ids=lambda fault: fault.kind.name.lower())
 def test_a_rolled_up_change_that_meets_others_is_tried_again_within_its_time(world: World, fault: Fault) -> None:
     world.proxy.plan = faults.script({"PutItem": [fault] * 4})
@@ -184,14 +168,6 @@ def test_a_change_that_landed_before_it_spilled_is_counted_once(world: World, fa
     assert (world.tally(), world.rolled_up()) == (1, 1)
 
 
-@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
-def test_a_spilled_change_whose_answer_was_lost_is_counted_once(hot: World, fault: Fault) -> None:
-    hot.proxy.plan = faults.script({"PutItem": [fault]})
-    body, replayed = hot.play("key-1")
-    assert (body["visible"], replayed) == ("soon", False)
-    assert hot.rolled_up() == 1
-
-
 def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) -> None:
     world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
     for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
@@ -259,17 +235,6 @@ def test_a_hot_like_of_a_missing_post_is_not_found_and_leaves_nothing(hot: World
     with pytest.raises(NotFoundError):
         hot.like("ann", "missing", key=key)
     assert hot.items(counters.LIKES.partition_start + "missing") == hot.receipts() == []
-
-
-@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
-@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-def test_a_spilled_like_whose_answer_was_lost_is_one_like_that_changed(
-    hot: World, fault: Fault, key: str | None
-) -> None:
-    hot.proxy.strip_tokens = True
-    hot.proxy.plan = faults.script({"PutItem": [fault], "TransactWriteItems": [fault]})
-    assert hot.like("ann", key=key) == ({"post_id": POST, "liked": True, "changed": True, **SOON}, False)
-    assert hot.rolled_up(counters.LIKES, POST) == 1
 
 
 def test_a_like_that_landed_before_it_spilled_is_one_like_and_visible_now(world: World) -> None:
@@ -363,9 +328,11 @@ def test_an_unlike_whose_like_changes_meanwhile_is_booked_on_the_one_that_it_tak
     liked_at(world, "ann", minutes[0])
     world.proxy.forget()
     world.proxy.plan = meanwhile({0: lambda: liked_at(world, "ann", minutes[1])})
+    before = int(time.time() // 60)
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())
-    assert at_of(world, "META") == (minutes[1] or str(int(time.time() // 60)))
+    at = int(at_of(world, "META"))
+    assert at == int(minutes[1]) if minutes[1] else before <= at <= time.time() // 60
 
 
 def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:

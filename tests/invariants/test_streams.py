@@ -237,7 +237,7 @@ def test_the_checkpoint_says_how_far_when_and_what_is_awaited(world: StreamWorld
     assert (checkpoint["sequence"], checkpoint["pending"]) == ("8", "7")
     assert int(checkpoint["through"]) == int(now_s - 1.5)
     assert int(checkpoint["began"]) == int(now_s - 2.5)
-    assert 0 <= int(checkpoint["moved"]) - now_s <= 5
+    assert 0 <= int(checkpoint["moved"]) - now_s <= 60
     assert int(checkpoint["expiration"]) - int(checkpoint["moved"]) == keys.CHECKPOINT_KEPT_S
     assert "late" not in checkpoint
     world.deliver("drift", "receipts", SHARD, [record(9, "INSERT", {"NewImage": {}}, now_s)])

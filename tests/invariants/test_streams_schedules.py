@@ -2,11 +2,13 @@
 
 Each schedule has stream shards of both tables, some of them split, with poison or without, and delivers them to both
 consumers with crashes, repeats, cuts, overlaps, threads, a clock that jumps, no time and a bucket that fails.
+`SCHEDULES=450 make test` runs more of them.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterator
 
@@ -22,8 +24,10 @@ from tests.conftest import create_tables
 from tests.invariants.deliveries import TURNS_MAX, Deliveries
 from tests.invariants.streaming import CONSUMERS, Facts, StreamWorld
 
-SCHEDULES = 450
-NETWORK_SCHEDULES = 60
+pytestmark = pytest.mark.slow
+
+SCHEDULES = int(os.environ.get("SCHEDULES", "90"))
+NETWORK_SCHEDULES = SCHEDULES // 6
 _numbers = itertools.count()
 
 

@@ -83,6 +83,8 @@ def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(w
     def wander(seed: int) -> None:
         chance = random.Random(seed)
         for step in range(15):
+            if (seed, step) == (0, 5):
+                world.store.breaker.trip(counters.LIKES.partition_start + POST)  # likes spill from now on
             move = chance.choice([world.like, world.unlike])
             key = f"{seed}-{step}" if chance.random() < 0.5 else None
             persist(partial(move, f"user-{seed % 5}", POST, key))

@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,12 @@ from bench.designs import (
 from bench.hot_key import Outcome
 from bench.imports import Imports
 from bench.report import lines
-from bench.results import Claim, Results
+from bench.results import Results
 from bench.rolled_up import RolledUp
 from bench.rollups import DriftCost, RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
 from faults import LOSE_RESPONSE, FaultProxy, script
-from local.base.errors import LocalError
 
 GOOD = Results(
     times_us={
@@ -86,6 +84,7 @@ def broken(results: Results) -> list[str]:
     return [claim.what for claim in results.claims() if claim.held is False]
 
 
+@pytest.mark.slow
 def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     run = subprocess.run(
@@ -193,30 +192,6 @@ def test_the_exit_status_says_whether_all_claims_held(
     assert "NOT HELD" in printed.out
 
 
-def _no_engine(size: object) -> Results:
-    raise LocalError("no DynamoDB engine")
-
-
-def _stopped(size: object) -> Results:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("measure", "status", "says"), [(_no_engine, 1, "no DynamoDB engine"), (_stopped, 130, "bench stopped")]
-)
-def test_what_stops_a_run_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    measure: Callable[..., Results],
-    status: int,
-    says: str,
-) -> None:
-    monkeypatch.setattr(command, "measure", measure)
-    assert command.main([]) == status
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", f"tally: {says}\n")
-
-
 def test_every_design_meets_the_same_faults_in_every_run() -> None:
     schedule = Schedule.seeded(1000)
     assert schedule == Schedule.seeded(1000)
@@ -248,16 +223,6 @@ def test_a_crash_between_powertools_writes_leaves_the_play_in_progress(write: in
             play("key")
 
 
-@pytest.mark.parametrize("design", [BARE_TRANSACTION, EXACT, POWERTOOLS], ids=lambda design: design.name)
-def test_designs_with_a_key_count_it_once_when_nothing_goes_wrong(design: Any) -> None:
-    with fresh_engine() as endpoint:
-        clients = clients_of(endpoint)
-        play = design.make(clients, "video")
-        for key in ("one", "two", "one"):
-            play(key)
-        assert clients.counted("video") == 2
-
-
 def test_an_engine_that_is_given_is_used_and_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     with fresh_engine() as given:
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", given)
@@ -271,7 +236,3 @@ def test_an_engine_that_is_given_is_used_and_left_empty(monkeypatch: pytest.Monk
             ]
             FAST.make(clients, "video")("key")
         assert clients.plain.list_tables()["TableNames"] == []
-
-
-def test_a_claim_says_what_was_measured_and_the_bound() -> None:
-    assert GOOD.claims()[0] == Claim("time: EXACT to a bare transaction", "1.20", "≤ 1.2", True)

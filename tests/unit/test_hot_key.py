@@ -12,14 +12,13 @@ from botocore.exceptions import ClientError
 
 import counters
 from bench.clients import SETTINGS
-from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, full, quick, simulate
+from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, simulate
 from bench.hot_table import PARTITION_WCU_PER_S, Bucket, HotClient, HotTables
-from bench.results import HOT_FAILED_MAX
 from bench.virtual_time import START_S, Hub
 from tally.counting import likes
 from tally.dynamo import contention, transactions
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
-from tally.dynamo.contention import THROTTLED_S, Breaker, Spread
+from tally.dynamo.contention import THROTTLED_S, Breaker
 from tally.errors import StoreBusyError
 
 if TYPE_CHECKING:
@@ -205,13 +204,6 @@ def test_a_seed_repeats_every_number(boto: DynamoDBClient) -> None:
     assert simulate(heat, boto) != simulate(heat, boto, seed=1)
 
 
-def test_one_at_a_time_is_one_environment_and_no_conflict(boto: DynamoDBClient) -> None:
-    calm = simulate(Heat(counters.PLAYS, 1, 30.0), boto)
-    assert (calm.failed, calm.conflicts, calm.throttles, calm.write_units, calm.spilled) == (0, 0, 0, 4.0, 0)
-    assert calm.environments <= 2
-    assert calm.catch_up_s == 0
-
-
 @pytest.mark.parametrize("counter", [counters.PLAYS, counters.LIKES], ids=lambda counter: counter.name)
 def test_the_tally_ends_as_what_was_accepted(boto: DynamoDBClient, counter: Any) -> None:
     hot = simulate(Heat(counter, 1000, 1.0), boto)
@@ -219,27 +211,8 @@ def test_the_tally_ends_as_what_was_accepted(boto: DynamoDBClient, counter: Any)
     assert hot.catch_up_s < 10
 
 
-def test_full_and_quick_runs_simulate_the_same_heats() -> None:
-    assert [heat.name for heat in quick()] == [heat.name for heat in full()]
-    assert {heat.per_s for heat in full()} == {50, 200, 1000, 5000}
-    assert [heat.name for heat in full() if heat.warm] == ["plays 5,000/s warm"]
-
-
 def _plays(boto: DynamoDBClient, per_s: int = 200) -> Outcome:
     return simulate(Heat(counters.PLAYS, per_s, 4.0), boto)
-
-
-def test_without_retries_changes_fail(boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention.Retries, "wait", lambda self: False)
-    assert _plays(boto).failed_share > 0.05
-
-
-def test_without_spreading_most_changes_are_not_visible_at_once(
-    boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert _plays(boto).spilled < 0.5
-    monkeypatch.setattr(Spread, "conflict", lambda self, tally, max_shards: None)
-    assert _plays(boto).spilled > 0.5
 
 
 def test_heat_is_written_alone_and_nothing_fails(boto: DynamoDBClient) -> None:
@@ -260,25 +233,7 @@ def _never_hot(self: object, tally: str, hot_s: float = 0.0) -> None:
     raise StoreBusyError("no spilling")
 
 
-def test_without_a_breaker_every_change_of_a_hot_tally_tries_first(
-    boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guarded = _plays(boto, 1000)
-    monkeypatch.setattr(contention.Breaker, "hot", lambda self, tally: False)
-    unguarded = _plays(boto, 1000)
-    assert unguarded.conflicts + unguarded.throttles > 3 * (guarded.conflicts + guarded.throttles)
-    assert unguarded.write_units > 1.5 * guarded.write_units
-
-
-# What the simulation asked of the write path: likes at the limit of one partition
-
-
-def _likes(boto: DynamoDBClient) -> Outcome:
-    return simulate(Heat(counters.LIKES, 1000, 12.0), boto)
-
-
-def test_likes_at_the_limit_of_one_partition_get_through(boto: DynamoDBClient) -> None:
-    assert _likes(boto).failed_share < HOT_FAILED_MAX
+# What the simulation asked of the write path at the limit of one partition
 
 
 def test_a_throttled_transaction_is_not_tried_again_but_written_alone(

@@ -1,0 +1,92 @@
+"""Writes into the engine's own file, to keep its writes fast: an index on stream records, and the deletion of old ones.
+
+A write costs dynoxide 1.2.1 time in proportion to the stream records of the table, old ones included. Without this
+module, each write of a long run would be slower than the one before. DynamoDB's are not.
+
+The file has a private schema, of another program. So this module is the only one that touches it, trims only the
+schema version that it knows, and touches only a file that `make dev` made itself. Its tests run on the pinned engine
+(package.json): an upgrade that changes the schema fails them, and until then a running `make dev` is slow but right.
+An engine that expires its stream records after a day, as DynamoDB does, would make this module superfluous: delete it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+SCHEMA_VERSION = "9"  # of dynoxide 1.2.1
+TRIM_EVERY_S = 1.0
+STEP_ROWS = 500  # one step takes about 2 ms, and blocks the engine's writes
+STEPS_MAX = 20  # in a round: 10,000 records a second, several times the engine's rate
+STEP_PAUSE_S = 0.01  # lets the engine write
+BUSY_S_MAX = 0.2  # wait for the file; then leave it to the next round
+INDEX_BUSY_S_MAX = 5.0
+_VERSION = "SELECT value FROM _config WHERE key = 'schema_version'"
+_INDEX = (
+    "CREATE INDEX IF NOT EXISTS tally_stream_order ON _stream_records (table_name, CAST(sequence_number AS INTEGER))"
+)
+# The engine numbers a new record from the highest one in the file. Keep that one, or numbers would repeat.
+_DELETE = """
+DELETE FROM _stream_records WHERE id IN (
+    SELECT id FROM _stream_records
+    WHERE table_name = :table AND CAST(sequence_number AS INTEGER) <= :passed AND CAST(sequence_number AS INTEGER) < (
+        SELECT MAX(CAST(sequence_number AS INTEGER)) FROM _stream_records WHERE table_name = :table
+    )
+    ORDER BY CAST(sequence_number AS INTEGER) LIMIT :rows
+)"""
+
+
+def index_stream_records(db_path: Path) -> None:
+    """Index the stream records. Does nothing if the schema has no such table."""
+    with closing(sqlite3.connect(db_path, timeout=INDEX_BUSY_S_MAX)) as database:
+        try:
+            database.execute(_INDEX)
+            database.commit()
+        except sqlite3.OperationalError:
+            return
+
+
+async def trimming(db_path: Path, passed: Callable[[], Mapping[str, int]]) -> None:
+    """Trim the file's streams until cancelled. `passed` returns the sequence number to delete up to, by table."""
+    done: dict[str, int] = {}
+    while True:
+        await asyncio.sleep(TRIM_EVERY_S)
+        wanted = dict(passed())
+        if wanted != done and await asyncio.to_thread(trim, db_path, wanted):
+            done = wanted
+
+
+def trim(db_path: Path, passed: Mapping[str, int]) -> bool:
+    """Delete the records up to `passed`, at most STEPS_MAX steps. Returns whether nothing is left to delete."""
+    with contextlib.suppress(sqlite3.Error), _opened(db_path) as database:  # busy, or another schema: leave it
+        if database.execute(_VERSION).fetchone() != (SCHEMA_VERSION,):
+            return True
+        steps = 0
+        for table, sequence in passed.items():
+            while True:
+                if steps == STEPS_MAX:
+                    return False
+                steps += 1
+                arguments = {"table": table, "passed": sequence, "rows": STEP_ROWS}
+                deleted = database.execute(_DELETE, arguments).rowcount
+                if deleted < STEP_ROWS:
+                    break
+                time.sleep(STEP_PAUSE_S)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _opened(db_path: Path) -> Iterator[sqlite3.Connection]:
+    """The engine's file, if it exists. Each statement is a transaction of its own."""
+    database = sqlite3.connect(f"{db_path.absolute().as_uri()}?mode=rw", BUSY_S_MAX, isolation_level=None, uri=True)
+    try:
+        database.execute("PRAGMA synchronous = NORMAL")  # safe with a write-ahead log, without waiting for the disk
+        yield database
+    finally:
+        database.close()

@@ -1,0 +1,97 @@
+"""The names in the template: one Tally keeps its names for ever, and two in one stack never share one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_cdk import App, Stack, Validations
+from cdk_nag import AwsSolutionsChecks
+from constructs import Construct
+
+from app import LAMBDAS
+from declarations import Declarations
+from stacks.bundling import Bundle
+from stacks.names import Names
+from stacks.options import Options
+from stacks.tally_stack import Tally
+from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
+from tests.infra.template import Template
+
+NAMED = ("Name", "AlarmName", "DashboardName", "Domain", "FunctionName", "TableName", "BucketName", "QueueName")
+
+
+def synthesized(folder: Path, *paths: tuple[str, ...]) -> dict[str, Any]:
+    """The template of a stack with a Tally under each of these paths. Raises if any rule is broken."""
+    app = App(context={**context_of_cdk_json(), **UNBUNDLED}, outdir=str(folder), analytics_reporting=False)
+    stack = Stack(app, "Tally", stack_name="Tally-prod")  # some logical ids have these in them
+    declarations = Declarations.load(LAMBDAS / "counters.py")
+    for path in paths:
+        scope: Construct = stack
+        for id_ in path:
+            scope = Construct(scope, id_)
+        bundle = Bundle(LAMBDAS, declarations, kept_in=folder)
+        Tally(scope, declarations=declarations, options=Options(stage="prod"), bundle=bundle)
+    Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    app.synth()
+    found: dict[str, Any] = json.loads((folder / "Tally.template.json").read_text())
+    return found
+
+
+def names(resources: dict[str, Any]) -> list[str]:
+    """The names that are unique in an account and region, with their kind."""
+    return [
+        f"{resource['Type']} {json.dumps(resource['Properties'][field])}"
+        for resource in resources.values()
+        if resource["Type"] in ("AWS::CloudWatch::Alarm", "AWS::CloudWatch::Dashboard", "AWS::Cognito::UserPoolDomain")
+        for field in NAMED
+        if field in resource["Properties"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return synthesized(tmp_path_factory.mktemp("both"), ("Default",), ("Shop", "Likes"))
+
+
+def test_two_tallys_in_one_stack_share_no_name(both: dict[str, Any], prod: Template) -> None:
+    resources = both["Resources"]
+    assert len(resources) == 2 * len(prod.resources)
+    found = names(resources)
+    assert len(found) == len(set(found)) == 2 * len(names(prod.resources)) > 20
+    apis = [made["Properties"]["Name"] for made in resources.values() if made["Type"] == "AWS::ApiGatewayV2::Api"]
+    assert sorted(apis) == ["Tally-prod", "Tally-prod-Shop-Likes"]
+
+
+def test_logical_ids_follow_the_path_in_the_stack(both: dict[str, Any], prod: Template) -> None:
+    """A construct named `Default` leaves them as they are in a stack of Tally's own."""
+    version = re.compile(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}$")  # its end is a hash of the function
+
+    def stable(ids: Any) -> set[str]:
+        return {version.sub(r"\1", id_) for id_ in ids}
+
+    second = {id_ for id_ in both["Resources"] if id_.startswith("ShopLikes")}
+    assert {"ShopLikesCountsTable", "ShopLikesUserPool", "ShopLikesSetAsideBucket"} <= second
+    assert stable(both["Resources"].keys() - second) == stable(prod.resources)
+    outputs = {id_ for id_ in both["Outputs"] if not id_.startswith("ShopLikes")}
+    assert outputs == set(prod.outputs)
+
+
+def test_nothing_of_one_tally_refers_to_the_other(both: dict[str, Any]) -> None:
+    text = {id_: json.dumps(made) for id_, made in both["Resources"].items()}
+    first = [id_ for id_ in text if not id_.startswith("ShopLikes")]
+    assert not [id_ for id_ in first if '"ShopLikes' in text[id_]]
+    for id_, made in text.items():
+        if id_ not in first:
+            assert not [other for other in first if f'"{other}"' in made], id_
+
+
+def test_the_names_of_a_stack_of_its_own() -> None:
+    found = Names("Tally-prod")
+    assert (found.api, found.dashboard) == ("Tally-prod", "Tally-prod")
+    assert found.alarm("drift-likes") == "Tally-prod-drift-likes"
+    assert found.login_domain("123456789012") == "tally-prod-123456789012"
+    assert found.logical_id("CountsTable") == "CountsTable"

@@ -21,7 +21,8 @@ import counters
 from tally.counter import Guarantee
 from tally.counting import increments
 from tally.counting.increments import Increment
-from tally.dynamo.client import Call, minute_now
+from tally.counting.tallies import minute_now
+from tally.dynamo.client import Call
 
 from .clients import SETTINGS, Clients
 

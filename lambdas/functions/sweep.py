@@ -8,7 +8,7 @@ import counters
 from tally import observe
 from tally.counting import holds
 from tally.drift import judge, rows
-from tally.dynamo.client import Call, Store, dynamodb_client, remaining_s
+from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tally.streams import progress
 
@@ -19,7 +19,7 @@ _store = Store(dynamodb_client(), Settings.from_environment())
 
 def handler(event: object, context: Any) -> dict[str, int]:
     """Do the three after each other. What one of them raises stops no other one, and is raised at the end."""
-    until_s = _store.clock() + remaining_s(context) - RESERVE_S
+    until_s = _store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
     parts: list[Callable[[], Mapping[str, int]]] = [
         _holds,
         lambda: sweep_ledger(_store, time.time(), until_s),

@@ -27,6 +27,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.operation import Need, Operation, Table
 from tally.streams import set_aside
+from tests.contexts import Context
 from tests.events import KEY
 
 Invoke = Callable[..., dict[str, Any]]
@@ -243,7 +244,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     monkeypatch.setattr(sweep, "_store", store)
     something_to_judge(store)
     recorder = Recorder(store)
-    swept = sweep.handler({}, None)
+    swept = sweep.handler({}, Context())
     assert {name: swept[name] for name in ("released", "equal", "moved")} == {"released": 1, "equal": 1, "moved": 2}
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 

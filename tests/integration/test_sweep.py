@@ -17,6 +17,7 @@ from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError, TallyError
 from tally.streams import progress
+from tests.contexts import Context
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ def drift(store: Store) -> list[int]:
 def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.handler({}, None) == {"released": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1}
+    assert sweep.handler({}, Context()) == {"released": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1}
     told = metrics(capsys.readouterr().out)
     assert set(told) == {*counters.COUNTERS, "rollup", "drift", "sweep"}
     assert told["rollup"]["RollupLagSeconds"] == [0.0]
@@ -67,7 +68,7 @@ def test_sweep_that_does_not_come_to_the_end_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(judge, "GROUPS_MAX", 0)
-    assert sweep.handler({}, None)["finished"] == 0
+    assert sweep.handler({}, Context())["finished"] == 0
     assert metrics(capsys.readouterr().out)["sweep"]["SweepUnfinished"] == [1.0]
 
 
@@ -81,7 +82,7 @@ def test_stream_that_a_consumer_does_not_pass_is_told_and_named(
         times = {name: {"N": str(now_s - age_s)} for name in ("through", "moved")}
         item = keys.key(*keys.checkpoint_key(consumer, table, "s")) | {"sequence": {"S": "9"}} | times
         store.client.put_item(TableName=store.settings.ledger_table, Item=item)
-    sweep.handler({}, None)
+    sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
     assert (told["rollup"]["StandsStill"], told["drift"]["StandsStill"]) == ([1.0], [0.0])
     [named] = [vars(record) for record in caplog.records if record.message == "stands still"]
@@ -89,7 +90,7 @@ def test_stream_that_a_consumer_does_not_pass_is_told_and_named(
 
 
 def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
-    sweep.handler({}, None)
+    sweep.handler({}, Context())
     for line in metrics(capsys.readouterr().out).values():
         (directive,) = line["_aws"]["CloudWatchMetrics"]
         assert [sorted(names) for names in directive["Dimensions"]] in (
@@ -107,7 +108,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
 ) -> None:
     monkeypatch.setattr(module, function, fail)
     with pytest.raises(TallyError, match="busy"):
-        sweep.handler({}, None)
+        sweep.handler({}, Context())
     assert (drift(store) == [5], pulses(store) > 0) == (judged, pulsed)
 
 
@@ -117,7 +118,7 @@ def test_slot_that_fails_is_raised_after_the_drift_was_summed_up(
     key = keys.key("LEDGER#3", f"{1:010d}#x#0")
     store.client.put_item(TableName=store.settings.ledger_table, Item=key)
     with pytest.raises(KeyError):
-        sweep.handler({}, None)
+        sweep.handler({}, Context())
     assert drift(store) == [5]
     assert metrics(capsys.readouterr().out)["plays"]["DriftAbsolute"] == [5.0]
 
@@ -135,3 +136,6 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, invoke: Any) -> None:
     assert cursor is None
     assert sorted((row["id"], row["drift"]) for row in found) == [(f"u{number}", number + 1) for number in range(5)]
     assert invoke("drifts", {"operation": "get_drift", "caller": "watch", "cursor": "!"})["status"] == 400
+
+
+# NEEDS CONTEXT

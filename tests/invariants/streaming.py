@@ -24,6 +24,7 @@ from tally.streams import consumer as streams
 from tally.streams import record as stream_records
 from tally.streams.fold import Consumer
 from tally.streams.set_aside import Objects
+from tests.contexts import Context
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
 RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
@@ -86,16 +87,6 @@ class Watched:
             return answer
 
         return write
-
-
-@dataclass
-class Context:
-    """As much of a Lambda context as consumers look at."""
-
-    remaining_ms: int = 60_000
-
-    def get_remaining_time_in_millis(self) -> int:
-        return self.remaining_ms
 
 
 @dataclass

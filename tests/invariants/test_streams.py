@@ -121,7 +121,7 @@ def test_a_consumer_without_a_bucket_does_not_start(store: Store) -> None:
 
 def test_an_empty_window_end_is_answered_with_state(world: StreamWorld) -> None:
     event = world.event("receipts", SHARD, []) | {"isFinalInvokeForWindow": True}
-    assert world.handler(rollup.CONSUMER)(event, None) == {"state": {}, "batchItemFailures": []}
+    assert world.handler(rollup.CONSUMER)(event, Context()) == {"state": {}, "batchItemFailures": []}
     assert world.rows("") == []
 
 

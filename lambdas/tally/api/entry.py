@@ -15,9 +15,9 @@ from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
-from ..counting import batches
+from ..counting import batches, increments
 from ..counting.increments import Increment
-from ..dynamo.client import Call, Store, dynamodb_client, remaining_s
+from ..dynamo.client import Call, Store, dynamodb_client
 from ..errors import (
     CallerError,
     InvalidInputError,
@@ -85,7 +85,7 @@ class Entry:
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Answer one invocation. Raises RetryableError for a single direct event only, so that Lambda retries it."""
-        deadline_s = time.monotonic() + remaining_s(context) - ANSWER_RESERVE_S
+        deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         with observe.metrics():
             if isinstance(event, Mapping) and "routeKey" in event:
@@ -179,7 +179,9 @@ class Entry:
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
             if field_.name in request.raw:  # null is no whole number and no text: it is not taken for "not given"
-                arguments[field_.name] = field_.check(request.raw[field_.name], context)
+                arguments[field_.name] = fields.check(
+                    field_.kind, request.raw[field_.name], field_.wire, context, field_.choices
+                )
             elif field_.required:
                 raise fields.missing(field_.kind, field_.wire)
         if time.monotonic() >= deadline_s:
@@ -190,7 +192,7 @@ class Entry:
 def _count(waiting: dict[int, tuple[Request, Call, Increment]]) -> dict[int, Outcome]:
     """Count the increments that wait, packed where there are several; the outcomes by place. Empties `waiting`."""
     outcomes: dict[int, Outcome] = {}
-    results = batches.count([batches.Entry(call, increment) for _, call, increment in waiting.values()])
+    results = _results([batches.Entry(call, increment) for _, call, increment in waiting.values()])
     for (place, (request, _, increment)), result in zip(waiting.items(), results, strict=True):
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
@@ -200,6 +202,16 @@ def _count(waiting: dict[int, tuple[Request, Call, Increment]]) -> dict[int, Out
         _record(replace(request, counter=request.counter and increment.counter.name), outcomes[place])
     waiting.clear()
     return outcomes
+
+
+def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
+    """The result of each increment. A single one, which nearly every request is, needs no packing."""
+    if len(entries) != 1:
+        return batches.count(entries)
+    try:
+        return [increments.count(*entries[0])]
+    except Exception as error:
+        return [error]
 
 
 def _as_error(error: Exception) -> TallyError:

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from .. import observe
 from ..counter import Guarantee
-from ..dynamo.client import Call, Item, Store, minute_now
+from ..dynamo.client import Call, Item, Store
 from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S
 from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Write, pause, send, spread_wider
 from ..errors import StoreRefusedError, TallyError
 from . import increments, receipts, tallies
 from .increments import Increment
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Stamp
-from .tallies import Tally
+from .tallies import Tally, minute_now
 
 Result = Counted | Exception
 """The answer, or the reason why not: a TallyError, or the exception of a bug, which fails no other increment."""

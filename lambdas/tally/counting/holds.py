@@ -18,11 +18,12 @@ from itertools import islice
 from .. import observe
 from ..counter import Counter
 from ..dynamo import keys, queries
-from ..dynamo.client import Call, Item, minute_now
+from ..dynamo.client import Call, Item
 from ..dynamo.transactions import Write, transact
 from ..errors import ChangeRefusedError, HoldSettledError, LimitReachedError, NotFoundError, TallyError
 from . import tallies
 from .receipts import Body, Counted, Keyed, Stamp, once
+from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
 SETTLED_KEPT_S = 24 * 3600  # as long as receipts by default: a late commit or release gets the hold's state

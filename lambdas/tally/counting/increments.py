@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .. import observe
 from ..counter import Counter, Guarantee
-from ..dynamo.client import Call, Item, minute_now
+from ..dynamo.client import Call, Item
 from ..dynamo.transactions import Write, put_receipt, transact, update
 from ..errors import (
     ChangeRefusedError,
@@ -19,7 +19,7 @@ from ..errors import (
 )
 from . import holds, tallies
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once
-from .tallies import State
+from .tallies import State, minute_now
 
 NUMBER_TURNS_MAX = 64  # callers take a numbered counter one by one: of 50 at once the last one loses 49 turns
 NUMBER_BACKOFF_MAX_S = 0.080

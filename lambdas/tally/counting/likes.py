@@ -16,13 +16,14 @@ from typing import Any
 from .. import observe
 from ..counter import Counter
 from ..dynamo import queries
-from ..dynamo.client import Call, Item, minute_now
+from ..dynamo.client import Call, Item
 from ..dynamo.keys import key, minute_of
 from ..dynamo.transactions import Write, put, transact
 from ..errors import ChangeRefusedError, NotFoundError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
 from . import tallies
 from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, once
+from .tallies import minute_now
 
 TURNS_MAX = 8  # a turn is lost only to another change of the same like at the same moment
 

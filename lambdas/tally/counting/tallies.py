@@ -90,6 +90,11 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     return State(stored(counter, item, counter.start), int(item.get("version", {"N": "0"})["N"]))
 
 
+def minute_now() -> int:
+    """The current minute, which labels a change: whole minutes since 1970."""
+    return int(time.time() // 60)
+
+
 def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int) -> Write:
     """The update that adds `amount` to one shard, within the counter's limits.
 

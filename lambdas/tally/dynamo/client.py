@@ -93,14 +93,3 @@ class Call:
         `since_s`: when the first attempt began, on the store's clock; None: now. `bounds` are fields of Retries.
         """
         return Retries(self.deadline_s, since_s=since_s, sleep=self.store.sleep, clock=self.store.clock, **bounds)
-
-
-def remaining_s(context: Any, unknown_s: float = CALL_TIME_DEFAULT_S) -> float:
-    """The seconds that an invocation has left; `unknown_s` without a Lambda context."""
-    remaining_ms = getattr(context, "get_remaining_time_in_millis", None)
-    return unknown_s if remaining_ms is None else float(remaining_ms()) / 1000
-
-
-def minute_now() -> int:
-    """The current minute, which labels a change: whole minutes since 1970."""
-    return int(time.time() // 60)

@@ -19,7 +19,7 @@ from typing import Any
 from .. import observe
 from ..counter import Counter
 from ..dynamo import keys
-from ..dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client, remaining_s
+from ..dynamo.client import Call, Store, dynamodb_client
 from ..dynamo.queries import get
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
@@ -64,7 +64,7 @@ class Handler:
             shard = event.get("shardId")
             if not isinstance(shard, str) or not shard:
                 raise ConfigurationError("The event has no shardId: the event source mapping needs a tumbling window")
-            call = Call(self.store, deadline_s=time.monotonic() + remaining_s(context, RESERVE_S + CALL_TIME_DEFAULT_S))
+            call = Call(self.store, deadline_s=time.monotonic() + context.get_remaining_time_in_millis() / 1000)
             source = str(event.get("eventSourceARN") or records[0].get("eventSourceARN"))
             table = _table(self.store.settings, source)
             failed = Batch(self.consumer, self.declared, call, self.objects, table, shard).apply(records)

@@ -11,7 +11,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench test check mutations openapi fuzz lint synth diff deploy smoke lock clean
+.PHONY: help setup dev demo bench test check mutations openapi events fuzz lint synth diff deploy smoke lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -60,6 +60,9 @@ mutations: setup ## take each guard of the core away, one at a time: a test must
 openapi: setup ## print the OpenAPI document
 	@PYTHONPATH=lambdas $(PY) -m openapi
 
+events: setup ## write the samples in events/ that a new operation lacks
+	@PYTHONPATH=lambdas $(PY) -m tests.make_events
+
 fuzz: setup ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
 
@@ -76,7 +79,7 @@ deploy: setup ## deploy to the AWS account of your credentials: ARGS="-c stage=p
 	@$(CDK) deploy $(ARGS)
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://…
-	@$(PY) -m cli.smoke
+	@PYTHONPATH=lambdas $(PY) -m cli.smoke
 
 lock: setup ## compile the pins of requirements.in
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.txt

@@ -1,6 +1,6 @@
 """Calls every operation of a deployed stack once over HTTP, and reports whether it works.
 
-    python -m cli.smoke --url https://… --token … [--page https://example.com/]
+    make smoke URL=https://… TOKEN=… [PAGE=https://example.com/]
 
 It checks what only AWS can prove: each role allows its function's calls, and tokens pass the authorizer. It can run
 again and again: it counts on its own video and page, and on a post of the token's user.
@@ -23,8 +23,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from email.message import Message
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+import operations
+from tally.operation import Operation, Source
 
 TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
 VIDEO = "smoke"
@@ -98,7 +102,7 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         hint = f"this stack does not count pages of {urlsplit(page).hostname}; --page names one that it counts"
         return hint if answer.status == 403 and not page_given else ""
 
-    return [
+    listed = [
         Call("health", "GET", "/health", lambda a: a.status == 200 and a.body["status"] == "ok"),
         Call("play", "POST", plays, lambda a: a.status == 200 and a.body["counted"] is True, headers=once),
         Call("play again", "POST", plays, lambda a: a.headers.get("idempotency-replayed") == "true", headers=once),
@@ -134,6 +138,25 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         ),
         Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
     ]
+    values = {"video_id": VIDEO, "post_id": post.rpartition("/")[2], "counter": "usage", "id": "smoke"}
+    return [*listed, *other_reads({call.name for call in listed}, values)]
+
+
+def other_reads(named: Set[str], values: Mapping[str, str]) -> list[Call]:
+    """Every other GET whose required fields are all in its path and among `values`: it must succeed."""
+    found = []
+    for operation in operations.OPERATIONS:
+        path = {field.wire: values.get(field.name, "") for field in operation.fields if field.source is Source.PATH}
+        needs = {field.wire for field in operation.fields if field.required}
+        if operation.name not in named and operation.method == "GET" and needs <= path.keys() and all(path.values()):
+            succeeds = partial(_succeeds, operation)
+            url = operation.path.format_map(path)
+            found.append(Call(operation.name, "GET", url, succeeds, signed_in=operation.needs_caller))
+    return found
+
+
+def _succeeds(operation: Operation, answer: Answer) -> bool:
+    return answer.status in operation.success and isinstance(answer.body, dict)
 
 
 def send(url: str, token: str, call: Call) -> Answer:
@@ -201,7 +224,7 @@ def claims_of(token: str) -> tuple[str, set[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every operation works, 1 if one failed, 2 without a URL or a token."""
-    parser = argparse.ArgumentParser(prog="python -m cli.smoke", description="Call every operation of a stack once.")
+    parser = argparse.ArgumentParser(prog="make smoke", description="Call every operation of a stack once.")
     parser.add_argument("--url", default=os.environ.get("URL", ""), help="the stack's ApiUrl (or URL)")
     parser.add_argument(
         "--token", default=os.environ.get("TOKEN", ""), help="a token that its authorizer takes (or TOKEN)"

@@ -1,4 +1,4 @@
-"""What a deployment chooses, from the CDK context: `cdk deploy -c stage=prod -c pageHosts=example.com`."""
+"""The options of a deployment, from the CDK context: `cdk deploy -c stage=prod -c pageHosts=example.com`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # without a port, a
 _USD = re.compile(r"[1-9][0-9]{0,5}")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
-SETTLE_MIN_S = 10  # streams deliver within 5: a shorter time would take every change that is under way for drift
+SETTLE_MIN_S = 10  # streams deliver within 5 s: with less, a change that is under way would look like drift
 SETTLE_MAX_S = 24 * 3600  # as long as a stream keeps its records
-WARM_WRITES_MIN, WARM_READS_MIN = 4000, 12000  # what every on-demand table starts with: AWS refuses less
-WARM_MAX = 10**7  # far above any quota: AWS judges the rest (40,000 of each a table, unless the account has more)
+WARM_WRITES_MIN, WARM_READS_MIN = 4000, 12000  # every on-demand table starts with this, and AWS refuses less
+WARM_MAX = 10**7  # far above any quota; AWS enforces the account's own (usually 40,000 of each a table)
 _KEYS = (
     "stage",
     "issuer",
@@ -45,20 +45,20 @@ class Options:
 
     stage: str = DEV
     issuer: str | None = None
-    """Who signs the tokens; None: the stack makes a Cognito user pool."""
+    """The issuer of the tokens; None: the stack makes a Cognito user pool."""
     audience: tuple[str, ...] = ()
     page_hosts: tuple[str, ...] = ()
-    """Hosts whose pages may be counted: none, unless they are listed; `*` alone is any."""
+    """The hosts whose pages count; `*` alone means any host."""
     cors_origins: tuple[str, ...] = ("*",)
     budget_usd: int | None = None
-    """A month's budget of the account, in US dollars; None: no budget alarm."""
+    """The account's budget for a month in US dollars; None: no budget alarm."""
     budget_email: str | None = None
     alarm_email: str | None = None
-    """Who is mailed when an alarm goes off; None: nobody, until somebody subscribes to the topic."""
+    """Who gets a mail when an alarm goes off; None: only those who subscribe to the topic."""
     settle_s: int = SETTLE_DEFAULT_S
-    """How old a minute of the ledger is, and how long nothing was booked on it, before it is judged."""
+    """The sweep judges a minute of the ledger when it is this old and was booked on no later than this ago."""
     warm_writes: int | None = None
-    """Write units a second that counts and receipts take from the start; None: as AWS makes a table."""
+    """Write units a second that counts and receipts take from the start; None: AWS's default."""
     warm_reads: int | None = None
 
     @property
@@ -68,7 +68,7 @@ class Options:
 
     @classmethod
     def from_context(cls, context: Mapping[str, Any]) -> Options:
-        """Read and check the context; an empty value is one that was not given. Raises OptionsError."""
+        """Read and check the context. An empty value counts as missing. Raises OptionsError."""
         _refuse_unknown(context)
         given = {key: _text(context, key) for key in _KEYS if _text(context, key)}
         if ("issuer" in given) != ("audience" in given):
@@ -91,7 +91,7 @@ class Options:
 
 
 def _refuse_unknown(context: Mapping[str, Any]) -> None:
-    """A misspelt `-c Stage=prod` would deploy a stack whose data nothing protects. CDK's own keys have `:` or `@`."""
+    """A misspelt `-c Stage=prod` would deploy a stack without protection. CDK's own keys have `:` or `@`."""
     unknown = sorted(key for key in context if key not in _KEYS and ":" not in key and "@" not in key)
     if unknown:
         raise OptionsError(f"context {unknown[0]!r} is unknown: there are {', '.join(_KEYS)}")
@@ -126,7 +126,7 @@ def _issuer(given: Mapping[str, str]) -> str | None:
 
 
 def _origin(url: str) -> tuple[str, str]:
-    """Scheme and host with port of a URL; empty for what is none."""
+    """Scheme and host with port; both empty if this is not a URL."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,19 +1,19 @@
 // Counts the visits of the page that embeds it: <script src="https://…/beacon.js" async></script>.
-// What is a visit, and what is not, is said in docs/beacon.md. It stores nothing, keeps nothing of the visitor, and
-// throws nothing into the page. beacon.py takes away comments and indentation before it is deployed.
+// docs/beacon.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws nothing into
+// the page. beacon.py removes comments and indentation.
 (() => {
   try {
     const nav = navigator;
     const script = document.currentScript;
     const endpoint = new URL("visits", script.src).href;
-    // The address that was seen last, without its fragment.
+    // The last address, without its fragment.
     let seen;
 
-    // Embedded twice, or run again by a framework that swaps bodies: one of them counts.
+    // A page may embed it twice, or a framework may run it again: only one of them counts.
     if (self[endpoint]) return;
     self[endpoint] = 1;
 
-    // The same body, and so the same key, as often as it takes: it is counted once.
+    // Retries send the same body with the same key, so the visit counts once.
     const send = (body, tries) => {
       if (!tries && nav.sendBeacon && nav.sendBeacon(endpoint, body)) return;
       fetch(endpoint, { method: "POST", body, keepalive: true, credentials: "omit" })
@@ -21,13 +21,13 @@
           if (answer.status == 429 || answer.status > 499) throw 0;
         })
         .catch(() => {
-          // Within 1, 4 and 16 s, and not all visitors at once.
+          // Within 1, 4 and 16 s, at random: visitors must not retry all at once.
           if (tries < 3) setTimeout(send, 4 ** tries * 500 * (1 + Math.random()), body, tries + 1);
         });
     };
 
-    // Look at the address. `how` it came: "load", "replace", or anything else. In history.replaceState the page stays
-    // the same but for its path: filters and campaign parameters are rewritten so.
+    // Look at the address. `how` says how it changed: "load", "replace", or anything else. After history.replaceState
+    // only a new path is a new page: sites rewrite filters and campaign parameters with it.
     const look = (how) => {
       try {
         const page = location.origin + location.pathname + location.search;
@@ -46,7 +46,7 @@
       } catch {}
     };
 
-    // An element with the id "navigation" is no Navigation API.
+    // An element with the id "navigation" is not the Navigation API.
     if ((self.navigation || 0).currentEntry)
       navigation.addEventListener("currententrychange", (event) => look(event.navigationType));
     else {
@@ -59,7 +59,7 @@
       }
       addEventListener("popstate", look);
     }
-    // Back to a page that the browser kept whole is a visit, as it is where the browser loads it again.
+    // Going back to a page is a visit, whether the browser kept the page or loads it again.
     addEventListener("pageshow", (event) => event.persisted && look("load"));
     document.addEventListener("prerenderingchange", () => look("load"));
     look("load");

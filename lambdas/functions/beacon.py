@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("beacon.js")
 
 
 def deployed(source: str) -> str:
-    """The script as browsers get it: without the comments, which are lines of their own, and without indentation."""
+    """The script for browsers: without indentation, and without comments, which all have lines of their own."""
     lines = (line.strip() for line in source.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 

@@ -8,7 +8,7 @@ from tally.dynamo.client import Call
 
 
 def get_drift(call: Call, *, limit: int = fields.PAGE_SIZE_DEFAULT, cursor: str | None = None) -> Answer:
-    """What drifts now, since when and by how much, a page at a time."""
+    """The tallies that drift now, since when and by how much, a page at a time."""
     return Answer(rows.listed(call, limit, cursor))
 
 

@@ -1,6 +1,6 @@
-"""Tally itself: whether it can reach its store, and the document that describes its API.
+"""Tally itself: whether it reaches its store, and the document that describes its API.
 
-One function for both: each costs about two dollars a month to keep ready, and neither is called often.
+They share a function: keeping one ready costs about two dollars a month, and both have few calls.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
 
 
 def document() -> str:
-    """The OpenAPI document that the build made; in a checkout, which is not built, as the declarations are now."""
+    """The OpenAPI document from the build; in a checkout, made now from the declarations."""
     if DOCUMENT.exists():
         return DOCUMENT.read_text(encoding="utf-8")
     from counters import COUNTERS
@@ -30,7 +30,7 @@ _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE
 
 
 def health(call: Call) -> Answer:
-    """`ok` if a read of the counts table came back; 503 otherwise."""
+    """`ok` if the counts table answers a read; 503 otherwise."""
     queries.get(call.store, call.store.settings.counts_table, _PROBE)
     return Answer({"status": "ok", "version": call.store.settings.version})
 

@@ -1,4 +1,4 @@
-"""Holds: an amount of stock taken for a while, then kept or given back."""
+"""Holds: an amount of stock that is taken for a while, then kept or given back."""
 
 import counters
 import operations
@@ -16,12 +16,12 @@ def hold(call: Call, *, counter: Counter, id: str, amount: int, ttl_s: int, idem
 
 
 def commit_hold(call: Call, *, counter: Counter, id: str, hold_id: str) -> Answer:
-    """Keep what the hold has taken."""
+    """Keep the amount of the hold."""
     return Answer(holds.settle(call, _holdable(counter), id, hold_id, holds.COMMITTED))
 
 
 def release_hold(call: Call, *, counter: Counter, id: str, hold_id: str) -> Answer:
-    """Give back what the hold has taken."""
+    """Give back the amount of the hold."""
     return Answer(holds.settle(call, _holdable(counter), id, hold_id, holds.RELEASED))
 
 

@@ -1,4 +1,4 @@
-"""Counters of every kind: whatever `counters.py` declares."""
+"""The counters that `counters.py` declares: moved, read and set by name."""
 
 import counters
 import operations
@@ -14,7 +14,7 @@ from tally.streams import progress
 def increment(
     call: Call, *, counter: Counter, id: str, amount: int | None = None, idempotency_key: str | None = None
 ) -> Increment:
-    """Move the counter by `amount`, or by its own delta; once for each key."""
+    """Move the counter by `amount`, or by its own step, once for each key."""
     if counter.delta is not None and amount not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field="amount")
     by = counter.delta if amount is None else amount
@@ -28,10 +28,10 @@ def increment(
 
 
 def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:
-    """Its value, with the version that compare-and-set asks for where it has one; as of when, where it is rolled up."""
+    """Its value; with the version for compare-and-set, or with `as_of` if it is rolled up."""
     body = {"counter": counter.name, "id": id}
     if counter.guarantee is Guarantee.ROLLUP:
-        as_of = progress.as_of(call)  # before the number: it may know of more than that, never of less
+        as_of = progress.as_of(call)  # before the number, which may then be newer but never older
         return Answer({**body, "value": tallies.read(call, counter, id), "as_of": as_of})
     if not counter.versioned:
         return Answer({**body, "value": tallies.read(call, counter, id)})
@@ -42,7 +42,7 @@ def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:
 def set_counter(
     call: Call, *, counter: Counter, id: str, value: int, version: int, idempotency_key: str | None = None
 ) -> Answer:
-    """Compare-and-set: the value, if the counter still has the version."""
+    """Compare-and-set: set the value if the counter still has the version."""
     if not counter.versioned:
         raise InvalidInputError(f"{counter.name} is spread over shards: it has no version to compare.", field="counter")
     body, replayed = increments.set_value(call, counter, id, value, version, idempotency_key)

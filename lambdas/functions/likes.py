@@ -16,7 +16,7 @@ def like(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Ans
 
 
 def unlike(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Answer:
-    """Take the caller's like back."""
+    """Remove the caller's like."""
     name = operations.UNLIKE.name
     body, replayed = likes.set_like(call, LIKES, post_id, False, operation=name, key=idempotency_key)
     return Answer(body, replayed=replayed)

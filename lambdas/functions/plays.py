@@ -15,7 +15,7 @@ def play(call: Call, *, video_id: str, idempotency_key: str) -> Increment:
 
 
 def get_plays(call: Call, *, video_id: str) -> Answer:
-    """How often the video was played."""
+    """How many plays the video has."""
     return Answer({"video_id": video_id, "play_count": tallies.read(call, PLAYS, video_id)})
 
 

@@ -1,4 +1,4 @@
-"""Did my change land?"""
+"""Receipts: did my change count?"""
 
 import operations
 from tally.api.entry import Answer, Entry
@@ -7,7 +7,7 @@ from tally.dynamo.client import Call
 
 
 def get_receipt(call: Call, *, of: str, target: str, idempotency_key: str) -> Answer:
-    """`counted`, with what was answered then, or `unknown`: never sent, refused, or longer ago than receipts live."""
+    """`counted`, with the answer of that time, or `unknown`: never sent, refused, or older than receipts live."""
     target = operations.WITH_RECEIPTS[of].asked_target(target, "target")
     body = receipts.find(call, of, target, idempotency_key)
     state = {"operation": of, "target": target, "state": "unknown" if body is None else "counted"}

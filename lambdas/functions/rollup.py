@@ -1,4 +1,4 @@
-"""The stream consumer that adds up what was written alone."""
+"""The stream consumer that adds changes to tallies which were written without them."""
 
 import counters
 from tally.streams import rollup

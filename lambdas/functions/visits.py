@@ -13,18 +13,18 @@ from tally.dynamo.client import Call
 from tally.shipped import BOT_VISITS, VISITS
 from tally.streams import progress
 
-BADGE_MAX_AGE_S = 60  # a number that is read, not watched; it spares the table a page's every view
+BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
 
-# Before a snapshot is taken, or capacity provisioned, time costs nobody anything: have what visits need ready.
+# Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
     fields.page("https://example.com/", "url")
 
 
 def visit(call: Call, *, url: str, idempotency_key: str, user_agent: str | None = None) -> Increment:
-    """Count one visit, once for each key; a crawler's apart. Another Lambda that names no agent speaks of a person.
+    """Count one visit, once for each key. Crawlers count apart; a direct event without an agent is a person's visit.
 
-    The answer does not repeat the URL: the receipt stores it once as it is.
+    The answer does not repeat the URL, so that the receipt stores it only once.
     """
     crawler = user_agent is not None and crawlers.is_crawler(user_agent)
     counter = BOT_VISITS if crawler else VISITS
@@ -32,14 +32,14 @@ def visit(call: Call, *, url: str, idempotency_key: str, user_agent: str | None 
 
 
 def get_visits(call: Call, *, url: str) -> Answer:
-    """How often the page was visited, by people and by crawlers, and as of when."""
-    as_of = progress.as_of(call)  # before the numbers: they may know of more than that, never of less
+    """The visits of the page by people and by crawlers, and as of when."""
+    as_of = progress.as_of(call)  # before the numbers, which may then be newer but never older
     visits, bot_visits = tallies.read_together(call, [VISITS, BOT_VISITS], url)
     return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of})
 
 
 def get_badge(call: Call, *, url: str) -> Answer:
-    """How often people visited the page, as a picture."""
+    """The visits of the page by people, as a picture."""
     visits = tallies.read(call, VISITS, url)
     return Answer(Text(badge.svg("visits", visits), operations.GET_BADGE.media_type, BADGE_MAX_AGE_S))
 

@@ -1,6 +1,6 @@
-"""What each operation does and answers: the one place where that is declared.
+"""What each operation does and answers, declared once.
 
-Handlers return plain dictionaries; the tests hold every answer that they really give against this.
+Handlers return plain dictionaries. Tests compare every real answer with these contracts.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tally.operation import Operation
 from .inputs import HOLD_EXAMPLE, PAGE_EXAMPLE
 
 TAGS = {
-    "plays": "Plays of a video: anyone plays it, and each key counts once.",
+    "plays": "Plays of a video. Anyone may send one, and each key counts once.",
     "posts": "Posts, each with its likes.",
     "likes": "Likes of posts. A like is its own receipt: liking twice changes nothing.",
-    "visits": "Visits of pages, which a script in the page sends.",
-    "counters": "Every counter that is declared: moved, numbered, set.",
-    "holds": "An amount of stock, taken for a while: then kept, or given back.",
-    "receipts": "Whether a change landed.",
-    "drift": "Where what is stored is not what was counted.",
+    "visits": "Visits of pages. A script in the page sends them.",
+    "counters": "The declared counters: move, read and set them.",
+    "holds": "An amount of stock that is taken for a while, then kept or given back.",
+    "receipts": "Whether a change counted.",
+    "drift": "Tallies whose stored number differs from the counted one.",
     "tally": "Tally itself.",
 }
 
 
 @dataclass(frozen=True)
 class Link:
-    """What to call next with what was answered: the operation, and its parameters as OpenAPI runtime expressions."""
+    """A next call: the operation, and its parameters as OpenAPI runtime expressions on this answer."""
 
     to: Operation
     parameters: Mapping[str, str]
@@ -39,23 +39,29 @@ class Link:
 
 @dataclass(frozen=True)
 class Contract:
-    """What an operation does, in words, and what it answers beside what follows from its declaration."""
+    """What an operation does, in words, and the answers that do not follow from its declaration."""
 
     tag: str
     summary: str
     answer: str
-    """Name of the schema of its answers (schemas.py); empty where it is no JSON."""
+    """The schema of its answers (schemas.py); empty if they are not JSON."""
     example: Any
     errors: tuple[type[TallyError], ...] = ()
-    """Those that not every operation has."""
+    """The errors that not every operation has."""
     description: str = ""
     links: Mapping[str, Link] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+    """The schema `answer` itself, if `schemas.py` does not have it."""
 
 
 _POST_EXAMPLE = {
-    "post_id": "a91f", "authorId": "auth0|7c20", "createdAt": 1785542401, "revision": 0, "likeTally": 2,
+    "post_id": "a91f",
+    "authorId": "auth0|7c20",
+    "createdAt": 1785542401,
+    "revision": 0,
+    "likeTally": 2,
     "body": "Hello",
-}  # fmt: skip
+}
 _STOCK = {"counter": "stock", "id": "7c20"}
 _SAME_POST = {"id": "$request.path.id"}
 _SAME_COUNTER = {"counter": "$request.path.counter", "id": "$request.path.id"}
@@ -64,111 +70,195 @@ _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": 
 
 CONTRACTS: dict[Operation, Contract] = {
     operations.PLAY: Contract(
-        "plays", "Count a play", "play", {"video_id": "9f3a", "counted": True, "visible": "now"},
+        tag="plays",
+        summary="Count a play",
+        answer="play",
+        example={"video_id": "9f3a", "counted": True, "visible": "now"},
         links={"plays": Link(operations.GET_PLAYS, {"id": "$request.path.id"})},
     ),
     operations.GET_PLAYS: Contract(
-        "plays", "How often a video was played", "plays", {"video_id": "9f3a", "play_count": 51},
+        tag="plays",
+        summary="How often a video was played",
         description="0 if it was never played.",
+        answer="plays",
+        example={"video_id": "9f3a", "play_count": 51},
     ),
     operations.PUT_POST: Contract(
-        "posts", "Create a post, or edit your own", "post", _POST_EXAMPLE,
-        (errors.ForbiddenError, errors.EditConflictError),
-        "Whoever creates it is its author, and nobody else edits it. The text that is there already is no edit.",
-        {"post": Link(operations.GET_POST, _SAME_POST), "like": Link(operations.LIKE, _SAME_POST)},
+        tag="posts",
+        summary="Create a post, or edit your own",
+        description="Its creator is its author, and only the author may edit it. The same text again changes nothing.",
+        answer="post",
+        example=_POST_EXAMPLE,
+        errors=(errors.ForbiddenError, errors.EditConflictError),
+        links={"post": Link(operations.GET_POST, _SAME_POST), "like": Link(operations.LIKE, _SAME_POST)},
     ),
-    operations.GET_POST: Contract("posts", "A post with its likes", "post", _POST_EXAMPLE, (errors.NotFoundError,)),
+    operations.GET_POST: Contract(
+        tag="posts",
+        summary="A post with its likes",
+        answer="post",
+        example=_POST_EXAMPLE,
+        errors=(errors.NotFoundError,),
+    ),
     operations.LIKE: Contract(
-        "likes", "Like a post", "like", {"post_id": "a91f", "liked": True, "changed": True, "visible": "now"},
-        (errors.NotFoundError,),
-        "No key is needed. With one, a retry that comes late does not like again what was unliked meanwhile.",
+        tag="likes",
+        summary="Like a post",
+        description="The key is optional. With a key, a late retry does not repeat a like that you have since removed.",
+        answer="like",
+        example={"post_id": "a91f", "liked": True, "changed": True, "visible": "now"},
+        errors=(errors.NotFoundError,),
     ),
     operations.UNLIKE: Contract(
-        "likes", "Take your like back", "like",
-        {"post_id": "a91f", "liked": False, "changed": True, "visible": "now"},
-        (errors.NotFoundError,), "Unliking what you do not like changes nothing.",
+        tag="likes",
+        summary="Remove your like",
+        description="If there is no like, nothing changes.",
+        answer="like",
+        example={"post_id": "a91f", "liked": False, "changed": True, "visible": "now"},
+        errors=(errors.NotFoundError,),
     ),
     operations.GET_LIKE: Contract(
-        "likes", "Whether you like a post", "like_state", {"post_id": "a91f", "liked": True, "changed": False},
-        (errors.NotFoundError,),
+        tag="likes",
+        summary="Whether you like a post",
+        answer="like_state",
+        example={"post_id": "a91f", "liked": True, "changed": False},
+        errors=(errors.NotFoundError,),
     ),
     operations.LIST_LIKES: Contract(
-        "likes", "Who likes a post, a page at a time", "likes",
-        {"post_id": "a91f", "likes": [{"user_id": "auth0|7c20", "likedAt": 1785542401}], "cursor": None},
-        (errors.NotFoundError,),
+        tag="likes",
+        summary="Who likes a post, a page at a time",
+        answer="likes",
+        example={"post_id": "a91f", "likes": [{"user_id": "auth0|7c20", "likedAt": 1785542401}], "cursor": None},
+        errors=(errors.NotFoundError,),
         links={"next": Link(operations.LIST_LIKES, {**_SAME_POST, "cursor": "$response.body#/cursor"})},
     ),
     operations.VISIT: Contract(
-        "visits", "Count a visit", "visit", {"counted": True, "visible": "soon"}, (errors.ForbiddenError,),
-        "Crawlers, by their `User-Agent`, are tallied apart. Visits are rolled up: reads show them within seconds.",
+        tag="visits",
+        summary="Count a visit",
+        description="Crawlers count apart, by `User-Agent`. Visits are rolled up: reads show them within seconds.",
+        answer="visit",
+        example={"counted": True, "visible": "soon"},
+        errors=(errors.ForbiddenError,),
     ),
     operations.GET_VISITS: Contract(
-        "visits", "How often a page was visited", "visits",
-        {"url": PAGE_EXAMPLE, "visits": 1204, "bot_visits": 37, "as_of": 1785542401},
-        description="By people, and by crawlers. 0 if it was never visited. They are rolled up: `as_of` says how far.",
+        tag="visits",
+        summary="How often a page was visited",
+        description="By people and by crawlers; 0 without a visit. The numbers hold every visit before `as_of`.",
+        answer="visits",
+        example={"url": PAGE_EXAMPLE, "visits": 1204, "bot_visits": 37, "as_of": 1785542401},
     ),
     operations.INCREMENT: Contract(
-        "counters", "Move a counter", "increment", {**_STOCK, "counted": True, "visible": "now"},
-        (errors.NotFoundError, errors.LimitReachedError),
-        "At a floor or ceiling it is refused, which says how much is left; a refusal leaves no receipt: the same key"
-        " is judged afresh.",
-        {"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
+        tag="counters",
+        summary="Move a counter",
+        description="At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves"
+        " no receipt: a retry with the same key may succeed later.",
+        answer="increment",
+        example={**_STOCK, "counted": True, "visible": "now"},
+        errors=(errors.NotFoundError, errors.LimitReachedError),
+        links={"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
     ),
     operations.GET_COUNTER: Contract(
-        "counters", "The value of a counter", "value", {**_STOCK, "value": 98, "version": 7},
-        (errors.NotFoundError,),
+        tag="counters",
+        summary="The value of a counter",
+        answer="value",
+        example={**_STOCK, "value": 98, "version": 7},
+        errors=(errors.NotFoundError,),
         links={"set": Link(operations.SET_COUNTER, {**_SAME_COUNTER, "If-Match": "$response.header.ETag"})},
     ),
     operations.SET_COUNTER: Contract(
-        "counters", "Set a counter that has not moved", "set_value", {**_STOCK, "value": 98, "version": 8},
-        (errors.NotFoundError, errors.LimitReachedError, errors.PreconditionFailedError,
-         errors.PreconditionRequiredError),
-        "Compare-and-set: done only if the counter still has the `ETag`. The same request again is a replay.",
-        {"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
+        tag="counters",
+        summary="Set a counter that has not moved",
+        description="Compare-and-set: it needs the `ETag` that the counter still has. A repeated request is a replay.",
+        answer="set_value",
+        example={**_STOCK, "value": 98, "version": 8},
+        errors=(
+            errors.NotFoundError,
+            errors.LimitReachedError,
+            errors.PreconditionFailedError,
+            errors.PreconditionRequiredError,
+        ),
+        links={"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
     ),
     operations.HOLD: Contract(
-        "holds", "Take an amount and hold it", "hold",
-        {**_STOCK, "hold_id": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401},
-        (errors.NotFoundError, errors.LimitReachedError),
-        "What expired holds have taken is given back before this is refused.",
-        {"commit": Link(operations.COMMIT_HOLD, _SAME_HOLD), "release": Link(operations.RELEASE_HOLD, _SAME_HOLD)},
+        tag="holds",
+        summary="Take an amount and hold it",
+        description="Before Tally refuses, expired holds give back their amounts.",
+        answer="hold",
+        example={**_STOCK, "hold_id": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401},
+        errors=(errors.NotFoundError, errors.LimitReachedError),
+        links={
+            "commit": Link(operations.COMMIT_HOLD, _SAME_HOLD),
+            "release": Link(operations.RELEASE_HOLD, _SAME_HOLD),
+        },
     ),
     operations.COMMIT_HOLD: Contract(
-        "holds", "Keep what a hold has taken", "settled_hold", _SETTLED,
-        (errors.NotFoundError, errors.HoldSettledError), "Committing twice changes nothing.",
+        tag="holds",
+        summary="Keep the amount of a hold",
+        description="Committing twice changes nothing.",
+        answer="settled_hold",
+        example=_SETTLED,
+        errors=(errors.NotFoundError, errors.HoldSettledError),
     ),
     operations.RELEASE_HOLD: Contract(
-        "holds", "Give back what a hold has taken", "settled_hold", {**_SETTLED, "state": "released"},
-        (errors.NotFoundError, errors.HoldSettledError), "Releasing twice, or after it expired, changes nothing.",
+        tag="holds",
+        summary="Give back the amount of a hold",
+        description="Releasing twice changes nothing, nor does releasing after the hold expired.",
+        answer="settled_hold",
+        example={**_SETTLED, "state": "released"},
+        errors=(errors.NotFoundError, errors.HoldSettledError),
     ),
     operations.GET_RECEIPT: Contract(
-        "receipts", "Did an anonymous change land?", "receipt",
-        {"operation": "play", "target": "9f3a", "state": "counted",
-         "answer": {"video_id": "9f3a", "counted": True, "visible": "now"}},
+        tag="receipts",
+        summary="Did an anonymous change count?",
+        answer="receipt",
+        example={
+            "operation": "play",
+            "target": "9f3a",
+            "state": "counted",
+            "answer": {"video_id": "9f3a", "counted": True, "visible": "now"},
+        },
     ),
     operations.GET_OWN_RECEIPT: Contract(
-        "receipts", "Did a change of mine land?", "receipt",
-        {"operation": "like", "target": "a91f", "state": "unknown"},
+        tag="receipts",
+        summary="Did a change of mine count?",
+        answer="receipt",
+        example={"operation": "like", "target": "a91f", "state": "unknown"},
     ),
     operations.GET_BADGE: Contract(
-        "visits", "How often a page was visited, as a picture", "", '<svg xmlns="http://www.w3.org/2000/svg"></svg>',
-        (errors.ForbiddenError,),
+        tag="visits",
+        summary="How often a page was visited, as a picture",
+        answer="",
+        example='<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+        errors=(errors.ForbiddenError,),
     ),
     operations.BEACON: Contract(
-        "visits", "The script that counts a page's visits", "", "(function () {})();",
+        tag="visits",
+        summary="The script that counts a page's visits",
         description='Embed it: `<script src="…/beacon.js" async></script>`.',
+        answer="",
+        example="(function () {})();",
     ),
     operations.GET_DRIFT: Contract(
-        "drift", "The tallies that drift, a page at a time", "drift",
-        {
+        tag="drift",
+        summary="The tallies that drift, a page at a time",
+        description="How far each tally is above (or below) the counted number, and since when. Empty if all is well.",
+        answer="drift",
+        example={
             "drift": [{"counter": "likes", "id": "a91f", "drift": 5, "since": 1785542401, "confirmed": True}],
             "cursor": None,
         },
-        description="By how much a tally is above (or below) what was counted, and since when. Empty when all is well.",
         links={"next": Link(operations.GET_DRIFT, {"cursor": "$response.body#/cursor"})},
     ),
     operations.HEALTH: Contract(
-        "tally", "Whether Tally reaches its store", "health", {"status": "ok", "version": "dev"}
+        tag="tally",
+        summary="Whether Tally reaches its store",
+        answer="health",
+        example={"status": "ok", "version": "dev"},
     ),
-    operations.GET_OPENAPI: Contract("tally", "This document", "openapi", None),
-}  # fmt: skip
+    operations.GET_OPENAPI: Contract(
+        tag="tally",
+        summary="This document",
+        answer="openapi",
+        example=None,
+    ),
+}
+KEPT = tuple(dict.fromkeys(CONTRACTS[operation].answer for operation in operations.WITH_RECEIPTS.values()))
+"""The schemas of the answers that receipts keep."""

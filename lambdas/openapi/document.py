@@ -21,20 +21,21 @@ _SECURITY = "token"
 _ABOUT = f"""\
 Counting that is right after retries, crashes and viral posts.
 
-- **Retries.** A change with an `Idempotency-Key` counts once, however often it is sent; a replay has the header
-  `Idempotency-Replayed: true` and the same body. Keys are remembered for {RECEIPT_TTL_DEFAULT_S // 3600} hours, unless
-  the deployment says otherwise. The same key with another payload is refused (422).
-- **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. What API Gateway answers by
-  itself (a token that is missing or lacks the scope, an unknown route, too many requests) is `{{"message": …}}`.
-- **503** means that nothing is wrong with the request: send it again, with the same key.
+- **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. A replay has the header
+  `Idempotency-Replayed: true` and the same body. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours,
+  unless the deployment says otherwise. The same key with another change of the same operation, target and caller is
+  refused (422).
+- **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. API Gateway's own answers (a
+  missing token or scope, an unknown route, too many requests) are `{{"message": …}}`.
+- **503** means that nothing is wrong with the request: send it again with the same key.
 """
 _HEADERS: dict[str, Schema] = {
     "Idempotency-Replayed": {
-        "description": "There if this change was counted before, and this is what was answered then.",
+        "description": "Present if this change was counted before. The body is the answer of that time.",
         "schema": {"const": "true"},
     },
     "ETag": {
-        "description": "The version: of a counter (if it has one), for `If-Match`; of a text, for `If-None-Match`.",
+        "description": "The version of a counter, for `If-Match`, or of a text, for `If-None-Match`.",
         "schema": {"type": "string", "pattern": '^(W/)?"[0-9a-f]+"$'},
     },
     "Retry-After": {
@@ -42,7 +43,7 @@ _HEADERS: dict[str, Schema] = {
         "schema": {"type": "integer", "minimum": 0},
     },
     "WWW-Authenticate": {
-        "description": "What API Gateway says of the token.",
+        "description": "What is wrong with the token, from API Gateway.",
         "schema": {"type": "string"},
     },
 }
@@ -50,7 +51,7 @@ _IF_NONE_MATCH: Schema = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
-    "description": "The `ETag` of what you have already.",
+    "description": "The `ETag` of the text that you have.",
     "schema": {"type": "string"},
     "example": 'W/"0123456789abcdef"',
 }
@@ -70,11 +71,13 @@ def document(counters: Mapping[str, Counter], operations: Iterable[Operation] = 
     documented = [operation for operation in served if served[operation] or not operation.by_counter]
     for operation in documented:
         contract = CONTRACTS[operation]
+        if contract.schema:
+            components["schemas"][contract.answer] = dict(contract.schema)
         links = {name: link for name, link in contract.links.items() if link.to in documented}
         made = _operation(operation, replace(contract, links=links), served[operation], components)
         paths.setdefault(operation.path, {})[operation.method.lower()] = made
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
-    token["description"] = "A JWT of the deployment's issuer. Who you are is its `sub`; some operations need a scope."
+    token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
     return {
         "openapi": "3.1.0",
         "info": {
@@ -83,7 +86,7 @@ def document(counters: Mapping[str, Counter], operations: Iterable[Operation] = 
             "description": _ABOUT,
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/", "description": "Where this document comes from."}],
+        "servers": [{"url": "/", "description": "The host of this document."}],
         "tags": [{"name": name, "description": said} for name, said in TAGS.items()],
         "paths": paths,
         "components": {**components, "securitySchemes": {_SECURITY: token}},
@@ -112,7 +115,7 @@ def _operation(
 
 
 def _shared(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
-    """A reference to the response among the components, where those of many operations are one."""
+    """A reference to the response among the components, where operations share equal responses."""
     equal = [name for name, other in shared.items() if other == response]
     if not equal:
         variants = sum(name.partition("_")[0] == str(status) for name in shared)
@@ -142,19 +145,19 @@ def _success(operation: Operation, contract: Contract, status: int) -> Schema:
     return made
 
 
-_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have it already."}
+_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current text."}
 
 
 def _description(operation: Operation, contract: Contract, served: list[Counter]) -> str:
     parts = [contract.description] if contract.description else []
     if operation.increments and served:
         parts.append(_table(served))
-    who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "Whoever is signed in"}.get(
-        operation.access, f"Whoever is signed in with the scope `{operation.scope}`"
+    who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "A signed-in caller"}.get(
+        operation.access, f"A signed-in caller with the scope `{operation.scope}`"
     )
     parts.append(
-        f"{who} may call it. Throttled to {operation.throttle.rate_per_s} requests a second for all callers together,"
-        f" in bursts of {operation.throttle.burst}."
+        f"{who} may call it. The limit for all callers together is {operation.throttle.rate_per_s} requests a second,"
+        f" with bursts of {operation.throttle.burst}."
     )
     return "\n\n".join(parts)
 

@@ -1,6 +1,6 @@
 """Parameters and bodies: JSON Schema for each kind of field, with the bounds that `tally/fields.py` checks.
 
-What a schema cannot say (bytes instead of characters, which page may be counted) is said in the description.
+Descriptions say what a schema cannot: limits in bytes, or which hosts' pages count.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
             "example": _example(field, served),
         }
         for field in operation.fields
-        if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it by itself
+        if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it anyway
     ]
 
 
 def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] | None:
-    """The schema of the JSON body and the request body that refers to it as `<operation>_body`; None without one."""
+    """The schema of the JSON body, and the request body that refers to it as `<operation>_body`; else None."""
     found = [field for field in operation.fields if field.source is Source.BODY]
     if not found:
         return None
@@ -69,11 +69,11 @@ def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] |
     reference = {"$ref": f"#/components/schemas/{operation.name}_body"}
     example = {field.wire: _example(field, served) for field in found}
     content: Schema = {JSON: {"schema": reference, "example": example}}
-    said = f"At most {BODY_BYTES_MAX} bytes; no field beside these, and none twice."
+    said = f"At most {BODY_BYTES_MAX} bytes. Other fields, and fields that occur twice, are refused."
     if operation.takes_beacon:
         text = {"type": "string", "contentMediaType": JSON, "contentSchema": reference}
         content[BEACON] = {"schema": text, "example": json.dumps(example)}
-        said += " As `text/plain` it is the same JSON: what `navigator.sendBeacon` sends without asking first."
+        said += " `text/plain` is the same JSON: `navigator.sendBeacon` sends it without a CORS preflight."
     return made, {"required": bool(needed), "description": said, "content": content}
 
 
@@ -90,7 +90,7 @@ def schema(field: Field, operation: Operation, served: list[Counter]) -> Schema:
 
 
 def description(field: Field, operation: Operation, served: list[Counter]) -> str:
-    """What a caller must know of one field."""
+    """The description of one field."""
     if field.kind is Kind.COUNTER:
         return "A counter that this deployment declares."
     if field.kind is Kind.KEY and operation.increments and not required(field, operation, served):
@@ -109,7 +109,7 @@ def _example(field: Field, served: list[Counter]) -> Any:
 
 
 def _example_counter(served: list[Counter]) -> Counter:
-    """One that is moved by any amount, if there is one: its example says most."""
+    """A counter that takes any amount, if there is one: its example says most."""
     return next((counter for counter in served if counter.delta is None), served[0])
 
 
@@ -140,22 +140,21 @@ _SCHEMAS: dict[Kind, Schema] = {
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
 _DESCRIPTIONS: dict[Kind, str] = {
-    Kind.ID: "Of what is counted.",
-    Kind.KEY: "Your name for this one change, a UUID for instance. Send it again with every retry: it counts once.",
+    Kind.ID: "The id of what is counted.",
+    Kind.KEY: "Your name for this one change, such as a UUID. Send it with every retry, and the change counts once.",
     Kind.TEXT: f"At most {fields.TEXT_BYTES_MAX} bytes in UTF-8.",
     Kind.PAGE: _URL,
-    Kind.LISTED_PAGE: f"{_URL} Its host must be one that the deployment lists.",
-    Kind.PAGE_SIZE: "How many at once.",
-    Kind.CURSOR: "Where to go on: the `cursor` of the page before.",
-    Kind.AMOUNT: "By how much. For a counter with a step of its own: left out, or that step.",
+    Kind.LISTED_PAGE: f"{_URL} The deployment must list its host.",
+    Kind.PAGE_SIZE: "How many entries a page has.",
+    Kind.CURSOR: "The `cursor` of the page before.",
+    Kind.AMOUNT: "By how much. For a counter with a fixed step: that step, or leave it out.",
     Kind.VALUE: "The value to set.",
     Kind.HELD_AMOUNT: "How much to take.",
-    Kind.TTL: "For how many seconds; then it is given back.",
+    Kind.TTL: "For how many seconds. Then the hold expires and gives the amount back.",
     Kind.VERSION: "The `ETag` that you read.",
-    Kind.HOLD: "The `hold_id` that you were given.",
+    Kind.HOLD: "The `hold_id` from the answer.",
     Kind.OPERATION: "The operation that the key was sent with.",
-    Kind.TARGET: f"What it was sent to: the id, `counter/id`, or a visited page's URL. At most {fields.PAGE_BYTES_MAX}"
-    " bytes.",
+    Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
     Kind.KEY: KEY_EXAMPLE,

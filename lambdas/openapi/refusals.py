@@ -1,4 +1,4 @@
-"""The answers to requests that are refused: Tally's problem documents, and what API Gateway says by itself."""
+"""The answers to refused requests: Tally's problem documents, and API Gateway's own messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEMBERS: Schema = {
     "status": {"type": "integer", "description": "The HTTP status."},
     "detail": {"type": "string", "description": "What is wrong with this request."},
     "field": {"type": "string", "description": "The input at fault."},
-    "left": {"type": "integer", "description": "How much the counter can still be moved that way."},
+    "left": {"type": "integer", "description": "How far the counter can still move in that direction."},
     "version": {"type": "integer", "minimum": 0, "description": "The version that the counter is at."},
     "request_id": {"type": "string", "description": "To find this request in the logs."},
 }
@@ -30,13 +30,13 @@ SCHEMAS: dict[str, Schema] = {
         "required": ["type", "title", "status", "detail"],
     },
     "message": {
-        "description": "What API Gateway answers by itself.",
+        "description": "API Gateway's own answer.",
         "type": "object",
         "properties": {"message": {"type": "string"}},
         "required": ["message"],
     },
 }
-# What may happen to any request.
+# Any request may get these.
 _ANY: tuple[type[TallyError], ...] = (
     errors.InvalidInputError,
     errors.PayloadTooLargeError,
@@ -46,7 +46,7 @@ _ANY: tuple[type[TallyError], ...] = (
     errors.StoreUnreachableError,
     errors.StoreRefusedError,
 )
-# What API Gateway says, in its own shape: an HTTP API has no way to change it.
+# API Gateway's own answers. An HTTP API cannot change their form.
 _GATEWAY = {
     401: "Unauthorized",
     403: "Forbidden",
@@ -61,7 +61,7 @@ _GATEWAY_ANY = frozenset({413, 429, 431, 500, 503})
 
 
 def responses(operation: Operation, own: Iterable[type[TallyError]]) -> dict[int, Schema]:
-    """The responses to refused requests by status; `own`: the errors that this operation has beside everybody's."""
+    """The responses to refused requests by status; `own`: the errors that not every operation has."""
     raised: dict[int, list[type[TallyError]]] = {}
     for error in {*_ANY, *_implied(operation), *own}:
         raised.setdefault(error.status, []).append(error)
@@ -73,7 +73,7 @@ def responses(operation: Operation, own: Iterable[type[TallyError]]) -> dict[int
 
 
 def _implied(operation: Operation) -> set[type[TallyError]]:
-    """The errors that follow from what the operation takes."""
+    """The errors that follow from the operation's fields."""
     implied: set[type[TallyError]] = set()
     if operation.needs_caller:
         implied.add(errors.UnauthenticatedError)

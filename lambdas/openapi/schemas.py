@@ -1,6 +1,6 @@
-"""JSON Schemas of what operations answer when all is well, by name.
+"""JSON Schemas of successful answers, by name.
 
-Open, so that a client goes on to work when a field is added; the tests hold real answers against them closed.
+They are open, so that clients keep working when an answer gains a field. Tests close them before they compare.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 
 import operations
 from tally.counting import holds
+
+from .answers import KEPT
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
@@ -29,29 +31,27 @@ def _reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_KEPT = ("play", "visit", "like", "increment", "set_value", "hold")  # the answers that receipts hold
 _STATES = [holds.COMMITTED, holds.RELEASED, holds.EXPIRED]
 _NUMBERED: dict[str, Schema] = {
-    "number": {**_WHOLE, "description": "Of a numbered counter: the number that this change took, and no other did."},
-    "last": {**_YES_NO, "description": "Of a numbered counter: whether the next change will be refused."},
+    "number": {**_WHOLE, "description": "Of a numbered counter: the number that only this change took."},
+    "last": {**_YES_NO, "description": "Of a numbered counter: whether no number is left after it."},
 }
 _VERSION: Schema = {**_COUNT, "description": "Every change increments it. It is the `ETag`, without the quotes."}
 _VISIBLE: Schema = {
     "enum": ["now", "soon"],
-    "description": "When reads show it: `now`, with the next one, or `soon`, within seconds, when it has been rolled"
-    " up. It is counted either way.",
+    "description": "When reads show the change: `now`, or `soon`, which is within seconds. It is counted either way.",
 }
-_AS_OF: Schema = {**_SECONDS, "description": "Seconds since 1970: whatever was counted before is in the number."}
+_AS_OF: Schema = {**_SECONDS, "description": "Seconds since 1970. The number holds every change before this time."}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
 SCHEMAS: dict[str, Schema] = {
     "play": _object("A play was counted.", video_id=_TEXT, counted=_YES, visible=_VISIBLE),
     "plays": _object("How often a video was played.", video_id=_TEXT, play_count=_COUNT),
     "post": _object(
-        "A post. `likeTally` is summed over its shards; `revision` counts edits.",
+        "A post. `likeTally` is the sum over its shards; `revision` counts edits.",
         post_id=_TEXT, authorId=_TEXT, createdAt=_SECONDS, revision=_COUNT, likeTally=_COUNT, body=_TEXT,
     ),
     "like": _object(
-        "You like the post, or no longer, and whether that changed.",
+        "Whether you like the post now, and whether this request changed that.",
         post_id=_TEXT, liked=_YES_NO, changed=_YES_NO, visible=_VISIBLE,
     ),
     "like_state": _object("Whether you like the post.", post_id=_TEXT, liked=_YES_NO, changed={"const": False}),
@@ -66,8 +66,8 @@ SCHEMAS: dict[str, Schema] = {
         drift={
             "type": "array",
             "items": _object(
-                "One tally: by how much it is above what was counted, since when (epoch seconds), and whether a second"
-                " look said the same.",
+                "One tally: how far it is above the counted number, since when (seconds since 1970), and whether a"
+                " recount confirmed it.",
                 **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
             ),
         },
@@ -80,7 +80,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "increment": _object("The change was counted.", _NUMBERED, **_OF_COUNTER, counted=_YES, visible=_VISIBLE),
     "value": _object(
-        "The value of a counter; with a version, if it has compare-and-set; with `as_of`, if it is rolled up.",
+        "The value of a counter; with a version if it has compare-and-set, with `as_of` if it is rolled up.",
         {"version": _VERSION, "as_of": _AS_OF},
         **_OF_COUNTER, value=_WHOLE,
     ),
@@ -90,19 +90,19 @@ SCHEMAS: dict[str, Schema] = {
         **_OF_COUNTER, hold_id=_TEXT, amount={"type": "integer", "minimum": 1}, expires_at=_SECONDS,
     ),
     "settled_hold": _object(
-        "What became of a hold, and whether this request did it.",
+        "The state of a hold, and whether this request changed it.",
         **_OF_COUNTER, hold_id=_TEXT, state={"enum": _STATES}, changed=_YES_NO,
     ),
     "receipt": {
         "description": "Whether a change was counted.",
         "oneOf": [
             _object(
-                "It was counted; `answer` is what was answered then.",
+                "The change was counted. `answer` is the answer of that time.",
                 operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "counted"},
-                answer={"anyOf": [_reference(name) for name in _KEPT]},
+                answer={"anyOf": [_reference(name) for name in KEPT]},
             ),
             _object(
-                "No such change is known: it was never sent, was refused, or is longer ago than receipts are kept.",
+                "No receipt: the change was never sent, was refused, or is older than receipts live.",
                 operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "unknown"},
             ),
         ],
@@ -117,4 +117,4 @@ SCHEMAS: dict[str, Schema] = {
 
 def versioned(name: str) -> bool:
     """Whether these answers have a counter's version, which HTTP also sends as the `ETag`."""
-    return bool(name) and SCHEMAS[name].get("properties", {}).get("version") == _VERSION
+    return bool(SCHEMAS.get(name, {}).get("properties", {}).get("version") == _VERSION)

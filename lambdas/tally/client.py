@@ -13,21 +13,19 @@ make a layer of them (docs/client.md).
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import SystemRandom
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
-from . import requests
 from .errors import (
     PROBLEM_TYPE_PREFIX,
     CallerError,
@@ -38,7 +36,7 @@ from .errors import (
     StoreUnreachableError,
     TallyError,
 )
-from .requests import Reply, Request
+from .requests import Methods, Reply, Request
 
 FUNCTIONS = ("plays", "posts", "likes", "visits", "increments", "holds", "receipts", "health", "drifts")
 BATCH_ENTRIES_MAX = 100  # the limit of a batch event
@@ -55,22 +53,11 @@ _UNANSWERED = ("Sandbox.", "Runtime.ExitError", "Extension.")  # error types of 
 _STRANGER = "The answer does not come from one of Tally's functions."
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Tally, P], T]:
-    """The method that sends the request that `build` makes."""
-
-    @functools.wraps(build)
-    def send(tally: Tally, /, *arguments: P.args, **named: P.kwargs) -> T:
-        return tally.send(build(*arguments, **named))
-
-    return send
-
-
 @dataclass(frozen=True)
-class Tally:
+class Tally(Methods):
     """Calls Tally's functions. Make it once, outside of the handler; threads may share it.
 
     Every method raises TallyError: CallerError if the request is at fault, RetryableError if all attempts failed. After
@@ -120,27 +107,6 @@ class Tally:
         qualifier = environment.get("TALLY_FUNCTION_QUALIFIER", "")
         prefix, suffix = environment["TALLY_FUNCTION_PREFIX"], f":{qualifier}" if qualifier else ""
         return cls({name: f"{prefix}{name}{suffix}" for name in FUNCTIONS}, **options)
-
-    play = _sends(requests.play)
-    get_plays = _sends(requests.get_plays)
-    put_post = _sends(requests.put_post)
-    get_post = _sends(requests.get_post)
-    like = _sends(requests.like)
-    unlike = _sends(requests.unlike)
-    get_like = _sends(requests.get_like)
-    list_likes = _sends(requests.list_likes)
-    visit = _sends(requests.visit)
-    get_visits = _sends(requests.get_visits)
-    get_drift = _sends(requests.get_drift)
-    health = _sends(requests.health)
-    increment = _sends(requests.increment)
-    get_counter = _sends(requests.get_counter)
-    set_counter = _sends(requests.set_counter)
-    hold = _sends(requests.hold)
-    commit_hold = _sends(requests.commit_hold)
-    release_hold = _sends(requests.release_hold)
-    get_receipt = _sends(requests.get_receipt)
-    get_own_receipt = _sends(requests.get_own_receipt)
 
     def send(self, request: Request[T]) -> T:
         """Send one request and return its result. Raises TallyError."""

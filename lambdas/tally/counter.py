@@ -1,4 +1,4 @@
-"""What a counter is: the declaration that `counters.py` fills in, and the keys that follow from it."""
+"""What a counter is: the declaration in `counters.py`, and the keys that follow from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from .errors import ConfigurationError
 
 AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
-MAX_SHARDS_DEFAULT = 16  # more buy nothing: one partition is the limit then, see docs/how-it-works.md
+MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 AUTOMATIC = 0
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
 _SHARD_DIGITS_MAX = 3
@@ -26,7 +26,7 @@ _RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version"})
 
 
 class Guarantee(Enum):
-    """What a counter promises, and what a change of it costs (docs/how-it-works.md)."""
+    """The promise of a counter, and the price of a change (docs/how-it-works.md)."""
 
     FAST = "FAST"
     """1 WCU. An ambiguous retry can count twice."""
@@ -38,32 +38,32 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True)
 class Counter:
-    """One declared kind of number. Checked when it is made: ConfigurationError says which field of which and why."""
+    """One declared kind of number. A wrong field raises ConfigurationError, which names counter and field."""
 
     name: str
     prefix: str
     """Start of the partition key: `VID` makes `VID#9f3a`."""
     sort_key: str
-    """Sort key of shard 0; shard k has `#k` behind it."""
+    """Sort key of shard 0; shard k appends `#k`."""
     attribute: str
     """The attribute that holds the number."""
     guarantee: Guarantee = Guarantee.EXACT
     delta: int | None = None
-    """By how much each change moves it; None: by the amount that the caller gives."""
+    """The step of each change; None: the caller gives the amount."""
     start: int = 0
     """Its value before the first change."""
     floor: int | None = None
-    """It never goes below this, whoever races whom."""
+    """It never goes below this, in any race."""
     ceiling: int | None = None
     """It never goes above this."""
     numbered: bool = False
-    """Each change is told the number that it brought the counter to: no number twice, none missing."""
+    """Whether each change returns the number that it took: no number twice, none missing."""
     max_shards: int = AUTOMATIC
-    """How many shards a contended tally may spread over: 16, or 1 where the number must be known to change it."""
+    """How many shards a contended tally may use. Default: 16, or 1 if a change depends on the number."""
     api: bool = True
-    """Whether `/counters/{name}/{id}` serves it. Not for numbers that count something else, as likes do."""
+    """Whether `/counters/{name}/{id}` serves it. Off for numbers with routes of their own, such as likes."""
     child: str | None = None
-    """Start of the sort keys of the items that it counts (`LIKE#USER#`); None if it counts no items."""
+    """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
 
     def __post_init__(self) -> None:
         for field, form in _FORMS.items():
@@ -73,7 +73,7 @@ class Counter:
             if not isinstance(value, str) or not form.fullmatch(value):
                 raise self._wrong(field, f"must have the form {form.pattern}")
         if self.attribute in _RESERVED_ATTRIBUTES:
-            raise self._wrong("attribute", "is an attribute that Tally itself keeps")
+            raise self._wrong("attribute", "is an attribute of Tally itself")
         if not isinstance(self.guarantee, Guarantee):
             raise self._wrong("guarantee", "must be a Guarantee")
         for field in ("numbered", "api"):
@@ -98,11 +98,9 @@ class Counter:
         if self.numbered and self.delta is None:
             raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
         if self.numbered and self.guarantee is not Guarantee.EXACT:
-            raise self._wrong("numbered", "needs EXACT: a retry must be told the number that it was given")
+            raise self._wrong("numbered", "needs EXACT: a retry must get the same number")
         if self.guarantee is Guarantee.ROLLUP and self.known:
-            raise self._wrong(
-                "guarantee", "cannot have a start, floor or ceiling: the number is not seen when it is moved"
-            )
+            raise self._wrong("guarantee", "cannot have a start, floor or ceiling: a change does not see the number")
 
     def _check_shards(self) -> None:
         shards = self.max_shards
@@ -113,7 +111,7 @@ class Counter:
             raise self._wrong("max_shards", f"must be a whole number from 1 to {MAX_SHARDS_LIMIT}")
         if shards > 1 and self.known:
             raise self._wrong(
-                "max_shards", "must be 1: a start, floor, ceiling or number is of the whole, not of a part"
+                "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
             )
 
     def _wrong(self, field: str, why: str) -> ConfigurationError:
@@ -121,7 +119,7 @@ class Counter:
 
     @cached_property
     def known(self) -> bool:
-        """Whether a change depends on the number that is there, which therefore is in one place."""
+        """Whether a change depends on the present number, which therefore is in one item."""
         return self.numbered or self.start != 0 or self.floor is not None or self.ceiling is not None
 
     @cached_property
@@ -131,23 +129,23 @@ class Counter:
 
     @cached_property
     def spills(self) -> bool:
-        """Whether a change that keeps meeting others is written alone and rolled up: nothing depends on its turn."""
+        """Whether a change of a hot tally may spill: nothing depends on its turn."""
         return self.guarantee is Guarantee.EXACT and not self.known and not self.versioned
 
     @cached_property
     def tracked(self) -> bool:
-        """Whether its drift is measured: what leaves no receipt has nothing to be held against."""
+        """Whether its drift is measured: without receipts there is nothing to compare with."""
         return self.guarantee is not Guarantee.FAST
 
     @cached_property
     def holdable(self) -> bool:
-        """Whether an amount can be held: it can run out, and its changes are not numbered one by one."""
+        """Whether callers can hold an amount: it can run out, takes any amount, and has no numbers."""
         exact = self.guarantee is Guarantee.EXACT
         return exact and self.floor is not None and self.ceiling is None and self.delta is None and not self.numbered
 
     @cached_property
     def signed(self) -> bool:
-        """Whether its value may be below zero. One that only counts up is never shown so."""
+        """Whether reads may show a value below zero. They never do for a counter that only counts up."""
         return self.api and (self.delta is None or self.delta < 0)
 
     @cached_property
@@ -168,12 +166,14 @@ class Counter:
 
     @cached_property
     def shard_range(self) -> tuple[str, str]:
-        """First and last sort key that BETWEEN takes in: every shard, and nothing else that Tally writes (`:` follows
-        `9`). What hands put there (`META#3x`) is for `shard_of` to tell."""
+        """First and last sort key for BETWEEN: every shard, and nothing else that Tally writes (`:` follows `9`).
+
+        `shard_of` recognises manual edits among them, such as `META#3x`.
+        """
         return self.sort_key, f"{self.sort_key}#:"
 
     def shard_of(self, sort_key: str) -> int | None:
-        """The shard that has this sort key; None if it is none: `META#3x`, `META#03`."""
+        """The shard with this sort key; None if there is no such shard: `META#3x`, `META#03`."""
         if sort_key == self.sort_key:
             return 0
         digits = sort_key[len(self.sort_key) + 1 :]
@@ -184,7 +184,7 @@ class Counter:
 
 
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
-    """The counters by name. Raises ConfigurationError where two have one name or would share an item."""
+    """The counters by name. Raises ConfigurationError if two have one name or would share an item."""
     by_name: dict[str, Counter] = {}
     by_item: dict[tuple[str, str], Counter] = {}
     for counter in counters:
@@ -200,13 +200,15 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
         for counter in by_name.values():
             if counter.prefix == owner.prefix and owner.child is not None and _takes_place(counter, owner):
                 raise ConfigurationError(
-                    f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is for what belongs"
-                    f" to {owner.name!r}"
+                    f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is kept for"
+                    f" what belongs to {owner.name!r}"
                 )
     return by_name
 
 
 def _takes_place(counter: Counter, owner: Counter) -> bool:
-    """Whether shards of `counter` would stand among the children that `owner` counts, or what is beside it, as
-    `META.BODY` is: a post is read from `META` to `META.BODY`."""
+    """Whether shards of `counter` would be among the children that `owner` counts, or beside its own item.
+
+    A read of a post covers `META` to `META.BODY`.
+    """
     return f"{counter.sort_key}#".startswith(str(owner.child)) or counter.sort_key.startswith(f"{owner.sort_key}.")

@@ -1,4 +1,4 @@
-"""What comes in from outside is checked here, before it becomes part of a key. Each check returns the value to use.
+"""Checks of all input, before it becomes part of a key. Each check returns the value to use.
 
 All raise InvalidInputError; `page` also raises ForbiddenError for a host that the deployment does not list.
 """
@@ -24,26 +24,26 @@ ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody
 PAGE_BYTES_MAX = 1024
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
-USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; the rest cannot turn a browser into a crawler
+USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; what follows must not make a browser a crawler
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
-# Forms are JSON Schema's patterns too (lambdas/openapi): nothing in them may mean something else in ECMA 262.
+# The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
 ID_FORM = re.compile(r"[A-Za-z0-9._:~@-]+")
 KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which gateways join repeated headers
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
 CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
-# What every page has: a scheme, a host without a user before it, no spaces. Not all that has it is a page.
+# Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
 PAGE_FORM = re.compile(
     r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
 )
 
 
 class Kind(Enum):
-    """What a field holds."""
+    """The kind of value in a field."""
 
     ID = "id"
     KEY = "key"
@@ -66,7 +66,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Context:
-    """What checks depend on, beside the value."""
+    """The facts that checks depend on, beside the value."""
 
     anonymous: bool
     page_hosts: frozenset[str]
@@ -74,7 +74,7 @@ class Context:
 
 
 def check(kind: Kind, value: object, field: str, context: Context, choices: tuple[str, ...] = ()) -> Any:
-    """The value to use for what came in as `field`. Raises InvalidInputError; NotFoundError, ForbiddenError by kind."""
+    """The value to use for the input `field`. Raises InvalidInputError; some kinds other CallerErrors."""
     if kind is Kind.KEY:
         return idempotency_key(value, field, anonymous=context.anonymous)
     if kind is Kind.LISTED_PAGE:
@@ -87,7 +87,7 @@ def check(kind: Kind, value: object, field: str, context: Context, choices: tupl
 
 
 def missing(kind: Kind, field: str) -> CallerError:
-    """The error for a required field that is not there."""
+    """The error for a required field that is missing."""
     if kind is Kind.VERSION:
         return PreconditionRequiredError(f"{field} is missing: send the ETag that you read.", field=field)
     return InvalidInputError(f"{field} is missing.", field=field)
@@ -135,7 +135,7 @@ def user(value: object, field: str) -> str:
 
 
 def user_name(quoted: str) -> str:
-    """The name again that `user` encoded."""
+    """The name that `user` encoded."""
     return unquote(quoted)
 
 
@@ -183,7 +183,7 @@ def listed_page(value: object, field: str, page_hosts: frozenset[str]) -> str:
 
 
 def page_size(value: object, field: str) -> int:
-    """How many entries a listing gives at once: 1 to 1,000, 50 by default; as a number or in digits."""
+    """How many entries a page of a listing has: 1 to 1,000, 50 by default; a number, or digits in a string."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= PAGE_SIZE_MAX:
@@ -192,7 +192,7 @@ def page_size(value: object, field: str) -> int:
 
 
 def cursor(value: object, field: str) -> str:
-    """The user, percent-encoded, behind whom a listing goes on; from the opaque form that `to_cursor` made."""
+    """The user, percent-encoded, after whom a listing continues; from the opaque form that `to_cursor` makes."""
     opaque = _text(value, field)
     try:
         quoted = base64.b64decode(opaque.encode("ascii") + b"=" * (-len(opaque) % 4), altchars=b"-_", validate=True)
@@ -200,7 +200,7 @@ def cursor(value: object, field: str) -> str:
     except (UnicodeError, binascii.Error):
         user_quoted = ""
     if not _QUOTED_USER.fullmatch(user_quoted) or to_cursor(user_quoted) != opaque:
-        raise InvalidInputError(f"{field} is not one that this listing gave out.", field=field)
+        raise InvalidInputError(f"{field} is not a cursor of this listing.", field=field)
     return user_quoted
 
 
@@ -231,13 +231,13 @@ def _whole(value: object, field: str, least: int, most: int) -> int:
 
 
 def version(value: object, field: str) -> int:
-    """The version in an `ETag` as it was given out, `"7"`, or as a number."""
+    """The version in an `ETag`, `"7"`, or as a number."""
     found = ETAG_FORM.fullmatch(value) if isinstance(value, str) else None
     return _whole(int(found[1]) if found else value, field, 0, 10**15)
 
 
 def hold(value: object, field: str) -> str:
-    """The id of a hold, as it was given out."""
+    """The id of a hold. Raises NotFoundError for one that Tally cannot have made."""
     text = _text(value, field)
     if not HOLD_FORM.fullmatch(text):
         raise NotFoundError("There is no such hold.", field=field)
@@ -261,7 +261,7 @@ def choice(value: object, field: str, choices: tuple[str, ...]) -> str:
 
 
 def target(value: object, field: str) -> str:
-    """What a change was made to: an id, `counter/id`, or a page."""
+    """The target of a change: an id, `counter/id`, or a page."""
     text = _text(value, field)
     if len(text.encode()) > PAGE_BYTES_MAX:
         raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes.", field=field)
@@ -269,7 +269,7 @@ def target(value: object, field: str) -> str:
 
 
 def user_agent(value: object, field: str) -> str:
-    """The User-Agent that a visit came with, as it is but for its end: it may hold anything, and is not kept."""
+    """The User-Agent of a visit, cut to 512 characters. It may hold anything, and Tally does not store it."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{field} must be a string.", field=field)
     return value[:USER_AGENT_CHARACTERS_MAX]

@@ -7,13 +7,15 @@ a retry counts once. This module is part of the client's bundle: it imports noth
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 _SNAKE = {"authorId": "author_id", "createdAt": "created_at", "likeTally": "like_tally", "likedAt": "liked_at"}
 
+P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _Fields = dict[str, str | int | None]
@@ -363,3 +365,42 @@ def get_own_receipt(of: str, target: str, idempotency_key: str, *, caller: str |
     """As `get_receipt`, but the caller must be named."""
     fields: _Fields = {"of": of, "target": target, "idempotency_key": idempotency_key}
     return _request("receipts", "get_own_receipt", _receipt, caller, **fields)
+
+
+def _sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Methods, P], T]:
+    """The method that sends the request that `build` makes."""
+
+    @functools.wraps(build)
+    def send(methods: Methods, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return methods.send(build(*arguments, **named))
+
+    return send
+
+
+class Methods:
+    """A method for each request above: it makes the request and sends it. `client.Tally` knows how to send."""
+
+    def send(self, request: Request[T]) -> T:
+        """Send one request and return its result."""
+        raise NotImplementedError
+
+    play = _sends(play)
+    get_plays = _sends(get_plays)
+    put_post = _sends(put_post)
+    get_post = _sends(get_post)
+    like = _sends(like)
+    unlike = _sends(unlike)
+    get_like = _sends(get_like)
+    list_likes = _sends(list_likes)
+    visit = _sends(visit)
+    get_visits = _sends(get_visits)
+    get_drift = _sends(get_drift)
+    health = _sends(health)
+    increment = _sends(increment)
+    get_counter = _sends(get_counter)
+    set_counter = _sends(set_counter)
+    hold = _sends(hold)
+    commit_hold = _sends(commit_hold)
+    release_hold = _sends(release_hold)
+    get_receipt = _sends(get_receipt)
+    get_own_receipt = _sends(get_own_receipt)

@@ -34,7 +34,7 @@ def wait_for_visits(dev: Dev, url: str, expected: list[int]) -> None:
 
 
 def test_the_commands_that_it_prints_work(dev: Dev) -> None:
-    commands = dev.text.partition("Ctrl-C stops)")[2].partition("# as another Lambda")[0]
+    commands = dev.text.partition("Ctrl-C stops)")[2].partition("# the call of another Lambda")[0]
     assert commands.count("curl") == 8
     before_s = int(time.time())
     run = subprocess.run(["bash", "-e", "-c", commands], capture_output=True, text=True, timeout=30, check=True)

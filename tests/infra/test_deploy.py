@@ -171,7 +171,7 @@ def test_the_uploaded_bundle_counts_with_nothing_but_what_the_runtime_brings(clo
     zipped = cloud.client("s3").get_object(Bucket=bucket, Key=function["Code"]["S3Key"])["Body"].read()
     with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
         modules = {*operations.functions(), *CONSUMERS, *(schedule.function for schedule in operations.SCHEDULES)}
-        assert {f"{module}.py" for module in modules} <= set(archive.namelist())
+        assert {f"functions/{module}.py" for module in modules} <= set(archive.namelist())
         archive.extractall(tmp_path)
     made = cloud.physical_ids()
     deployed = cloud.client("lambda").get_function_configuration(

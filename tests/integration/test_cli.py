@@ -51,7 +51,7 @@ def port(engine: Engine, store: Store) -> Iterator[int]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Dev) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 
@@ -269,7 +269,7 @@ def test_ctrl_c_is_one_line_and_130(tmp_path: Path) -> None:
 
     asked, over = threading.Event(), threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         with command("drift", "--local", "--port", str(server.server_address[1])) as process:
             assert asked.wait(20)
             process.send_signal(signal.SIGINT)

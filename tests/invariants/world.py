@@ -61,7 +61,9 @@ class World:
     ) -> Outcome:
         """Count a play, as the handler does."""
         body = {"video_id": video_id, "counted": True}
-        return increments.count(call or self.call(), Increment(counter, video_id, amount, operation, key, body))
+        target = f"{counter.name}/{video_id}" if operation == "increment" else None  # one operation, many counters
+        change = Increment(counter, video_id, amount, operation, key, body, receipt_target=target)
+        return increments.count(call or self.call(), change)
 
     def like(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
         """Like a post, as the handler does."""

@@ -1,4 +1,4 @@
-"""A number as a badge: a small SVG picture to put into a page."""
+"""A number as a badge: a small SVG picture for a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 def short(number: int) -> str:
-    """As few characters as say it: 999, 1k, 1.2k, 34k, 5.6M. Cut, not rounded: never more than was counted."""
+    """A short form: 999, 1k, 1.2k, 34k, 5.6M. It is cut, not rounded: it never shows more than was counted."""
     for unit, letter in _UNITS:
         if number >= unit:
             whole, tenth = divmod(number * 10 // unit, 10)
@@ -22,7 +22,7 @@ def short(number: int) -> str:
 
 
 def svg(label: str, number: int) -> str:
-    """The picture: label on the left, number on the right. Whoever cannot see it is told the whole number."""
+    """The picture: label on the left, number on the right. Screen readers read the whole number."""
     left, right = _width(label), _width(short(number))
     width, title = left + right, escape(f"{label}: {number:,}")
     left_half = f"M3 0H{left}V{_HEIGHT}H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z"  # round where the whole is round
@@ -40,5 +40,5 @@ def _text(text: str, start: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Of one half, in pixels: the text as wide as it probably is, and margins."""
+    """The width of one half in pixels: an estimate for the text, and margins."""
     return round(sum(_WIDTHS.get(character, _WIDTH_USUAL) for character in text)) + 2 * _MARGIN

@@ -1,23 +1,23 @@
-"""Who is a crawler, by the User-Agent. The list is crawler-user-agents', which is kept up by its community.
+"""Recognises crawlers by their User-Agent, with the list of the project crawler-user-agents.
 
-Reading and compiling it takes about 45 ms: that is done when the first visit comes, not when functions start.
+Reading and compiling the list takes about 45 ms. The first visit does it, not the start of every function.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-AGENTS_KEPT_MAX = 1024  # a search through the list takes 0.4 ms, and most visitors share a few hundred browsers
+AGENTS_KEPT_MAX = 1024  # a search takes 0.4 ms, and most visitors share a few hundred browsers
 
 
 @lru_cache(AGENTS_KEPT_MAX)
 def is_crawler(user_agent: str) -> bool:
-    """Whether a program sent this, not a person's browser. Every browser says what it is: nothing at all is a program.
+    """Whether a program sent this. An empty header means a program: every browser names itself.
 
-    Crawlers that call themselves browsers are taken for them: they cannot be told by this.
+    Crawlers that pretend to be browsers count as browsers.
     """
     if not user_agent:
         return True
-    import crawleruseragents  # type: ignore[import-untyped]  # here: see above
+    import crawleruseragents  # type: ignore[import-untyped]  # here, because it is slow
 
     return bool(crawleruseragents.is_crawler(user_agent))

@@ -1,7 +1,7 @@
-"""The entry point of every function: one event in, one answer out, whoever called.
+"""The entry point of every function: one event in, one answer out.
 
-An HTTP API event is answered with an HTTP response. An event of another Lambda, `{"operation": "play", …}`, is
-answered with `{"status", "replayed", "body"}`, and `{"batch": [event, …]}` with `{"results": [answer, …]}`.
+An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "play", …}` and get `{"status", "replayed",
+"body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from . import http, texts
 from .texts import Text
 
 BATCH_ENTRIES_MAX = 100
-ANSWER_RESERVE_S = 0.5  # left of the invocation's time to answer in, when the store does not
+ANSWER_RESERVE_S = 0.5  # of the invocation's time, kept to answer if the store does not
 _DIRECT_EXTRAS = frozenset({"operation", "caller"})
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an operation answers: JSON or text, its HTTP status, and whether it was answered before."""
+    """The answer of an operation: JSON or text, its HTTP status, and whether it repeats an earlier answer."""
 
     body: Mapping[str, Any] | Text
     status: int = 200
@@ -49,22 +49,30 @@ class Answer:
 
 
 Function = Callable[..., Answer | Increment]
-"""An operation: takes a Call and the operation's fields by name; an Increment is what is to be counted, and counted by
-the entry, alone or packed with others. Raises TallyError."""
-
+"""The function of an operation. It takes a Call and the operation's fields by name, and returns an answer, or an
+Increment for the entry to count, alone or packed with others. Raises TallyError."""
 
 Outcome = Answer | TallyError
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request, read but not checked. `counter`: the name that its metrics go under, if it changes one."""
+    """One request, read but not checked. `counter`: the counter that its metrics name, if it changes one."""
 
     operation: Operation
     caller: object
     raw: Mapping[str, object]
     counter: str | None = None
     started_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An increment that waits to be counted with its neighbours in the batch."""
+
+    request: Request
+    call: Call
+    increment: Increment
 
 
 class Entry:
@@ -76,7 +84,7 @@ class Entry:
         store: Store | None = None,
         counters: Mapping[str, Counter] = MappingProxyType({}),
     ) -> None:
-        """`counters`: the declared ones, by name, for operations that take a counter's name."""
+        """`counters`: the declared ones by name, for operations whose callers name the counter."""
         self.functions = functions
         self.counters = counters
         self.by_name = {operation.name: operation for operation in functions}
@@ -84,7 +92,7 @@ class Entry:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answer one invocation. Raises RetryableError for a single direct event only, so that Lambda retries it."""
+        """Answer one invocation. Only a single direct event raises RetryableError, so that Lambda retries it."""
         deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         with observe.metrics():
@@ -116,11 +124,13 @@ class Entry:
         return http.response(answer.status, answer.body, replayed=answer.replayed)
 
     def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Every entry is answered by itself; when time runs out the rest is answered 503 and was not done."""
+        """Answer each entry by itself. When the time runs out, the rest is not done and gets 503."""
         entries = event["batch"]
         refusal: TallyError | None = None
         if len(event) != 1 or not isinstance(entries, list) or not entries:
-            refusal = InvalidInputError("batch must be a list of events, and stand alone.", field="batch")
+            refusal = InvalidInputError(
+                "batch must be a list of events, and the only field of its event.", field="batch"
+            )
         elif len(entries) > BATCH_ENTRIES_MAX:
             refusal = PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
         if refusal:
@@ -149,19 +159,19 @@ class Entry:
         return Request(operation, caller, raw, str(counter) if operation.counts and known else None)
 
     def _answer(self, readers: Sequence[Callable[[], Request]], deadline_s: float) -> list[Outcome]:
-        """Answer each request in order. Runs of increments are packed into as few transactions as they fit."""
+        """Answer each request in order. Increments in a row share as few transactions as possible."""
         outcomes: dict[int, Outcome] = {}
-        waiting: dict[int, tuple[Request, Call, Increment]] = {}
+        waiting: dict[int, Waiting] = {}
         for place, read in enumerate(readers):
             request = None
             try:
                 request = read()
                 call, arguments = self._check(request, deadline_s)
                 if not request.operation.increments:
-                    outcomes |= _count(waiting)  # what was sent before this is in it
+                    outcomes |= _count(waiting)  # the caller sent these before this request
                 made = self.functions[request.operation](call, **arguments)
                 if isinstance(made, Increment):
-                    waiting[place] = (request, call, made)
+                    waiting[place] = Waiting(request, call, made)
                     continue
                 outcomes[place] = made
             except Exception as error:
@@ -178,10 +188,9 @@ class Entry:
         context = fields.Context(user is None, self.store.settings.page_hosts, self.counters)
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
-            if field_.name in request.raw:  # null is no whole number and no text: it is not taken for "not given"
-                arguments[field_.name] = fields.check(
-                    field_.kind, request.raw[field_.name], field_.wire, context, field_.choices
-                )
+            if field_.name in request.raw:  # null does not mean "not given": the check refuses it
+                given = request.raw[field_.name]
+                arguments[field_.name] = fields.check(field_.kind, given, field_.wire, context, field_.choices)
             elif field_.required:
                 raise fields.missing(field_.kind, field_.wire)
         if time.monotonic() >= deadline_s:
@@ -189,17 +198,17 @@ class Entry:
         return Call(self.store, user, deadline_s), arguments
 
 
-def _count(waiting: dict[int, tuple[Request, Call, Increment]]) -> dict[int, Outcome]:
-    """Count the increments that wait, packed where there are several; the outcomes by place. Empties `waiting`."""
+def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
+    """Count the increments that wait, packed if there are several. Empties `waiting`; the outcomes by place."""
     outcomes: dict[int, Outcome] = {}
-    results = _results([batches.Entry(call, increment) for _, call, increment in waiting.values()])
-    for (place, (request, _, increment)), result in zip(waiting.items(), results, strict=True):
+    results = _results([batches.Entry(one.call, one.increment) for one in waiting.values()])
+    for (place, one), result in zip(waiting.items(), results, strict=True):
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
         else:
-            outcomes[place] = Answer(result[0], increment.status, replayed=result[1])
-        # A visit by a crawler is metered as what it was counted as.
-        _record(replace(request, counter=request.counter and increment.counter.name), outcomes[place])
+            outcomes[place] = Answer(result[0], one.increment.status, replayed=result[1])
+        # The counter that it moved: a crawler's visit counts as one of bot_visits.
+        _record(replace(one.request, counter=one.request.counter and one.increment.counter.name), outcomes[place])
     waiting.clear()
     return outcomes
 
@@ -215,7 +224,7 @@ def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
 
 
 def _as_error(error: Exception) -> TallyError:
-    """The error to answer. What is no TallyError is a bug: logged whole, answered 500, and nothing is told."""
+    """The error to answer. Anything but a TallyError is a bug: log it, answer a bare 500."""
     if isinstance(error, CallerError):
         return error
     if isinstance(error, TallyError):

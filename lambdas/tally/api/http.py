@@ -38,13 +38,13 @@ def caller(event: Event) -> object:
 
 
 def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
-    """The operation's fields, unchecked, by name; those that are not there are left out.
+    """The operation's fields that the request has, unchecked, by name.
 
     Raises InvalidInputError for a malformed or unexpected body, query or field, PayloadTooLargeError and
     UnsupportedMediaTypeError.
     """
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
-    headers.setdefault("user-agent", "")  # none at all, which no browser does, is as an empty one
+    headers.setdefault("user-agent", "")  # a missing header counts as an empty one; browsers always send it
     sources: dict[str, Mapping[str, object]] = {
         "path": event.get("pathParameters", {}),
         "query": _query(event),
@@ -67,7 +67,7 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
 
 
 def _query(event: Event) -> dict[str, object]:
-    """The query string as it was sent: API Gateway's own parsing joins repeated parameters with commas."""
+    """The raw query string, parsed. API Gateway's own parsing joins repeated parameters with commas."""
     found: dict[str, object] = {}
     try:
         pairs = parse_qsl(event.get("rawQueryString", ""), keep_blank_values=True, errors="strict", max_num_fields=16)
@@ -86,7 +86,7 @@ def _body(event: Event, headers: Mapping[str, str], *, takes_beacon: bool) -> di
         try:
             raw = base64.b64decode(text, validate=True)
         except binascii.Error:
-            raise InvalidInputError("The body is not the base64 that it says it is.") from None
+            raise InvalidInputError("The body is not valid base64.") from None
     else:
         raw = text.encode("utf-8", "surrogatepass")
     if len(raw) > BODY_BYTES_MAX:
@@ -103,7 +103,7 @@ def parse_object(raw: bytes) -> dict[str, object]:
     """A JSON object, strictly: UTF-8, no NaN, no name twice. Raises InvalidInputError."""
     try:
         document = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
-    except (ValueError, RecursionError):  # broken UTF-8 or JSON, numbers or nesting beyond all bounds
+    except (ValueError, RecursionError):  # broken UTF-8 or JSON, huge numbers, deep nesting
         raise InvalidInputError("The body is not valid JSON.") from None
     if not isinstance(document, dict):
         raise InvalidInputError("The body must be a JSON object.")
@@ -124,7 +124,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
     """An answer for API Gateway."""
     headers = {"content-type": JSON, "cache-control": "no-store"}
-    if isinstance(body.get("version"), int):  # that of a counter; what `GET /health` says is text
+    if isinstance(body.get("version"), int):  # a counter's; that of `GET /health` is text
         headers["etag"] = f'"{body["version"]}"'
     if replayed:
         headers["idempotency-replayed"] = "true"

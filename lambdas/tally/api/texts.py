@@ -1,4 +1,4 @@
-"""Answers that are no JSON, a script or a picture: cached for a while, asked for again with `If-None-Match`."""
+"""Answers that are not JSON, a script or a picture. Browsers cache them and revalidate with `If-None-Match`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 _NO_GZIP = re.compile(r"q=0(\.0*)?")
 _SAFE = {
-    "cross-origin-resource-policy": "cross-origin",  # to be embedded anywhere is what they are for
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",  # a picture by itself runs nothing
+    "cross-origin-resource-policy": "cross-origin",  # pages of any origin embed them
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",  # a picture runs nothing
     "x-content-type-options": "nosniff",
 }
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text for browsers, its type without parameters, and for how long whoever got it may use it again."""
+    """A text for browsers, its type without parameters, and for how long a browser may reuse it."""
 
     text: str
     media_type: str
@@ -28,12 +28,12 @@ class Text:
 
     @property
     def etag(self) -> str:
-        """Weak: the text and its compressed form are one."""
+        """Weak, because the text and its compressed form share it."""
         return f'W/"{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"'
 
 
 def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
-    """An answer for API Gateway: 200, or 304 if the caller has it. API Gateway compresses nothing: it is done here."""
+    """An answer for API Gateway: 200, or 304 if the caller has it. Compressed here: API Gateway does not."""
     headers = {name.lower(): value for name, value in request_headers.items()}
     sent = {"cache-control": f"public, max-age={body.max_age_s}", "etag": body.etag, "vary": "accept-encoding"}
     if _has(headers.get("if-none-match", ""), body.etag):
@@ -47,13 +47,13 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _has(if_none_match: str, etag: str) -> bool:
-    """RFC 9110, section 13.1.2: tags are compared weakly; `*` is whatever there is."""
+    """RFC 9110, section 13.1.2: the comparison is weak, and `*` matches anything."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or etag.removeprefix("W/") in tags
 
 
 def _takes_gzip(accept_encoding: str) -> bool:
-    """RFC 9110, section 12.5.3; without the header nothing is compressed, for a plain client may not undo it."""
+    """RFC 9110, section 12.5.3. Without the header the answer is `no`: a plain client may not decompress."""
     for offer in accept_encoding.lower().split(","):
         name, _, weight = (part.strip() for part in offer.partition(";"))
         if name == "gzip":

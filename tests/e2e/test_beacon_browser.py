@@ -14,10 +14,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_
 from local.base.engine import Engine
 from tally.api.entry import Entry
 from tally.dynamo.client import Store
+from tests.contexts import Context
 from tests.e2e import chromium
 from tests.e2e.dev import Dev, wait_for
 from tests.e2e.servers import LOST, Api, Site
-from tests.integration.conftest import Context
 from tests.invariants.simulation import Present, deployed
 
 COUNT_S_MAX = 10.0  # a beacon takes milliseconds, and longer on a busy machine

@@ -1,6 +1,6 @@
-"""What is documented and what is answered agree, over the whole document, with every check that schemathesis has.
+"""The documented and the real answers agree: every check of schemathesis over the whole document.
 
-The same requests at each run, as many as a test may take time for; `make fuzz` sends thousands, and others each time.
+Each run sends the same requests. `make fuzz` sends thousands of others.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _play(clients: Clients, size: int, run: str) -> None:
         for number in range(BATCH_PLAYS)
     ]
     for first in range(0, BATCH_PLAYS, size):
-        results = batches.count([(Call(clients.store), play) for play in plays[first : first + size]])
+        results = batches.count([batches.Entry(Call(clients.store), play) for play in plays[first : first + size]])
         failed = [result for result in results if isinstance(result, Exception)]
         if failed:
             raise failed[0]

@@ -21,7 +21,8 @@ import counters
 from tally.counter import Guarantee
 from tally.counting import increments
 from tally.counting.increments import Increment
-from tally.dynamo.client import Call, minute_now
+from tally.counting.tallies import minute_now
+from tally.dynamo.client import Call
 
 from .clients import SETTINGS, Clients
 
@@ -49,7 +50,7 @@ class Design:
 
 
 def _key(video_id: str) -> dict[str, Any]:
-    return {"PK": {"S": _COUNTER.partition_key(video_id)}, "SK": {"S": _COUNTER.shard_key(0)}}
+    return {"PK": {"S": _COUNTER.partition_start + video_id}, "SK": {"S": _COUNTER.sort_key}}
 
 
 def _add(video_id: str) -> dict[str, Any]:

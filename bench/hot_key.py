@@ -50,7 +50,7 @@ from tally.counting import increments, likes, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from tally.dynamo.contention import Breaker, Retries, Spread
-from tally.dynamo.ledger import BUCKETS
+from tally.dynamo.keys import BUCKETS
 from tally.errors import RetryableError
 
 from .clients import SETTINGS
@@ -120,8 +120,8 @@ class _Invocation(Call):
 
     chance: random.Random = field(default_factory=random.Random, kw_only=True)
 
-    def retries(self, **bounds: Any) -> Retries:
-        return super().retries(random=self.chance, **bounds)
+    def retries(self, since_s: float | None = None, **bounds: Any) -> Retries:
+        return super().retries(since_s, random=self.chance, **bounds)
 
 
 @dataclass

@@ -70,7 +70,7 @@ def _is_there(store: Store, post: str) -> bool:
 def _one(reconciler: Reconciler, given: argparse.Namespace, counter: Counter, target: str) -> bool:
     """Look at one tally, or repair it. Returns whether it still differs."""
     if given.repair:
-        repaired = reconciler.mend(counter, target, given.by, given.why)
+        repaired = reconciler.repair(counter, target, given.by, given.why)
         if repaired:
             _say(f"repaired {_line(repaired)}")
         return False

@@ -5,13 +5,11 @@ They share a function: keeping one ready costs about two dollars a month, and bo
 
 from pathlib import Path
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 import operations
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
+from tally.dynamo import queries
 from tally.dynamo.client import Call
-from tally.errors import from_botocore
 
 _PROBE = {"PK": {"S": "HEALTH"}, "SK": {"S": "HEALTH"}}  # never written: the read is the check
 DOCUMENT = Path(__file__).with_name("openapi.json")
@@ -33,10 +31,7 @@ _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE
 
 def health(call: Call) -> Answer:
     """`ok` if the counts table answers a read; 503 otherwise."""
-    try:
-        call.store.client.get_item(TableName=call.store.settings.counts_table, Key=_PROBE)
-    except (ClientError, BotoCoreError) as error:
-        raise from_botocore(error) from error
+    queries.get(call.store, call.store.settings.counts_table, _PROBE)
     return Answer({"status": "ok", "version": call.store.settings.version})
 
 

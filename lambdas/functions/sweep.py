@@ -8,7 +8,7 @@ import counters
 from tally import observe
 from tally.counting import holds
 from tally.drift import judge, rows
-from tally.dynamo.client import Call, Store, dynamodb_client, remaining_s
+from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tally.streams import progress
 
@@ -19,7 +19,7 @@ _store = Store(dynamodb_client(), Settings.from_environment())
 
 def handler(event: object, context: Any) -> dict[str, int]:
     """Do the three after each other. What one of them raises stops no other one, and is raised at the end."""
-    until_s = _store.clock() + remaining_s(context) - RESERVE_S
+    until_s = _store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
     parts: list[Callable[[], Mapping[str, int]]] = [
         _holds,
         lambda: sweep_ledger(_store, time.time(), until_s),
@@ -49,7 +49,7 @@ def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
     settle_s = store.settings.settle_s
     stands = progress.read_all(store)
     observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
-    _tell_standing_still(progress.standing_still(stands, now_s, settle_s))
+    _tell_standing_still(progress.stalled(stands, now_s, settle_s))
     judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
     judged = judge.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
     observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})

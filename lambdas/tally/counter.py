@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from .errors import ConfigurationError
 
@@ -116,46 +117,54 @@ class Counter:
     def _wrong(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
 
-    @property
+    @cached_property
     def known(self) -> bool:
         """Whether a change depends on the present number, which therefore is in one item."""
         return self.numbered or self.start != 0 or self.floor is not None or self.ceiling is not None
 
-    @property
+    @cached_property
     def versioned(self) -> bool:
         """Whether it has a version (an `ETag`) and compare-and-set: it has one shard and is not rolled up."""
         return self.max_shards == 1 and self.guarantee is not Guarantee.ROLLUP
 
-    @property
+    @cached_property
     def spills(self) -> bool:
         """Whether a change of a hot tally may spill: nothing depends on its turn."""
         return self.guarantee is Guarantee.EXACT and not self.known and not self.versioned
 
-    @property
+    @cached_property
     def tracked(self) -> bool:
         """Whether its drift is measured: without receipts there is nothing to compare with."""
         return self.guarantee is not Guarantee.FAST
 
-    @property
+    @cached_property
     def holdable(self) -> bool:
         """Whether callers can hold an amount: it can run out, takes any amount, and has no numbers."""
         exact = self.guarantee is Guarantee.EXACT
         return exact and self.floor is not None and self.ceiling is None and self.delta is None and not self.numbered
 
-    @property
+    @cached_property
     def signed(self) -> bool:
         """Whether reads may show a value below zero. They never do for a counter that only counts up."""
         return self.api and (self.delta is None or self.delta < 0)
 
-    def partition_key(self, id_: str) -> str:
-        """`VID#9f3a`. `id_` has been checked (fields.py): it holds no `#`."""
-        return f"{self.prefix}#{id_}"
+    @cached_property
+    def partition_start(self) -> str:
+        """`VID#`: the partition key without the id that follows. Ids are checked (fields.py): they hold no `#`."""
+        return f"{self.prefix}#"
 
     def shard_key(self, shard: int) -> str:
         """Sort key of one shard."""
-        return self.sort_key if shard == 0 else f"{self.sort_key}#{shard}"
+        return f"{self.sort_key}#{shard}" if shard else self.sort_key
 
-    @property
+    @cached_property
+    def children(self) -> tuple[str, str]:
+        """First and last sort key of the items that it counts. Raises ConfigurationError if it counts none."""
+        if self.child is None:
+            raise self._wrong("child", "is needed: it counts no items")
+        return self.child, f"{self.child[:-1]}{chr(ord(self.child[-1]) + 1)}"
+
+    @cached_property
     def shard_range(self) -> tuple[str, str]:
         """First and last sort key for BETWEEN: every shard, and nothing else that Tally writes (`:` follows `9`).
 

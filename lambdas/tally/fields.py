@@ -73,7 +73,7 @@ class Context:
     counters: Mapping[str, Counter]
 
 
-def check(kind: Kind, value: object, field: str, context: Context) -> Any:
+def check(kind: Kind, value: object, field: str, context: Context, choices: tuple[str, ...] = ()) -> Any:
     """The value to use for the input `field`. Raises InvalidInputError; some kinds other CallerErrors."""
     if kind is Kind.KEY:
         return idempotency_key(value, field, anonymous=context.anonymous)
@@ -81,6 +81,8 @@ def check(kind: Kind, value: object, field: str, context: Context) -> Any:
         return listed_page(value, field, context.page_hosts)
     if kind is Kind.COUNTER:
         return counter(value, field, context.counters)
+    if kind is Kind.OPERATION:
+        return choice(value, field, choices)
     return _CHECKS[kind](value, field)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 from . import fields
 from .counter import Counter
-from .fields import Context, Kind
+from .fields import Kind
 
 
 class Access(Enum):
@@ -46,12 +47,6 @@ class Field:
     required: bool = True
     choices: tuple[str, ...] = ()
     """The values that a field of Kind.OPERATION may have."""
-
-    def check(self, value: object, context: Context) -> Any:
-        """The value to use. Raises InvalidInputError; NotFoundError or ForbiddenError for some kinds."""
-        if self.kind is Kind.OPERATION:
-            return fields.choice(value, self.wire, self.choices)
-        return fields.check(self.kind, value, self.wire, context)
 
 
 class Throttle(NamedTuple):
@@ -89,7 +84,7 @@ class Operation:
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
 
-    @property
+    @cached_property
     def needs_caller(self) -> bool:
         """Whether the caller must be signed in."""
         return self.access is not Access.ANYONE

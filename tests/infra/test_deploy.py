@@ -36,15 +36,16 @@ CONSUMERS = {consumer.function for consumer in operations.CONSUMERS}
 START_S_MAX = 30.0
 COMMAND_S_MAX = 100.0
 PLAY_TWICE = """
-import importlib, json, sys
+import importlib, json, sys, types
 sys.path[:0] = [sys.argv[1]]
 import boto3
 before = set(sys.modules)
 plays = importlib.import_module("functions.plays")
 key = "0123456789abcdefghijkl"
 event = {"operation": "play", "video_id": "9f3a", "idempotency_key": key}
-answers = [plays.handler(event, None), plays.handler(event, None)]
-answers.append(plays.handler({"operation": "get_plays", "video_id": "9f3a"}, None))
+context = types.SimpleNamespace(aws_request_id="r", get_remaining_time_in_millis=lambda: 10_000)
+answers = [plays.handler(event, context), plays.handler(event, context)]
+answers.append(plays.handler({"operation": "get_plays", "video_id": "9f3a"}, context))
 files = [getattr(sys.modules[name], "__file__", None) or "" for name in set(sys.modules) - before]
 print("RESULT" + json.dumps({"answers": answers, "files": files}))
 """

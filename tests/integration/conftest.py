@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,19 +12,9 @@ import operations
 from tally.api.entry import Entry
 from tally.dynamo.client import Store
 from tests import documented
+from tests.contexts import Context
 
 Event = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Context:
-    """As much of a Lambda context as handlers look at."""
-
-    aws_request_id: str = "11111111-2222-3333-4444-555555555555"
-    remaining_ms: int = 10_000
-
-    def get_remaining_time_in_millis(self) -> int:
-        return self.remaining_ms
 
 
 @pytest.fixture

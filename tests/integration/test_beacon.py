@@ -23,7 +23,7 @@ from tally.api.entry import Entry
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
 from tests import events
-from tests.integration.conftest import Context
+from tests.contexts import Context
 
 Invoke = Callable[..., dict[str, Any]]
 LAMBDAS = Path(__file__).parents[2] / "lambdas"

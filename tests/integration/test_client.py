@@ -20,7 +20,7 @@ from tally.client import Tally
 from tally.counting import holds
 from tally.dynamo.client import Store, dynamodb_client
 from tally.requests import Counted
-from tests.integration.conftest import Context
+from tests.contexts import Context
 
 Invoke = Callable[..., dict[str, Any]]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"

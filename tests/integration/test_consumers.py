@@ -18,7 +18,7 @@ from tally.operation import Consumer
 from tally.streams.consumer import Handler
 from tally.streams.set_aside import Objects
 from tests import events
-from tests.integration.conftest import Context
+from tests.contexts import Context
 from tests.integration.test_needs import Recorder
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
 

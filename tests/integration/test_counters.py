@@ -16,7 +16,7 @@ from tally.counting import holds
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
 from tests import events
-from tests.integration.conftest import Context
+from tests.contexts import Context
 
 Invoke = Callable[..., dict[str, Any]]
 JSON = {"content-type": "application/json"}

@@ -18,7 +18,7 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import StoreRefusedError, StoreUnreachableError
 from tally.settings import Settings
 from tests import events
-from tests.integration.conftest import Context
+from tests.contexts import Context
 
 Invoke = Callable[..., dict[str, Any]]
 PLAY = {"operation": "play", "video_id": "9f3a", "idempotency_key": events.KEY}

@@ -12,8 +12,8 @@ from tally.api.entry import Entry
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 from tests.conftest import create_tables
+from tests.contexts import Context
 from tests.events import KEY
-from tests.integration.conftest import Context
 
 
 @pytest.fixture

@@ -23,10 +23,11 @@ from cli.connection import Connection
 from functions import sweep
 from tally.counting import holds, tallies
 from tally.drift import judge, rows
-from tally.dynamo import ledger
 from tally.dynamo.client import Call, Store
+from tally.dynamo.transactions import apply_once
 from tally.operation import Need, Operation, Table
 from tally.streams import set_aside
+from tests.contexts import Context
 from tests.events import KEY
 
 Invoke = Callable[..., dict[str, Any]]
@@ -126,7 +127,7 @@ def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -
     for counter in counters.COUNTERS.values():
         if counter.numbered and counter.floor is not None:
             last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
-            key = {"PK": {"S": counter.partition_key("x")}, "SK": {"S": counter.sort_key}}
+            key = {"PK": {"S": counter.partition_start + "x"}, "SK": {"S": counter.sort_key}}
             store.client.put_item(TableName=store.settings.counts_table, Item={**key, **last})
     stocked_and_held(invoke)
     pass_a_minute()
@@ -230,7 +231,7 @@ def something_to_judge(store: Store) -> None:
         ]
     )
     for target, expected, observed in (("even", 1, 1), ("begins", 0, 1), ("ends", 3, 0)):
-        row = ledger.book(store.settings, "plays", target, 28_000_000, 0, expected=expected, observed=observed)
+        row = tallies.book(store.settings, "plays", target, 28_000_000, 0, expected=expected, observed=observed)
         row["Update"]["ExpressionAttributeValues"][":now"] = {"N": "1700000000"}
         store.client.update_item(**row["Update"])
 
@@ -243,7 +244,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     monkeypatch.setattr(sweep, "_store", store)
     something_to_judge(store)
     recorder = Recorder(store)
-    swept = sweep.handler({}, None)
+    swept = sweep.handler({}, Context())
     assert {name: swept[name] for name in ("released", "equal", "moved")} == {"released": 1, "equal": 1, "moved": 2}
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
@@ -273,7 +274,7 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
         UpdateExpression="ADD likeTally :two", ExpressionAttributeValues={":two": {"N": "2"}},
     )  # fmt: skip
     key = rows.key("plays", "9f3a")
-    assert judge.transact(store, [judge.drift_write(store, key, {}, "plays", "9f3a", -3, 1_700_000_000)])
+    assert apply_once(store, [judge.drift_write(store, key, {}, "plays", "9f3a", -3, 1_700_000_000)])
     image = {
         "id": {"S": "tally#x"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}, "amount": {"N": "1"},
         "at": {"N": "28000000"}, "rollup": {"BOOL": True},

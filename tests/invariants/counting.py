@@ -15,9 +15,8 @@ import counters
 from functions import increments as handler
 from tally.api.entry import Answer
 from tally.counter import Counter
-from tally.counting import holds, receipts
+from tally.counting import holds, receipts, tallies
 from tally.counting.increments import Increment, count
-from tally.dynamo import transactions
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Item
 from tally.errors import CallerError, LimitReachedError
 from tests.invariants.world import Outcome, World, persist
@@ -41,7 +40,7 @@ class Clock:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make the core go by this clock."""
-        for module in (holds, receipts, transactions):
+        for module in (holds, receipts, tallies):
             monkeypatch.setattr(module, "time", SimpleNamespace(time=self.time, monotonic=time.monotonic))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tally.dynamo import ledger
+from tally.counting import tallies
 from tally.dynamo.client import Store
 from tally.streams import consumer as streams
 from tally.streams import set_aside
@@ -170,7 +170,7 @@ def clock_jumps(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
     offset = turn.chance.choice((-7200, 7200, 10**6))
     with pytest.MonkeyPatch.context() as patch:
         moved = SimpleNamespace(time=lambda: time.time() + offset, monotonic=time.monotonic)
-        for module in (streams, ledger, set_aside):
+        for module in (streams, tallies, set_aside):
             patch.setattr(module, "time", moved)
         return turn.run(turn.world.store, batch)
 

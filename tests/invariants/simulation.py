@@ -21,6 +21,7 @@ from tally.dynamo.client import Call, Store
 from tally.streams import bookkeeper, progress, rollup
 from tally.streams.consumer import Handler
 from tally.streams.set_aside import Objects
+from tests.contexts import Context
 
 STREAMED = {"counts": "NEW_AND_OLD_IMAGES", "receipts": "NEW_AND_OLD_IMAGES"}
 KINDS = {
@@ -102,7 +103,7 @@ class Simulation:
             consumer, table = mapping
             arn = f"arn:aws:dynamodb:eu-west-1:000000000000:table/{self.name(table)}/stream/x"
             event = {"Records": self.waiting[mapping], "shardId": f"shard-{table}", "eventSourceARN": arn}
-            answer = self.handlers[consumer](event, None)
+            answer = self.handlers[consumer](event, Context())
             assert answer["batchItemFailures"] == []
             self.waiting[mapping] = []
 
@@ -153,3 +154,6 @@ def simulate(store: Store, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Si
     clock = Clock()
     monkeypatch.setattr(time, "time", clock)
     return deployed(store, endpoint, clock)
+
+
+# NEEDS CONTEXT

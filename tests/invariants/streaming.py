@@ -17,13 +17,14 @@ from botocore.exceptions import ClientError
 
 import counters
 from tally.counter import Counter, Guarantee
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Item, Store
 from tally.streams import bookkeeper, rollup, set_aside
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records
 from tally.streams.fold import Consumer
 from tally.streams.set_aside import Objects
+from tests.contexts import Context
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
 RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
@@ -86,16 +87,6 @@ class Watched:
             return answer
 
         return write
-
-
-@dataclass
-class Context:
-    """As much of a Lambda context as consumers look at."""
-
-    remaining_ms: int = 60_000
-
-    def get_remaining_time_in_millis(self) -> int:
-        return self.remaining_ms
 
 
 @dataclass
@@ -234,7 +225,7 @@ class Facts:
         name, target, at = self.chance.choice(("plays", "likes", "stock", "contest")), self.target(), self.minute() - 7
         counter = ALL[name]
         shard = self.chance.randrange(counter.max_shards)
-        keys = {"PK": {"S": counter.partition_key(target)}, "SK": {"S": counter.shard_key(shard)}}
+        keys = {"PK": {"S": counter.partition_start + target}, "SK": {"S": counter.shard_key(shard)}}
         old, new = self.chance.randrange(50), self.chance.randrange(50)
         image = {**keys, counter.attribute: {"N": str(new)}, "at": {"N": str(at)}, "nonce": {"S": "new"}}
         before = {**keys, counter.attribute: {"N": str(old)}, "at": {"N": str(at - 1)}, "nonce": {"S": "old"}}
@@ -333,7 +324,7 @@ class StreamWorld:
 
     def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
         """The attributes of a checkpoint; empty if there is none."""
-        key = ledger.key(*ledger.checkpoint_key(name, table, shard))
+        key = keys.key(*keys.checkpoint_key(name, table, shard))
         item = self.raw.get_item(TableName=self.store.settings.ledger_table, Key=key, ConsistentRead=True).get(
             "Item", {}
         )

@@ -11,7 +11,7 @@ import counters
 from local.base.engine import Engine
 from tally.counting import tallies
 from tally.drift import recount, rows
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tests.invariants.simulation import Simulation, simulate
 
@@ -33,10 +33,10 @@ def heavy(world: Simulation) -> Callable[[int], None]:
     def traffic(minute: int) -> None:
         turn = next(turns)
         if turn % 2:
-            for key in (counters.PLAYS.partition_key("v"), counters.LIKES.partition_key("p")):
+            for key in (counters.PLAYS.partition_start + "v", counters.LIKES.partition_start + "p"):
                 world.store.breaker.trip(key)
         else:
-            world.store.breaker._heats.clear()
+            world.store.breaker.heats.clear()
         world.play("v")
         world.play("v")
         world.play("https://example.com/a", counters.VISITS)
@@ -115,13 +115,13 @@ def around_tally(world: Simulation) -> tuple[str, str, int]:
 
 def around_like(world: Simulation) -> tuple[str, str, int]:
     """As TTL would, too: a like that vanishes is drift, whoever removed it."""
-    key: Any = ledger.key("POST#p", "LIKE#USER#early1")
+    key: Any = keys.key("POST#p", "LIKE#USER#early1")
     world.store.client.delete_item(TableName=world.store.settings.counts_table, Key=key)
     return "likes", "p", 1
 
 
 def child_without_tally(world: Simulation) -> tuple[str, str, int]:
-    item = {**ledger.key("POST#p", "LIKE#USER#forged"), "likedAt": {"N": "1"}, "nonce": {"S": "x"}}
+    item = {**keys.key("POST#p", "LIKE#USER#forged"), "likedAt": {"N": "1"}, "nonce": {"S": "x"}}
     item |= {"at": {"N": str(int(world.clock() // 60))}}
     world.store.client.put_item(TableName=world.store.settings.counts_table, Item=item)
     return "likes", "p", -1

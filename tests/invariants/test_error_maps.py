@@ -18,12 +18,12 @@ import tally
 from tally import errors
 from tally.drift.judge import CrowdedLedgerError
 from tally.drift.reconcile import OutOfBoundsError, RestlessError
+from tally.dynamo.transactions import MovedError, RejectedError
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
 from tally.records import RecordChangedError, RecordExistsError
 from tally.records.attribute_values import RecordMismatchError
 from tally.records.expression_syntax import ExpressionError
 from tally.streams.record import UnreadableError
-from tally.streams.writes import MovedError, RejectedError
 from tests.invariants.world import World, persist
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")

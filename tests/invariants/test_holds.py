@@ -26,6 +26,7 @@ from tally.errors import (
     StoreRefusedError,
     StoreUnreachableError,
 )
+from tests.contexts import Context
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
 from tests.invariants.world import World, persist
@@ -451,9 +452,9 @@ def test_the_scheduled_function_sweeps_every_bucket(
         holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, new_key())
     clock.pass_s(61)
     monkeypatch.setattr(sweep_handler, "_store", counting.world.store)
-    assert sweep_handler.handler({}, None)["released"] == 40
+    assert sweep_handler.handler({}, Context())["released"] == 40
     assert counting.amounts() == {EXPIRED: 40}
-    assert sweep_handler.handler({}, None)["released"] == 0
+    assert sweep_handler.handler({}, Context())["released"] == 0
 
 
 @pytest.mark.parametrize("operation", ["Query", "GetItem"])

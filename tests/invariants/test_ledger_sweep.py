@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import counters
+from tally.counting import tallies
 from tally.drift import judge
 from tally.drift import rows as drifting
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Item, Store
+from tally.dynamo.transactions import apply_once
 from tally.streams import progress
 
 NOW_S = 1_800_000_030
@@ -24,7 +26,7 @@ FOREVER_S = float("inf")
 
 def put_row(store: Store, expected: int, observed: int, *, bucket: int = 0, target: str = "v", **more: int) -> None:
     minute, counter = more.get("minute", MINUTE), "plays"
-    item = ledger.key(*ledger.row_key(counter, target, minute, bucket))
+    item = keys.key(*keys.row_key(counter, target, minute, bucket))
     item |= {"counter": {"S": counter}, "target": {"S": target}}
     numbers = {"minute": minute, "expected": expected, "observed": observed, "booked": more.get("booked", HORIZON_S)}
     item |= {name: {"N": str(number)} for name, number in numbers.items()}
@@ -118,7 +120,7 @@ def test_row_that_is_booked_on_between_read_and_delete_stays(
     put_row(store, 3, observed, bucket=0)
     if buckets == 2:
         put_row(store, 1, 1, bucket=1)
-    late = ledger.book(store.settings, "plays", "v", MINUTE, 0, expected=1)["Update"]
+    late = tallies.book(store.settings, "plays", "v", MINUTE, 0, expected=1)["Update"]
     before_writes(store, monkeypatch, lambda: store.client.update_item(**late))
     assert sweep(store).left == 1
     assert (len(rows(store)), drifts(store)) == (buckets, {})
@@ -152,7 +154,7 @@ def test_drift_row_that_grew_meanwhile_is_not_removed_at_what_was_0(
         (seen,) = drifting.every(store)
         key = drifting.key("plays", "v")
         monkeypatch.undo()
-        assert judge.transact(store, [judge.drift_write(store, key, seen.item, "plays", "v", 2, NOW_S + 1)])
+        assert apply_once(store, [judge.drift_write(store, key, seen.item, "plays", "v", 2, NOW_S + 1)])
 
     before_writes(store, monkeypatch, other)
     assert sweep(store).left == 1
@@ -213,7 +215,7 @@ def test_row_that_tally_did_not_write_fails_its_slot_and_keeps_no_other_one_wait
     put_row(store, 0, 1, target="v0")
     (row,) = rows(store)
     other = next(slot for slot in range(16) if f"LEDGER#{slot}" != row["PK"]["S"])
-    key = ledger.key(f"LEDGER#{other}", f"{1:010d}#x#0")
+    key = keys.key(f"LEDGER#{other}", f"{1:010d}#x#0")
     store.client.put_item(TableName=store.settings.ledger_table, Item={**key, "counter": {"S": "plays"}})
     judged = judge.sweep(store, HORIZON_S, NOW_S, until_s=FOREVER_S)
     assert len(judged.failures) == 1
@@ -232,22 +234,22 @@ def test_drift_stands_since_the_streams_first_said_so(store: Store) -> None:
 def in_slot(slot: int, number: int = 1) -> list[str]:
     """Targets whose rows are in this slot."""
     found = (f"s{each}" for each in itertools.count())
-    wanted = (each for each in found if ledger.row_key("plays", each, 0, 0)[0] == f"LEDGER#{slot}")
+    wanted = (each for each in found if keys.row_key("plays", each, 0, 0)[0] == f"LEDGER#{slot}")
     return list(itertools.islice(wanted, number))
 
 
 def test_slots_are_judged_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for all the others in the middle of its own: one after the other, none would come through."""
-    for slot in range(ledger.SLOTS):
+    for slot in range(keys.SLOTS):
         put_row(store, 1, 1, target=in_slot(slot)[0])
-    all_there, real = threading.Barrier(ledger.SLOTS, timeout=10), store.client.delete_item
+    all_there, real = threading.Barrier(keys.SLOTS, timeout=10), store.client.delete_item
 
     def together(**how: Any) -> Any:
         all_there.wait()
         return real(**how)
 
     monkeypatch.setattr(store.client, "delete_item", together)
-    assert sweep(store).equal == ledger.SLOTS
+    assert sweep(store).equal == keys.SLOTS
     assert rows(store) == []
 
 
@@ -302,10 +304,10 @@ def test_drift_that_changes_is_to_be_confirmed_again(store: Store) -> None:
 
 
 def put_post(store: Store, tally: int, likers: int, post: str = "p") -> None:
-    key = counters.LIKES.partition_key(post)
-    items: list[Item] = [{**ledger.key(key, "META"), "likeTally": {"N": str(tally)}}]
+    key = counters.LIKES.partition_start + post
+    items: list[Item] = [{**keys.key(key, "META"), "likeTally": {"N": str(tally)}}]
     items += [
-        {**ledger.key(key, f"LIKE#USER#u{number}"), "likedAt": {"N": "1"}, "at": {"N": "0"}} for number in range(likers)
+        {**keys.key(key, f"LIKE#USER#u{number}"), "likedAt": {"N": "1"}, "at": {"N": "0"}} for number in range(likers)
     ]
     for item in items:
         store.client.put_item(TableName=store.settings.counts_table, Item=item)
@@ -317,6 +319,6 @@ def test_drift_of_a_tally_with_children_is_confirmed_if_the_recount_differs_by_i
 ) -> None:
     put_post(store, tally, likers=3)
     write = judge.drift_write(store, drifting.key("likes", "p"), {}, "likes", "p", 5, NOW_S)
-    assert judge.transact(store, [write])
+    assert apply_once(store, [write])
     found = drifting.look_again(store, counters.COUNTERS, NOW_S + 10_000, until_s=FOREVER_S)
     assert found["likes"].confirmed == confirmed

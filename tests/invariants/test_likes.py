@@ -13,7 +13,7 @@ from tally.dynamo.contention import Spread
 from tally.errors import NotFoundError, StoreBusyError
 from tests.invariants.world import POST, InTurn, Last, World, meanwhile
 
-TALLY = counters.LIKES.partition_key(POST)
+TALLY = counters.LIKES.partition_start + POST
 LIKED = {"post_id": POST, "liked": True}
 UNLIKED = {"post_id": POST, "liked": False}
 

@@ -162,13 +162,13 @@ def test_a_bounded_counter_beside_a_hot_one_of_the_same_key_keeps_its_one_shard_
 ) -> None:
     spread = counting.world.store.spread
     for _ in range(4):
-        spread.conflict(counters.USAGE.partition_key(ITEM), counters.USAGE.max_shards)
+        spread.conflict(counters.USAGE.partition_start + ITEM, counters.USAGE.max_shards)
     counting.increment(BESIDE_USAGE, 5)
     for _ in range(4):
         counting.increment(BESIDE_USAGE, -1)
-    spread.conflict(BESIDE_USAGE.partition_key(ITEM), BESIDE_USAGE.max_shards)
+    spread.conflict(BESIDE_USAGE.partition_start + ITEM, BESIDE_USAGE.max_shards)
     assert counting.world.shards(BESIDE_USAGE, ITEM) == {"CREDITS": 1}
-    assert spread.shards(counters.USAGE.partition_key(ITEM)) == 16
+    assert spread.shards(counters.USAGE.partition_start + ITEM) == 16
     assert isinstance(refusal(partial(counting.increment, BESIDE_USAGE, -2)), LimitReachedError)
 
 
@@ -258,7 +258,7 @@ def test_a_counter_that_moves_between_look_and_commit_is_not_set(counting: Count
     if version:
         counting.stock(41)
     receipts = counting.world.receipts()
-    key: dict[str, Any] = {"PK": {"S": counters.STOCK.partition_key(ITEM)}, "SK": {"S": counters.STOCK.shard_key(0)}}
+    key: dict[str, Any] = {"PK": {"S": counters.STOCK.partition_start + ITEM}, "SK": {"S": counters.STOCK.shard_key(0)}}
     moved = {**key, counters.STOCK.attribute: {"N": "7"}, "version": {"N": str(version + 1)}}
     counting.world.proxy.forget()
     counting.world.proxy.plan = meanwhile({0: lambda: counting.world.put(moved)})

@@ -84,7 +84,7 @@ def heat(world: World) -> None:
     """A post and a video whose tallies are hot: changes spill."""
     world.write_post()
     for counter, id_ in ((counters.PLAYS, VIDEO), (counters.LIKES, POST)):
-        world.store.breaker.trip(counter.partition_key(id_))
+        world.store.breaker.trip(counter.partition_start + id_)
 
 
 def stock(world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import counters
 from tally.counter import Counter, Guarantee
-from tally.counting import holds, likes, tallies
+from tally.counting import holds, tallies
 from tally.drift import recount
 from tally.dynamo.client import Call, Store
 from tally.streams import broken as tally_broken
@@ -169,7 +169,7 @@ def test_a_wide_transaction_that_keeps_meeting_others_is_made_narrower(streams_w
 def test_a_like_whose_minute_is_none_can_be_taken_back(world: World, at: dict[str, Any]) -> None:
     world.write_post()
     world.like("ann")
-    (item,) = (item for item in world.items() if item["SK"]["S"] == likes.LIKE_KEY_PREFIX + "ann")
+    (item,) = (item for item in world.items() if item["SK"]["S"] == str(counters.LIKES.child) + "ann")
     world.put(item | {"at": at})
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())

@@ -18,6 +18,7 @@ from tally.counter import Counter, Guarantee
 from tally.counting import batches, tallies
 from tally.counting import increments as increments_core
 from tally.counting.increments import Increment
+from tally.counting.receipts import Counted
 from tally.dynamo.client import Call
 from tally.errors import (
     KeyReusedError,
@@ -183,7 +184,7 @@ def test_a_pack_that_meets_others_is_tried_again_and_counted_once(world: World, 
     assert world.rolled_up() == 20
     assert world.tally() == (0 if fault is faults.THROTTLED_TRANSACTION else 20)
     conflicts = fault in (faults.CONFLICT, faults.answer("TransactionConflictException"))
-    assert (world.store.spread.shards(counters.PLAYS.partition_key(VIDEO)) > 1) is conflicts
+    assert (world.store.spread.shards(counters.PLAYS.partition_start + VIDEO) > 1) is conflicts
 
 
 def test_a_conflict_beside_a_receipt_that_stands_replays_it_and_counts_the_others(world: World) -> None:
@@ -204,7 +205,7 @@ def test_a_pack_that_meets_conflicts_without_end_is_busy_for_each_and_counts_not
 def test_a_tally_that_holds_no_number_fails_its_own_entries_only(world: World) -> None:
     world.put({"PK": {"S": "VID#broken"}, "SK": {"S": "STATS#TOTAL"}, "play_count": {"S": "many"}})
     results = count(world, [*plays(5), play("x", "broken"), *plays(5, "v2", 10)])
-    assert [type(result) for result in results] == [tuple] * 5 + [StoreRefusedError] + [tuple] * 5
+    assert [type(result) for result in results] == [Counted] * 5 + [StoreRefusedError] + [Counted] * 5
     assert (world.tally(), world.tally(id_="v2")) == (5, 5)
     assert len(world.receipts()) == 10
 
@@ -216,7 +217,7 @@ def test_a_receipt_that_tally_does_not_write_fails_its_own_entry_only(world: Wor
     count(world, plays(1))
     world.put_receipt({**world.receipt(), **broken})
     results = count(world, plays(4))
-    assert [type(result) for result in results] == [NotCommittedError] + [tuple] * 3
+    assert [type(result) for result in results] == [NotCommittedError] + [Counted] * 3
     assert world.tally() == 4
 
 
@@ -231,13 +232,13 @@ def test_a_bug_fails_the_entry_that_meets_it_only(world: World, monkeypatch: pyt
     monkeypatch.setattr(increments_core, "count", meet)
     stock = [play(f"s{number}", id_, 1, counters.STOCK) for number, id_ in enumerate(("a", "bug", "b"))]
     results = count(world, [*plays(3), *stock])
-    assert [type(result) for result in results] == [tuple] * 4 + [KeyError, tuple]
+    assert [type(result) for result in results] == [Counted] * 4 + [KeyError, Counted]
     assert (world.tally(), world.tally(counters.STOCK, "a"), world.tally(counters.STOCK, "b")) == (3, 1, 1)
 
 
 def test_a_counter_of_one_shard_keeps_it_when_packed_and_its_version_moves(world: World) -> None:
     for _ in range(3):
-        world.store.spread.conflict(ONE_SHARD.partition_key("v1"), 16)
+        world.store.spread.conflict(ONE_SHARD.partition_start + "v1", 16)
     assert slugs(count(world, [play(f"k{number}", "v1", 2, ONE_SHARD) for number in range(5)])) == ["counted"] * 5
     assert world.shards(ONE_SHARD, "v1") == {"TOTAL": 10}
     assert tallies.read_state(world.call(), ONE_SHARD, "v1").version == 1

@@ -203,8 +203,8 @@ def begin(world: World, *, strip_tokens: bool) -> Model:
     )  # a name of its own: under an old one the engine's stream goes on
     create_tables(world.raw, made)
     world.store = replace(world.store, settings=made)
-    world.store.spread._widths.clear()
-    world.store.breaker._heats.clear()
+    world.store.spread.widths.clear()
+    world.store.breaker.heats.clear()
     world.proxy.plan, world.proxy.strip_tokens = faults.no_faults, strip_tokens
     world.proxy.forget()
     world.write_post("p1")

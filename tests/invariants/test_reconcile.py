@@ -1,4 +1,4 @@
-"""What is wrong is found with the right amount and mended once, while people like."""
+"""What is wrong is found with the right amount and repaired once, while people like."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tally.counter import Counter
 from tally.counting import likes, posts, tallies
 from tally.drift import history, judge, reconcile, recount, rows
 from tally.drift.reconcile import Reconciler
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Item, Store
+from tally.dynamo.transactions import apply_once
 from tally.errors import TallyError
 
 LIKES, PLAYS = counters.LIKES, counters.PLAYS
@@ -83,7 +84,7 @@ def delete(store: Store, key: Item) -> None:
 
 def put_drift(store: Store, amount: int, counter: Counter = LIKES, target: str = "p") -> None:
     key = rows.key(counter.name, target)
-    assert judge.transact(store, [judge.drift_write(store, key, {}, counter.name, target, amount, 1_800_000_000)])
+    assert apply_once(store, [judge.drift_write(store, key, {}, counter.name, target, amount, 1_800_000_000)])
 
 
 def booked(store: Store) -> int:
@@ -99,7 +100,7 @@ def stored(store: Store, counter: Counter = LIKES, target: str = "p") -> int:
 def test_tally_that_equals_its_children_is_left_alone(store: Store, reconciler: Reconciler) -> None:
     put_post(store, 3)
     assert not reconciler.look(LIKES, "p").differs
-    assert reconciler.mend(LIKES, "p", "ann", "why not") is None
+    assert reconciler.repair(LIKES, "p", "ann", "why not") is None
     assert list(history.read(store, "likes", "p")) == []
 
 
@@ -111,9 +112,9 @@ def test_tally_edited_by_hand_is_found_and_mended_by_exactly_that(
     edit(store, amount)
     found = reconciler.look(LIKES, "p")
     assert (found.tally, found.children, found.difference) == (3 + amount, 3, -amount)
-    mended = reconciler.mend(LIKES, "p", "ann", "edited by hand")
-    assert mended is not None
-    assert mended.difference == -amount
+    repaired = reconciler.repair(LIKES, "p", "ann", "edited by hand")
+    assert repaired is not None
+    assert repaired.difference == -amount
     assert (stored(store), booked(store)) == (3, -amount)
     (entry,) = history.read(store, "likes", "p")
     expected = {"by": "ann", "why": "edited by hand", "amount": -amount, "before": 3 + amount, "after": 3}
@@ -126,7 +127,7 @@ def test_drift_row_goes_with_the_repair(store: Store, reconciler: Reconciler) ->
     edit(store, 5)
     put_drift(store, 5)
     assert reconciler.look(LIKES, "p").body["drift"] == 5
-    reconciler.mend(LIKES, "p", "ann", "x")
+    reconciler.repair(LIKES, "p", "ann", "x")
     assert list(rows.every(store)) == []
     assert stored(store) == 3
 
@@ -134,18 +135,18 @@ def test_drift_row_goes_with_the_repair(store: Store, reconciler: Reconciler) ->
 def test_likes_deleted_around_the_api_are_found(store: Store, reconciler: Reconciler) -> None:
     put_post(store, 4)
     for user in ("u0", "u3"):
-        delete(store, ledger.key("POST#p", f"LIKE#USER#{user}"))
+        delete(store, keys.key("POST#p", f"LIKE#USER#{user}"))
     assert reconciler.look(LIKES, "p").difference == -2
-    reconciler.mend(LIKES, "p", "ann", "x")
+    reconciler.repair(LIKES, "p", "ann", "x")
     assert stored(store) == 2
 
 
 def test_children_without_tally_get_one_and_no_post_is_made(store: Store, reconciler: Reconciler) -> None:
     put_post(store, 4)
     for key in ("META", "META.BODY"):
-        delete(store, ledger.key("POST#p", key))
+        delete(store, keys.key("POST#p", key))
     assert reconciler.look(LIKES, "p").difference == 4
-    reconciler.mend(LIKES, "p", "ann", "x")
+    reconciler.repair(LIKES, "p", "ann", "x")
     assert set(recount.shards_of(Call(store), LIKES, "p")) == {1}
     assert stored(store) == 4
 
@@ -153,7 +154,7 @@ def test_children_without_tally_get_one_and_no_post_is_made(store: Store, reconc
 def test_tally_without_child_is_brought_to_0(store: Store, reconciler: Reconciler) -> None:
     put_post(store)
     edit(store, 9, shard=3)
-    reconciler.mend(LIKES, "p", "ann", "x")
+    reconciler.repair(LIKES, "p", "ann", "x")
     assert stored(store) == 0
 
 
@@ -162,7 +163,7 @@ def test_drift_without_children_is_taken_back(store: Store, reconciler: Reconcil
     put_drift(store, 5, PLAYS, "v")
     found = reconciler.look(PLAYS, "v")
     assert (found.tally, found.children, found.difference) == (7, None, -5)
-    reconciler.mend(PLAYS, "v", "ann", "x")
+    reconciler.repair(PLAYS, "v", "ann", "x")
     assert (stored(store, PLAYS, "v"), booked(store), list(rows.every(store))) == (2, -5, [])
 
 
@@ -170,15 +171,15 @@ def test_stock_is_not_taken_below_its_floor(store: Store, reconciler: Reconciler
     edit(store, 2, counters.STOCK, "mug")
     put_drift(store, 5, counters.STOCK, "mug")
     with pytest.raises(reconcile.OutOfBoundsError, match="at 2 does not take -5"):
-        reconciler.mend(counters.STOCK, "mug", "ann", "x")
+        reconciler.repair(counters.STOCK, "mug", "ann", "x")
     assert stored(store, counters.STOCK, "mug") == 2
 
 
 def test_numbers_that_were_given_are_not_given_again(store: Store, reconciler: Reconciler) -> None:
     edit(store, 9, counters.TICKET, "q")
     put_drift(store, 5, counters.TICKET, "q")
-    mended = reconciler.mend(counters.TICKET, "q", "ann", "five numbers were skipped")
-    assert mended is not None
+    repaired = reconciler.repair(counters.TICKET, "q", "ann", "five numbers were skipped")
+    assert repaired is not None
     assert (stored(store, counters.TICKET, "q"), list(rows.every(store))) == (9, [])
     assert [entry["amount"] for entry in history.read(store, "ticket", "q")] == [0]
 
@@ -186,14 +187,14 @@ def test_numbers_that_were_given_are_not_given_again(store: Store, reconciler: R
 def test_numbers_that_would_be_given_again_are_skipped(store: Store, reconciler: Reconciler) -> None:
     edit(store, 4, counters.TICKET, "q")
     put_drift(store, -5, counters.TICKET, "q")
-    reconciler.mend(counters.TICKET, "q", "ann", "x")
+    reconciler.repair(counters.TICKET, "q", "ann", "x")
     assert stored(store, counters.TICKET, "q") == 9
 
 
 def test_spilled_like_on_its_way_is_no_difference(store: Store, reconciler: Reconciler) -> None:
     """The rollup adds it while the reconciler waits."""
     put_post(store, 2)
-    child = {**ledger.key("POST#p", "LIKE#USER#late"), "rollup": {"BOOL": True}}
+    child = {**keys.key("POST#p", "LIKE#USER#late"), "rollup": {"BOOL": True}}
     made_s = int(reconciler.clock())
     child |= {"likedAt": {"N": str(made_s)}, "at": {"N": str(made_s // 60)}, "nonce": {"S": "x"}}
     store.client.put_item(TableName=store.settings.counts_table, Item=child)
@@ -223,14 +224,16 @@ def test_difference_must_be_seen_twice_with_the_streams_come_through_between(
         if len(sleeps) == 3:
             edit(store, 1, shard=1)  # as the rollup does
 
-    assert Reconciler(store, counters.COUNTERS, clock=reconciler.clock, sleep=sleep).mend(LIKES, "p", "a", "x") is None
+    assert (
+        Reconciler(store, counters.COUNTERS, clock=reconciler.clock, sleep=sleep).repair(LIKES, "p", "a", "x") is None
+    )
 
 
 def test_repair_waits_until_the_ledger_has_judged_what_it_carries(store: Store, reconciler: Reconciler) -> None:
-    """Else the edit would show as drift after it was mended."""
+    """Else the edit would show as drift after it was repaired."""
     put_post(store, 2)
     edit(store, 5)
-    row = ledger.book(store.settings, "likes", "p", int(time.time() // 60), 3, observed=5)["Update"]
+    row = tallies.book(store.settings, "likes", "p", int(time.time() // 60), 3, observed=5)["Update"]
     store.client.update_item(**row)
     said: list[str] = []
 
@@ -243,9 +246,9 @@ def test_repair_waits_until_the_ledger_has_judged_what_it_carries(store: Store, 
         sweep(reconciler.clock())
 
     patient = Reconciler(store, counters.COUNTERS, said.append, reconciler.clock, sleep)
-    mended = patient.mend(LIKES, "p", "ann", "x")
-    assert mended is not None
-    assert mended.drift is not None
+    repaired = patient.repair(LIKES, "p", "ann", "x")
+    assert repaired is not None
+    assert repaired.drift is not None
     assert (stored(store), list(rows.every(store))) == (2, [])
     assert "waiting until its minutes are settled" in said[0]
 
@@ -253,10 +256,10 @@ def test_repair_waits_until_the_ledger_has_judged_what_it_carries(store: Store, 
 def test_ledger_that_nobody_judges_is_said_and_nothing_is_mended(store: Store, reconciler: Reconciler) -> None:
     put_post(store, 2)
     edit(store, 5)
-    row = ledger.book(store.settings, "likes", "p", int(time.time() // 60), 3, observed=5)["Update"]
+    row = tallies.book(store.settings, "likes", "p", int(time.time() // 60), 3, observed=5)["Update"]
     store.client.update_item(**row)
     with pytest.raises(reconcile.RestlessError, match="do its consumers and sweep run"):
-        reconciler.mend(LIKES, "p", "ann", "x")
+        reconciler.repair(LIKES, "p", "ann", "x")
     assert stored(store) == 7
 
 
@@ -280,7 +283,7 @@ def test_two_repairs_at_once_mend_once(store: Store, counter: Counter) -> None:
         clock = Clock()
         each = Reconciler(store, counters.COUNTERS, clock=clock, sleep=clock.sleep)
         try:
-            results.append(each.mend(counter, target, "ann", "x"))
+            results.append(each.repair(counter, target, "ann", "x"))
         except reconcile.RestlessError:  # it waits for the other's repair to come through, and no consumer runs here
             results.append(None)
 
@@ -300,21 +303,21 @@ def test_two_repairs_at_once_mend_once(store: Store, counter: Counter) -> None:
 def test_like_between_the_look_and_the_write_sends_the_repair_back(
     store: Store, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, shard: int
 ) -> None:
-    """On the shard that is mended, on another, and on one that was not there."""
+    """On the shard that is repaired, on another, and on one that was not there."""
     put_post(store, 3)
     edit(store, 1, shard=1)
     real, tries = Reconciler._commit, []
 
     def commit(self: Reconciler, *found: Any) -> bool:
         if not tries:
-            child = {**ledger.key("POST#p", "LIKE#USER#new"), "likedAt": {"N": "1"}, "at": {"N": "0"}}
+            child = {**keys.key("POST#p", "LIKE#USER#new"), "likedAt": {"N": "1"}, "at": {"N": "0"}}
             store.client.put_item(TableName=store.settings.counts_table, Item=child)
             store.client.update_item(**tallies.add(Call(store), LIKES, "p", shard, 1, 0))
         tries.append(real(self, *found))
         return tries[-1]
 
     monkeypatch.setattr(Reconciler, "_commit", commit)
-    reconciler.mend(LIKES, "p", "ann", "x")
+    reconciler.repair(LIKES, "p", "ann", "x")
     assert tries == [False, True]
     assert stored(store) == 4
 
@@ -343,7 +346,7 @@ def test_repair_while_people_like_and_unlike_loses_no_like(store: Store) -> None
         clock.sleep(pause_s)
         time.sleep(0.01)
 
-    Reconciler(store, counters.COUNTERS, clock=clock, sleep=sleep).mend(LIKES, "p", "ann", "x")
+    Reconciler(store, counters.COUNTERS, clock=clock, sleep=sleep).repair(LIKES, "p", "ann", "x")
     for thread in threads:
         thread.join()
     assert failures == []
@@ -357,7 +360,7 @@ def test_scan_finds_every_family_that_may_differ(store: Store) -> None:
     for number in range(6):
         put_post(store, number, post=f"p{number}")
     edit(store, 2, target="p4")
-    delete(store, ledger.key("POST#p2", "META"))
+    delete(store, keys.key("POST#p2", "META"))
     edit(store, 9, PLAYS, "p1")
     found = {family.target: family for page in recount.families(store, counters.COUNTERS) for family in page}
     assert {name: (family.tally, family.children) for name, family in found.items()} == {

@@ -1,4 +1,4 @@
-"""Repairs with a change in the middle of every step of theirs: mended once, and by what was wrong."""
+"""Repairs with a change in the middle of every step of theirs: repaired once, and by what was wrong."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 import counters
 from tally.counter import Counter
+from tally.counting import tallies
 from tally.drift import history, judge, recount, rows
 from tally.drift.reconcile import Reconciler
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tests.invariants.streaming import Watched
 from tests.invariants.test_reconcile import LIKES, PLAYS, Clock, edit, like, now_and_then, put_drift, put_post, stored
@@ -58,7 +59,7 @@ def reconciler(store: Store, step: int, change: Callable[[], object], each_sleep
     return Reconciler(replace(store, client=client), counters.COUNTERS, clock=clock, sleep=sleep)
 
 
-def mended(store: Store, counter: Counter = LIKES, target: str = "p") -> int:
+def repaired(store: Store, counter: Counter = LIKES, target: str = "p") -> int:
     return sum(entry["amount"] for entry in history.read(store, counter.name, target))
 
 
@@ -67,17 +68,17 @@ def mended(store: Store, counter: Counter = LIKES, target: str = "p") -> int:
 def test_like_or_unlike_in_the_middle_of_any_step_is_not_mended_away(store: Store, step: int, liked: bool) -> None:
     put_post(store, 3)
     store.client.update_item(
-        TableName=store.settings.counts_table, Key=ledger.key("POST#p", "LIKE#USER#u0"),
+        TableName=store.settings.counts_table, Key=keys.key("POST#p", "LIKE#USER#u0"),
         UpdateExpression="SET #at = :at", ExpressionAttributeNames={"#at": "at"},
         ExpressionAttributeValues={":at": {"N": str(int(time.time()) // 60 - 100)}},
     )  # fmt: skip
     edit(store, 5)
     at_once = reconciler(store, step, lambda: like(store, "new" if liked else "u0", liked), lambda _: None)
-    assert at_once.mend(LIKES, "p", "ann", "x") is not None
+    assert at_once.repair(LIKES, "p", "ann", "x") is not None
     found = recount.recount(Call(store), LIKES, "p")
     assert found is not None
     assert found.tally == found.children
-    assert mended(store) == -5
+    assert repaired(store) == -5
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -88,7 +89,7 @@ def test_spilled_like_in_the_middle_of_any_step_is_added_once(store: Store, step
     waiting: list[float] = []
 
     def spill() -> None:
-        child: dict[str, Any] = {**ledger.key("POST#p", "LIKE#USER#late"), "rollup": {"BOOL": True}}
+        child: dict[str, Any] = {**keys.key("POST#p", "LIKE#USER#late"), "rollup": {"BOOL": True}}
         made_s = int(at_once.clock())
         child |= {"likedAt": {"N": str(made_s)}, "at": {"N": str(made_s // 60)}, "nonce": {"S": "x"}}
         store.client.put_item(TableName=store.settings.counts_table, Item=child)
@@ -100,9 +101,9 @@ def test_spilled_like_in_the_middle_of_any_step_is_added_once(store: Store, step
             edit(store, 1, shard=1)
 
     at_once = reconciler(store, step, spill, roll_up)
-    at_once.mend(LIKES, "p", "ann", "x")
+    at_once.repair(LIKES, "p", "ann", "x")
     roll_up(0)
-    assert mended(store) == -5
+    assert repaired(store) == -5
     found = recount.recount(Call(store), LIKES, "p")
     assert found is not None
     assert found.tally == found.children
@@ -119,7 +120,7 @@ def test_sweep_in_the_middle_of_any_step_of_a_repair_moves_and_mends_each_differ
     edit(store, 7, counter, target)
     put_drift(store, 5, counter, target)
     minute = int(time.time() // 60)
-    row = ledger.book(store.settings, counter.name, target, minute - 60, 3, observed=2)["Update"]
+    row = tallies.book(store.settings, counter.name, target, minute - 60, 3, observed=2)["Update"]
     row["ExpressionAttributeValues"][":now"] = {"N": str(minute * 60 - 1)}
     store.client.update_item(**row)
 
@@ -129,9 +130,9 @@ def test_sweep_in_the_middle_of_any_step_of_a_repair_moves_and_mends_each_differ
 
     settled_s = minute * 60 + store.settings.settle_s  # what the repair books is not: nobody observes it here
     at_once = reconciler(store, step, lambda: sweep(settled_s), now_and_then(sweep))
-    at_once.mend(counter, target, "ann", "x")
+    at_once.repair(counter, target, "ann", "x")
     sweep(settled_s)
     left = sum(drift.drift for drift in rows.every(store) if drift.target == target)
     right = 3 if counter is LIKES else 0
     assert stored(store, counter, target) - right == left
-    assert mended(store, counter, target) == left - 7
+    assert repaired(store, counter, target) == left - 7

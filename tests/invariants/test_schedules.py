@@ -28,7 +28,7 @@ from tests.invariants.world import AUTHOR, FAST, POST, VIDEO, First, Last, World
 
 pytestmark = pytest.mark.slow
 
-TALLY, LIKES = counters.PLAYS.partition_key(VIDEO), counters.LIKES.partition_key(POST)
+TALLY, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 ONE_SHARD = Counter(name="single", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
 SLACK_S = 20.0  # for a loaded machine
@@ -125,7 +125,7 @@ def test_plain_updates_spread_on_conflicts_too_and_count_once(make_world: Callab
     world = make_world(spread=Spread(random=First()))
     world.proxy.plan = faults.script({"UpdateItem": [faults.CONFLICT] * 4})
     world.play("key-1", counter=FAST)
-    assert world.store.spread.shards(FAST.partition_key(VIDEO)) == 16
+    assert world.store.spread.shards(FAST.partition_start + VIDEO) == 16
     assert world.tally(FAST) == 1
     tried = [sent["Key"]["SK"]["S"] for sent in world.sent("UpdateItem")]
     assert all(earlier != later for earlier, later in pairwise(tried))
@@ -148,7 +148,7 @@ def test_throttled_changes_of_bounded_counters_only_back_off(world: World, throt
         assert world.play(f"key-{number}", counter=counters.STOCK, operation="increment")[0]["visible"] == "now"
     assert world.proxy.injected(throttle) == 20
     assert world.shards(counters.STOCK) == {"STOCK": 5}
-    assert not world.store.breaker.hot(counters.STOCK.partition_key(VIDEO))
+    assert not world.store.breaker.hot(counters.STOCK.partition_start + VIDEO)
 
 
 @by_throttle

@@ -18,15 +18,15 @@ from tally import observe
 from tally.counter import Counter, Guarantee
 from tally.counting import batches as packs
 from tally.counting.increments import Increment
+from tally.counting.receipts import ALONE_KEPT_S
 from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
-from tally.dynamo.transactions import ALONE_KEPT_S
 from tally.errors import KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
-PLAYS, LIKES = counters.PLAYS.partition_key(VIDEO), counters.LIKES.partition_key(POST)
+PLAYS, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 HOT = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
 BUSY = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, faults.answer("TransactionConflictException")]
 LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
@@ -171,7 +171,7 @@ def test_a_change_that_landed_before_it_spilled_is_counted_once(world: World, fa
 def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) -> None:
     world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
     for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
-        world.store.breaker.trip(counter.partition_key(VIDEO))
+        world.store.breaker.trip(counter.partition_start + VIDEO)
         call = world.call(deadline_s=time.monotonic() + 0.1)
         with pytest.raises(StoreBusyError):
             world.play("key-1", amount=amount, counter=counter, call=call, operation="increment")
@@ -231,10 +231,10 @@ def test_a_receipt_of_a_spilled_like_books_nothing(hot: World) -> None:
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
 def test_a_hot_like_of_a_missing_post_is_not_found_and_leaves_nothing(hot: World, key: str | None) -> None:
-    hot.store.breaker.trip(counters.LIKES.partition_key("missing"))
+    hot.store.breaker.trip(counters.LIKES.partition_start + "missing")
     with pytest.raises(NotFoundError):
         hot.like("ann", "missing", key=key)
-    assert hot.items(counters.LIKES.partition_key("missing")) == hot.receipts() == []
+    assert hot.items(counters.LIKES.partition_start + "missing") == hot.receipts() == []
 
 
 def test_a_like_that_landed_before_it_spilled_is_one_like_and_visible_now(world: World) -> None:
@@ -339,8 +339,10 @@ def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
     seen: list[str] = []
     for counter, amount in ((counters.PLAYS, 1), (counters.STOCK, 1), (counters.TICKET, 1)):
         for number in range(3):
-            world.play(f"key-{number}", amount=amount, counter=counter, operation="increment", call=world.call())
-            (item,) = world.items(counter.partition_key(VIDEO))
+            world.play(
+                f"{counter.name}-{number}", amount=amount, counter=counter, operation="increment", call=world.call()
+            )
+            (item,) = world.items(counter.partition_start + VIDEO)
             seen.append(item["nonce"]["S"])
     assert len(set(seen)) == 9
     assert {len(nonce) for nonce in seen} == {8}

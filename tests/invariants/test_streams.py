@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 import counters
 import faults
 from faults import FaultProxy
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import ConfigurationError, StoreRefusedError, StoreUnreachableError
 from tally.streams import consumer as streams
@@ -121,7 +121,7 @@ def test_a_consumer_without_a_bucket_does_not_start(store: Store) -> None:
 
 def test_an_empty_window_end_is_answered_with_state(world: StreamWorld) -> None:
     event = world.event("receipts", SHARD, []) | {"isFinalInvokeForWindow": True}
-    assert world.handler(rollup.CONSUMER)(event, None) == {"state": {}, "batchItemFailures": []}
+    assert world.handler(rollup.CONSUMER)(event, Context()) == {"state": {}, "batchItemFailures": []}
     assert world.rows("") == []
 
 
@@ -191,7 +191,7 @@ def test_two_stream_shards_add_to_different_tally_items(world: StreamWorld) -> N
 
 
 def test_stream_shards_use_all_buckets_and_each_has_the_same_one_in_every_process() -> None:
-    assert {fold.bucket(f"shardId-{number}") for number in range(200)} == set(range(ledger.BUCKETS))
+    assert {fold.bucket(f"shardId-{number}") for number in range(200)} == set(range(keys.BUCKETS))
     assert [fold.bucket(f"shardId-{number}") for number in range(1, 6)] == [9, 6, 5, 1, 1]
 
 
@@ -238,7 +238,7 @@ def test_the_checkpoint_says_how_far_when_and_what_is_awaited(world: StreamWorld
     assert int(checkpoint["through"]) == int(now_s - 1.5)
     assert int(checkpoint["began"]) == int(now_s - 2.5)
     assert 0 <= int(checkpoint["moved"]) - now_s <= 60
-    assert int(checkpoint["expiration"]) - int(checkpoint["moved"]) == ledger.CHECKPOINT_KEPT_S
+    assert int(checkpoint["expiration"]) - int(checkpoint["moved"]) == keys.CHECKPOINT_KEPT_S
     assert "late" not in checkpoint
     world.deliver("drift", "receipts", SHARD, [record(9, "INSERT", {"NewImage": {}}, now_s)])
     assert world.checkpoint("drift", "receipts", SHARD)["pending"] == "7"

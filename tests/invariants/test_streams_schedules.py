@@ -17,7 +17,7 @@ import pytest
 import faults
 from faults import FaultProxy
 from local.base.engine import Engine
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 from tests.conftest import create_tables
@@ -93,7 +93,7 @@ def check(world: StreamWorld, facts: Facts, delivered: list[Deliveries]) -> None
     assert world.ledger(rows) == {key: sums for key, sums in facts.ledger.items() if any(sums)}
     stands = {(row["PK"]["S"], row["SK"]["S"]): row["sequence"]["S"] for row in rows if "sequence" in row}
     assert stands == {
-        ledger.checkpoint_key(one.consumer, one.table, one.shard): one.records[-1]["dynamodb"]["SequenceNumber"]
+        keys.checkpoint_key(one.consumer, one.table, one.shard): one.records[-1]["dynamodb"]["SequenceNumber"]
         for one in delivered
         if one.records
     }

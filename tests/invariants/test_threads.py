@@ -57,7 +57,7 @@ def test_16_users_like_one_post_at_once_and_8_of_them_twice_is_16_while_everythi
         request.getfixturevalue("patient")
     world.write_post()
     for _ in range(3):
-        world.store.spread.conflict(counters.LIKES.partition_key(POST), counters.LIKES.max_shards)
+        world.store.spread.conflict(counters.LIKES.partition_start + POST, counters.LIKES.max_shards)
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.seeded(8, {"TransactWriteItems": SOME_OF_ALL})
     users = [f"user-{number}" for number in range(CALLERS)]
@@ -84,7 +84,7 @@ def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(w
         chance = random.Random(seed)
         for step in range(15):
             if (seed, step) == (0, 5):
-                world.store.breaker.trip(counters.LIKES.partition_key(POST))  # likes spill from now on
+                world.store.breaker.trip(counters.LIKES.partition_start + POST)  # likes spill from now on
             move = chance.choice([world.like, world.unlike])
             key = f"{seed}-{step}" if chance.random() < 0.5 else None
             persist(partial(move, f"user-{seed % 5}", POST, key))

@@ -23,8 +23,9 @@ import faults
 import permissions
 from faults import Fault
 from tally.counting import receipts, tallies
+from tally.counting.receipts import Body, Keyed, NoContext, Stamp
 from tally.dynamo.client import Call
-from tally.dynamo.transactions import Body, Stamp, transact
+from tally.dynamo.transactions import transact
 from tally.errors import ChangeRefusedError, KeyReusedError, NotCommittedError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import FAST, VIDEO, World
@@ -35,7 +36,7 @@ CALLS = 200
 
 def once(world: World, change: Callable[[Stamp], Any], key: str = "key-1", call: Call | None = None) -> Any:
     """Run a change under a key, named as plays are."""
-    return receipts.once(call or world.call(), "play", VIDEO, key, {"amount": 1}, change)
+    return receipts.once(call or world.call(), Keyed("play", VIDEO, key, {"amount": 1}), change)
 
 
 def counting(world: World, call: Call, then: Callable[[], Any]) -> Callable[[Stamp], Any]:
@@ -151,27 +152,6 @@ def test_layers_are_made_once_for_each_operation_and_thread(world: World, monkey
     assert {sum(name == thread for name, _ in made) for thread in {name for name, _ in made}} == {2}
 
 
-def test_threads_do_not_share_the_time_that_is_left(world: World) -> None:
-    """The Lambda context hangs on the config: each thread's own, each call's latest."""
-    world.play("key-1")
-    seen: dict[str, Any] = {}
-
-    def play() -> None:
-        call = world.call()
-        world.play("key-2", call=call)
-        seen["theirs"] = (world.store.layers.play.config, call)
-
-    thread = threading.Thread(target=play)
-    thread.start()
-    thread.join()
-    call = world.call()
-    world.play("key-3", call=call)
-    config = world.store.layers.play.config
-    assert config.lambda_context is call
-    assert seen["theirs"][0] is not config
-    assert seen["theirs"][0].lambda_context is seen["theirs"][1]
-
-
 def test_calls_leak_no_handlers(world: World) -> None:
     """A layer for each call registers a handler for each call: 0.6 ms became 9.8 after 4,000."""
     world.play("key-0")
@@ -239,24 +219,10 @@ def test_nothing_warns(world: World) -> None:
     assert caught == []
 
 
-def test_time_left_of_a_call_is_what_powertools_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    original = Call.get_remaining_time_in_millis
-
-    def noting(self: Call) -> int:
-        told.append(original(self))
-        return told[-1]
-
-    monkeypatch.setattr(Call, "get_remaining_time_in_millis", noting)
-    world.play("key-1")
-    assert len(told) == 1
-    assert 0 < told[0] <= 8000
-
-
 def test_powertools_own_layer_around_an_add_counts_twice_where_ours_counts_once(world: World) -> None:
     """What all this is against. If a new version mends it, the design can be looked at again."""
     layer = DynamoDBPersistenceLayer(world.store.settings.receipts_table, boto3_client=world.store.client)
-    config = IdempotencyConfig(event_key_jmespath="key", lambda_context=world.call())  # type: ignore[arg-type]
+    config = IdempotencyConfig(event_key_jmespath="key", lambda_context=NoContext())  # type: ignore[arg-type]
 
     @idempotent_function(data_keyword_argument="data", persistence_store=layer, config=config)
     def add(*, data: dict[str, str]) -> None:

@@ -88,7 +88,7 @@ class World:
     def shards(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> dict[str, int]:
         """The tally items as they are stored: sort key -> number."""
         numbers = {}
-        for item in self.items(counter.partition_key(id_)):
+        for item in self.items(counter.partition_start + id_):
             if counter.attribute in item:
                 numbers[item["SK"]["S"]] = int(item[counter.attribute]["N"])
         return numbers
@@ -113,7 +113,7 @@ class World:
             item
             for item in made
             if "rollup" in item
-            and item["PK"]["S"] == counter.partition_key(id_)
+            and item["PK"]["S"] == counter.partition_start + id_
             and counter.child
             and item["SK"]["S"].startswith(counter.child)
         ]
@@ -134,9 +134,10 @@ class World:
 
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""
-        items = self.items(counters.LIKES.partition_key(post_id))
+        items = self.items(counters.LIKES.partition_start + post_id)
         keys = {item["SK"]["S"] for item in items}
-        users = {key.removeprefix(likes.LIKE_KEY_PREFIX) for key in keys if key.startswith(likes.LIKE_KEY_PREFIX)}
+        start = str(counters.LIKES.child)
+        users = {key.removeprefix(start) for key in keys if key.startswith(start)}
         return self.tally(counters.LIKES, post_id), users
 
     def items(self, partition_key: str | None = None) -> list[Item]:
@@ -169,7 +170,7 @@ class World:
 
     def by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
         """Like or unlike as another device of the user would, in no time and past the proxy."""
-        key = {"PK": {"S": f"POST#{post_id}"}, "SK": {"S": likes.LIKE_KEY_PREFIX + user}}
+        key = {"PK": {"S": f"POST#{post_id}"}, "SK": {"S": str(counters.LIKES.child) + user}}
         if liked:
             self.put({**key, "likedAt": {"N": "1"}, "nonce": {"S": "another"}})
         else:

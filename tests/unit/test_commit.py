@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 
 import counters
 from tally import observe
+from tally.counting.receipts import Stamp
 from tally.dynamo import transactions
 from tally.dynamo.client import Call, Store
 from tally.dynamo.contention import Retries
-from tally.dynamo.transactions import Stamp, busy_or_raise, pause, spread_wider
+from tally.dynamo.transactions import Sent, pause, spread_wider
 from tally.errors import (
     BUSY_CODES,
     ChangeRefusedError,
@@ -33,8 +35,23 @@ EXCEEDED = {"Code": "ProvisionedThroughputExceeded"}
 BODY = {"video_id": "v1", "counted": True}
 
 
-def client_error(code: str) -> ClientError:
-    return ClientError({"Error": {"Code": code, "Message": "no"}}, "UpdateItem")
+def client_error(code: str, **more: Any) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "no"}, **more}, "UpdateItem")  # type: ignore[arg-type]
+
+
+def sent(error: Exception, writes: int = 1) -> Sent:
+    """What becomes of writes that are answered with an error."""
+
+    def refuse(**_: Any) -> None:
+        raise error
+
+    client = SimpleNamespace(transact_write_items=refuse)
+    return transactions.send(SimpleNamespace(client=client), [{}] * writes)  # type: ignore[arg-type]
+
+
+def judged(reasons: list[dict[str, Any]], shard: int, *, has_receipt: bool) -> bool:
+    error = client_error("TransactionCanceledException", CancellationReasons=reasons)
+    return transactions._judged(sent(error, len(reasons)), shard, has_receipt=has_receipt)
 
 
 @pytest.fixture
@@ -51,7 +68,7 @@ def call() -> Call:
 )
 def test_failed_condition_of_the_receipt_comes_before_everything(reasons: list[dict[str, Any]]) -> None:
     with pytest.raises(ReceiptFoundError) as found:
-        transactions._judge([{**reasons[0], "Item": {"id": {"S": "r"}}}, *reasons[1:]], 0, has_receipt=True)
+        judged([{**reasons[0], "Item": {"id": {"S": "r"}}}, *reasons[1:]], 0, has_receipt=True)
     assert found.value.item == {"id": {"S": "r"}}
 
 
@@ -73,19 +90,19 @@ def test_failed_condition_of_the_receipt_comes_before_everything(reasons: list[d
 def test_conflict_and_throttling_come_before_a_refusal(
     reasons: list[dict[str, Any]], conflict: bool, has_receipt: bool
 ) -> None:
-    assert transactions._judge(reasons, 0, has_receipt=has_receipt) is conflict
+    assert judged(reasons, 0, has_receipt=has_receipt) is conflict
 
 
 def test_failed_condition_at_the_first_place_without_a_receipt_is_a_refusal() -> None:
     with pytest.raises(ChangeRefusedError) as refused:
-        transactions._judge([{**REFUSED, "Item": {"SK": {"S": "x"}}}, OK], 5, has_receipt=False)
+        judged([{**REFUSED, "Item": {"SK": {"S": "x"}}}, OK], 5, has_receipt=False)
     assert refused.value.old_items == [{"SK": {"S": "x"}}, None]
     assert refused.value.shard == 5
 
 
 def test_refusal_tells_of_the_changes_writes_and_not_of_the_receipt() -> None:
     with pytest.raises(ChangeRefusedError) as refused:
-        transactions._judge([OK, OK, REFUSED], 2, has_receipt=True)
+        judged([OK, OK, REFUSED], 2, has_receipt=True)
     assert refused.value.old_items == [None, {}]
 
 
@@ -96,7 +113,7 @@ def test_refusal_tells_of_the_changes_writes_and_not_of_the_receipt() -> None:
 @pytest.mark.parametrize("has_receipt", [True, False])
 def test_anything_else_is_the_deployments_fault(reasons: list[dict[str, Any]], has_receipt: bool) -> None:
     with pytest.raises(StoreRefusedError):
-        transactions._judge(reasons, 0, has_receipt=has_receipt)
+        judged(reasons, 0, has_receipt=has_receipt)
 
 
 def test_receipt_is_complete_and_conditional_on_there_being_no_live_one(call: Call) -> None:
@@ -128,7 +145,11 @@ def test_nonces_are_of_the_call_and_never_alike(call: Call) -> None:
 @pytest.mark.parametrize("code", sorted(BUSY_CODES))
 def test_busy_answers_are_tried_again_and_only_conflicts_spread(code: str) -> None:
     conflicts = {"TransactionConflictException", "TransactionInProgressException"}
-    assert busy_or_raise(client_error(code)) is (code in conflicts)
+    tried = sent(client_error(code), writes=2)
+    assert tried.busy
+    assert tried.conflict_or_raise() is (code in conflicts)
+    assert len(set(tried.codes)) == 1
+    assert len(tried.codes) == 2, "each write may have been in the way"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +165,7 @@ def test_busy_answers_are_tried_again_and_only_conflicts_spread(code: str) -> No
 )
 def test_other_answers_are_not_tried_again(error: Exception, becomes: type[Exception]) -> None:
     with pytest.raises(becomes) as raised:
-        busy_or_raise(error)  # type: ignore[arg-type]
+        sent(error)
     assert raised.value.__cause__ is error
 
 

@@ -94,7 +94,7 @@ def test_long_calm_brings_a_tally_back_in_one_look_and_forgets_it(spread: Spread
         spread.conflict("a", MAX_SHARDS)
     clock.now_s += 10 * CALM_S
     assert spread.shards("a") == 1
-    assert not spread._widths
+    assert not spread.widths
 
 
 def test_conflict_starts_the_calm_spell_anew(spread: Spread, clock: Clock) -> None:
@@ -145,7 +145,7 @@ def test_map_is_bounded_and_forgets_the_tally_that_was_hot_longest_ago(spread: S
     spread.conflict("first", MAX_SHARDS)
     for number in range(TALLIES_REMEMBERED_MAX - 1):
         spread.conflict(f"more-{number}", MAX_SHARDS)
-    assert len(spread._widths) == TALLIES_REMEMBERED_MAX
+    assert len(spread.widths) == TALLIES_REMEMBERED_MAX
     assert spread.shards("first") == 4
     assert spread.shards("second") == 1
 
@@ -162,8 +162,8 @@ def test_threads_do_not_break_the_map(spread: Spread) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(spread._widths) <= TALLIES_REMEMBERED_MAX
-    assert all(2 <= width.shards <= MAX_SHARDS for width in spread._widths.values())
+    assert len(spread.widths) <= TALLIES_REMEMBERED_MAX
+    assert all(2 <= width.shards <= MAX_SHARDS for width in spread.widths.values())
 
 
 def test_chance_is_the_systems_and_not_the_snapshots() -> None:
@@ -247,7 +247,7 @@ def test_hot_tallies_are_remembered_up_to_a_limit_the_latest_ones(breaker: Break
     breaker.trip("one more")
     assert breaker.hot("0")
     assert not breaker.hot("1")
-    assert len(breaker._heats) == TALLIES_REMEMBERED_MAX
+    assert len(breaker.heats) == TALLIES_REMEMBERED_MAX
 
 
 def test_one_of_many_threads_tries_whether_the_heat_is_over(breaker: Breaker, clock: Clock) -> None:

@@ -17,10 +17,15 @@ PRIVATE_ENGLISH = (
     "came in", "mend", "anew", "by hand of", "somebody's hand", "of the order of", "whoever",
     "tried again",
 )  # fmt: skip
-QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|\*[^*\n]+\*", re.DOTALL)
+QUOTED = re.compile(r"`[^`\n]*`|\]\([^)]*\)|\*[^*\n]+\*", re.DOTALL)
 """Code, links and emphasis."""
 WIDGETS = re.findall(r'^ +"([^"]+)": ', (ROOT / "stacks/monitoring.py").read_text(), re.MULTILINE)
 """The titles of the dashboard's widgets: deployed stacks show them, so the page quotes them as they are."""
+
+
+def without_code(page: Path) -> str:
+    """The page without its code blocks, and without the names of files that such a block makes."""
+    return re.sub(r"^(?: *`[^`\n]*`\n\n)? *```.*?^ *```", "\n\n", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
@@ -31,8 +36,7 @@ def anchors(page: Path) -> set[str]:
 
 def sentences(page: Path) -> Iterator[str]:
     """The sentences of a page, without code blocks, tables and headings."""
-    prose = re.sub(r"^```.*?^```", "\n\n", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", prose):
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", without_code(page)):
         if not paragraph.lstrip().startswith(("|", "#", "<")):
             line = re.sub(r"\]\([^)]*\)", "]", " ".join(paragraph.split()))
             yield from re.split(r"(?<=[.?!:])\**\)? (?=[^a-z])", line)
@@ -40,7 +44,7 @@ def sentences(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", page.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", without_code(page)):
         found = page.parent / target if target else page
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
@@ -48,7 +52,7 @@ def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_in_backquotes_exist(page: Path) -> None:
-    for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", page.read_text()):
+    for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", without_code(page)):
         assert (ROOT / path).exists(), path
 
 
@@ -59,7 +63,7 @@ def test_sentences_are_short(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_one_word_for_one_thing(page: Path) -> None:
-    text = page.read_text()
+    text = without_code(page)
     for title in WIDGETS:
         text = text.replace(f"| {title} |", "|")
     prose = QUOTED.sub(" ", text).lower()

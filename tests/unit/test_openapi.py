@@ -100,7 +100,7 @@ def exact() -> list[tuple[str, Operation, Field]]:
 def accepted(operation: Operation, field: Field, value: object) -> bool:
     context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS)
     try:
-        field.check(value, context)
+        fields.check(field.kind, value, field.wire, context, field.choices)
     except errors.CallerError:
         return False
     return True

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tally.dynamo import ledger
+from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.streams import progress
 from tally.streams.progress import Checkpoint, Progress, Pulse
@@ -122,8 +122,8 @@ def test_consumer_without_any_checkpoint_stands_still_once_there_was_a_pulse() -
     assert horizon([], Pulse(at=NOW_S - 62, first=NOW_S - 62)) == progress.NOTHING
 
 
-def standing_still(checkpoints: list[Checkpoint], pulse: Pulse = NO_PULSE) -> list[tuple[str, str]]:
-    return progress.standing_still(Progress(checkpoints, pulse), NOW_S, SETTLE_S)
+def stalled(checkpoints: list[Checkpoint], pulse: Pulse = NO_PULSE) -> list[tuple[str, str]]:
+    return progress.stalled(Progress(checkpoints, pulse), NOW_S, SETTLE_S)
 
 
 @pytest.mark.parametrize(
@@ -131,23 +131,23 @@ def standing_still(checkpoints: list[Checkpoint], pulse: Pulse = NO_PULSE) -> li
 )
 def test_stream_whose_pulse_a_consumer_does_not_pass_is_named(place: int, stream: tuple[str, str]) -> None:
     marks, pulse = abreast(), Pulse(at=NOW_S - 2, previous=NOW_S - 62)
-    assert standing_still(marks, pulse) == []
+    assert stalled(marks, pulse) == []
     marks[place] = replace(marks[place], through=NOW_S - 1000)
-    assert standing_still(marks, pulse) == [stream]
+    assert stalled(marks, pulse) == [stream]
 
 
 def test_shard_where_a_consumer_is_behind_and_does_not_move_is_named_though_it_passes_pulses_elsewhere() -> None:
     marks = abreast()
     marks[1] = replace(marks[1], moved=NOW_S - 600)
-    assert standing_still(marks) == []
+    assert stalled(marks) == []
     marks[3] = replace(marks[3], pending=9)
-    assert standing_still(marks) == [("rollup", "counts")]
+    assert stalled(marks) == [("rollup", "counts")]
     marks[1] = replace(marks[1], moved=NOW_S - 3)
-    assert standing_still(marks) == [], "it works off a burst"
+    assert stalled(marks) == [], "it works off a burst"
 
 
 def test_new_stack_stands_nowhere() -> None:
-    assert standing_still([]) == standing_still([], Pulse(at=NOW_S - 2, first=NOW_S - 2)) == []
+    assert stalled([]) == stalled([], Pulse(at=NOW_S - 2, first=NOW_S - 2)) == []
 
 
 def lag_s(checkpoints: list[Checkpoint], pulse: Pulse = NO_PULSE) -> int:
@@ -206,7 +206,7 @@ def test_minute_is_settled_when_it_ended_before_the_horizon() -> None:
 
 
 def put_checkpoint(store: Store, consumer: str, table: str, sequence: str, **more: dict[str, str]) -> None:
-    item = ledger.key(*ledger.checkpoint_key(consumer, table, SHARD)) | {"sequence": {"S": sequence}}
+    item = keys.key(*keys.checkpoint_key(consumer, table, SHARD)) | {"sequence": {"S": sequence}}
     times = {"through": {"N": str(NOW_S - 700)}, "moved": {"N": str(NOW_S - 690)}}
     store.client.put_item(TableName=store.settings.ledger_table, Item={**item, **times, **more})
 
@@ -247,7 +247,7 @@ def test_as_of_is_asked_once_a_second_at_most(store: Store, call: Call, monkeypa
     monkeypatch.setattr(progress.time, "time", lambda: float(NOW_S))
     assert progress.as_of(call) == NOW_S - progress.DELIVERY_S
     put_checkpoint(store, "rollup", "receipts", "9")
-    item = ledger.key(*ledger.checkpoint_key("drift", "receipts", SHARD)) | {
+    item = keys.key(*keys.checkpoint_key("drift", "receipts", SHARD)) | {
         "sequence": {"S": "10"}, "through": {"N": str(NOW_S)}, "moved": {"N": str(NOW_S)}, "pending": {"S": "10"},
     }  # fmt: skip
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)

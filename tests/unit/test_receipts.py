@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tally.counting import receipts
+from tally.counting.receipts import Keyed, Stamp
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.dynamo.transactions import Stamp
 from tally.errors import KeyReusedError, NotCommittedError, NotFoundError, ReceiptFoundError, StoreBusyError
 from tally.settings import Settings
 
@@ -30,7 +30,7 @@ def call() -> Iterator[Call]:
 
 
 def once(call: Call, change: Callable[[Stamp], Any], *, key: str = "k", payload: Any = None) -> tuple[Any, bool]:
-    return receipts.once(call, "play", "v1", key, payload or {"amount": 1}, change)
+    return receipts.once(call, Keyed("play", "v1", key, payload or {"amount": 1}), change)
 
 
 def stamps_of(call: Call, **how: Any) -> Stamp:
@@ -147,7 +147,7 @@ def test_stamp_names_operation_target_caller_and_key_and_nothing_else(call: Call
     def id_of(operation: str = "play", target: str = "v1", caller: str | None = None, key: str = "k") -> str:
         seen: list[str] = []
         other = Call(call.store, caller)
-        receipts.once(other, operation, target, key, {}, lambda stamp: seen.append(stamp.id) or BODY)
+        receipts.once(other, Keyed(operation, target, key, {}), lambda stamp: seen.append(stamp.id) or BODY)
         return seen[0]
 
     different = [id_of(), id_of("other"), id_of(target="v2"), id_of(caller="ann"), id_of(key="l")]

@@ -15,9 +15,9 @@ from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
-from ..counting import batches
+from ..counting import batches, increments
 from ..counting.increments import Increment
-from ..dynamo.client import Call, Store, dynamodb_client, remaining_s
+from ..dynamo.client import Call, Store, dynamodb_client
 from ..errors import (
     CallerError,
     InvalidInputError,
@@ -93,7 +93,7 @@ class Entry:
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Answer one invocation. Only a single direct event raises RetryableError, so that Lambda retries it."""
-        deadline_s = time.monotonic() + remaining_s(context) - ANSWER_RESERVE_S
+        deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         with observe.metrics():
             if isinstance(event, Mapping) and "routeKey" in event:
@@ -189,7 +189,8 @@ class Entry:
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
             if field_.name in request.raw:  # null does not mean "not given": the check refuses it
-                arguments[field_.name] = field_.check(request.raw[field_.name], context)
+                given = request.raw[field_.name]
+                arguments[field_.name] = fields.check(field_.kind, given, field_.wire, context, field_.choices)
             elif field_.required:
                 raise fields.missing(field_.kind, field_.wire)
         if time.monotonic() >= deadline_s:
@@ -200,7 +201,7 @@ class Entry:
 def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
     """Count the increments that wait, packed if there are several. Empties `waiting`; the outcomes by place."""
     outcomes: dict[int, Outcome] = {}
-    results = batches.count([(one.call, one.increment) for one in waiting.values()])
+    results = _results([batches.Entry(one.call, one.increment) for one in waiting.values()])
     for (place, one), result in zip(waiting.items(), results, strict=True):
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
@@ -210,6 +211,16 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         _record(replace(one.request, counter=one.request.counter and one.increment.counter.name), outcomes[place])
     waiting.clear()
     return outcomes
+
+
+def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
+    """The result of each increment. A single one, which nearly every request is, needs no packing."""
+    if len(entries) != 1:
+        return batches.count(entries)
+    try:
+        return [increments.count(*entries[0])]
+    except Exception as error:
+        return [error]
 
 
 def _as_error(error: Exception) -> TallyError:

@@ -1,45 +1,37 @@
 """A batch of increments, packed into as few transactions as DynamoDB allows.
 
-A transaction takes 100 items, and each item once: so the amounts for one tally are summed, and 90 plays of one video
-are 90 receipts and one update. Each increment still is counted once under its own key: where a receipt stands already,
-that increment is answered from it and the others are committed without it. What is rolled up, or has spilled, is in
-the transaction with its receipt alone.
+A transaction takes 100 items, and each item once. So the amounts for one tally are summed: 90 plays of one video are 90
+receipts and one update. Each increment is still counted once under its own key. One whose receipt exists is answered
+from it, and the others are committed without it. An increment that is rolled up, or that has spilled, adds only its
+receipt to the transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from botocore.exceptions import BotoCoreError, ClientError
+from typing import NamedTuple
 
 from .. import observe
-from ..counter import Counter, Guarantee
-from ..dynamo.client import Call, Item, Store, minute_now
+from ..counter import Guarantee
+from ..dynamo.client import Call, Item, Store
 from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S
-from ..dynamo.transactions import (
-    CONDITION_FAILED,
-    VISIBLE_NOW,
-    VISIBLE_SOON,
-    Body,
-    Stamp,
-    Write,
-    busy_or_raise,
-    conflict_or_raise,
-    pause,
-    spread_wider,
-)
-from ..errors import ReceiptFoundError, StoreRefusedError, TallyError
+from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Write, pause, send, spread_wider
+from ..errors import StoreRefusedError, TallyError
 from . import increments, receipts, tallies
 from .increments import Increment
+from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Stamp
+from .tallies import Tally, minute_now
 
-TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
+Result = Counted | Exception
+"""The answer, or the reason why not: a TallyError, or the exception of a bug, which fails no other increment."""
 
-Result = tuple[Body, bool] | Exception
-"""The body and whether it is a replay, or why not: a TallyError, or whatever a bug raises, which fails no other."""
-Entry = tuple[Call, Increment]
-Tally = tuple[Counter, str]
+
+class Entry(NamedTuple):
+    """One increment of a batch, with its call."""
+
+    call: Call
+    increment: Increment
 
 
 @dataclass(frozen=True)
@@ -53,8 +45,8 @@ class Member:
 
     @property
     def tally(self) -> Tally:
-        """The counter and the id that it moves."""
-        return self.increment.counter, self.increment.id
+        """The tally that it moves."""
+        return Tally(self.increment.counter, self.increment.id)
 
 
 def count(entries: Sequence[Entry]) -> list[Result]:
@@ -64,8 +56,7 @@ def count(entries: Sequence[Entry]) -> list[Result]:
     for place, (call, increment) in enumerate(entries):
         try:
             if len(entries) > 1 and packable(increment):
-                keyed = (increment.operation, increment.target, increment.key or "", increment.payload)
-                members.append(Member(place, call, increment, receipts.stamp_of(call, *keyed)))
+                members.append(Member(place, call, increment, receipts.stamp(call, increment.keyed)))
         except Exception as error:
             results[place] = error
     for pack in plan(members):
@@ -81,14 +72,14 @@ def count(entries: Sequence[Entry]) -> list[Result]:
 
 
 def packable(increment: Increment) -> bool:
-    """Whether it can share a transaction: it has a receipt, and nothing of the counter's number depends on its turn."""
+    """Whether it can share a transaction: it has a receipt, and its effect does not depend on the counter's number."""
     return increment.counter.guarantee is not Guarantee.FAST and not increment.counter.known
 
 
 def plan(members: Sequence[Member]) -> list[list[Member]]:
     """Packs of at most 100 items, receipts and tallies together, in order; a receipt only once.
 
-    Members whose receipt is another's already are left out: they are counted by themselves, after it.
+    A member with the same receipt as an earlier one is left out: it is counted by itself, later.
     """
     packs: list[list[Member]] = [[]]
     seen: set[str] = set()
@@ -107,13 +98,13 @@ def plan(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def _is_rolled_up(tally: Tally) -> bool:
-    return tally[0].guarantee is Guarantee.ROLLUP
+    return tally.counter.guarantee is Guarantee.ROLLUP
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """What became of one transaction. `stored`: what receipts that stand already say, by place; if there are none and
-    it was not committed, `in_the_way` has the tallies that met a conflict, or throttling if it was `throttled`."""
+    """The result of one transaction. `stored`: the answers in receipts that it found, by place. If it found none and
+    did not commit, `in_the_way` has the tallies that met a conflict, or throttling if it was `throttled`."""
 
     committed: bool = False
     stored: dict[int, Result] = field(default_factory=dict)
@@ -122,16 +113,16 @@ class _Tried:
 
 
 def _commit(pack: Sequence[Member]) -> dict[int, Result]:
-    """Commit the pack in one transaction, less those whose receipts stand already; the results by place.
+    """Commit the pack in one transaction, without the members whose receipts exist; the results by place.
 
-    What may be written alone is so as commit.transact has it: from the start while it is hot, at once when it was
-    throttled, and all of it after SPILL_RETRIES_MAX retries.
+    A member that may spill does so by the rules of transactions.transact: at the start while its tally is hot, at once
+    after throttling, and every one of them after SPILL_RETRIES_MAX retries.
     """
     results: dict[int, Result] = {}
     left, retries, store = list(pack), pack[0].call.retries(), pack[0].call.store
     moved = {tally for tally in dict.fromkeys(member.tally for member in pack) if not _is_rolled_up(tally)}
-    may_spill = {tally for tally in moved if tally[0].spills}
-    alone = {tally for tally in may_spill if store.breaker.hot(_key(tally))}
+    may_spill = {tally for tally in moved if tally.counter.spills}
+    alone = {tally for tally in may_spill if store.breaker.hot(tally.partition)}
     while left:
         try:
             tried = _attempt(left, alone)
@@ -143,10 +134,10 @@ def _commit(pack: Sequence[Member]) -> dict[int, Result]:
                 continue
             spilled = _spill(store, tried, may_spill, last=retries.attempts >= SPILL_RETRIES_MAX) - alone
             alone |= spilled
-            if not (tried.throttled and spilled):  # else the next try wants less of what there is too little of
+            if not (tried.throttled and spilled):  # otherwise the next try needs less of what is short
                 pause(retries)
         except StoreRefusedError:
-            return results  # one tally may be at fault for all: those that are left are counted one by one
+            return results  # one tally may be at fault for all: the others are counted one by one
         except Exception as error:
             return results | {member.place: error for member in left}
     return results
@@ -158,7 +149,7 @@ def _spill(store: Store, tried: _Tried, may_spill: Collection[Tally], *, last: b
         return set()
     hot = set(may_spill).intersection(tried.in_the_way)
     for tally in hot:
-        store.breaker.trip(_key(tally), THROTTLED_S if tried.throttled else HOT_S)
+        store.breaker.trip(tally.partition, THROTTLED_S if tried.throttled else HOT_S)
     return set(may_spill) if last else hot
 
 
@@ -166,37 +157,30 @@ def _counted(member: Member, alone: Collection[Tally]) -> Result:
     """The result of a member whose pack is committed."""
     if member.tally in alone:
         observe.count(member.increment.counter.name, observe.SPILLED)
-    return _body(member, alone), False
+    return Counted(_body(member, alone), replayed=False)
 
 
 def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> _Tried:
-    """One transaction. Raises for anything but receipts that stand, conflicts and throttling."""
+    """Send one transaction. Raises for anything but receipts that exist, conflicts and throttling."""
     call, at = members[0].call, minute_now()
     sums = _sums(members, alone)
-    try:
-        writes = [_receipt(member, alone, at) for member in members]
-        for (counter, id_), amount in sums.items():
-            writes.append({"Update": tallies.add(call, counter, id_, _shard(call, counter, id_), amount, at)})
-        call.store.client.transact_write_items(TransactItems=writes)  # type: ignore[arg-type]
+    writes = [_receipt(member, alone, at) for member in members]
+    for tally, amount in sums.items():
+        shard = call.store.spread.pick(tally.partition, tally.counter.max_shards)
+        writes.append({"Update": tallies.add(call, *tally, shard, amount, at)})
+    sent = send(call.store, writes)
+    if sent.committed:
         for tally in sums:
-            call.store.breaker.cool(_key(tally))
+            call.store.breaker.cool(tally.partition)
         return _Tried(committed=True)
-    except call.store.client.exceptions.TransactionCanceledException as cancelled:
-        reasons: Sequence[Any] = cancelled.response.get("CancellationReasons", [])
-        stand = [
-            (member, reason)
-            for member, reason in zip(members, reasons, strict=False)
-            if reason.get("Code") == CONDITION_FAILED
-        ]
-        if stand:
-            return _Tried(stored={member.place: _stored(member, reason.get("Item", {})) for member, reason in stand})
-        conflict = conflict_or_raise(reasons)
-        of_tallies = zip(sums, reasons[len(members) :], strict=False)
-        in_the_way = [tally for tally, reason in of_tallies if reason.get("Code") != "None"]
-    except (ClientError, BotoCoreError) as error:
-        conflict, in_the_way = busy_or_raise(error), list(sums)
-    for counter, id_ in in_the_way if conflict else ():
-        spread_wider(call, counter, id_)
+    found = [(member, reason.item or {}) for member, reason in zip(members, sent.reasons, strict=False)
+             if reason.code == CONDITION_FAILED]  # fmt: skip
+    if found:
+        return _Tried(stored={member.place: _stored(member, item) for member, item in found})
+    conflict = sent.conflict_or_raise()
+    in_the_way = [tally for tally, code in zip(sums, sent.codes[len(members) :], strict=False) if code != "None"]
+    for tally in in_the_way if conflict else ():
+        spread_wider(call, *tally)
     return _Tried(in_the_way=in_the_way, throttled=not conflict)
 
 
@@ -214,7 +198,7 @@ def _by_itself(member: Member, alone: Collection[Tally]) -> bool:
 
 
 def _sums(members: Sequence[Member], alone: Collection[Tally]) -> dict[Tally, int]:
-    """What each tally that is moved in the transaction is moved by."""
+    """The amount by which the transaction moves each tally."""
     sums: dict[Tally, int] = {}
     for member in members:
         if not _by_itself(member, alone):
@@ -222,17 +206,8 @@ def _sums(members: Sequence[Member], alone: Collection[Tally]) -> dict[Tally, in
     return sums
 
 
-def _key(tally: Tally) -> str:
-    counter, id_ = tally
-    return counter.partition_key(id_)
-
-
-def _shard(call: Call, counter: Counter, id_: str) -> int:
-    return call.store.spread.pick(_key((counter, id_)), counter.max_shards)
-
-
 def _stored(member: Member, item: Item) -> Result:
     try:
-        return receipts.stored_answer(member.call, member.increment.operation, member.stamp, ReceiptFoundError(item))
+        return receipts.stored(member.call, member.increment.operation, item, member.stamp)
     except TallyError as error:
         return error

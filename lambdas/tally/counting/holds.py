@@ -1,10 +1,10 @@
-"""Holds: an amount taken at once, to be kept (committed) or given back (released, or expired), exactly once.
+"""Holds: an amount taken at once, and later kept (committed) or given back (released, or expired), exactly once.
 
-A hold is an item in the ledger table; its state moves once, from `held`, on condition that it is still held, in one
-transaction with what that does to the tally. It carries a TTL only once it is settled: one that merely expired is
-never removed before its amount was given back.
+A hold is an item in the ledger table. Its state moves once, from `held`, on condition that it is still held, in one
+transaction with its effect on the tally. It gets its TTL when it is settled: TTL never removes a hold that expired
+before its amount was given back.
 
-Expired holds stand first in their bucket, by time, so that the sweep finds them without an index.
+Holds sort by their time of expiry within a bucket, so that the sweep finds expired ones without an index.
 """
 
 from __future__ import annotations
@@ -12,33 +12,31 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-
-from botocore.exceptions import BotoCoreError, ClientError
+from collections.abc import Mapping
+from itertools import islice
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import ledger
-from ..dynamo.client import Call, Item, get, minute_now, whole
-from ..dynamo.transactions import Body, Stamp, Write, transact
-from ..errors import ChangeRefusedError, HoldSettledError, LimitReachedError, NotFoundError, TallyError, from_botocore
+from ..dynamo import keys, queries
+from ..dynamo.client import Call, Item
+from ..dynamo.transactions import Write, transact
+from ..errors import ChangeRefusedError, HoldSettledError, LimitReachedError, NotFoundError, TallyError
 from . import tallies
-from .receipts import once
+from .receipts import Body, Counted, Keyed, Stamp, once
+from .tallies import minute_now
 
-_T = TypeVar("_T")
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-SETTLED_KEPT_S = 24 * 3600  # as long as receipts by default: a late commit or release is told what became of it
-RELEASE_BATCH_MAX = 25  # expired holds given back in one go, so that a take is not kept waiting
-SWEEP_BATCH_MAX = 500  # of a bucket at each sweep; the next one takes the rest
-PAGES_MAX = 50  # of 1 MB: a bucket holds a day of settled holds before TTL removes them
+SETTLED_KEPT_S = 24 * 3600  # as long as receipts by default: a late commit or release gets the hold's state
+RELEASE_BATCH_MAX = 25  # expired holds given back at once, so that a take does not wait long
+SWEEP_BATCH_MAX = 500  # of a bucket in each sweep; the next sweep takes the rest
+PAGES_MAX = 50  # of 1 MB: a bucket keeps a day of settled holds before TTL removes them
 HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
 
 
-def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, key: str) -> tuple[Body, bool]:
-    """Take `amount` now and hold it for `ttl_s` seconds; the body with the `hold_id`, and whether it is a replay.
+def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, key: str) -> Counted:
+    """Take `amount` now and hold it for `ttl_s` seconds; the body has the `hold_id`.
 
-    Raises LimitReachedError if there is not as much (expired holds are given back first), KeyReusedError.
+    Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError.
     """
     expires_s = int(time.time()) + ttl_s
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
@@ -54,27 +52,25 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, key: s
             raise tallies.refusal(counter, refused, -amount) from None
         return body
 
-    def attempt() -> tuple[Body, bool]:
-        return once(call, "hold", f"{counter.name}/{id_}", key, payload, change)
-
-    return with_room(call, counter, id_, attempt)
-
-
-def with_room(call: Call, counter: Counter, id_: str, attempt: Callable[[], _T]) -> _T:
-    """Attempt a change; at a limit, give back what expired holds have taken and, if there was any, try once more."""
+    keyed = Keyed("hold", f"{counter.name}/{id_}", key, payload)
     try:
-        return attempt()
+        return once(call, keyed, change)
     except LimitReachedError:
-        if not counter.holdable or not release_expired(call, counter, id_):
+        if not made_room(call, counter, id_):
             raise
-        return attempt()
+        return once(call, keyed, change)
+
+
+def made_room(call: Call, counter: Counter, id_: str) -> bool:
+    """At a limit: give back what expired holds have taken, and return whether there was any."""
+    return counter.holdable and release_expired(call, counter, id_) > 0
 
 
 def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> Body:
     """Commit the hold (`COMMITTED`: it stays taken) or release it (`RELEASED`: given back), once.
 
     The body `{"counter","id","hold_id","state","changed"}`; settling the same way twice changes nothing. Raises
-    NotFoundError for a hold that never was, HoldSettledError for one that is settled otherwise or has expired.
+    NotFoundError for an unknown hold, HoldSettledError for one that was settled the other way or has expired.
     """
     body = {"counter": counter.name, "id": id_, "hold_id": hold_id, "state": state}
     try:
@@ -84,20 +80,20 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> 
         hold = refused.old_items[0] or {}
     if not hold:
         raise NotFoundError(f"There is no hold {hold_id}.")
-    stands = hold["state"]["S"]
-    if stands == state:
+    found = hold["state"]["S"]
+    if found == state:
         return {**body, "changed": False}
-    if stands == HELD:  # it is held, but its time has passed
-        stands = EXPIRED if _expire(call, counter, id_, hold_id) else _state(call, counter, id_, hold_id)
-    if stands == EXPIRED and state == RELEASED:
-        return {**body, "state": EXPIRED, "changed": False}  # it was given back, which is what was asked for
-    raise HoldSettledError(f"The hold is {stands}.")
+    if found == HELD:  # its time has passed
+        found = EXPIRED if _expire(call, counter, id_, hold_id) else _state(call, counter, id_, hold_id)
+    if found == EXPIRED and state == RELEASED:
+        return {**body, "state": EXPIRED, "changed": False}  # its amount was given back, as the caller asked
+    raise HoldSettledError(f"The hold is {found}.")
 
 
 def release_expired(call: Call, counter: Counter, id_: str) -> int:
-    """Give back what expired holds of this counter have taken; how many there were, RELEASE_BATCH_MAX at most.
+    """Give back what expired holds of this tally have taken; how many there were, RELEASE_BATCH_MAX at most.
 
-    Those that somebody else settles meanwhile are among them: for the caller there is room now either way.
+    Holds that another call settles meanwhile count too: there is room either way.
     """
     due = _due(call, bucket(counter, id_), RELEASE_BATCH_MAX, owner=_owner(counter, id_))
     for item in due:
@@ -111,9 +107,9 @@ def bucket(counter: Counter, id_: str) -> int:
 
 
 def sweep(call: Call, counters: Mapping[str, Counter], bucket_number: int) -> int:
-    """Give back what expired holds of one bucket have taken, whosever they are; how many, SWEEP_BATCH_MAX at most.
+    """Give back what expired holds of one bucket have taken; how many, SWEEP_BATCH_MAX at most.
 
-    One that cannot be given back is logged and stays due; it keeps no other one waiting.
+    A hold that cannot be given back is logged and stays due. It delays no other one.
     """
     released = 0
     for item in _due(call, bucket_number, SWEEP_BATCH_MAX, counters=counters):
@@ -126,7 +122,7 @@ def sweep(call: Call, counters: Mapping[str, Counter], bucket_number: int) -> in
 
 
 def _expire(call: Call, counter: Counter, id_: str, hold_id: str) -> bool:
-    """Whether it was given back by this very call; else somebody settled it."""
+    """Whether this very call gave it back; otherwise another one settled it."""
     try:
         _move(call, counter, id_, hold_id, EXPIRED)
         return True
@@ -172,23 +168,23 @@ def _move(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> N
 
 
 def _give_back(call: Call, counter: Counter, id_: str, amount: str) -> list[Write]:
-    """The amount back in the tally, and booked: there is no receipt from which the drift consumer would expect it."""
-    at, bucket_number = minute_now(), call.store.spread.random.randrange(ledger.BUCKETS)
+    """Add the amount to the tally and book it: there is no receipt from which the drift consumer would expect it."""
+    at, bucket_number = minute_now(), call.store.spread.random.randrange(keys.BUCKETS)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, int(amount), at)}
-    if not counter.tracked:  # it was when the hold was taken
+    if not counter.tracked:  # the declaration has changed since the hold was taken
         return [back]
-    booking = ledger.book(call.store.settings, counter.name, id_, at, bucket_number, expected=int(amount))
+    booking = tallies.book(call.store.settings, counter.name, id_, at, bucket_number, expected=int(amount))
     return [back, booking]
 
 
 def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
     hold = _read(call, counter, id_, hold_id)
-    return str(hold["state"]["S"]) if hold else EXPIRED  # TTL removes what was settled long ago
+    return str(hold["state"]["S"]) if hold else EXPIRED  # TTL removes a hold that was settled long ago
 
 
 def _read(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     """The hold; empty if there is none."""
-    return get(call.store, call.store.settings.ledger_table, _key(counter, id_, hold_id))
+    return queries.get(call.store, call.store.settings.ledger_table, _key(counter, id_, hold_id))
 
 
 def _due(
@@ -199,38 +195,30 @@ def _due(
     owner: str | None = None,
     counters: Mapping[str, Counter] | None = None,
 ) -> list[Item]:
-    """Holds of a bucket, of one owner or of these counters, whose time has passed and that are still held; the oldest
-    first."""
-    values: Item = {
-        ":pk": {"S": f"HOLDS#{bucket_number}"},
-        ":next_second": {"S": str(int(time.time()) + 1)},
-        ":held": {"S": HELD},
-    }
+    """Expired holds of a bucket that are still held, the oldest first: of one owner, or of these counters."""
+    names, values = {"#state": "state"}, {":held": {"S": HELD}}
+    if owner:
+        names, values = {**names, "#owner": "owner"}, {**values, ":owner": {"S": owner}}
+    held = queries.pages(
+        call.store,
+        call.store.settings.ledger_table,
+        f"HOLDS#{bucket_number}",
+        queries.FIRST,
+        str(int(time.time()) + 1),
+        FilterExpression="#state = :held" + (" AND #owner = :owner" if owner else ""),
+        ExpressionAttributeNames=names,
+        ExpressionAttributeValues=values,
+    )
     found: list[Item] = []
-    start: dict[str, Any] = {}
-    for _ in range(PAGES_MAX):
-        try:
-            page = call.store.client.query(
-                TableName=call.store.settings.ledger_table,
-                KeyConditionExpression="PK = :pk AND SK < :next_second",
-                FilterExpression="#state = :held" + (" AND #owner = :owner" if owner else ""),
-                ExpressionAttributeNames={"#state": "state"} | ({"#owner": "owner"} if owner else {}),
-                ExpressionAttributeValues=values | ({":owner": {"S": owner}} if owner else {}),
-                ConsistentRead=True,
-                **start,
-            )
-        except (ClientError, BotoCoreError) as error:
-            raise from_botocore(error) from error
-        held = whole(dict(page), "Items")["Items"]
-        found += [item for item in held if counters is None or item["counter"]["S"] in counters]
-        if len(found) >= most or "LastEvaluatedKey" not in page:
+    for page in islice(held, PAGES_MAX):
+        found += [item for item in page if counters is None or item["counter"]["S"] in counters]
+        if len(found) >= most:
             break
-        start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
     return found[:most]
 
 
 def _key(counter: Counter, id_: str, hold_id: str) -> Item:
-    """Sorted by the time of expiry, which a hold's id begins with."""
+    """Holds sort by their time of expiry, with which their ids begin."""
     return {"PK": {"S": f"HOLDS#{bucket(counter, id_)}"}, "SK": {"S": f"{hold_id}#{_owner(counter, id_)}"}}
 
 

@@ -1,10 +1,10 @@
 """Likes: one item for each like, and the post's tally moved in the same transaction.
 
-The like item is its own receipt: liking twice finds it. With an idempotency key a receipt joins the transaction, so
-that a delayed retry of a like that was since undone does not like again. While the post is hot the like item is written
-alone, and a stream consumer adds it to the tally.
+The like item is its own receipt: a second like finds it. With an idempotency key a receipt joins the transaction, so
+that a delayed retry does not like again after an unlike. While the post is hot the like item is written alone, and a
+stream consumer adds it to the tally.
 
-A like and its unlike are booked on the minute of the like, by the tally as by the like item.
+A like and its unlike carry the minute of the like, on the tally and on the like item.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from .. import observe
 from ..counter import Counter
-from ..dynamo.client import Call, Item, get, key, minute_now, query, whole
-from ..dynamo.transactions import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Stamp, Write, put, transact
-from ..errors import ChangeRefusedError, NotFoundError, StoreBusyError, TallyHotError, from_botocore
+from ..dynamo import queries
+from ..dynamo.client import Call, Item
+from ..dynamo.keys import key, minute_of
+from ..dynamo.transactions import Write, put, transact
+from ..errors import ChangeRefusedError, NotFoundError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
-from ..streams.record import minute_of
 from . import tallies
-from .receipts import once
+from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, once
+from .tallies import minute_now
 
-LIKE_KEY_PREFIX = "LIKE#USER#"
-_AFTER_LIKES = "LIKE#USER$"  # `$` follows `#`: the end of the likes
-TURNS_MAX = 8  # each is lost only to another change of the same like at the same moment
+TURNS_MAX = 8  # a turn is lost only to another change of the same like at the same moment
 
 
 @dataclass(frozen=True)
 class _Wish:
-    """What a call wants of its like of a post. `stamp`: that of its receipt, if it brought a key."""
+    """The like of a post as a call wants it. `stamp`: that of its receipt, if the call has a key."""
 
     call: Call
     counter: Counter
@@ -49,33 +47,36 @@ class _Wish:
         }
 
     def answer(self, changed: bool, visible: Body = VISIBLE_NOW) -> Body:
-        """The body that says what became of it."""
+        """The body of the answer."""
         return {"post_id": self.post_id, "liked": self.liked, "changed": changed, **visible}
 
     def receipt(self, body: Body) -> Write | None:
-        """The receipt with this body, if there is to be one. It books nothing: the like item does."""
+        """The receipt with this body, if the call has a key. It books nothing: the like item does."""
         return self.stamp.receipt(self.call, body) if self.stamp else None
 
+    def commit(self, write: Write, body: Body) -> Body:
+        """Commit one write beside the tally, with the receipt if there is one."""
+        transact(self.call, self.counter, self.post_id, lambda _: [write], self.receipt(body))
+        return body
 
-def set_like(
-    call: Call, counter: Counter, post_id: str, liked: bool, *, operation: str, key: str | None
-) -> tuple[Body, bool]:
-    """Like (`liked`) or unlike the post as `call.caller`: `{"post_id","liked","changed","visible"}`, and if replayed.
 
-    4 WCU, 6 with a key; a like of a hot post 1, 4 with a key, after a read of the post; an unlike reads the like first:
-    1 RCU each. Raises NotFoundError for
-    a missing post, and commit.transact's errors.
+def set_like(call: Call, counter: Counter, post_id: str, liked: bool, *, operation: str, key: str | None) -> Counted:
+    """Like (`liked`) or unlike the post as `call.caller`: `{"post_id","liked","changed","visible"}`.
+
+    4 WCU, 6 with a key. A like of a hot post takes 1, or 4 with a key, after a read of the post. An unlike reads the
+    like first. Each read is 1 RCU. Raises NotFoundError for a missing post, and the errors of transactions.transact.
     """
     if key is None:
-        return _move(_Wish(call, counter, post_id, liked, None)), False
-    return once(call, operation, post_id, key, {}, lambda stamp: _move(_Wish(call, counter, post_id, liked, stamp)))
+        return Counted(_move(_Wish(call, counter, post_id, liked, None)), replayed=False)
+    keyed = Keyed(operation, post_id, key, {})
+    return once(call, keyed, lambda stamp: _move(_Wish(call, counter, post_id, liked, stamp)))
 
 
 def _move(wish: _Wish) -> Body:
-    """Bring the like into the wanted state, whatever it is now, with the receipt if there is a stamp for one.
+    """Bring the like into the wanted state, with the receipt if there is a stamp for one.
 
-    Each turn first commits the change on condition that there is something to change. If there is not, a keyed call
-    commits its receipt alone, on condition that it still is so.
+    Each turn first commits the change on condition that there is something to change. If there is not, a call with a
+    key commits its receipt alone, on condition that there still is nothing to change.
     """
     made: int | None = None
     for _ in range(TURNS_MAX):
@@ -84,17 +85,17 @@ def _move(wish: _Wish) -> Body:
         except ChangeRefusedError as refused:
             child, shard = refused.old_items[0], refused.shard
         if child is None:
-            made = _make_shard(wish, shard)  # not to one that is missing too, of which there may be fifteen
+            made = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
             continue
         made = None
-        if child.get("nonce") == {"S": wish.call.nonce}:
-            return wish.answer(True, VISIBLE_SOON if "rollup" in child else VISIBLE_NOW)  # ours; its answer was lost
+        if child.get("nonce") == {"S": wish.call.nonce}:  # the call's own like, whose answer was lost
+            return wish.answer(True, VISIBLE_SOON if "rollup" in child else VISIBLE_NOW)
         if child and not wish.liked:
-            continue  # it was liked anew since it was read
+            continue  # another call liked it since it was read
         try:
             return _unchanged(wish)
         except ChangeRefusedError:
-            continue  # it was changed between our two looks at it
+            continue  # another call changed it between the two looks
     raise StoreBusyError("This like keeps changing. Send the request again.")
 
 
@@ -116,23 +117,22 @@ def _like(wish: _Wish, shard: int | None) -> Body:
 def _like_alone(wish: _Wish) -> Body:
     """The like item by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
 
-    Nothing else would notice that there is no such post: its `META` is read first, and only that, for 1 RCU.
+    Nothing in the write notices a missing post. So its `META` is read first, for 1 RCU.
     """
-    if not get(wish.call.store, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
+    if not queries.get(wish.call.store, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
         raise NotFoundError(f"There is no post {wish.post_id}.")
     child, done = _put_child(wish, minute_now(), **ALONE), wish.answer(True, VISIBLE_SOON)
-    receipt = wish.receipt(done)
-    if receipt is None:
+    if wish.stamp is None:
         put(wish.call, child)
     else:
-        transact(wish.call, wish.counter, wish.post_id, lambda _: [child], receipt)
+        wish.commit(child, done)
     observe.count(wish.counter.name, observe.SPILLED)
     return done
 
 
 def _unlike(wish: _Wish, shard: int | None) -> Body:
-    """The like that stands there, and its part of the tally, taken back. Raises ChangeRefusedError."""
-    seen = get(wish.call.store, wish.child["TableName"], wish.child["Key"])
+    """Take back the like that exists, and its part of the tally. Raises ChangeRefusedError."""
+    seen = queries.get(wish.call.store, wish.child["TableName"], wish.child["Key"])
     if not seen:
         raise ChangeRefusedError([seen], 0)
     at = minute_of(seen)
@@ -156,15 +156,13 @@ def _unlike(wish: _Wish, shard: int | None) -> Body:
 
 
 def _unchanged(wish: _Wish) -> Body:
-    """The answer that nothing is to be changed, with its receipt. Raises ChangeRefusedError if that has changed."""
+    """The answer that there is nothing to change, with its receipt. Raises ChangeRefusedError if there is by now."""
     if not wish.liked:
         read_like(wish.call, wish.counter, wish.post_id)  # a missing post is 404, a missing like is not
     undone = wish.answer(False)
-    receipt = wish.receipt(undone)
-    if receipt is not None:
-        stands = "attribute_exists(SK)" if wish.liked else "attribute_not_exists(SK)"
-        check: Write = {"ConditionCheck": {**wish.child, "ConditionExpression": stands}}
-        transact(wish.call, wish.counter, wish.post_id, lambda _: [check], receipt)
+    if wish.stamp is not None:
+        as_seen = "attribute_exists(SK)" if wish.liked else "attribute_not_exists(SK)"
+        wish.commit({"ConditionCheck": {**wish.child, "ConditionExpression": as_seen}}, undone)
     return undone
 
 
@@ -219,51 +217,39 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
             raise missing from None
-        # else another writer has just made it
+        # otherwise another writer has just made it
     return shard
 
 
 def _child_key(call: Call, counter: Counter, post_id: str) -> Item:
-    return key(counter.partition_key(post_id), LIKE_KEY_PREFIX + (call.caller or ""))
+    return key(counter.partition_start + post_id, counter.children[0] + (call.caller or ""))
 
 
 def read_like(call: Call, counter: Counter, post_id: str) -> Body:
     """Whether `call.caller` likes the post. Raises NotFoundError for a missing post."""
-    keys: Any = [tallies.key(counter, post_id, 0), _child_key(call, counter, post_id)]
-    table = call.store.settings.counts_table
-    retries = call.retries()
-    found: set[str] = set()
-    while keys:
-        try:
-            page = call.store.client.batch_get_item(
-                RequestItems={table: {"Keys": keys, "ConsistentRead": True, "ProjectionExpression": "SK"}}
-            )
-        except (ClientError, BotoCoreError) as error:
-            raise from_botocore(error) from error
-        found.update(item["SK"]["S"] for item in whole(dict(page), "Responses")["Responses"].get(table, []))
-        keys = page["UnprocessedKeys"][table]["Keys"] if page.get("UnprocessedKeys") else []
-        if keys and not retries.wait():
-            raise StoreBusyError("The store is answering more than it can. Send the request again.")
+    keys = [tallies.key(counter, post_id, 0), _child_key(call, counter, post_id)]
+    items = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression="SK")
+    found = {item["SK"]["S"] for item in items}
     if counter.sort_key not in found:
         raise NotFoundError(f"There is no post {post_id}.")
     return {"post_id": post_id, "liked": len(found) == 2, "changed": False}
 
 
 def list_likes(call: Call, counter: Counter, post_id: str, limit: int, after: str | None) -> dict[str, Any]:
-    """Who likes the post, in the order of their ids: `{"post_id","likes":[{"user_id","likedAt"}],"cursor"}`.
+    """The likers of the post, in the order of their ids: `{"post_id","likes":[{"user_id","likedAt"}],"cursor"}`.
 
-    `after`: the user, percent-encoded, behind whom to go on. `cursor` is null on the last page. Raises NotFoundError.
+    `after`: the user, percent-encoded, whose successors follow. `cursor` is null on the last page. Raises
+    NotFoundError.
     """
-    partition, last = counter.partition_key(post_id), None
-    start = {"ExclusiveStartKey": key(partition, LIKE_KEY_PREFIX + after)} if after is not None else {}
-    page = query(call, partition, LIKE_KEY_PREFIX, _AFTER_LIKES, Limit=limit, **start)
-    if not page["Items"]:
-        read_like(call, counter, post_id)  # a post that nobody likes, or no post?
-    users = [item["SK"]["S"].removeprefix(LIKE_KEY_PREFIX) for item in page["Items"]]
-    if "LastEvaluatedKey" in page and users:
-        last = to_cursor(users[-1])
+    partition, (first, last) = counter.partition_start + post_id, counter.children
+    after_key = None if after is None else first + after
+    table = call.store.settings.counts_table
+    page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
+    if not page:
+        read_like(call, counter, post_id)  # a post without likes, or no post?
+    users = [item["SK"]["S"].removeprefix(first) for item in page]
     likes = [
         {"user_id": user_name(user), "likedAt": int(item["likedAt"]["N"])}
-        for user, item in zip(users, page["Items"], strict=True)
+        for user, item in zip(users, page, strict=True)
     ]
-    return {"post_id": post_id, "likes": likes, "cursor": last}
+    return {"post_id": post_id, "likes": likes, "cursor": to_cursor(users[-1]) if page.more and users else None}

@@ -6,27 +6,16 @@ import time
 from typing import Any
 
 from ..counter import Counter
-from ..dynamo.client import Call, Item, key, query
-from ..dynamo.transactions import transact
+from ..dynamo import queries
+from ..dynamo.client import Call, Item
+from ..dynamo.keys import key
+from ..dynamo.transactions import Write, transact
 from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
 from ..fields import user_name
-from ..records import Condition, Records, atomic_counter, attribute, partition_key, record, sort_key
 from .tallies import total
 
-TEXT_KEY = "META.BODY"  # sorts behind every shard (`.` follows `#`): one Query takes in META, its shards and the text
-EDIT_ATTEMPTS_MAX = 5  # each is lost only to another edit of the same author at the same moment
-
-
-@record
-class Meta:
-    """A post without its text. Every update of the record moves `revision`; `likeTally` is moved by likes.py."""
-
-    partition: str = partition_key(name="PK")
-    part: str = sort_key(name="SK")
-    author: str | None = attribute(name="authorId", default=None)
-    created_s: int | None = attribute(name="createdAt", default=None)
-    likes: int | None = attribute(name="likeTally", default=None)
-    revision: int | None = atomic_counter()
+TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text
+EDIT_ATTEMPTS_MAX = 5  # an attempt is lost only to another edit by the same author at the same moment
 
 
 def read_post(call: Call, counter: Counter, post_id: str) -> dict[str, Any]:
@@ -54,13 +43,13 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
                 return post, False
             return _edit(call, counter, post, text), False
         except ChangeRefusedError:
-            continue  # somebody was faster: look again
+            continue  # another edit came first: look again
     raise EditConflictError(f"Post {post_id} is being edited elsewhere. Read it and try again.")
 
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
-    items: list[Item] = query(call, counter.partition_key(post_id), counter.sort_key, TEXT_KEY)["Items"]
-    by_key = {item["SK"]["S"]: item for item in items}
+    partition, table = counter.partition_start + post_id, call.store.settings.counts_table
+    by_key = {item["SK"]["S"]: item for item in queries.query(call.store, table, partition, counter.sort_key, TEXT_KEY)}
     meta = by_key.get(counter.sort_key)
     if meta is None:
         return None
@@ -75,19 +64,26 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
 
 
 def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:
-    meta = Meta(
-        partition=counter.partition_key(post_id),
-        part=counter.sort_key,
-        author=user_name(call.caller or ""),
-        created_s=int(time.time()),
-        likes=0,
-    )
-    write = _metas(call).put_write(meta)
-    transact(call, counter, post_id, lambda _: [write, _text_write(call, counter, post_id, text)])
+    """The post, on condition that there is none."""
+    author, created_s = user_name(call.caller or ""), int(time.time())
+    meta: Write = {
+        "Put": {
+            "TableName": call.store.settings.counts_table,
+            "Item": {
+                **_meta_key(counter, post_id),
+                "authorId": {"S": author},
+                "createdAt": {"N": str(created_s)},
+                "revision": {"N": "0"},
+                counter.attribute: {"N": "0"},
+            },
+            "ConditionExpression": "attribute_not_exists(PK)",
+        }
+    }
+    transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {
         "post_id": post_id,
-        "authorId": meta.author,
-        "createdAt": meta.created_s,
+        "authorId": author,
+        "createdAt": created_s,
         "revision": 0,
         "likeTally": 0,
         "body": text,
@@ -96,21 +92,27 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
     """The text, and one more revision, on condition that nobody else edited the post since it was read."""
-    meta = Meta(partition=counter.partition_key(post["post_id"]), part=counter.sort_key)
-    unmoved = Condition("revision = :seen", values={":seen": post["revision"]})
-    write = _metas(call).update_write(meta, condition=unmoved, ignore_nulls=True)
-    transact(call, counter, post["post_id"], lambda _: [write, _text_write(call, counter, post["post_id"], text)])
+    post_id = post["post_id"]
+    meta: Write = {
+        "Update": {
+            "TableName": call.store.settings.counts_table,
+            "Key": _meta_key(counter, post_id),
+            "UpdateExpression": "SET revision = :next",
+            "ConditionExpression": "revision = :seen",
+            "ExpressionAttributeValues": {
+                ":seen": {"N": str(post["revision"])},
+                ":next": {"N": str(post["revision"] + 1)},
+            },
+        }
+    }
+    transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {**post, "revision": post["revision"] + 1, "body": text}
 
 
-def _metas(call: Call) -> Records[Meta]:
-    return Records(call.store.client, call.store.settings.counts_table, Meta)
+def _put_text(call: Call, counter: Counter, post_id: str, text: str) -> Write:
+    item: Item = {**key(counter.partition_start + post_id, TEXT_KEY), "body": {"S": text}}
+    return {"Put": {"TableName": call.store.settings.counts_table, "Item": item}}
 
 
-def _text_write(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:
-    return {
-        "Put": {
-            "TableName": call.store.settings.counts_table,
-            "Item": {**key(counter.partition_key(post_id), TEXT_KEY), "body": {"S": text}},
-        }
-    }
+def _meta_key(counter: Counter, post_id: str) -> Item:
+    return key(counter.partition_start + post_id, counter.sort_key)

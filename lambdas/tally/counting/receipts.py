@@ -1,17 +1,21 @@
-"""A change that an idempotency key names is counted once, with Powertools' idempotency around one transaction.
+"""A change that an idempotency key names is counted once: Powertools' idempotency around one transaction.
 
 Powertools hashes the key, validates the payload, expires receipts and replays the stored answer. Its "save in
-progress" step is where everything happens here: the COMPLETED receipt and the change commit together. So there is no
+progress" step does everything here: it commits the COMPLETED receipt together with the change. So there is no
 in-progress state to be stuck in, nothing to delete after an exception, and nothing to update afterwards.
+
+A single change takes the way of `once`: Powertools calls `ReceiptLayer._put_record`, which calls the change with the
+stamp of its receipt. A batch makes the stamps itself. Both read a receipt that they find with `ReceiptLayer.stored`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
@@ -26,21 +30,85 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
 
-from ..dynamo.client import Call, Item, Store, get
-from ..dynamo.transactions import Body, Stamp
+from ..dynamo.client import Call, Item, Store
+from ..dynamo.queries import get
+from ..dynamo.transactions import Write
 from ..errors import KeyReusedError, NotCommittedError, ReceiptFoundError, TallyError
 
-KEY_PREFIX = (
-    "tally"  # constant: by default function names are part of the key, and one key through two would count twice
-)
+KEY_PREFIX = "tally"
+"""Constant. By default a function's name is part of the key: one key through two functions would count twice."""
+
+Body = dict[str, Any]
+"""The JSON that an operation answers."""
+VISIBLE_NOW: Body = {"visible": "now"}
+VISIBLE_SOON: Body = {"visible": "soon"}
+"""When reads show a change: at once, or as soon as it is rolled up."""
+ALONE: Item = {"rollup": {"BOOL": True}}
+"""The mark of a receipt or a child that was written alone: the rollup adds it to its tally."""
+ALONE_KEPT_S = 8 * 24 * 3600  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What Powertools knows of a receipt before the change is made: its id, the payload's hash, when it expires."""
+
+    id: str
+    payload_hash: str
+    expires_s: int
+
+    def receipt(self, call: Call, body: Body, **facts: Item) -> Write:
+        """The write of the COMPLETED receipt, if the key has no live one. `facts`: attributes for the streams."""
+        return {
+            "Put": {
+                "TableName": call.store.settings.receipts_table,
+                "Item": {
+                    "id": {"S": self.id},
+                    "status": {"S": "COMPLETED"},
+                    "data": {"S": json.dumps(body, separators=(",", ":"))},
+                    "validation": {"S": self.payload_hash},
+                    "expiration": {"N": str(self.expires_s)},
+                    "nonce": {"S": call.nonce},
+                    **facts,
+                },
+                "ConditionExpression": "attribute_not_exists(id) OR expiration < :now",
+                "ExpressionAttributeValues": {":now": {"N": str(int(time.time()))}},
+                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            }
+        }
+
+    def alone(self, call: Call, body: Body, **facts: Item) -> Write:
+        """The receipt of a change that is written alone. It lives ALONE_KEPT_S at least."""
+        expires_s = max(self.expires_s, int(time.time()) + ALONE_KEPT_S)
+        return replace(self, expires_s=expires_s).receipt(call, body, **ALONE, **facts)
+
 
 Change = Callable[[Stamp], Body]
-"""Commits the change together with the receipt that the stamp makes; gives the body that the receipt stores."""
+"""Commits the change together with the receipt that the stamp makes; returns the body that the receipt stores."""
+
+
+class Counted(NamedTuple):
+    """The body that a change is answered with, and whether an earlier call with the same key counted it."""
+
+    body: Body
+    replayed: bool
+
+
+class Keyed(NamedTuple):
+    """The name of a receipt (operation, target, key, and the caller of the call), and what must be the same again."""
+
+    operation: str
+    target: str
+    key: str
+    payload: dict[str, Any]
+
+    def data(self, call: Call) -> dict[str, Any]:
+        """What Powertools hashes: `key` names the receipt, `payload` is validated."""
+        return {"key": [self.operation, self.target, call.caller or "", self.key], "payload": self.payload}
 
 
 @dataclass
 class _Pending:
-    """The change of the call under way, on its way through Powertools, and what became of it."""
+    """The change of the call under way, on its way through Powertools, and its result."""
 
     call: Call
     change: Change
@@ -52,24 +120,51 @@ _pending: ContextVar[_Pending] = ContextVar("pending")
 
 
 class ReceiptLayer(DynamoDBPersistenceLayer):
-    """Powertools' DynamoDB layer with one write where it has two. The change travels in a ContextVar, not here."""
+    """Powertools' DynamoDB layer with one write instead of two. The change travels in a ContextVar, not here."""
+
+    def stamp(self, data: dict[str, Any]) -> Stamp:
+        """The stamp of a receipt, as Powertools makes it for a single change."""
+        id_ = self._get_hashed_idempotency_key(data) or ""
+        return Stamp(id_, self._get_hashed_payload(data), self._get_expiry_timestamp())
+
+    def read(self, item: Item) -> tuple[DataRecord, Body]:
+        """A stored receipt and its body. Raises NotCommittedError for one that Tally does not write."""
+        try:
+            record = self._item_to_data_record(item)
+            body = record.response_json_as_dict()
+            if record.status in ("COMPLETED", "EXPIRED") and isinstance(body, dict):
+                return record, body
+        except (BaseError, KeyError, TypeError, ValueError) as error:
+            raise NotCommittedError(_INCONSISTENT) from error
+        raise NotCommittedError(_INCONSISTENT)
+
+    def stored(self, call: Call, item: Item, stamp: Stamp) -> tuple[DataRecord, Counted]:
+        """What the receipt that a change found says of it.
+
+        A receipt with the call's own nonce is a first answer: its own write, whose answer was lost. Raises
+        KeyReusedError if the key was used with another payload, NotCommittedError.
+        """
+        record, body = self.read(item)
+        if item.get("nonce") == {"S": call.nonce}:
+            return record, Counted(body, replayed=False)
+        try:
+            self._validate_payload(DataRecord(stamp.id, payload_hash=stamp.payload_hash), record)
+        except IdempotencyValidationError:
+            raise KeyReusedError("This idempotency key was used for another change.") from None
+        return record, Counted(body, replayed=True)
 
     def _put_record(self, data_record: DataRecord) -> None:
         """Commit receipt and change. Raises IdempotencyItemAlreadyExistsError with the old receipt if there is one."""
         pending = _pending.get()
-        pending.replayed = False  # Powertools comes again when the receipt that it was given has just expired
+        pending.replayed = False  # Powertools tries again when the receipt that it found has just expired
         stamp = Stamp(data_record.idempotency_key, data_record.payload_hash, data_record.expiry_timestamp or 0)
         try:
             pending.body = pending.change(stamp)
         except ReceiptFoundError as found:
-            old = self._item_to_data_record(dict(found.item))
-            _, body = old.status, old.response_json_as_dict()  # what a broken receipt raises Powertools wraps only here
-            if not isinstance(body, dict):
-                raise NotCommittedError("The receipt is in a state that Tally does not write.") from None
-            if found.item.get("nonce") == {"S": pending.call.nonce}:
-                pending.body = body  # our own write, whose answer was lost: a first answer
+            old, (body, replayed) = self.stored(pending.call, dict(found.item), stamp)
+            if not replayed:
+                pending.body = body
                 return
-            self._validate_payload(data_payload=data_record, stored_data_record=old)
             pending.replayed = True
             raise IdempotencyItemAlreadyExistsError(old_data_record=old) from found
 
@@ -77,87 +172,61 @@ class ReceiptLayer(DynamoDBPersistenceLayer):
         """Nothing: the receipt was complete when it was put. The inherited one also hashes key and payload again."""
 
     def delete_record(self, data: dict[str, Any], exception: Exception) -> None:
-        """Nothing: the change stands, so its receipt must."""
+        """Nothing: the change is committed, so its receipt must stay."""
 
 
-def once(
-    call: Call, operation: str, target: str, key: str, payload: dict[str, Any], change: Change
-) -> tuple[Body, bool]:
-    """Make `change` once under `key`; the body and whether it is a replay.
+_INCONSISTENT = "The receipt is in a state that Tally does not write."
 
-    A receipt is named by operation, target, caller and key. Raises KeyReusedError if the key was used with another
-    payload, NotCommittedError if nothing was committed or replayed, or what the change raises.
+
+def once(call: Call, keyed: Keyed, change: Change) -> Counted:
+    """Make `change` once under its key.
+
+    Raises KeyReusedError if the key was used with another payload, NotCommittedError if nothing was committed or
+    replayed, or what the change raises.
     """
-    if not key:
+    if not keyed.key:
         raise NotCommittedError("No idempotency key reached the receipts.")
     pending = _Pending(call, change)
     token = _pending.set(pending)
     try:
-        made = _made(call.store, operation)
-        made.config.register_lambda_context(call)  # type: ignore[arg-type]  # it has the one method that is asked for
-        body = made.function(data=_data(call, operation, target, key, payload))
-    except IdempotencyValidationError:
-        raise KeyReusedError("This idempotency key was used for another change.") from None
+        body = _guarded(call.store, keyed.operation).function(data=keyed.data(call))
     except IdempotencyPersistenceLayerError as error:
         if isinstance(error.__cause__, TallyError):
             raise error.__cause__ from None
         raise NotCommittedError("The receipt could not be written.") from error
-    except BaseError as error:  # an inconsistent or in-progress state: nobody but us writes receipts
-        raise NotCommittedError("The receipt is in a state that Tally does not write.") from error
+    except BaseError as error:  # an inconsistent or in-progress state: only Tally writes receipts
+        raise NotCommittedError(_INCONSISTENT) from error
     finally:
         _pending.reset(token)
-    return body, pending.replayed
+    return Counted(body, pending.replayed)
 
 
-def stamp_of(call: Call, operation: str, target: str, key: str, payload: dict[str, Any]) -> Stamp:
-    """The stamp of a change's receipt, as Powertools makes it, for changes that are packed (packs.py)."""
-    if not key:
+def stamp(call: Call, keyed: Keyed) -> Stamp:
+    """The stamp of a change's receipt, for a batch. Raises NotCommittedError without a key."""
+    if not keyed.key:
         raise NotCommittedError("No idempotency key reached the receipts.")
-    layer = _made(call.store, operation).layer
-    data = _data(call, operation, target, key, payload)
-    id_ = layer._get_hashed_idempotency_key(data) or ""
-    return Stamp(id_, layer._get_hashed_payload(data), layer._get_expiry_timestamp())
+    return _guarded(call.store, keyed.operation).layer.stamp(keyed.data(call))
 
 
-def stored_answer(call: Call, operation: str, stamp: Stamp, found: ReceiptFoundError) -> tuple[Body, bool]:
-    """The body that a receipt holds, and whether it is a replay. Raises KeyReusedError, NotCommittedError."""
-    record, body = _record(call, operation, dict(found.item))
-    if found.item.get("nonce") == {"S": call.nonce}:
-        return body, False
-    try:
-        expected = DataRecord(stamp.id, payload_hash=stamp.payload_hash)
-        _made(call.store, operation).layer._validate_payload(expected, record)
-    except IdempotencyValidationError:
-        raise KeyReusedError("This idempotency key was used for another change.") from None
-    return body, True
-
-
-def _record(call: Call, operation: str, item: Item) -> tuple[DataRecord, Body]:
-    """What a stored receipt says, and its body. Raises NotCommittedError if it is none that Tally writes."""
-    try:
-        record = _made(call.store, operation).layer._item_to_data_record(item)
-        body = record.response_json_as_dict()
-        if record.status in ("COMPLETED", "EXPIRED") and isinstance(body, dict):
-            return record, body
-    except (BaseError, KeyError, TypeError, ValueError) as error:
-        raise NotCommittedError("The receipt is in a state that Tally does not write.") from error
-    raise NotCommittedError("The receipt is in a state that Tally does not write.")
+def stored(call: Call, operation: str, item: Item, stamp: Stamp) -> Counted:
+    """The answer in a receipt that a batch found. Raises KeyReusedError, NotCommittedError."""
+    return _guarded(call.store, operation).layer.stored(call, item, stamp)[1]
 
 
 def look(call: Call, stamp: Stamp) -> None:
-    """Look for a live receipt without writing one. Raises ReceiptFoundError if one stands there."""
+    """Look for a live receipt without writing one. Raises ReceiptFoundError if there is one."""
     item = _read(call, stamp.id)
     if item and int(item["expiration"]["N"]) >= int(time.time()):
         raise ReceiptFoundError(item)
 
 
 def find(call: Call, operation: str, target: str, key: str) -> Body | None:
-    """The body that the receipt of a change holds, if it was counted and the receipt lives."""
-    stamp = stamp_of(call, operation, target, key, {})
-    item = _read(call, stamp.id)
+    """The body in the live receipt of a change; None if it was not counted, or if the receipt has expired."""
+    layer = _guarded(call.store, operation).layer
+    item = _read(call, stamp(call, Keyed(operation, target, key, {})).id)
     if not item:
         return None
-    record, body = _record(call, operation, item)
+    record, body = layer.read(item)
     return body if record.status == "COMPLETED" else None
 
 
@@ -166,27 +235,31 @@ def _read(call: Call, id_: str) -> Item:
     return get(call.store, call.store.settings.receipts_table, {"id": {"S": id_}})
 
 
-def _data(call: Call, operation: str, target: str, key: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """What names a receipt, and what must be the same when it is named again."""
-    return {"key": [operation, target, call.caller or "", key], "payload": payload}
+class NoContext:
+    """The Lambda context that Powertools asks for, to expire a state in progress. A receipt has no such state."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        """No time: nothing is ever in progress."""
+        return 0
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Guarded:
+    """An operation's persistence layer, and the function that Powertools makes idempotent with it."""
+
     layer: ReceiptLayer
-    config: IdempotencyConfig
     function: Callable[..., Body]
 
 
-def _made(store: Store, operation: str) -> _Made:
-    """The layer and idempotent function of this operation and thread, made once: one per call would leak handlers."""
-    made: dict[str, _Made] = store.layers.__dict__
+def _guarded(store: Store, operation: str) -> _Guarded:
+    """Those of this operation and thread, made once: one layer per call would leak botocore's handlers."""
+    made: dict[str, _Guarded] = store.layers.__dict__
     if operation not in made:
         made[operation] = _make(store)
     return made[operation]
 
 
-def _make(store: Store) -> _Made:
+def _make(store: Store) -> _Guarded:
     layer = ReceiptLayer(table_name=store.settings.receipts_table, boto3_client=store.client)
     config = IdempotencyConfig(
         event_key_jmespath="key",
@@ -195,11 +268,12 @@ def _make(store: Store) -> _Made:
         expires_after_seconds=store.settings.receipt_ttl_s,
         use_local_cache=False,
         hash_function="sha256",
+        lambda_context=NoContext(),  # type: ignore[arg-type]  # it has the one method that is called
     )
     layer.configure(config, key_prefix=KEY_PREFIX)
 
     def answer(*, data: dict[str, Any]) -> Body:
-        """What Powertools calls when the receipt is new: the change is committed by now, or something is wrong."""
+        """Powertools calls this when the receipt is new. By then the change is committed, or something is wrong."""
         body = _pending.get().body
         if body is None:
             raise NotCommittedError("The receipt layer was skipped: nothing was counted.")
@@ -208,4 +282,4 @@ def _make(store: Store) -> _Made:
     guarded = idempotent_function(
         answer, data_keyword_argument="data", persistence_store=layer, config=config, key_prefix=KEY_PREFIX
     )
-    return _Made(layer, config, guarded)
+    return _Guarded(layer, guarded)

@@ -1,17 +1,32 @@
-"""The tally of one id: how it is read, and the write that moves it."""
+"""The tally of one id: its name, its reads, and the write that moves it."""
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..dynamo import client
-from ..dynamo.client import Call, Item, query
+from ..dynamo import keys
+from ..dynamo.client import Call, Item
+from ..dynamo.queries import Page, query
 from ..dynamo.transactions import Write
 from ..errors import ChangeRefusedError, LimitReachedError
+from ..settings import Settings
+
+
+class Tally(NamedTuple):
+    """One tally: what is counted, and of which id."""
+
+    counter: Counter
+    id: str
+
+    @property
+    def partition(self) -> str:
+        """The partition key that all its shards share: `VID#9f3a`. Its contention is remembered under this name."""
+        return self.counter.partition_start + self.id
 
 
 @dataclass(frozen=True)
@@ -23,39 +38,41 @@ class State:
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
-    """The tally of `id_`: one strongly consistent Query, whatever the shards; `start` if nothing was counted."""
+    """The tally of `id_`: one strongly consistent Query, however many shards it has; `start` if nothing was counted."""
     if counter.versioned:
         return read_state(call, counter, id_).value
-    low, high = counter.shard_range
-    page: dict[str, Any] = query(call, counter.partition_key(id_), low, high)
-    return total(counter, page["Items"])
+    return total(counter, shards(call, counter, id_))
+
+
+def shards(call: Call, counter: Counter, id_: str) -> Page:
+    """The items of a tally: its shards, and whatever somebody put between them."""
+    return query(call.store, call.store.settings.counts_table, counter.partition_start + id_, *counter.shard_range)
 
 
 def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
     """The tallies of `id_` under counters that share a prefix, in order: one Query over all their shards."""
     ranges = [counter.shard_range for counter in counters]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-    page: dict[str, Any] = query(call, counters[0].partition_key(id_), low, high)
+    page = query(call.store, call.store.settings.counts_table, counters[0].partition_start + id_, low, high)
     return [
-        total(counter, (item for item in page["Items"] if first <= item["SK"]["S"] <= last))
+        total(counter, (item for item in page if first <= item["SK"]["S"] <= last))
         for counter, (first, last) in zip(counters, ranges, strict=True)
     ]
 
 
 def total(counter: Counter, items: Iterable[Item]) -> int:
-    """The sum over shards. Not a snapshot: while changes race it may be off by those in flight.
+    """The sum over shards. It is no snapshot: while changes race it may be off by those in flight.
 
-    The parts of a tally that only counts up, or that counts children, are never shown below zero.
+    A tally that only counts up, or that counts children, is never shown below zero.
     """
     number = sum(stored(counter, item, 0) for item in items if counter.shard_of(item["SK"]["S"]) is not None)
     return number if counter.signed else max(0, number)
 
 
 def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
-    """The number in an item, `missing` if there is none.
+    """The number in an item, `missing` if it has none.
 
-    What is behind the point of a fraction, which only an edit by hand brings there, is cut off: then the number can be
-    read, and drift says by how much it is wrong.
+    A fraction, which only a manual edit can bring, is cut off: the number stays readable, and drift reports the edit.
     """
     number = item.get(counter.attribute)
     return missing if number is None else int(number["N"].partition(".")[0])
@@ -63,8 +80,9 @@ def stored(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
     """Number and version of a counter that has one shard."""
-    page = query(call, counter.partition_key(id_), counter.sort_key, counter.sort_key)
-    return state_of(counter, page["Items"][0] if page["Items"] else {})
+    sort_key = counter.sort_key
+    page = query(call.store, call.store.settings.counts_table, counter.partition_start + id_, sort_key, sort_key)
+    return state_of(counter, page[0] if page else {})
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
@@ -72,11 +90,16 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     return State(stored(counter, item, counter.start), int(item.get("version", {"N": "0"})["N"]))
 
 
-def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int) -> Write:
-    """The update that adds `amount` to one shard, within the counter's limits, and stamps it: with the minute
-    that the change is booked on, and with a nonce, by which the streams tell it from an edit by hand.
+def minute_now() -> int:
+    """The current minute, which labels a change: whole minutes since 1970."""
+    return int(time.time() // 60)
 
-    Makes the shard if it is not there. When a limit refuses it, the old item comes back with the refusal.
+
+def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int) -> Write:
+    """The update that adds `amount` to one shard, within the counter's limits.
+
+    It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. It makes the
+    shard if there is none. A refusal at a limit returns the old item.
     """
     write: Write = {
         "TableName": call.store.settings.counts_table,
@@ -98,7 +121,7 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
 
 
 def _limit(counter: Counter, amount: int) -> tuple[int | None, str]:
-    """What the number must be for `amount` to fit, and the condition on it; None if it fits any number."""
+    """The limit that the number must keep for `amount` to fit, and the condition; None if every number fits."""
     if amount < 0 and counter.floor is not None:
         limit, comparison = counter.floor - amount, ">="
         fresh_fits = counter.start >= limit
@@ -111,7 +134,7 @@ def _limit(counter: Counter, amount: int) -> tuple[int | None, str]:
 
 
 def refuse(counter: Counter, value: int, amount: int) -> LimitReachedError:
-    """The refusal of `amount` at `value`, saying what is left."""
+    """The refusal of `amount` at `value`, with how much is left."""
     if amount < 0 and counter.floor is not None:
         return LimitReachedError(f"{value - counter.floor} are left.", left=value - counter.floor)
     left = (counter.ceiling or 0) - value
@@ -119,17 +142,45 @@ def refuse(counter: Counter, value: int, amount: int) -> LimitReachedError:
 
 
 def refusal(counter: Counter, refused: ChangeRefusedError, amount: int) -> LimitReachedError:
-    """The refusal of `amount` by a write that `add` made first of its change: the old item says what is left."""
+    """The refusal of `amount` when the first write of a change is one of `add`: the old item says how much is left."""
     return refuse(counter, state_of(counter, refused.old_items[0] or {}).value, amount)
 
 
 def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
-    """What a receipt says of a change, for whoever reads the receipts' stream."""
+    """The attributes of a receipt that describe its change to the consumers of the receipts' stream."""
     return {
         "counter": {"S": counter.name},
         "target": {"S": id_},
         "amount": {"N": str(amount)},
         "at": {"N": str(at)},
+    }
+
+
+def book(
+    settings: Settings, counter: str, target: str, minute: int, bucket: int, *, expected: int = 0, observed: int = 0
+) -> Write:
+    """The write that books amounts on a tally's minute."""
+    partition, sort = keys.row_key(counter, target, minute, bucket)
+    now_s = int(time.time())
+    return {
+        "Update": {
+            "TableName": settings.ledger_table,
+            "Key": keys.key(partition, sort),
+            "UpdateExpression": "SET #counter = :counter, target = :target, #minute = :minute, booked = :now,"
+            " expiration = :expiration ADD expected :expected, observed :observed",
+            "ExpressionAttributeNames": {"#counter": "counter", "#minute": "minute"},
+            "ExpressionAttributeValues": {
+                ":counter": {"S": counter},
+                ":target": {"S": target},
+                ":minute": {"N": str(minute)},
+                ":now": {"N": str(now_s)},
+                ":expiration": {
+                    "N": str(max(minute * 60, now_s) + keys.ROW_KEPT_S)
+                },  # an unlike is booked on an old minute
+                ":expected": {"N": str(expected)},
+                ":observed": {"N": str(observed)},
+            },
+        }
     }
 
 
@@ -162,9 +213,10 @@ def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: 
 
 def key(counter: Counter, id_: str, shard: int) -> Item:
     """The key of one shard's item."""
-    return client.key(counter.partition_key(id_), counter.shard_key(shard))
+    sort_key = counter.shard_key(shard) if shard else counter.sort_key  # nearly every write is of shard 0
+    return {"PK": {"S": counter.partition_start + id_}, "SK": {"S": sort_key}}
 
 
 def _nonce() -> Item:
-    """What no other write of a tally item carries."""
+    """A value that no other write of a tally item carries."""
     return {"S": secrets.token_urlsafe(6)}

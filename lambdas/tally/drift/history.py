@@ -1,4 +1,4 @@
-"""The history of a tally: who mended it, when, why, and by how much."""
+"""The history of a tally: who repaired it, when, why, and by how much."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..dynamo import ledger, queries
+from ..dynamo import keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import Write
 
@@ -18,15 +18,17 @@ def entry(
 ) -> Write:
     """The write that records one repair. `numbers`: `amount`, and the tally `before` and `after`."""
     sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
-    item = ledger.key(ledger.history_key(counter, target), sort)
+    item = keys.key(keys.history_key(counter, target), sort)
     item |= {"by": {"S": by}, "why": {"S": why}, "at": {"N": str(int(now_s))}}
     item |= {name: {"N": str(numbers[name])} for name in _NUMBERS}
     return {"Put": {"TableName": store.settings.ledger_table, "Item": item}}
 
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
-    """What was repaired on a tally, the oldest first: `{"at","by","why","amount","before","after"}`."""
-    for page in queries.pages(store, store.settings.ledger_table, ledger.history_key(counter, target), "0", "~"):
+    """The repairs of a tally, the oldest first: `{"at","by","why","amount","before","after"}`."""
+    for page in queries.pages(
+        store, store.settings.ledger_table, keys.history_key(counter, target), queries.FIRST, queries.LAST
+    ):
         for item in page:
             numbers = {name: int(item[name]["N"]) for name in _NUMBERS}
             yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], **numbers}

@@ -1,34 +1,32 @@
-"""The judge of the ledger: what was expected of a tally in a minute is held against what was observed of it.
+"""The judge of the ledger: it compares what was expected of a tally in a minute with what was observed.
 
-Rows are judged once they are settled (progress.horizon) and then go: equal ones without a trace, unequal ones into the
-tally's drift row, in one transaction. Every row goes on condition that it is as it was read. So two sweeps, a sweep
-that dies halfway, and a booking that comes in between move each difference once.
+Rows are judged once they are settled (progress.horizon), and then deleted: equal ones without a trace, unequal ones
+into the tally's drift row, in one transaction. Each row is deleted on condition that it is as it was read. So two
+sweeps, a sweep that dies halfway, and a booking in between move each difference once.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from ..dynamo import ledger, queries
-from ..dynamo.client import Item, Store, get
-from ..dynamo.transactions import CONDITION_FAILED, Write, conflict_or_raise
-from ..errors import StoreBusyError, TallyError, from_botocore
+from ..dynamo import keys, queries
+from ..dynamo.client import Item, Store
+from ..dynamo.transactions import Write, apply_once
+from ..errors import TallyError
 from ..streams.progress import settled_minute
 
-THREADS = ledger.SLOTS  # one a slot, so that none waits for the others' backlog; the client has 50 connections
-GROUPS_MAX = 10_000  # tallies and minutes judged in one slot and run: twice what a thread does in a minute at 5 ms each
+THREADS = keys.SLOTS  # one a slot, so that no slot waits for another's backlog; the client has 50 connections
+GROUPS_MAX = 10_000  # tallies and minutes in one slot and run: twice what a thread judges in a minute, at 5 ms each
 ROWS_OF_GROUP_MAX = 99  # a transaction takes 100 items, and one is the drift row; there are 16 buckets
 _FIRST = "0"
 
 
 class CrowdedLedgerError(TallyError):
-    """One tally has more rows in one minute than there are buckets: somebody else writes the ledger."""
+    """One tally has more rows in one minute than there are buckets: Tally did not write them all."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,13 @@ class Row:
 
     @property
     def of(self) -> tuple[int, str, str]:
-        """What it is judged with: minute and tally."""
+        """Minute and tally: rows that share them are judged together."""
         return self.minute, self.counter, self.target
 
 
 @dataclass
 class Judged:
-    """What became of the groups of rows: how many were equal, moved to a drift row, or left for the next sweep."""
+    """How many groups of rows were equal, were moved to a drift row, or were left for the next sweep."""
 
     equal: int = 0
     moved: int = 0
@@ -60,7 +58,7 @@ class Judged:
     failures: list[Exception] = field(default_factory=list)
 
     def add(self, other: Judged) -> None:
-        """Take in what became of other groups."""
+        """Add the result of other groups."""
         self.equal += other.equal
         self.moved += other.moved
         self.left += other.left
@@ -69,7 +67,7 @@ class Judged:
 
 
 def row_of(item: Item) -> Row:
-    """A ledger row as it is stored. KeyError, ValueError for one that Tally did not write."""
+    """A stored ledger row. Raises KeyError or ValueError for one that Tally did not write."""
     return Row(
         key=(item["PK"]["S"], item["SK"]["S"]),
         counter=item["counter"]["S"],
@@ -87,12 +85,12 @@ def difference(rows: Iterable[Row]) -> int:
 
 
 def settled(rows: Iterable[Row], horizon_s: int) -> bool:
-    """Whether nobody will book on these rows any more: all were last booked on before the horizon."""
+    """Whether no consumer will book on these rows any more: all were last booked on before the horizon."""
     return all(row.minute < settled_minute(horizon_s) and row.booked <= horizon_s for row in rows)
 
 
 def groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows of one tally and minute together. They come in the order of their keys, so they come together."""
+    """The rows of each tally and minute. They follow each other, because the rows are in the order of their keys."""
     for _, group in itertools.groupby(rows, key=lambda row: row.of):
         yield list(group)
 
@@ -100,14 +98,14 @@ def groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def sweep(store: Store, horizon_s: int, now_s: float, *, until_s: float) -> Judged:
     """Judge what is settled, oldest minutes first, in all slots at once, until time or GROUPS_MAX run out.
 
-    The next sweep goes on where this one stopped. `until_s`: on the store's clock. A slot that fails keeps no other one
-    waiting: its error is in `failures`.
+    The next sweep continues where this one stopped. `until_s`: on the store's clock. A slot that fails stops no other
+    one: its error is in `failures`.
     """
     judged = Judged()
-    # Judging is waiting for DynamoDB: one after the other, a sweep would see to fewer tallies than traffic can touch.
-    # A tally is in one slot in all its minutes, so no two threads meet on its drift row.
+    # The judge mostly waits for DynamoDB: slot after slot, a sweep would judge fewer tallies than traffic can move.
+    # All minutes of a tally are in one slot, so no two threads meet on its drift row.
     with ThreadPoolExecutor(THREADS, thread_name_prefix="slot") as threads:
-        for slot in threads.map(lambda slot: _sweep_slot(store, slot, horizon_s, now_s, until_s), range(ledger.SLOTS)):
+        for slot in threads.map(lambda slot: _sweep_slot(store, slot, horizon_s, now_s, until_s), range(keys.SLOTS)):
             judged.add(slot)
     return judged
 
@@ -150,20 +148,17 @@ def _judge(store: Store, group: Sequence[Row], now_s: float, judged: Judged) -> 
 
 def drop(store: Store, group: Sequence[Row]) -> bool:
     """Delete equal rows if they are as they were read, all or none: half of them would not be equal."""
-    deletes = [_delete(store, row) for row in group]
-    if len(deletes) > 1:
-        return transact(store, deletes)
-    return _sent(lambda: store.client.delete_item(**deletes[0]["Delete"]))
+    return apply_once(store, [_delete(store, row) for row in group])
 
 
 def _move(store: Store, group: Sequence[Row], amount: int, now_s: float) -> bool:
-    """Move the difference of these rows to the tally's drift row, which goes when it comes to 0."""
+    """Move the difference of these rows to the tally's drift row, which is deleted at 0."""
     counter, target = group[0].counter, group[0].target
-    key = ledger.key(ledger.DRIFT_KEY, ledger.digest(counter, target))
-    seen = get(store, store.settings.ledger_table, key)
-    since_s = min(row.booked for row in group)  # when the streams first said so, not when it was judged
+    key = keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
+    seen = queries.get(store, store.settings.ledger_table, key)
+    since_s = min(row.booked for row in group)  # when the streams first reported it, not when it was judged
     drift = drift_write(store, key, seen, counter, target, amount, now_s, since_s=since_s)
-    return transact(store, [*(_delete(store, row) for row in group), drift])
+    return apply_once(store, [*(_delete(store, row) for row in group), drift])
 
 
 def drift_write(
@@ -177,9 +172,9 @@ def drift_write(
     *,
     since_s: float | None = None,
 ) -> Write:
-    """The write that adds to a drift row, or removes it at 0, on condition that it is as it was seen.
+    """The write that adds to a drift row, or deletes it at 0, on condition that it is as it was read.
 
-    `since_s`: since when a tally drifts that did not yet; None: since now.
+    `since_s`: when a new drift began; None: now.
     """
     table, now = store.settings.ledger_table, {"N": str(int(now_s))}
     condition, values = unchanged(seen)
@@ -208,7 +203,7 @@ def drift_write(
 
 
 def unchanged(seen: Item) -> tuple[str, dict[str, Any]]:
-    """The condition, with its values, that a drift row is as it was seen: empty if there was none."""
+    """The condition, with its values, that a drift row is as it was read; `seen` is empty if there was none."""
     if not seen:
         return "attribute_not_exists(PK)", {}
     return "drift = :drift AND judged = :judged", {":drift": seen["drift"], ":judged": seen["judged"]}
@@ -218,7 +213,7 @@ def _delete(store: Store, row: Row) -> Write:
     return {
         "Delete": {
             "TableName": store.settings.ledger_table,
-            "Key": ledger.key(*row.key),
+            "Key": keys.key(*row.key),
             "ConditionExpression": "expected = :expected AND observed = :observed AND booked = :booked",
             "ExpressionAttributeValues": {
                 ":expected": {"N": str(row.expected)},
@@ -227,26 +222,3 @@ def _delete(store: Store, row: Row) -> Write:
             },
         }
     }
-
-
-def transact(store: Store, writes: Sequence[Write]) -> bool:
-    """Commit the writes; False if a condition failed or somebody else was at it. Raises what anything else maps to."""
-    return _sent(lambda: store.client.transact_write_items(TransactItems=list(writes)))  # type: ignore[arg-type]
-
-
-def _sent(send: Callable[[], object]) -> bool:
-    try:
-        send()
-        return True
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        if code == "ConditionalCheckFailedException" or code == "TransactionConflictException":
-            return False
-        if code == "TransactionCanceledException":
-            reasons: Any = error.response.get("CancellationReasons", [])
-            if CONDITION_FAILED in [reason.get("Code") for reason in reasons] or conflict_or_raise(reasons):
-                return False
-            raise StoreBusyError("The store is throttling.") from error
-        raise from_botocore(error) from error
-    except BotoCoreError as error:
-        raise from_botocore(error) from error

@@ -1,9 +1,9 @@
-"""Holds tallies against what they count, and mends them: never an overwrite, safe while people like and play.
+"""Compares tallies with what they count, and repairs them: never an overwrite, safe while people like and play.
 
-A tally that counts children is held against them. Any other has nothing to be counted again: what the ledger says of it
-stands, that is its drift row. A difference is believed only when it is seen twice, the second time after everything
-that was accepted before the first look has gone through the streams, and while no row of the ledger about it is
-unsettled: what the streams still carry would show as drift after it was mended.
+A tally that counts children is compared with them. Any other tally has nothing to count again: its drift row decides. A
+difference counts only when it is seen twice. Between the two looks everything that was accepted before the first one
+must have passed through the streams, and the ledger must have no unsettled row about the tally: records that the
+streams still carry would show as drift after the repair.
 """
 
 from __future__ import annotations
@@ -16,59 +16,58 @@ from typing import Any
 
 from ..counter import Counter
 from ..counting import tallies
-from ..dynamo import ledger
+from ..dynamo import keys
 from ..dynamo.client import Call, Item, Store
-from ..dynamo.transactions import Write
+from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
 from ..streams import progress
-from . import history, judge, recount
-from . import rows as drifting
+from . import history, judge, recount, rows
 from .rows import Drift
 
-LOOKS_MAX = 40  # at one tally: each is spoilt by a change of it, or by a consumer that has yet to pass
-MENDS_MAX = 20  # tries to commit a repair, each lost to a change of the tally between the look and the write
-LOOK_PAUSE_S = 1.0  # what a consumer takes for a batch
+LOOKS_MAX = 40  # at one tally: a change of it, or a consumer that is behind, spoils a look
+REPAIRS_MAX = 20  # tries to commit a repair: a change of the tally between the look and the write spoils one
+LOOK_PAUSE_S = 1.0  # a consumer needs this long for a batch
 SETTLE_SLACK_S = 120  # beyond the settle time: the rest of the minute, and the next sweep
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
 
 
 class RestlessError(TallyError):
-    """A tally did not stand still long enough to be counted or mended."""
+    """A tally kept moving while it was counted or repaired."""
 
 
 class OutOfBoundsError(TallyError):
-    """Mended, a tally would be below its floor or above its ceiling: what was given out cannot be taken back."""
+    """The repair would bring a tally below its floor or above its ceiling: what was given out cannot be taken back."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with one tally. `difference`: what mends it when added; 0 where only its drift row is wrong."""
+    """What is wrong with one tally. `difference`: the amount that repairs it; 0 if only its drift row is wrong."""
 
     counter: Counter
     target: str
     tally: int
     difference: int
     children: int | None
-    """How many it should count; None where nothing can be counted."""
+    """How many children it should count; None if it counts none."""
     drift: Drift | None
     shards: dict[int, Item]
-    """Its items as they stood when it was counted."""
+    """Its items when it was counted."""
 
     @property
     def differs(self) -> bool:
-        """Whether there is anything to mend."""
+        """Whether there is anything to repair."""
         return self.difference != 0 or self.drift is not None
 
     @property
     def body(self) -> dict[str, Any]:
-        """As the command prints it."""
+        """The finding as the command prints it."""
         named = {"counter": self.counter.name, "id": self.target, "tally": self.tally, "children": self.children}
         return {**named, "difference": self.difference, "drift": self.drift.drift if self.drift else 0}
 
 
 @dataclass(frozen=True)
 class Reconciler:
-    """What a run works with. `say`: told in a line what is waited for. `clock`, `sleep`: wall time, injectable."""
+    """A run's store and counters. `say` reports in a line what the run waits for. `clock`, `sleep`: wall time."""
 
     store: Store
     counters: Mapping[str, Counter]
@@ -77,7 +76,7 @@ class Reconciler:
     sleep: Callable[[float], None] = time.sleep
 
     def look(self, counter: Counter, target: str) -> Finding:
-        """What is wrong with one tally. Raises RestlessError if it would not stand still."""
+        """What is wrong with one tally. Raises RestlessError if it keeps moving."""
         if counter.child is None:
             return self._by_ledger(counter, target)
         first: Finding | None = None
@@ -93,13 +92,15 @@ class Reconciler:
                         return found
                 else:
                     first, first_s = found, began_s
-                    self.say(f"{counter.name} {target}: {found.difference:+d}; looking again when all has come through")
+                    self.say(
+                        f"{counter.name} {target}: {found.difference:+d}; looking again when the streams have caught up"
+                    )
             self.sleep(LOOK_PAUSE_S)
         raise RestlessError(f"{counter.name} {target} keeps moving: try again when it is calmer.")
 
-    def mend(self, counter: Counter, target: str, by: str, why: str) -> Finding | None:
-        """Mend one tally; what was mended, None if nothing differs. Raises RestlessError, OutOfBoundsError."""
-        for _ in range(MENDS_MAX):
+    def repair(self, counter: Counter, target: str, by: str, why: str) -> Finding | None:
+        """Repair one tally; the finding, None if nothing differs. Raises RestlessError, OutOfBoundsError."""
+        for _ in range(REPAIRS_MAX):
             if counter.child is not None:
                 self._wait_for_the_ledger(counter, target)
             found = self.look(counter, target)
@@ -110,20 +111,18 @@ class Reconciler:
             if not self._carried(found) and self._commit(found, by, why):
                 return found
             self.sleep(self.store.spread.random.uniform(0, LOOK_PAUSE_S))
-        raise RestlessError(
-            f"{counter.name} {target} moved each time it was to be mended: try again when it is calmer."
-        )
+        raise RestlessError(f"{counter.name} {target} moved at each attempt to repair it: try again when it is calmer.")
 
     def _carried(self, found: Finding) -> bool:
-        """Whether the ledger still carries what was found. What it alone knows is in the drift row, and not carried."""
+        """Whether the ledger still carries a difference that a recount found. A drift row's own is not carried."""
         return found.children is not None and self.unsettled(found.counter, found.target) > 0
 
     def unsettled(self, counter: Counter, target: str) -> int:
-        """How many minutes of this tally the ledger holds that do not come out even, and are not judged yet."""
-        slot = int(ledger.row_key(counter.name, target, 0, 0)[0].partition("#")[2])
+        """How many minutes of this tally in the ledger are uneven and not judged yet."""
+        slot = int(keys.row_key(counter.name, target, 0, 0)[0].partition("#")[2])
         far = progress.settled_minute(int(self.clock())) + 2 * 24 * 60
-        rows = (row for row in judge.rows_of_slot(self.store, slot, far))
-        own = (row for row in rows if (row.counter, row.target) == (counter.name, target))
+        every = judge.rows_of_slot(self.store, slot, far)
+        own = (row for row in every if (row.counter, row.target) == (counter.name, target))
         return sum(judge.difference(group) != 0 for group in judge.groups(own))
 
     def _count(self, counter: Counter, target: str) -> Finding | None:
@@ -131,47 +130,47 @@ class Reconciler:
         found = recount.recount(Call(self.store), counter, target)
         if found is None or (found.spilled_s is not None and found.spilled_s >= self._counted_until()):
             return None
-        drift = drifting.read(self.store, counter.name, target)
+        drift = rows.read(self.store, counter.name, target)
         return Finding(counter, target, found.tally, found.children - found.tally, found.children, drift, found.shards)
 
     def _by_ledger(self, counter: Counter, target: str) -> Finding:
         shards = recount.shards_of(Call(self.store), counter, target)
-        number, drift = recount.number(counter, shards), drifting.read(self.store, counter.name, target)
+        number, drift = recount.number(counter, shards), rows.read(self.store, counter.name, target)
         difference = -drift.drift if drift else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
-            difference = 0  # taken back, its numbers would be given again: what it says is accepted
+            difference = 0  # a repair would give its numbers out again: accept the number that it has
         return Finding(counter, target, number, difference, None, drift, shards)
 
     def _counted_until(self) -> float:
         return progress.counted_until(progress.read_all(self.store), self.clock(), self.store.settings.settle_s)
 
     def _come_through(self) -> float:
-        """Until when everything accepted has been counted by the rollup, and booked by the drift consumer."""
+        """Until when the rollup has counted, and the drift consumer has booked, everything that was accepted."""
         stands, now_s, settle_s = progress.read_all(self.store), self.clock(), self.store.settings.settle_s
         booked = progress.known_until(stands, now_s, settle_s) - progress.DELIVERY_S
         return min(progress.counted_until(stands, now_s, settle_s), booked)
 
     def _wait_for_the_ledger(self, counter: Counter, target: str) -> None:
-        """Wait until the ledger's unequal minutes of this tally are judged. Raises RestlessError if that never is."""
+        """Wait until the ledger's uneven minutes of this tally are judged. Raises RestlessError after a time-out."""
         until_s = self.clock() + self.store.settings.settle_s + SETTLE_SLACK_S
-        told = False
+        said = False
         while self.unsettled(counter, target):
             if self.clock() >= until_s:
                 raise RestlessError(
                     f"The ledger of {counter.name} {target} is not judged: do its consumers and sweep run?"
                 )
-            if not told:
+            if not said:
                 left = f"{self.store.settings.settle_s} s and a sweep"
                 self.say(f"{counter.name} {target}: waiting until its minutes are settled and judged ({left})")
-                told = True
+                said = True
             self.sleep(LOOK_PAUSE_S)
 
     def _commit(self, found: Finding, by: str, why: str) -> bool:
-        """One transaction: the adjustment, booked; the drift row gone; the history. False if anything had moved.
+        """One transaction: the adjustment, booked; the drift row deleted; the history. False if anything had moved.
 
-        Where children were counted, every shard must be as it was then: a like moves one. A shard that is new since
-        must not be there, so all that there may be are checked. A difference that the ledger alone knows does not
-        depend on the tally; there the drift row, as it was read, keeps two repairs from both being made.
+        If children were counted, every shard must be as it was then: a like moves one. There must be no new shard
+        either, so the transaction checks all that there may be. A difference that the ledger alone knows does not
+        depend on the tally. There the drift row, as it was read, prevents a second repair.
         """
         at = int(self.clock() // 60)
         shard = min(found.shards, default=min(1, found.counter.max_shards - 1))  # never 0: that would make a post
@@ -183,7 +182,7 @@ class Reconciler:
         writes.append(self._drift_gone(found))
         numbers = {"amount": found.difference, "before": found.tally, "after": found.tally + found.difference}
         writes.append(history.entry(self.store, found.counter.name, found.target, self.clock(), by, why, numbers))
-        return judge.transact(self.store, writes)
+        return apply_once(self.store, writes)
 
     def _adjustment(self, found: Finding, shard: int, at: int) -> list[Write]:
         counter, target = found.counter, found.target
@@ -195,16 +194,16 @@ class Reconciler:
             move["ExpressionAttributeValues"] = {**move["ExpressionAttributeValues"], **values}
         if not counter.tracked:
             return [{"Update": move}]
-        bucket = secrets.randbelow(ledger.BUCKETS)
-        booked = ledger.book(self.store.settings, counter.name, target, at, bucket, expected=found.difference)
+        bucket = secrets.randbelow(keys.BUCKETS)
+        booked = tallies.book(self.store.settings, counter.name, target, at, bucket, expected=found.difference)
         return [{"Update": move}, booked]
 
     def _drift_gone(self, found: Finding) -> Write:
-        """The drift row goes if it is as it was read; there must be none if there was none."""
+        """Delete the drift row if it is as it was read; if there was none, there must be none."""
         condition, values = judge.unchanged(found.drift.item if found.drift else {})
         write = {
             "TableName": self.store.settings.ledger_table,
-            "Key": drifting.key(found.counter.name, found.target),
+            "Key": rows.key(found.counter.name, found.target),
             "ConditionExpression": condition,
         }
         if not found.drift:
@@ -213,7 +212,7 @@ class Reconciler:
 
 
 def _held(store: Store, found: Finding, *, skip: int | None = None, only: int | None = None) -> list[Write]:
-    """Checks that the tally's shards, those not yet there too, are as they were."""
+    """Checks that the tally's shards, even those that do not exist yet, are as they were."""
     shards = [only] if only is not None else [shard for shard in _every_shard(found) if shard != skip]
     writes: list[Write] = []
     for shard in shards:
@@ -232,9 +231,9 @@ def _held(store: Store, found: Finding, *, skip: int | None = None, only: int | 
 
 
 def _every_shard(found: Finding) -> list[int]:
-    """Every shard that is there, and those that may come to be, as far as a transaction holds them.
+    """Every shard that exists, and those that may come to exist, as far as a transaction has room.
 
-    Beyond that a new one may go unseen, which harms nothing: whatever Tally writes there comes with its child.
+    Beyond that a new shard may go unnoticed. That is harmless: Tally writes a shard together with its child.
     """
     there = sorted(found.shards)
     if len(there) > SHARDS_HELD_MAX:
@@ -244,7 +243,7 @@ def _every_shard(found: Finding) -> list[int]:
 
 
 def _as_it_was(counter: Counter, item: Item | None) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """The condition, names and values that a shard has the number and the nonce that it was read with."""
+    """The condition, names and values that a shard still has the number and the nonce that were read."""
     if item is None:
         return "attribute_not_exists(PK)", {}, {}
     conditions, names, values = [], {}, {}

@@ -1,32 +1,27 @@
-"""A tally held against the children that it counts, while both go on moving."""
+"""A tally compared with the children that it counts, while both keep moving."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from ..counter import Counter
 from ..counting import tallies
 from ..dynamo import queries
-from ..dynamo.client import Call, Item, Store, query, whole
-from ..errors import from_botocore
+from ..dynamo.client import Call, Item, Store
 
-SCAN_PAGES_MAX = 100_000  # of 1 MB
-TURNS_MAX = 10  # each is lost only to a change of the tally while its children were counted
+TURNS_MAX = 10  # a turn is lost only to a change of the tally while its children are counted
 
 
 @dataclass(frozen=True)
 class Recount:
-    """A tally and its children, counted while the tally stood still. `shards`: its items as they stood then."""
+    """A tally and its children, counted while the tally did not move. `shards`: its items at that moment."""
 
     tally: int
     children: int
     shards: dict[int, Item]
     spilled_s: int | None = None
-    """When the newest child that the rollup adds (or has added) was made, if there is one: epoch seconds."""
+    """Epoch seconds of the newest child that the rollup adds (or has added); None if there is none."""
 
 
 def recount(call: Call, counter: Counter, id_: str, turns: int = TURNS_MAX) -> Recount | None:
@@ -42,31 +37,27 @@ def recount(call: Call, counter: Counter, id_: str, turns: int = TURNS_MAX) -> R
 
 
 def number(counter: Counter, shards: dict[int, Item]) -> int:
-    """The stored number: the sum of the shards as they are, below zero too; `start` if there is none."""
+    """The stored number: the sum of the shards, even below zero; `start` without a shard."""
     if not shards:
         return counter.start
     return sum(tallies.stored(counter, item, 0) for item in shards.values())
 
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
-    """The tally's items by the number of the shard. What hands put beside them is none (`META#3x`)."""
-    low, high = counter.shard_range
-    page = query(call, counter.partition_key(id_), low, high)
-    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in page["Items"])
+    """The tally's items by the number of the shard, without items that somebody put between them (`META#3x`)."""
+    items = tallies.shards(call, counter, id_)
+    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in items)
     return {shard: item for shard, item in shards if shard is not None}
 
 
 def _children(call: Call, counter: Counter, id_: str) -> tuple[int, int | None]:
     """How many children there are, and when the newest one that the rollup adds was made."""
-    assert counter.child is not None
-    last = counter.child[:-1] + chr(ord(counter.child[-1]) + 1)  # what follows the separator: the end of the children
     found, spilled_s = 0, None
     pages = queries.pages(
         call.store,
         call.store.settings.counts_table,
-        counter.partition_key(id_),
-        counter.child,
-        last,
+        counter.partition_start + id_,
+        *counter.children,
         ProjectionExpression="#rollup, likedAt",
         ExpressionAttributeNames={"#rollup": "rollup"},
     )
@@ -79,7 +70,7 @@ def _children(call: Call, counter: Counter, id_: str) -> tuple[int, int | None]:
 
 @dataclass(frozen=True)
 class Family:
-    """What a scan saw of one tally that counts children: a hint, for the scan takes time."""
+    """One tally that counts children, as a scan saw it: a hint, because the scan takes time."""
 
     counter: Counter
     target: str
@@ -90,13 +81,13 @@ class Family:
 def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[list[Family]]:
     """Every tally that counts children, page by page of a scan of the counts table.
 
-    A scan gives item collections whole and together, so a family is complete when the next one begins. The last one of
-    a page waits for the next page.
+    A scan returns item collections whole, so a family is complete when the next one begins. The last one of a page
+    waits for the next page.
     """
     parents = [counter for counter in counters.values() if counter.child is not None]
     open_: dict[tuple[str, str], Family] = {}
     partition = ""
-    for page in _scan(store):
+    for page in queries.scan(store, store.settings.counts_table):
         done: list[Family] = []
         for item in page:
             if item["PK"]["S"] != partition:
@@ -117,16 +108,3 @@ def _join(open_: dict[tuple[str, str], Family], counter: Counter, item: Item) ->
     family = open_.get((counter.name, target), Family(counter, target, 0, 0))
     number = 0 if is_child else tallies.stored(counter, item, 0)
     open_[counter.name, target] = Family(counter, target, family.tally + number, family.children + is_child)
-
-
-def _scan(store: Store) -> Iterator[list[Item]]:
-    start: dict[str, Any] = {}
-    for _ in range(SCAN_PAGES_MAX):
-        try:
-            page = store.client.scan(TableName=store.settings.counts_table, ConsistentRead=True, **start)
-        except (ClientError, BotoCoreError) as error:
-            raise from_botocore(error) from error
-        yield list(whole(dict(page), "Items")["Items"])
-        if "LastEvaluatedKey" not in page:
-            return
-        start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}

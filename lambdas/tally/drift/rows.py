@@ -1,7 +1,7 @@
-"""The tallies that drift: read, listed, and confirmed by counting again.
+"""The drift rows: the tallies that drift, read, listed and confirmed.
 
-A drift is confirmed when a second look, which has nothing to do with the streams, says the same: the children counted
-against the tally where it counts children; else that it stood unchanged for another settle time.
+A second look that does not depend on the streams confirms a drift. For a tally of children it compares the tally with
+the children. For any other, the drift must stay unchanged for another settle time.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from .. import observe
 from ..counter import Counter
-from ..dynamo import ledger, queries
-from ..dynamo.client import Call, Item, Store, get, whole
-from ..errors import TallyError, from_botocore
+from ..dynamo import keys, queries
+from ..dynamo.client import Call, Item, Store
+from ..dynamo.transactions import apply_once
+from ..errors import TallyError
 from ..fields import to_cursor
 from . import judge, recount
 
-CONFIRMATIONS_MAX = 100  # drifting tallies looked at again in one run; where there are more, a page of them says enough
-LOGGED_MAX = 20  # lines in a run; the rest is in GET /drift
+CONFIRMATIONS_MAX = 100  # second looks in one run; if more tallies drift, a page of them is enough
+LOGGED_MAX = 20  # lines in a run; GET /drift lists them all
 _FIRST, _LAST = "0", "g"  # digests are hexadecimal
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A drift row. `drift` is observed less expected; `since` and `judged` are epoch seconds."""
+    """A drift row. `drift` is observed minus expected; `since` and `judged` are in epoch seconds."""
 
     counter: str
     target: str
@@ -36,18 +35,18 @@ class Drift:
     judged: int
     confirmed: bool
     item: Item
-    """As it is stored, for conditions on it."""
+    """The stored item, for conditions on it."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """As it is answered."""
+        """The row as `GET /drift` lists it."""
         facts = {"counter": self.counter, "id": self.target, "drift": self.drift}
         return {**facts, "since": self.since, "confirmed": self.confirmed}
 
 
 @dataclass
 class Summary:
-    """What one counter's drifting tallies come to: the metrics of a sweep."""
+    """The metrics of one counter's drifting tallies."""
 
     absolute: int = 0
     tallies: int = 0
@@ -66,7 +65,7 @@ class Summary:
 
 
 def drift_of(item: Item) -> Drift:
-    """A drift row as it is stored."""
+    """A stored drift row."""
     return Drift(
         counter=item["counter"]["S"],
         target=item["target"]["S"],
@@ -80,50 +79,36 @@ def drift_of(item: Item) -> Drift:
 
 def read(store: Store, counter: str, target: str) -> Drift | None:
     """The drift row of one tally, if there is one."""
-    found = get(store, store.settings.ledger_table, key(counter, target))
+    found = queries.get(store, store.settings.ledger_table, key(counter, target))
     return drift_of(found) if found else None
 
 
 def key(counter: str, target: str) -> Item:
     """The key of a tally's drift row."""
-    return ledger.key(ledger.DRIFT_KEY, ledger.digest(counter, target))
+    return keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
 
 
 def every(store: Store) -> Iterator[Drift]:
     """Every drift row."""
-    for page in queries.pages(store, store.settings.ledger_table, ledger.DRIFT_KEY, _FIRST, _LAST):
+    for page in queries.pages(store, store.settings.ledger_table, keys.DRIFT_KEY, _FIRST, _LAST):
         yield from map(drift_of, page)
 
 
 def listed(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     """Tallies that drift, a page at a time: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
 
-    `after`: the digest behind which to go on. `cursor` is null on the last page.
+    `after`: the digest whose successors follow. `cursor` is null on the last page.
     """
-    start: dict[str, Any] = {"ExclusiveStartKey": ledger.key(ledger.DRIFT_KEY, after)} if after is not None else {}
-    try:
-        page: Any = call.store.client.query(
-            TableName=call.store.settings.ledger_table,
-            KeyConditionExpression="PK = :pk",
-            ExpressionAttributeValues={":pk": {"S": ledger.DRIFT_KEY}},
-            ConsistentRead=True,
-            Limit=limit,
-            **start,
-        )
-    except (ClientError, BotoCoreError) as error:
-        raise from_botocore(error) from error
-    items = whole(dict(page), "Items")["Items"]
-    more = "LastEvaluatedKey" in page and items
-    return {
-        "drift": [drift_of(item).body for item in items],
-        "cursor": to_cursor(items[-1]["SK"]["S"]) if more else None,
-    }
+    table, partition = call.store.settings.ledger_table, keys.DRIFT_KEY
+    page = queries.query(call.store, table, partition, _FIRST, _LAST, after=after, Limit=limit)
+    cursor = to_cursor(page[-1]["SK"]["S"]) if page.more and page else None
+    return {"drift": [drift_of(item).body for item in page], "cursor": cursor}
 
 
 def look_again(store: Store, counters: Mapping[str, Counter], now_s: float, *, until_s: float) -> dict[str, Summary]:
-    """Confirm what drifts where it can be, log it, and sum it up for every counter whose drift is measured.
+    """Confirm the drifts that can be confirmed, log them, and sum them up for every counter whose drift is measured.
 
-    A counter that is no longer declared is summed up under its own name while its rows stand.
+    A counter that is no longer declared is summed up under its own name while it has rows.
     """
     summaries = {name: Summary() for name, counter in counters.items() if counter.tracked}
     looked = 0
@@ -143,7 +128,7 @@ def look_again(store: Store, counters: Mapping[str, Counter], now_s: float, *, u
 
 
 def _confirm(store: Store, counter: Counter | None, drift: Drift, now_s: float) -> bool:
-    """Whether a second look says the same, and the row says so now."""
+    """Whether a second look finds the same drift, and the row is marked."""
     try:
         if counter is not None and counter.child is not None:
             found = recount.recount(Call(store), counter, drift.target)
@@ -165,4 +150,4 @@ def _mark(store: Store, drift: Drift) -> bool:
         "ConditionExpression": condition,
         "ExpressionAttributeValues": {**values, ":yes": {"BOOL": True}},
     }
-    return judge.transact(store, [{"Update": update}])
+    return apply_once(store, [{"Update": update}])

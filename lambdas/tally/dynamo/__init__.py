@@ -1,1 +1,8 @@
-"""The way to DynamoDB: client, reads, transactions, retries. Only this room and `records` call it."""
+"""The way to DynamoDB. Only this room and `records` call it; both raise the errors of `errors.py`, never botocore's.
+
+client        Store (a process's client and settings), Call (one operation's deadline and nonce)
+queries       strongly consistent reads: one item, a page, every page
+transactions  writes: committed, retried while others are in the way, or refused
+contention    which tallies are hot, how far they spread, how long to retry
+ledger        keys of the items of the ledger table
+"""

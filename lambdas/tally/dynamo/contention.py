@@ -1,9 +1,9 @@
-"""How writers of one hot tally stay out of each other's way, without talking to each other.
+"""How writers of one hot tally stay out of each other's way, without messages between them.
 
-Conflicts (two transactions on one item) are answered by moving to another shard and spreading wider; throttling only
-by waiting, for more shards under one partition key do not help until DynamoDB has split it. A change that may be is
-written alone, to be rolled up: at once when it was throttled, when retries did not help against conflicts
-(commit.transact), and without a try while a breaker holds the tally for hot.
+Two transactions on one item conflict: the writer moves to another shard and spreads wider. Throttling only makes it
+wait, because more shards under one partition key do not help until DynamoDB has split the partition. A change that may
+spill is written alone and rolled up: at once after throttling, after some retries against conflicts
+(transactions.transact), and without a try while a breaker calls the tally hot.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from random import SystemRandom
 
 from ..counter import MAX_SHARDS_LIMIT
 
-TALLIES_REMEMBERED_MAX = 1024  # hot tallies are few; beyond this the one that was hot longest ago is forgotten
-CALM_S = 10.0  # without a conflict for this long a tally comes back to half its shards
-RETRY_S_MAX = 3.0  # then the caller is told 503: it holds an environment all the while
+TALLIES_REMEMBERED_MAX = 1024  # few tallies are hot; beyond this the one that was hot longest ago is forgotten
+CALM_S = 10.0  # a tally without a conflict for this long comes back to half its shards
+RETRY_S_MAX = 3.0  # then the caller gets a 503: a retry holds a Lambda environment all the while
 ATTEMPTS_MAX = 12
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
-SPILL_RETRIES_MAX = 3  # then a change that may is written alone: by then other shards and some 60 ms did not help
-HOT_S = 10.0  # as long as a tally stays spread without a conflict: heat comes in minutes, not in moments
-THROTTLED_S = 60.0  # a partition that is out of capacity is so until DynamoDB has split it, which takes minutes
-ALONE_RETRY_S_MAX = 6.0  # nothing is left to fall back on, and what is written alone has its turn soon: 1 WCU
-PROBE_S = RETRY_S_MAX  # the change that tries whether the heat is over has its answer by then, or never
+SPILL_RETRIES_MAX = 3  # then a change that may spill does: other shards and some 60 ms did not help
+HOT_S = 10.0  # as long as a tally stays spread without a conflict: heat lasts minutes, not moments
+THROTTLED_S = 60.0  # a partition out of capacity stays so until DynamoDB has split it, which takes minutes
+ALONE_RETRY_S_MAX = 6.0  # a change written alone has no fallback, and needs only 1 WCU
+PROBE_S = RETRY_S_MAX  # the change that probes has its answer by then
 
-Random = SystemRandom  # SnapStart restores every environment with the same `random` state
+Random = SystemRandom  # SnapStart restores every environment with the same state of `random`
 
 
 @dataclass
@@ -40,30 +40,31 @@ class _Width:
 
 @dataclass
 class Spread:
-    """Over how many shards this process spreads its writes, tally by tally. One shard until there are conflicts."""
+    """Over how many shards this process spreads its writes of each tally: one, until there are conflicts."""
 
     clock: Callable[[], float] = time.monotonic
     random: Random = field(default_factory=SystemRandom)
-    _widths: OrderedDict[str, _Width] = field(default_factory=OrderedDict)
+    widths: OrderedDict[str, _Width] = field(default_factory=OrderedDict)
+    """By tally. A calm tally is not in it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def shards(self, tally: str) -> int:
         """How many shards the next write of this tally spreads over; halved for each CALM_S without a conflict."""
         with self._lock:
-            width = self._widths.get(tally)
+            width = self.widths.get(tally)
             if width is None:
                 return 1
             while width.shards > 1 and self.clock() - width.since_s >= CALM_S:
                 width.shards //= 2
                 width.since_s += CALM_S
             if width.shards == 1:
-                del self._widths[tally]
+                del self.widths[tally]
             return width.shards
 
     def pick(self, tally: str, max_shards: int = MAX_SHARDS_LIMIT, *, avoid: int | None = None) -> int:
-        """A shard for the next write, of `max_shards` at most; another one than `avoid`, where there are two.
+        """A shard for the next write, of `max_shards` at most; if there are two or more, another one than `avoid`.
 
-        Counters that share a partition key share its heat, but not how far they may spread.
+        Counters that share a partition key share its heat, but each has its own limit of shards.
         """
         shards = min(self.shards(tally), max_shards)
         if avoid is None or shards == 1:
@@ -79,10 +80,10 @@ class Spread:
         now_s = self.clock()
         shards = self.shards(tally)
         with self._lock:
-            self._widths[tally] = _Width(max(shards, min(2 * shards, max_shards)), now_s)
-            self._widths.move_to_end(tally)
-            while len(self._widths) > TALLIES_REMEMBERED_MAX:
-                self._widths.popitem(last=False)
+            self.widths[tally] = _Width(max(shards, min(2 * shards, max_shards)), now_s)
+            self.widths.move_to_end(tally)
+            while len(self.widths) > TALLIES_REMEMBERED_MAX:
+                self.widths.popitem(last=False)
 
 
 @dataclass
@@ -93,41 +94,42 @@ class _Heat:
 
 @dataclass
 class Breaker:
-    """Which tallies are so hot that this process writes their changes alone, without trying first."""
+    """Which tallies are so hot that this process writes their changes alone, without a try."""
 
     clock: Callable[[], float] = time.monotonic
-    _heats: OrderedDict[str, _Heat] = field(default_factory=OrderedDict)
+    heats: OrderedDict[str, _Heat] = field(default_factory=OrderedDict)
+    """By tally. A calm tally is not in it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hot(self, tally: str) -> bool:
         """Whether the next change of this tally is written alone.
 
-        After HOT_S one change is told no, so that it tries whether the heat is over; the others go on meanwhile.
+        After HOT_S one change probes; the rest keep spilling.
         """
         with self._lock:
-            heat = self._heats.get(tally)
+            heat = self.heats.get(tally)
             if heat is None:
                 return False
             now_s = self.clock()
             if now_s < heat.until_s:
                 return True
-            self._heats[tally] = _Heat(now_s + PROBE_S, probed=True)
+            self.heats[tally] = _Heat(now_s + PROBE_S, probed=True)
             return False
 
     def trip(self, tally: str, hot_s: float = HOT_S) -> None:
         """Retries did not get a change of this tally through: it is hot, for `hot_s` at least."""
         with self._lock:
-            self._heats[tally] = _Heat(self.clock() + hot_s, probed=False)
-            self._heats.move_to_end(tally)
-            while len(self._heats) > TALLIES_REMEMBERED_MAX:
-                self._heats.popitem(last=False)
+            self.heats[tally] = _Heat(self.clock() + hot_s, probed=False)
+            self.heats.move_to_end(tally)
+            while len(self.heats) > TALLIES_REMEMBERED_MAX:
+                self.heats.popitem(last=False)
 
     def cool(self, tally: str) -> None:
-        """A change of this tally got through. Those that were under way when it became hot say nothing of it."""
+        """A change of this tally got through. Only a probe counts: the others began before the tally was hot."""
         with self._lock:
-            heat = self._heats.get(tally)
+            heat = self.heats.get(tally)
             if heat is not None and heat.probed:
-                del self._heats[tally]
+                del self.heats[tally]
 
 
 @dataclass
@@ -135,6 +137,8 @@ class Retries:
     """Bounded, jittered retries of one change: at most `attempts_max`, `retry_s_max` and the call's own deadline."""
 
     deadline_s: float
+    since_s: float | None = None
+    """When the first attempt began, on `clock`; None: when this is made."""
     attempts_max: int = ATTEMPTS_MAX
     backoff_max_s: float = BACKOFF_MAX_S
     retry_s_max: float = RETRY_S_MAX
@@ -144,10 +148,11 @@ class Retries:
     attempts: int = 0
 
     def __post_init__(self) -> None:
-        self.deadline_s = min(self.deadline_s, self.clock() + self.retry_s_max)
+        since_s = self.clock() if self.since_s is None else self.since_s
+        self.deadline_s = min(self.deadline_s, since_s + self.retry_s_max)
 
     def wait(self) -> bool:
-        """Sleep before the next attempt (full jitter, doubling); False, at once, when there is to be none."""
+        """Sleep before the next attempt (full jitter, doubling). False, at once, when no attempt is left."""
         self.attempts += 1
         pause_s = self.random.uniform(0, min(self.backoff_max_s, BACKOFF_FIRST_S * 2**self.attempts))
         if self.attempts >= self.attempts_max or self.clock() + pause_s >= self.deadline_s:

@@ -1,37 +1,116 @@
-"""Strongly consistent reads of what stands in a table, page by page, for those who judge it."""
+"""Strongly consistent reads: one item, one page, or every page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..errors import from_botocore
-from .client import Item, Store, whole
+from ..errors import StoreBusyError, StoreUnreachableError, from_botocore
+from .client import Call, Item, Store
+from .keys import key
 
-PAGES_MAX = 10_000  # of 1 MB: ten gigabytes of one partition are no longer read but exported
+PAGES_MAX = 100_000  # of 1 MB: 100 GB; a larger table is exported, not read page by page
+FIRST, LAST = " ", "~"  # every sort key of the ledger lies between them: printable ASCII
 
 
-def pages(store: Store, table: str, partition: str, low: str, high: str, **more: Any) -> Iterator[list[Item]]:
-    """The items of one partition from sort key `low` to `high`, both included, in order, a page at a time.
+class Page(list[Item]):
+    """The items of one page, in order. `more`: whether items follow."""
 
-    Raises what botocore's error maps to, StoreUnreachableError for a page that was cut.
+    more: bool = False
+
+
+def get(store: Store, table: str, item_key: Item, **more: Any) -> Item:
+    """One item; empty if there is none. Raises what botocore's error maps to, StoreUnreachableError."""
+    ask = store.client.get_item
+    # `ConsumedCapacity` proves that the answer is complete: an item that is missing has no part of its own.
+    answer = _answer(ask, "ConsumedCapacity", TableName=table, Key=item_key, ReturnConsumedCapacity="TOTAL", **more)
+    return dict(answer.get("Item", {}))
+
+
+def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:
+    """Those of the items that exist, at most 100, in any order. Raises StoreBusyError, StoreUnreachableError."""
+    found: list[Item] = []
+    retries, left = call.retries(), list(keys)
+    while left:
+        wanted = {table: {"Keys": left, "ConsistentRead": True, **more}}
+        answer = _answer(call.store.client.batch_get_item, "Responses", consistent=False, RequestItems=wanted)
+        found += answer["Responses"].get(table, [])
+        left = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+        if left and not retries.wait():
+            raise StoreBusyError("The store is answering more than it can. Send the request again.")
+    return found
+
+
+def query(
+    store: Store, table: str, partition: str, low: str, high: str, *, after: str | None = None, **more: Any
+) -> Page:
+    """One page of a partition, from sort key `low` to `high`, both included; those behind sort key `after` if given.
+
+    `more`: parameters of DynamoDB's Query. Raises what botocore's error maps to, StoreUnreachableError.
     """
+    return _page(_query(store, table, partition, low, high, more, key(partition, after) if after is not None else None))
+
+
+def pages(store: Store, table: str, partition: str, low: str, high: str, **more: Any) -> Iterator[Page]:
+    """The items of a partition, as `query` reads them, a page at a time."""
+    start: Item | None = None
+    for _ in range(PAGES_MAX):
+        answer = _query(store, table, partition, low, high, more, start)
+        yield _page(answer)
+        start = answer.get("LastEvaluatedKey")
+        if start is None:
+            return
+
+
+def scan(store: Store, table: str) -> Iterator[Page]:
+    """Every item of a table, a page at a time. An item collection comes whole: its items follow each other."""
     start: dict[str, Any] = {}
     for _ in range(PAGES_MAX):
-        try:
-            page = store.client.query(
-                TableName=table,
-                KeyConditionExpression="PK = :pk AND SK BETWEEN :low AND :high",
-                ExpressionAttributeValues={":pk": {"S": partition}, ":low": {"S": low}, ":high": {"S": high}},
-                ConsistentRead=True,
-                **more,
-                **start,
-            )
-        except (ClientError, BotoCoreError) as error:
-            raise from_botocore(error) from error
-        yield list(whole(dict(page), "Items")["Items"])
-        if "LastEvaluatedKey" not in page:
+        answer = _answer(store.client.scan, "Items", TableName=table, **start)
+        yield _page(answer)
+        if "LastEvaluatedKey" not in answer:
             return
-        start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+
+def _query(
+    store: Store, table: str, partition: str, low: str, high: str, more: dict[str, Any], start: Item | None
+) -> dict[str, Any]:
+    values = {":pk": {"S": partition}, ":low": {"S": low}, ":high": {"S": high}}
+    parameters = {
+        **more,
+        "TableName": table,
+        "KeyConditionExpression": "PK = :pk AND SK BETWEEN :low AND :high",
+        "ExpressionAttributeValues": values | more.get("ExpressionAttributeValues", {}),
+        **({"ExclusiveStartKey": start} if start else {}),
+    }
+    return _answer(store.client.query, "Items", **parameters)
+
+
+def _page(answer: dict[str, Any]) -> Page:
+    page = Page(answer["Items"])
+    page.more = "LastEvaluatedKey" in answer
+    return page
+
+
+def _answer(ask: Callable[..., Any], part: str, *, consistent: bool = True, **parameters: Any) -> dict[str, Any]:
+    """The answer of one read. Raises what botocore's error maps to."""
+    if consistent:
+        parameters["ConsistentRead"] = True
+    try:
+        answer = ask(**parameters)
+    except (ClientError, BotoCoreError) as error:
+        raise from_botocore(error) from error
+    return complete(dict(answer), part)
+
+
+def complete(answer: dict[str, Any], part: str) -> dict[str, Any]:
+    """The answer, if it has this part: botocore returns an answer that was cut off as an empty one.
+
+    Raises StoreUnreachableError: a number that was not read must not become 0.
+    """
+    if part not in answer:
+        raise StoreUnreachableError("The store's answer was cut off. Send the request again.")
+    return answer

@@ -1,75 +1,143 @@
-"""The one place where a change is written: a transaction, retried while others are in its way.
+"""The one place that writes and judges refusals: a transaction, retried while others are in its way.
 
-With a receipt, the receipt is the first write of the same transaction: there is no state between "counted" and
-"remembered as counted" in which a crash could be. A change that is rolled up is its receipt (or its child) alone.
+With a receipt, the receipt is the first write of the same transaction: no crash can fall between "counted" and
+"remembered as counted". A change that is rolled up is its receipt (or its child) alone.
+
+    send, send_one    one attempt, and what became of each write
+    transact          a change of a tally, on a shard of its own choice, with its receipt
+    update, put       one write alone: 1 WCU
+    apply             fixed writes of a stream consumer or a redrive
+    apply_once        fixed writes of the sweep or the command, which come back later
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from .. import observe
 from ..counter import Counter
-from ..errors import BUSY_CODES, ChangeRefusedError, ReceiptFoundError, StoreBusyError, TallyHotError, from_botocore
-from .client import Call, Item
+from ..errors import (
+    BUSY_CODES,
+    ChangeRefusedError,
+    ReceiptFoundError,
+    StoreBusyError,
+    TallyError,
+    TallyHotError,
+    from_botocore,
+)
+from .client import Call, Item, Store
 from .contention import ALONE_RETRY_S_MAX, HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
 
 Write = dict[str, Any]
 """One entry of TransactItems: `{"Put": {…}}`, `{"Update": {…}}` …"""
-Body = dict[str, Any]
-"""What an operation answers: JSON."""
 
-VISIBLE_NOW: Body = {"visible": "now"}
-VISIBLE_SOON: Body = {"visible": "soon"}
-"""What the answer to a change says of when the number shows it: in the next read, or when it was rolled up."""
-ALONE: Item = {"rollup": {"BOOL": True}}
-"""What marks a receipt or a child that was written alone: the rollup adds it to its tally."""
-ALONE_KEPT_S = 8 * 24 * 3600  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
-
-CONDITION_FAILED = "ConditionalCheckFailed"
-BUSY_REASONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
-_CONFLICT_REASONS = frozenset({"TransactionConflict"})
+TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
+CONDITION_FAILED, CONFLICT, THROTTLED = "ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"
+REJECTED = "ValidationError"
+_BUSY = frozenset({CONFLICT, THROTTLED, "ProvisionedThroughputExceeded"})
+_ALONE = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
+_REJECTED = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
 _CONFLICT_CODES = frozenset({"TransactionConflictException", "TransactionInProgressException"})
 
 
+class MovedError(TallyError):
+    """A condition of fixed writes failed: another writer was first."""
+
+
+class RejectedError(TallyError):
+    """DynamoDB does not accept one of the writes, or so many bytes at once. The message is DynamoDB's."""
+
+
+class Reason(NamedTuple):
+    """Why one write did not commit. `code`: "None" if the fault was another write's; `item`: the old item, if asked."""
+
+    code: str = "None"
+    item: Item | None = None
+    message: str = ""
+
+
 @dataclass(frozen=True)
-class Stamp:
-    """What Powertools knows of a receipt before the change is made: its id, the payload's hash, when it expires."""
+class Sent:
+    """What became of writes that were sent once. `reasons` has one for each write; it is empty if they committed."""
 
-    id: str
-    payload_hash: str
-    expires_s: int
+    reasons: Sequence[Reason] = ()
+    error: ClientError | None = None
 
-    def receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """The write that puts the COMPLETED receipt if no live one is there. `facts`: attributes for the streams."""
-        return {
-            "Put": {
-                "TableName": call.store.settings.receipts_table,
-                "Item": {
-                    "id": {"S": self.id},
-                    "status": {"S": "COMPLETED"},
-                    "data": {"S": json.dumps(body, separators=(",", ":"))},
-                    "validation": {"S": self.payload_hash},
-                    "expiration": {"N": str(self.expires_s)},
-                    "nonce": {"S": call.nonce},
-                    **facts,
-                },
-                "ConditionExpression": "attribute_not_exists(id) OR expiration < :now",
-                "ExpressionAttributeValues": {":now": {"N": str(int(time.time()))}},
-                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            }
-        }
+    @property
+    def committed(self) -> bool:
+        """Whether all writes took effect. Otherwise none did."""
+        return self.error is None
 
-    def alone(self, call: Call, body: Body, **facts: Item) -> Write:
-        """The receipt of a change that is written alone. It lives ALONE_KEPT_S at least."""
-        expires_s = max(self.expires_s, int(time.time()) + ALONE_KEPT_S)
-        return replace(self, expires_s=expires_s).receipt(call, body, **ALONE, **facts)
+    @property
+    def codes(self) -> list[str]:
+        """The reasons' codes, in the order of the writes."""
+        return [reason.code for reason in self.reasons]
+
+    @property
+    def busy(self) -> bool:
+        """Whether another transaction or throttling was in the way of a write: the same writes may commit later."""
+        return not _BUSY.isdisjoint(self.codes)
+
+    @property
+    def conflict(self) -> bool:
+        """Whether another transaction was in the way of a write."""
+        return CONFLICT in self.codes
+
+    @property
+    def refused(self) -> bool:
+        """Whether a condition failed."""
+        return CONDITION_FAILED in self.codes
+
+    def old_items(self) -> list[Item | None]:
+        """For each write: None if its condition held, else the old item (empty if there was none)."""
+        return [(reason.item or {}) if reason.code == CONDITION_FAILED else None for reason in self.reasons]
+
+    def conflict_or_raise(self) -> bool:
+        """True after a conflict, False after throttling. Raises what botocore's error maps to for anything else."""
+        if self.error is not None and not self.busy:
+            raise from_botocore(self.error) from self.error
+        return self.conflict
+
+
+def send(store: Store, writes: Sequence[Write]) -> Sent:
+    """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to."""
+    items: Any = writes
+    return _sent(len(writes), lambda: store.client.transact_write_items(TransactItems=items))
+
+
+def send_one(store: Store, write: Write) -> Sent:
+    """Send one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
+    ((action, parameters),) = write.items()
+    ask: Callable[..., object] = getattr(store.client, _ALONE[action])
+    return _sent(1, lambda: ask(**parameters))
+
+
+def _sent(writes: int, ask: Callable[[], object]) -> Sent:
+    try:
+        ask()
+        return _COMMITTED
+    except ClientError as error:
+        answer: Any = error.response
+        code = answer.get("Error", {}).get("Code", "")
+        if code == "TransactionCanceledException":
+            given = answer.get("CancellationReasons", [])
+            return Sent([Reason(one.get("Code", ""), one.get("Item"), one.get("Message", "")) for one in given], error)
+        if code == "ConditionalCheckFailedException":
+            return Sent([Reason(CONDITION_FAILED, answer.get("Item"))], error)
+        if code == "ValidationException":
+            return Sent([Reason(REJECTED, None, answer["Error"].get("Message", code))] * writes, error)
+        if code in BUSY_CODES:
+            return Sent([Reason(CONFLICT if code in _CONFLICT_CODES else THROTTLED)] * writes, error)
+        raise from_botocore(error) from error
+    except BotoCoreError as error:
+        raise from_botocore(error) from error
+
+
+_COMMITTED = Sent()
 
 
 def transact(
@@ -85,132 +153,130 @@ def transact(
     """Commit `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
     Each attempt is a call of its own, with a token of its own, on another shard; the first on `first_shard`, if given.
+    A calm tally costs no look at its contention: it has none.
 
-    Raises ReceiptFoundError if a live receipt stands there, ChangeRefusedError if a condition of `writes` failed,
+    Raises ReceiptFoundError if the key has a live receipt, ChangeRefusedError if a condition of `writes` failed,
     StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `spills`: the
-    caller can write the change alone; TallyHotError says when to: when it was throttled (another try would want
-    four times what a write alone takes), after SPILL_RETRIES_MAX conflicts, and while the breaker is open.
+    caller can write the change alone. Then TallyHotError says when to: after throttling (another try would need four
+    times the capacity of a write alone), after SPILL_RETRIES_MAX conflicts, and while the breaker is open.
     """
-    tally = counter.partition_key(id_)
-    if spills and call.store.breaker.hot(tally):
+    store, tally = call.store, counter.partition_start + id_
+    if spills and tally in store.breaker.heats and store.breaker.hot(tally):
         raise TallyHotError
-    retries = call.retries()
-    shard: int | None = None
+    since_s, retries, shard = store.clock(), None, first_shard
+    if shard is None:
+        shard = store.spread.pick(tally, counter.max_shards) if tally in store.spread.widths else 0
     while True:
-        spread = call.store.spread
-        shard = first_shard if first_shard is not None else spread.pick(tally, counter.max_shards, avoid=shard)
-        first_shard = None
-        items = [receipt] if receipt else []
-        items += writes(shard)
-        try:
-            call.store.client.transact_write_items(TransactItems=items)  # type: ignore[arg-type]
-            call.store.breaker.cool(tally)
+        sent = send(store, [receipt, *writes(shard)] if receipt else writes(shard))
+        if tally in store.breaker.heats and not sent.busy:
+            store.breaker.cool(tally)  # DynamoDB judged it
+        if sent.committed:
             return
-        except call.store.client.exceptions.TransactionCanceledException as cancelled:
-            reasons = cancelled.response.get("CancellationReasons", [])
-            if not BUSY_REASONS.intersection(reason.get("Code") for reason in reasons):
-                call.store.breaker.cool(tally)  # it was judged, and not turned away
-            conflict = _judge(reasons, shard, has_receipt=receipt is not None)
-        except (ClientError, BotoCoreError) as error:
-            conflict = busy_or_raise(error)
+        conflict = _judged(sent, shard, has_receipt=receipt is not None)
         if conflict:
             spread_wider(call, counter, id_)
+        retries = retries or call.retries(since_s)
         if spills and (not conflict or retries.attempts >= SPILL_RETRIES_MAX):
-            call.store.breaker.trip(tally, HOT_S if conflict else THROTTLED_S)
+            store.breaker.trip(tally, HOT_S if conflict else THROTTLED_S)
             raise TallyHotError
         pause(retries)
+        shard = store.spread.pick(tally, counter.max_shards, avoid=shard)
+
+
+def _judged(sent: Sent, shard: int, *, has_receipt: bool) -> bool:
+    """Raise for a receipt that was found or a refusal; otherwise return whether the transaction met a conflict.
+
+    The order matters. A receipt means "already counted", whatever else failed. A condition that failed beside a
+    conflict is judged by the retry.
+    """
+    if has_receipt and sent.codes[:1] == [CONDITION_FAILED]:
+        raise ReceiptFoundError(sent.reasons[0].item or {})
+    if sent.refused and not sent.busy:
+        raise ChangeRefusedError(sent.old_items()[1 if has_receipt else 0 :], shard)
+    return sent.conflict_or_raise()
 
 
 def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]) -> None:
-    """Commit one UpdateItem, `write(shard)`, for changes that need no receipt: 1 WCU.
+    """Commit one Update, `write(shard)`, for a change without a receipt: 1 WCU.
 
-    Raises ChangeRefusedError if its condition failed, StoreBusyError, or what botocore's error maps to. An answer that
-    was lost leaves the caller not knowing.
+    Raises ChangeRefusedError if its condition failed, StoreBusyError, or what botocore's error maps to. After a lost
+    answer the caller does not know whether it was counted.
     """
-    tally = counter.partition_key(id_)
+    tally, spread = counter.partition_start + id_, call.store.spread
     retries = call.retries()
     shard: int | None = None
     while True:
-        shard = call.store.spread.pick(tally, counter.max_shards, avoid=shard)
-        try:
-            call.store.client.update_item(**write(shard))
+        shard = spread.pick(tally, counter.max_shards, avoid=shard)
+        sent = send_one(call.store, write(shard))
+        if sent.committed:
             return
-        except call.store.client.exceptions.ConditionalCheckFailedException as failed:
-            old_item: Any = failed.response.get("Item", {})
-            raise ChangeRefusedError([old_item], shard) from None
-        except (ClientError, BotoCoreError) as error:
-            conflict = busy_or_raise(error)
-        if conflict:
+        if sent.refused:
+            raise ChangeRefusedError(sent.old_items(), shard) from None
+        if sent.conflict_or_raise():
             spread_wider(call, counter, id_)
         pause(retries)
 
 
 def put(call: Call, write: Write) -> None:
-    """Commit one conditional Put by itself, for changes that are rolled up: 1 WCU, one round trip.
+    """Commit one conditional Put by itself, for a change that is rolled up: 1 WCU, one round trip.
 
-    Raises ChangeRefusedError with what stands there, StoreBusyError, or what botocore's error maps to.
+    Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
     """
     retries = call.retries(retry_s_max=ALONE_RETRY_S_MAX)
-    while True:
-        try:
-            call.store.client.put_item(**write["Put"])
-            return
-        except call.store.client.exceptions.ConditionalCheckFailedException as failed:
-            old_item: Any = failed.response.get("Item", {})
-            raise ChangeRefusedError([old_item], 0) from None
-        except (ClientError, BotoCoreError) as error:
-            busy_or_raise(error)
+    while not (sent := send_one(call.store, write)).committed:
+        if sent.refused:
+            raise ChangeRefusedError(sent.old_items(), 0) from None
+        sent.conflict_or_raise()
         pause(retries)
 
 
 def put_receipt(call: Call, receipt: Write) -> None:
-    """Commit a receipt by itself. Raises ReceiptFoundError if a live one stands there, and put's errors."""
+    """Commit a receipt by itself. Raises ReceiptFoundError if the key has a live one, and the errors of `put`."""
     try:
         put(call, receipt)
     except ChangeRefusedError as refused:
         raise ReceiptFoundError(refused.old_items[0] or {}) from None
 
 
-def _judge(reasons: Sequence[Any], shard: int, *, has_receipt: bool) -> bool:
-    """Judge a cancelled transaction: raises for a receipt found or a refusal; else whether it met a conflict.
+def apply(call: Call, writes: Sequence[Write]) -> None:
+    """Commit fixed writes in one TransactWriteItems; a lone Update as such, at half the price.
 
-    The order matters: a receipt means "already counted" whatever else failed, and a condition that failed beside a
-    conflict is judged afresh by the retry.
+    Raises MovedError if a condition failed, RejectedError, StoreBusyError when conflicts or throttling outlast the
+    retries, or what botocore's error maps to.
     """
-    codes = [reason.get("Code") for reason in reasons]
-    if has_receipt and codes and codes[0] == CONDITION_FAILED:
-        raise ReceiptFoundError(reasons[0].get("Item", {}))
-    if CONDITION_FAILED in codes and not BUSY_REASONS.intersection(codes):
-        of_change = reasons[1:] if has_receipt else reasons
-        old_items = [reason.get("Item", {}) if reason.get("Code") == CONDITION_FAILED else None for reason in of_change]
-        raise ChangeRefusedError(old_items, shard)
-    return conflict_or_raise(reasons)
+    alone, retries = len(writes) == 1 and "Update" in writes[0], call.retries()
+    while not (sent := send_one(call.store, writes[0]) if alone else send(call.store, writes)).committed:
+        if sent.refused:
+            raise MovedError("the condition failed")
+        rejected = [reason for reason in sent.reasons if reason.code in _REJECTED]
+        if rejected and not sent.busy:
+            raise RejectedError(rejected[0].message or rejected[0].code)
+        if sent.conflict_or_raise():
+            observe.logger.info("conflict")
+        pause(retries)
 
 
-def conflict_or_raise(reasons: Sequence[Any]) -> bool:
-    """True if a cancelled transaction met a conflict, False if it was throttled; raises for anything else."""
-    codes = {reason.get("Code") for reason in reasons}
-    if not BUSY_REASONS.intersection(codes):
-        error = {"Error": {"Code": "TransactionCanceledException", "Message": str(sorted(map(str, codes)))}}
-        raise from_botocore(ClientError(error, "TransactWriteItems"))  # type: ignore[arg-type]
-    return bool(_CONFLICT_REASONS.intersection(codes))
+def apply_once(store: Store, writes: Sequence[Write]) -> bool:
+    """Send fixed writes once; whether they committed. False: a condition failed, or another writer was in the way.
 
-
-def busy_or_raise(error: ClientError | BotoCoreError) -> bool:
-    """True for a conflict, False for throttling; raises what anything else maps to."""
-    code = error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
-    if code not in BUSY_CODES:
-        raise from_botocore(error) from error
-    return code in _CONFLICT_CODES
+    A lone Delete is sent as such, at half the price. Raises StoreBusyError for throttling, or what botocore's error
+    maps to.
+    """
+    alone = len(writes) == 1 and "Delete" in writes[0]
+    sent = send_one(store, writes[0]) if alone else send(store, writes)
+    if sent.committed or sent.refused or sent.conflict:
+        return sent.committed
+    sent.conflict_or_raise()
+    raise StoreBusyError("The store is throttling.")
 
 
 def spread_wider(call: Call, counter: Counter, id_: str) -> None:
-    """Take note of a conflict on a tally: its next writes spread over more shards."""
+    """Count a conflict on a tally: its next writes spread over more shards."""
     observe.count(counter.name, observe.CONFLICTS)
-    call.store.spread.conflict(counter.partition_key(id_), counter.max_shards)
+    call.store.spread.conflict(counter.partition_start + id_, counter.max_shards)
 
 
 def pause(retries: Retries) -> None:
-    """Wait before the next attempt. Raises StoreBusyError when there is to be none."""
+    """Wait before the next attempt. Raises StoreBusyError when the retries are used up."""
     if not retries.wait():
         raise StoreBusyError("The store is taking more changes than it can. Send the request again with the same key.")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..dynamo.client import Item, whole
+from ..dynamo.client import Item
 from ..dynamo.contention import Retries
+from ..dynamo.queries import complete
 from ..errors import BUSY_CODES, CallerError, InvalidInputError, NotFoundError, from_botocore
 from .attribute_values import ANY, encode
 from .expression_syntax import Bound, ExpressionError, Path
@@ -94,7 +95,7 @@ class Records(Generic[R]):
             raise InvalidInputError(f"{self._known.name} has no sort key.", field="sort")
         key = {a.name: a.encode(value) for a, value in zip(keys, given, strict=True)}
         parameters = {"TableName": self._table_name, "Key": key, "ConsistentRead": True, **_TELLING}
-        item = whole(_send(self._client.get_item, parameters), _TOLD).get("Item")
+        item = complete(_send(self._client.get_item, parameters), _TOLD).get("Item")
         return None if item is None else self.from_item(item)
 
     def put_item(self, record: R, *, condition: Condition | None = None, reset_counters: bool = False) -> R:
@@ -134,7 +135,7 @@ class Records(Generic[R]):
             {**write, "ReturnValues": "ALL_NEW", **_TELLING},
             lambda item: self._refused(write["Key"], item, guarded=False),
         )
-        stored = whole(answer, _TOLD).get("Attributes")
+        stored = complete(answer, _TOLD).get("Attributes")
         if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and says nothing
             raise NotFoundError(
                 f"There is no {self._known.name} {_shown(write['Key'])}, and an update that only removes makes none."

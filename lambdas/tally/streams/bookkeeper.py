@@ -1,7 +1,8 @@
-"""The drift consumer: books in the ledger, minute by minute, what is expected of each tally and what is observed.
+"""The drift consumer: it books in the ledger, minute by minute, what is expected of each tally and what is observed.
 
-Expected: accepted changes (receipts), and children that came or went, whoever did it. Observed: every change of a tally
-item. What Tally writes carries the minute on both sides; an edit by hand is booked on the minute of its record.
+Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. Observed: every
+change of a tally item. Both halves of a change that Tally writes carry its minute. A manual edit is booked on the
+minute of its record.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..counting import tallies
-from ..dynamo import ledger
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
 from . import rollup
@@ -35,9 +35,10 @@ NAME = "drift"
 
 
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
-    """An accepted change: expected. That a receipt expires is nothing; nor is one that does not say what it counted.
+    """An accepted change: expected. An expiry has no effect, nor has a receipt that does not say what it counted.
 
-    What the rollup sets aside for want of a declaration is set aside here too: redriven there alone, it would be drift.
+    A record that the rollup sets aside for lack of a declaration is set aside here too: redriven only there, it would
+    be drift.
     """
     image = accepted(record)
     if image is None or "counter" not in image:
@@ -47,11 +48,11 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter is None or not counter.tracked:
         return ()
-    return (((counter.name, text(image, "target"), minute(image)), 0, amount(image), 0),)
+    return (Effect(counter.name, text(image, "target"), minute(image), amount(image)),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
-    """A child that came or went: expected. A tally item that changed: observed. Anything else in the table: nothing."""
+    """A child that was put or deleted: expected. A tally item that changed: observed. Any other item: no effect."""
     name, change = event_name(record), record["dynamodb"]
     prefix, _, id_ = change["Keys"]["PK"]["S"].partition("#")
     sort_key = change["Keys"]["SK"]["S"]
@@ -72,17 +73,17 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     nonce = new.get("nonce")
     by_tally = nonce is not None and nonce != old.get("nonce")
     at = minute_or_records(new, record) if by_tally else record_minute(record)
-    return (((counter.name, id_, at), 0, 0, moved),)
+    return (Effect(counter.name, id_, at, observed=moved),)
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
-    """One more, or one less on the minute on which it came: so both sides of an unlike meet there too."""
+    """One more, or one less on the minute of its like: so both halves of an unlike meet there too."""
     if name == MODIFY:
         return ()
     change, moved = record["dynamodb"], 1 if name == INSERT else -1
     at = minute_or_records(change["NewImage" if name == INSERT else "OldImage"], record)
     return tuple(
-        ((counter.name, id_, at), 0, moved, 0)
+        Effect(counter.name, id_, at, moved)
         for start, counter in declared.children[prefix]
         if sort_key.startswith(start) and counter.tracked
     )
@@ -90,13 +91,18 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
 
 def write(call: Call, declared: Declared, table: str, bucket: int, effect: Effect) -> Write:
     """The update of the ledger's row."""
-    (name, target, at), _, expected, observed = effect
-    return ledger.book(call.store.settings, name, target, at, bucket, expected=expected, observed=observed)
+    settings, (counter, id_, minute, expected, observed) = call.store.settings, effect
+    return tallies.book(settings, counter, id_, minute, bucket, expected=expected, observed=observed)
+
+
+def _row(effect: Effect) -> tuple[object, ...]:
+    return effect.counter, effect.id, effect.minute
 
 
 CONSUMER = Consumer(
     NAME,
     {"receipts": read_receipt, "counts": read_count},
     write,
+    _row,
     {"receipts": rollup.awaited_receipt, "counts": rollup.awaited_count},
 )

@@ -1,10 +1,10 @@
 """Stream records take effect exactly once: the effect and the checkpoint commit in one transaction.
 
-Lambda delivers batches at least once, again after a failure, and cut as it likes. A consumer reads how far it has come
-in this stream shard, skips what is at or below that, folds the rest (fold.py) and commits run by run, each on condition
-that the checkpoint has not moved. If it has, somebody else was here: it reads the checkpoint again.
+Lambda delivers batches at least once, again after a failure, and cut as it likes. A consumer reads its checkpoint in
+this stream shard, skips the records at or below it, folds the rest (fold.py) and commits run by run, each on condition
+that the checkpoint has not moved. If it has, another invocation was here: the consumer reads the checkpoint again.
 
-A record that cannot be applied is set aside by the consumer itself (set_aside.py), and holds up nothing.
+The consumer itself sets aside a record that it cannot apply (set_aside.py). Such a record delays no other one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from typing import Any
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import ledger
-from ..dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client, get, remaining_s
-from ..dynamo.transactions import Write
+from ..dynamo import keys
+from ..dynamo.client import Call, Store, dynamodb_client
+from ..dynamo.queries import get
+from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
 from ..settings import Settings
-from . import fold, set_aside, writes
+from . import fold, set_aside
 from .fold import Consumer, Numbered, Run
 from .record import Declared
 from .set_aside import Objects
 
-STARTS_MAX = 8  # each time that the checkpoint moved, somebody else made progress: there is not much left to do
-RESERVE_S = 5.0  # no transaction is begun with less left: one takes 10 ms, and 3 s of retries where it is contended
-FAILED_WHOLE = ""  # in batchItemFailures: the batch from its beginning
+STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
+RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
+FAILED_WHOLE = ""  # in batchItemFailures: the whole batch
 
 Answer = dict[str, Any]
 """`{"state": {}, "batchItemFailures": [{"itemIdentifier": first sequence number that is not applied}]}`."""
@@ -46,7 +47,7 @@ class Handler:
         store: Store | None = None,
         objects: Objects | None = None,
     ) -> None:
-        """Raises ConfigurationError without a bucket for what is set aside: one bad record would hold up the rest."""
+        """Raises ConfigurationError without a bucket for records to set aside: one bad record would block the rest."""
         self.consumer = consumer
         self.declared = Declared(counters)
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
@@ -58,12 +59,12 @@ class Handler:
         """Apply one batch. Raises ConfigurationError, and StoreRefusedError for a fault of the deployment."""
         with observe.metrics():
             records = event.get("Records") or []
-            if not records:  # the end of a window in which nothing came
+            if not records:  # the end of a window without records
                 return {"state": {}, "batchItemFailures": []}
             shard = event.get("shardId")
             if not isinstance(shard, str) or not shard:
                 raise ConfigurationError("The event has no shardId: the event source mapping needs a tumbling window")
-            call = Call(self.store, deadline_s=time.monotonic() + remaining_s(context, RESERVE_S + CALL_TIME_DEFAULT_S))
+            call = Call(self.store, deadline_s=time.monotonic() + context.get_remaining_time_in_millis() / 1000)
             source = str(event.get("eventSourceARN") or records[0].get("eventSourceARN"))
             table = _table(self.store.settings, source)
             failed = Batch(self.consumer, self.declared, call, self.objects, table, shard).apply(records)
@@ -81,15 +82,15 @@ class Batch:
     table: str
     shard: str
     refused: dict[str, str] = field(default_factory=dict)
-    """Why DynamoDB does not take a record, by sequence number."""
+    """By sequence number: why DynamoDB does not accept a record."""
     committed: int = 0
     """How many records this invocation has covered itself."""
     skipped: int = 0
 
     def apply(self, records: Sequence[Any]) -> str | None:
-        """Apply the records that were not applied yet; the first sequence number that is not, or None if all are."""
+        """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
         numbered, unnumbered = fold.in_order(records)
-        failed = numbered[0][1] if numbered else FAILED_WHOLE
+        failed = numbered[0].spelled if numbered else FAILED_WHOLE
         try:
             self._set_aside_unnumbered(unnumbered)
             for _ in range(STARTS_MAX):
@@ -99,7 +100,7 @@ class Batch:
                 try:
                     self._apply(numbered[passed:], seen)
                     return None
-                except writes.MovedError:
+                except MovedError:
                     continue
                 except _StoppedError as stopped:
                     return stopped.sequence
@@ -112,8 +113,8 @@ class Batch:
     def _apply(self, records: Sequence[Numbered], seen: str | None) -> None:
         """Commit run by run. Raises MovedError, and _StoppedError at the first record that is not applied.
 
-        What DynamoDB does not take is tried with half as many records, down to the one that it is; and so is what
-        stays in others' way, for the fewer items a transaction has, the fewer others it meets.
+        A run that DynamoDB rejects is tried again with half as many records, down to the one at fault. So is a run that
+        keeps meeting conflicts: with fewer items it meets fewer other transactions.
         """
         start, most = 0, len(records)
         while start < len(records):
@@ -124,8 +125,8 @@ class Batch:
                 observe.logger.warning("out of time", extra={"from": run.first, "shard": self.shard})
                 raise _StoppedError(run.first)
             try:
-                writes.transact(self.call, self._writes(run, seen))
-            except writes.RejectedError as rejected:
+                apply(self.call, self._writes(run, seen))
+            except RejectedError as rejected:
                 if run.records == 1 and run.set_aside:
                     raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
                 if run.records == 1:
@@ -146,7 +147,7 @@ class Batch:
         return self.call.deadline_s - time.monotonic() < RESERVE_S
 
     def _writes(self, run: Run, seen: str | None) -> list[Write]:
-        """What one transaction commits; the objects of what is set aside are put before."""
+        """The writes of one transaction. The objects of records that are set aside are put first."""
         consumer, bucket = self.consumer, fold.bucket(self.shard)
         entries = [consumer.write(self.call, self.declared, self.table, bucket, effect) for effect in run.effects]
         entries += [
@@ -158,23 +159,23 @@ class Batch:
     def _key(self) -> dict[str, Any]:
         return {
             "TableName": self.call.store.settings.ledger_table,
-            "Key": ledger.key(*ledger.checkpoint_key(self.consumer.name, self.table, self.shard)),
+            "Key": keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard)),
         }
 
     def _checkpoint(self) -> str | None:
-        """The sequence number that this consumer has come to in this shard; None at the first time."""
+        """The sequence number that this consumer has reached in this shard; None in its first batch."""
         key = self._key()
         item = get(self.call.store, key["TableName"], key["Key"])
         return str(item["sequence"]["S"]) if item else None
 
     def _move(self, run: Run, seen: str | None) -> dict[str, Any]:
-        """The update of the checkpoint, on condition that it is where it was seen."""
+        """The update of the checkpoint, on condition that it has not moved since it was read."""
         now_s = int(time.time())
         facts: dict[str, Any] = {
             "sequence": {"S": run.last},
             "through": {"N": str(now_s if run.through_s is None else int(run.through_s))},
             "moved": {"N": str(now_s)},
-            "expiration": {"N": str(now_s + ledger.CHECKPOINT_KEPT_S)},
+            "expiration": {"N": str(now_s + keys.CHECKPOINT_KEPT_S)},
         }
         if run.oldest_s is not None and now_s - run.oldest_s > self.call.store.settings.settle_s / 2:
             facts["late"] = {"N": str(now_s)}
@@ -194,7 +195,7 @@ class Batch:
         return write
 
     def _count_skipped(self, passed: int) -> None:
-        """Of the records at or below the checkpoint, those that somebody else has applied."""
+        """Count the records at or below the checkpoint that another invocation has applied."""
         skipped = passed - self.committed - self.skipped
         self.skipped += skipped
         observe.count(self.consumer.name, observe.SKIPPED, skipped, dimension=observe.CONSUMER)
@@ -207,19 +208,19 @@ class Batch:
             observe.logger.error("set aside", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
 
     def _set_aside_unnumbered(self, records: Sequence[Any]) -> None:
-        """Keep what has no sequence number under a name made of what it holds: set aside twice, it is one."""
+        """Set aside records without a sequence number under a hash of their content: set aside twice, each is one."""
         for record in records:
             name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
             marker = set_aside.keep(
                 self.call, self.objects, self.consumer.name, self.table, self.shard, name, record, "no sequence number"
             )
-            writes.transact(self.call, [marker])
+            apply(self.call, [marker])
             observe.count(self.consumer.name, observe.SET_ASIDE, dimension=observe.CONSUMER)
             observe.logger.error("set aside", extra={"sequence": name, "shard": self.shard})
 
 
 class _StoppedError(Exception):
-    """The records from `sequence` on are not applied: there was no time, or the store was busy."""
+    """The records from `sequence` on are not applied: the time ran out, or the store was busy."""
 
     def __init__(self, sequence: str) -> None:
         super().__init__(sequence)
@@ -227,15 +228,15 @@ class _StoppedError(Exception):
 
 
 def _passed(numbered: Sequence[Numbered], seen: str | None) -> int:
-    """How many of the records are at or below the checkpoint: compared as numbers, for "9" is more than "10"."""
+    """How many of the records are at or below the checkpoint, compared as numbers: as strings "9" is after "10"."""
     if seen is None:
         return 0
     at = int(seen)
-    return sum(number <= at for number, _, _ in numbered)
+    return sum(one.number <= at for one in numbered)
 
 
 def _raise_if_refused(error: RetryableError) -> None:
-    """A fault of the deployment is an error of the function, and not only a batch that comes again."""
+    """Raise a fault of the deployment as an error of the function: a retry of the batch would hide it."""
     if isinstance(error, StoreRefusedError):
         raise error
 

@@ -1,10 +1,10 @@
-"""What stands in a stream record, in the wire form that Lambda passes on, and which counter an item belongs to.
+"""What a stream record says, in the wire form that Lambda passes on, and which counter an item belongs to.
 
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-Readers take what they need without looking whether it is there: a record that lacks it raises one of MALFORMED, and is
-set aside. That keeps them at a few microseconds a record.
+Readers take what they need without a check that it is there. A record that lacks it raises one of MALFORMED, and is set
+aside. So a reader needs a few microseconds a record.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..counter import Counter
+from ..dynamo.keys import MINUTE_MAX, minute_of
 from ..errors import TallyError
 
 Record = dict[str, Any]
@@ -21,18 +22,17 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SEQUENCE_DIGITS_MAX = 40
-MINUTE_MAX = 10**10  # ledger rows are sorted by ten digits of it
 AMOUNT_LIMIT = 10**38
 CREATED_S_MAX = MINUTE_MAX * 60
 YES = {"BOOL": True}
 
 
 class UnreadableError(TallyError):
-    """A record that this consumer cannot apply as things are declared now; the message says why."""
+    """A record that this consumer cannot apply, as counters are declared now. The message says why."""
 
 
 class Declared:
-    """The declared counters as stream readers look for them: by name, and by the items that they keep."""
+    """The declared counters as stream readers look them up: by name, and by the items that they keep."""
 
     __slots__ = ("_tallies", "by_name", "children")
 
@@ -50,7 +50,7 @@ class Declared:
                 self.children.setdefault(counter.prefix, []).append((counter.child, counter))
 
     def tally(self, prefix: str, sort_key: str) -> Counter | None:
-        """The counter that this item is a part of the tally of: the items that a reader would sum, and no other."""
+        """The counter whose tally this item belongs to: exactly those items that a reader sums."""
         for low, high, counter in self._tallies.get(prefix, ()):
             if low <= sort_key <= high and counter.shard_of(sort_key) is not None:
                 return counter
@@ -66,15 +66,15 @@ def event_name(record: Record) -> str:
 
 
 def accepted(record: Record) -> Image | None:
-    """The receipt of an accepted change; None for one that went, or was edited by hand.
+    """The receipt of an accepted change; None for a receipt that was deleted, or edited manually.
 
-    Written over an expired one (MODIFY) it is a new one, with a nonce of its own. Raises UnreadableError.
+    One that replaces an expired receipt (MODIFY) is new, with a nonce of its own. Raises UnreadableError.
     """
     name, change = event_name(record), record["dynamodb"]
     if name == REMOVE:
         return None
     image: Image = change["NewImage"]
-    if not isinstance(image, dict):  # None would say that there was nothing to count
+    if not isinstance(image, dict):  # None would mean that there was nothing to count
         raise UnreadableError("the image is none")
     if name == MODIFY and "nonce" in image and (change.get("OldImage") or {}).get("nonce") == image["nonce"]:
         return None
@@ -82,7 +82,7 @@ def accepted(record: Record) -> Image | None:
 
 
 def sequence(record: object) -> str | None:
-    """The sequence number, a string of up to 40 digits; None if there is none that could be compared."""
+    """The sequence number, a string of up to 40 digits; None without one that can be compared."""
     try:
         found = record["dynamodb"]["SequenceNumber"]  # type: ignore[index]
         good = found.isascii() and found.isdigit() and len(found) <= SEQUENCE_DIGITS_MAX
@@ -113,7 +113,7 @@ def text(image: Image, name: str) -> str:
 
 
 def amount(image: Image) -> int:
-    """The amount of a receipt. Raises UnreadableError for more digits than a number of DynamoDB's has."""
+    """The amount of a receipt. Raises UnreadableError for more digits than DynamoDB's numbers have."""
     value = int(image["amount"]["N"])
     if abs(value) >= AMOUNT_LIMIT:
         raise UnreadableError("amount has more than 38 digits")
@@ -121,19 +121,11 @@ def amount(image: Image) -> int:
 
 
 def minute(image: Image) -> int:
-    """The minute that a change is booked on, from the item. Raises UnreadableError if it is none."""
+    """The minute that a change is booked on, from the item. Raises UnreadableError if it is not valid."""
     at = int(image["at"]["N"])
     if not 0 <= at < MINUTE_MAX:
         raise UnreadableError(f"at is {at}, which is no minute")
     return at
-
-
-def minute_of(image: Image) -> int | None:
-    """The minute in an item; None if there is none: items can be put by hand."""
-    try:
-        return minute(image)
-    except (UnreadableError, *MALFORMED):
-        return None
 
 
 def minute_or_records(image: Image, record: Record) -> int:

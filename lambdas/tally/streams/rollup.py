@@ -1,7 +1,7 @@
 """The rollup: receipts and children that were written alone are added to their tallies.
 
-Receipts say by how much, and on which minute; a child counts one. What the tally is stamped with is that minute, so
-that both sides of the change meet on it in the ledger.
+A receipt says by how much, and on which minute; a child counts one. The rollup stamps the tally with that minute, so
+that both halves of the change meet on it in the ledger.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rolled_up(counter: Counter) -> bool:
 
 
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
-    """A receipt that was written alone: its amount, on its minute. Written over an expired one (MODIFY) it is new."""
+    """A receipt that was written alone: its amount, on its minute. One that replaces an expired one (MODIFY) is new."""
     image = accepted(record)
     if image is None or image.get("rollup") != YES:
         return ()
@@ -46,7 +46,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if not rolled_up(counter):
         raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
-    return (((counter.name, text(image, "target")), minute(image), amount(image), 0),)
+    return (Effect(counter.name, text(image, "target"), minute(image), amount(image)),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -65,11 +65,11 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     for counter in owners:
         if not rolled_up(counter) or counter.max_shards == 1:
             raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
-    return tuple(((counter.name, id_), at, 1, 0) for counter in owners)
+    return tuple(Effect(counter.name, id_, at, 1) for counter in owners)
 
 
 def refuse_orphan(image: Image) -> None:
-    """Raises UnreadableError for a child that was written alone; an item of the team's own is none."""
+    """Raise UnreadableError for a child that was written alone. An item of the team's own is no child."""
     if image.get("rollup") == YES and "likedAt" in image:
         raise UnreadableError("no counter is declared that counts this child")
 
@@ -86,15 +86,19 @@ def awaited_count(record: Record) -> bool:
 
 
 def shard_of(counter: Counter, table: str, bucket: int) -> int:
-    """The tally shard that a stream shard's bucket adds to; not the first one for children: that would make a post."""
+    """The tally shard that a stream shard's bucket adds to. For children never the first: that would make a post."""
     return bucket % counter.max_shards if table == "receipts" else 1 + bucket % (counter.max_shards - 1)
 
 
 def write(call: Call, declared: Declared, table: str, bucket: int, effect: Effect) -> Write:
     """The update of the tally."""
-    (name, id_), at, added, _ = effect
-    counter = declared.by_name[name]
-    return {"Update": tallies.add(call, counter, id_, shard_of(counter, table, bucket), added, at)}
+    counter = declared.by_name[effect.counter]
+    shard = shard_of(counter, table, bucket)
+    return {"Update": tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute)}
 
 
-CONSUMER = Consumer(NAME, {"receipts": read_receipt, "counts": read_count}, write, {})
+def _tally(effect: Effect) -> tuple[object, ...]:
+    return effect.counter, effect.id
+
+
+CONSUMER = Consumer(NAME, {"receipts": read_receipt, "counts": read_count}, write, _tally, {})

@@ -1,8 +1,8 @@
 """Records that could not be applied: kept whole in S3, marked in the ledger, and applied later, once.
 
-The object is put first and the marker second, in the transaction that moves the checkpoint over the record: a record
-is never lost, and one that was set aside twice is one. Redriving deletes the marker and applies the effect in one
-transaction; whoever comes second finds no marker.
+The object is put first, and the marker second, in the transaction that moves the checkpoint over the record. So a
+record is never lost, and a record that was set aside twice is one. A redrive deletes the marker and applies the effect
+in one transaction: a second redrive finds no marker.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..dynamo import ledger
-from ..dynamo.client import Call, Item, get, whole
-from ..dynamo.transactions import Write
-from ..errors import StoreUnreachableError, from_botocore
-from . import broken, fold, writes
+from ..dynamo import keys, queries
+from ..dynamo.client import Call, Item
+from ..dynamo.transactions import MovedError, RejectedError, Write, apply
+from ..errors import StoreUnreachableError
+from . import broken, fold
 from .fold import Consumer
 from .record import MALFORMED, Declared, UnreadableError, sequence
 
 REASON_CHARACTERS_MAX = 300
-PAGES_MAX = 1000  # of 1 MB: about 3 million records
 
 
 def _s3_client() -> Any:
-    """Made when something is set aside, which should be never: it costs a cold start 50 ms."""
+    """Made when the first record is set aside, which should be never: it adds 50 ms to a cold start."""
     import boto3
     from botocore.config import Config
 
-    # S3 answers in 100 ms; a batch that waits for it longer is delivered again.
+    # S3 answers in 100 ms; Lambda delivers a batch again that waits longer.
     config = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 3, "mode": "standard"})
     return boto3.client("s3", config=config)
 
 
 @dataclass
 class Objects:
-    """The bucket. Every failure of S3 is a StoreUnreachableError: nothing is lost, it is tried again."""
+    """The bucket. Every failure of S3 is a StoreUnreachableError: nothing is lost, and the caller tries again."""
 
     bucket: str
     make: Callable[[], Any] = _s3_client
     _client: Any = field(default=None, init=False)
 
     def put(self, key: str, body: Mapping[str, Any]) -> None:
-        """Store an object as JSON, over the one that is there."""
+        """Store an object as JSON, over an older one of its key."""
         encoded = json.dumps(body, default=str).encode()
         self._ask(lambda s3: s3.put_object(Bucket=self.bucket, Key=key, Body=encoded, ContentType="application/json"))
 
     def get(self, key: str) -> Any:
-        """What an object holds. Raises UnreadableError if it is gone or no JSON."""
+        """The content of an object. Raises UnreadableError if it is gone or no JSON."""
         body = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
         try:
             return json.loads(body)
@@ -71,7 +70,7 @@ class Objects:
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
                 raise UnreadableError("its object is not in the bucket") from None
-            raise StoreUnreachableError(f"The bucket of what is set aside failed: {error}") from error
+            raise StoreUnreachableError(f"The bucket of the records that are set aside failed: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -88,16 +87,16 @@ class Marker:
 def keep(
     call: Call, objects: Objects, consumer: str, table: str, shard: str, name: str, record: object, reason: str
 ) -> Write:
-    """Put the record into the bucket; the write of its marker, which is to commit with the checkpoint.
+    """Put the record into the bucket; return the write of its marker, which must commit with the checkpoint.
 
-    `name`: the sequence number, or what stands for one. Raises StoreUnreachableError if S3 does not take it.
+    `name`: the sequence number, or a substitute. Raises StoreUnreachableError if S3 does not accept the object.
     """
     object_key = f"{consumer}/{shard}/{name}.json"
     reason = reason[:REASON_CHARACTERS_MAX]
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     facts = {"object": object_key, "reason": reason, "table": table}
     item = {
-        **ledger.key(*ledger.set_aside_key(consumer, shard, name)),
+        **keys.key(*keys.set_aside_key(consumer, shard, name)),
         **{fact: {"S": value} for fact, value in facts.items()},
         "at": {"N": str(int(time.time()))},
     }
@@ -105,24 +104,10 @@ def keep(
 
 
 def listed(call: Call) -> Iterator[Marker]:
-    """What is set aside, by consumer, shard and sequence number. Raises what botocore's errors map to."""
-    start: dict[str, Any] = {}
-    for _ in range(PAGES_MAX):
-        try:
-            page = call.store.client.query(
-                TableName=call.store.settings.ledger_table,
-                KeyConditionExpression="PK = :pk",
-                ExpressionAttributeValues={":pk": {"S": ledger.SET_ASIDE_KEY}},
-                ConsistentRead=True,
-                **start,
-            )
-        except (ClientError, BotoCoreError) as error:
-            raise from_botocore(error) from error
-        for item in whole(dict(page), "Items")["Items"]:
-            yield _marker(item)
-        if "LastEvaluatedKey" not in page:
-            return
-        start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+    """The markers, by consumer, shard and sequence number. Raises what botocore's errors map to."""
+    store, partition = call.store, keys.SET_ASIDE_KEY
+    for page in queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, queries.LAST):
+        yield from map(_marker, page)
 
 
 def _marker(item: Item) -> Marker:
@@ -130,36 +115,36 @@ def _marker(item: Item) -> Marker:
 
 
 class Outcome(Enum):
-    """What became of a record that was redriven."""
+    """The result of a redrive."""
 
     APPLIED = "applied"
     GONE = "gone"
-    """Somebody else has applied it meanwhile, or we did and the answer was lost."""
+    """Another redrive has applied it, or this one did and the answer was lost."""
     KEPT = "kept"
-    """It still cannot be applied: it stays where it is."""
+    """It still cannot be applied: it stays set aside."""
 
 
 def redrive(
     call: Call, objects: Objects, consumers: Mapping[str, Consumer], declared: Declared, marker: Marker
 ) -> tuple[Outcome, str]:
-    """Apply a record that was set aside, once; what became of it, and why if it was kept.
+    """Apply a record that was set aside, once; the outcome, and the reason if it was kept.
 
-    Raises StoreUnreachableError and StoreBusyError, after which it may be redriven again.
+    Raises StoreUnreachableError and StoreBusyError: the record can be redriven again.
     """
     try:
         entries = _writes(call, consumers, declared, objects.get(marker.object))
     except UnreadableError as error:
-        return (Outcome.KEPT, error.detail) if _stands(call, marker) else (Outcome.GONE, "")
+        return (Outcome.KEPT, error.detail) if _exists(call, marker) else (Outcome.GONE, "")
     removal = {
         "TableName": call.store.settings.ledger_table,
         "Key": _key(marker),
         "ConditionExpression": "attribute_exists(PK)",
     }
     try:
-        writes.transact(call, [{"Delete": removal}, *entries])
-    except writes.RejectedError as rejected:
+        apply(call, [{"Delete": removal}, *entries])
+    except RejectedError as rejected:
         return Outcome.KEPT, rejected.detail
-    except writes.MovedError:
+    except MovedError:
         objects.delete(marker.object)
         return Outcome.GONE, ""
     objects.delete(marker.object)
@@ -167,23 +152,23 @@ def redrive(
 
 
 def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any) -> list[Write]:
-    """The effects of a record that was set aside. Raises UnreadableError if it has none to see."""
+    """The effects of a record that was set aside. Raises UnreadableError if they cannot be read."""
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
         read, fold_bucket = consumer.read[table], fold.bucket(kept["shard"])
     except MALFORMED as error:
         raise UnreadableError(f"its object lacks a good consumer, table, shard or record: {error}") from None
     if sequence(record) is None:
-        raise UnreadableError("it has no sequence number: whether it was applied cannot be told")
+        raise UnreadableError("it has no sequence number: nothing shows whether it was applied")
     try:
         return [consumer.write(call, declared, table, fold_bucket, effect) for effect in read(declared, record)]
     except MALFORMED as error:
         raise UnreadableError(broken.reason(declared, table, record, error)) from None
 
 
-def _stands(call: Call, marker: Marker) -> bool:
-    return bool(get(call.store, call.store.settings.ledger_table, _key(marker)))
+def _exists(call: Call, marker: Marker) -> bool:
+    return bool(queries.get(call.store, call.store.settings.ledger_table, _key(marker)))
 
 
 def _key(marker: Marker) -> Item:
-    return ledger.key(ledger.SET_ASIDE_KEY, marker.sort_key)
+    return keys.key(keys.SET_ASIDE_KEY, marker.sort_key)

@@ -1,0 +1,16 @@
+"""A Lambda context, as much of it as handlers look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Context:
+    """`remaining_ms`: the time that the invocation has left."""
+
+    remaining_ms: int = 10_000
+    aws_request_id: str = "11111111-2222-3333-4444-555555555555"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.remaining_ms

@@ -1,0 +1,158 @@
+"""The recipes of CONTRIBUTING.md work: each is applied to a copy of the checkout, and its tests run there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.infra.conftest import ROOT
+
+FILES_MAX = 5
+TESTS_MAX = 3
+RUN_S_MAX = 120
+BLOCK = re.compile(r"^ *`([\w./-]+)`\n\n(?P<indent> *)```diff\n(.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Change:
+    """The changes of one file: pairs of the lines that must be there once and those that take their place."""
+
+    path: str
+    hunks: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def read(cls, path: str, diff: str) -> Change:
+        """From the lines of a `diff` block."""
+        hunks = []
+        for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE):
+            lines = [line for line in hunk.splitlines() if not line.startswith(("--- ", "+++ "))]
+            old = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
+            hunks.append((old, "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))))
+        return cls(path, tuple(hunks))
+
+    def apply(self, root: Path) -> None:
+        """Change the file, or make it."""
+        file = root / self.path
+        text = file.read_text() if file.exists() else ""
+        for old, new in self.hunks:
+            assert text.count(old) == 1 or not text, f"{self.path} has no single\n{old}"
+            text = text.replace(old, new, 1) if text else new
+        file.write_text(text)
+
+
+def recipes() -> dict[str, list[Change]]:
+    """The changes of each recipe, by its title."""
+    parts = re.split(r"^### To add (.*)\n", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
+    found = {
+        title: [Change.read(path, textwrap.dedent(diff)) for path, _, diff in BLOCK.findall(text)]
+        for title, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    in_readme = re.findall(r"```diff\n(--- a/(\S+)\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return found | {"a counter": [Change.read(path, diff) for diff, path in in_readme]}
+
+
+RECIPES = recipes()
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files that git knows, with all recipes applied in their order."""
+    copy = tmp_path_factory.mktemp("checkout")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    (copy / "node_modules").symlink_to(ROOT / "node_modules")
+    for changes in RECIPES.values():
+        for change in changes:
+            change.apply(copy)
+    run(copy, "-m", "tests.make_events")
+    return copy
+
+
+def run(checkout: Path, *arguments: str) -> None:
+    """Run Python in the copy. Fails with what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {"PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'lambdas'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", *arguments], cwd=checkout, env=environment, capture_output=True, text=True,
+        timeout=RUN_S_MAX,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SEATS = """
+from tests.documented import responses
+
+
+def test_seats_are_sold(invoke):
+    seat = {"counter": "seats", "id": "LH400", "caller": "desk"}
+    sold = invoke("increments", {"operation": "increment", **seat, "amount": -1, "idempotency_key": "order-1"})
+    assert sold["status"] == 200
+    left = invoke("increments", {"operation": "get_counter", **seat})
+    assert left["body"]["value"] == 179
+    assert "200" in responses("count_likes")
+"""
+
+ROUTE = """
+def test_the_route_is_in_the_template(dev):
+    routes = dev.of_type("AWS::ApiGatewayV2::Route").values()
+    assert "GET /posts/{id}/likes/count" in {route["Properties"]["RouteKey"] for route in routes}
+"""
+
+
+def run_tests(checkout: Path, *tests: str) -> None:
+    run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests)
+
+
+def test_every_recipe_is_there() -> None:
+    assert set(RECIPES) == {"a counter", "an operation", "a metric", "an alarm", "a fault"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_touches_few_files(recipe: str) -> None:
+    paths = [change.path for change in RECIPES[recipe]]
+    assert 1 <= len([path for path in paths if not path.startswith("tests/")]) <= FILES_MAX
+    assert len([path for path in paths if path.startswith("tests/")]) <= TESTS_MAX
+
+
+def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None:
+    """The counter counts, the operation answers and is documented, the metric moves, the proxy answers."""
+    (checkout / "tests/integration/test_seats.py").write_text(SEATS)
+    run_tests(
+        checkout,
+        "tests/integration/test_seats.py",
+        "tests/integration/test_count_likes.py",
+        "tests/integration/test_busy.py",
+        "tests/unit/test_declarations.py::test_every_operation_and_function_has_its_needs",
+        "tests/unit/test_client.py::test_every_operation_is_a_request_and_a_method_with_the_operations_fields",
+        "tests/unit/test_openapi.py::test_every_declared_answer_is_used_and_every_link_leads_somewhere",
+        "tests/integration/test_needs.py::test_an_operation_does_what_it_declares_and_no_more[count_likes]",
+        "tests/integration/test_samples.py::test_every_operation_has_a_sample_of_each_way_to_call_it",
+        "tests/infra/test_smoke.py::test_it_calls_every_operation",
+        "tests/invariants/test_fault_proxy.py::test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says[unavailable]",
+    )
+
+
+def test_the_new_route_metric_and_alarm_are_in_the_template(checkout: Path) -> None:
+    """One synthesis: the repository's own tests hold the dashboard, the alarms and the page against each other."""
+    tests = "tests/infra/test_monitoring.py"
+    (checkout / "tests/infra/test_new_route.py").write_text(ROUTE)
+    run_tests(
+        checkout,
+        "tests/infra/test_new_route.py",
+        f"{tests}::test_every_metric_shown_is_one_that_the_code_emits_and_every_one_emitted_is_shown",
+        f"{tests}::test_a_counter_that_is_declared_is_shown",
+        f"{tests}::test_the_page_lists_every_widget_under_the_question_that_it_answers",
+        f"{tests}::test_an_alarm_leads_to_its_page_which_says_what_to_do",
+        f"{tests}::test_the_page_has_no_section_for_a_removed_alarm",
+        f"{tests}::test_when_each_alarm_goes_off",
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -26,8 +26,14 @@ from tally.streams.set_aside import Outcome
 
 from .connection import CommandError, Connection
 
-Tally = tuple[Counter, str]
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
+
+
+class Tally(NamedTuple):
+    """A tally: its counter and the id that it counts."""
+
+    counter: Counter
+    target: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Stack:
 def reconcile(given: argparse.Namespace, stack: Stack) -> int:
     """Compare tallies with what they count, and repair them with --repair. Returns 1 if one still differs."""
     reconciler = Reconciler(stack.store, stack.counters, say=_note)
-    asked = [(LIKES, given.post)] if given.post else _suspects(stack)
+    asked = [Tally(LIKES, given.post)] if given.post else _suspects(stack)
     if given.post and not _is_there(stack.store, given.post):
         raise CommandError(f"there is no post {given.post}")
     left = 0
@@ -91,10 +97,10 @@ def _suspects(stack: Stack) -> list[Tally]:
     found: dict[tuple[str, str], Tally] = {}
     with _bar(recount.families(stack.store, stack.counters), "page", "scanned") as pages:
         for page in pages:
-            found |= {_name(family): (family.counter, family.target) for family in page if _suspect(family)}
+            found |= {_name(family): Tally(family.counter, family.target) for family in page if _suspect(family)}
     for row in rows.every(stack.store):
         if row.counter in stack.counters:
-            found[row.counter, row.target] = (stack.counters[row.counter], row.target)
+            found[row.counter, row.target] = Tally(stack.counters[row.counter], row.target)
         else:
             _note(
                 f"{row.counter} {row.target} drifts by {row.drift:+d}, but lambdas/counters.py declares no such counter"

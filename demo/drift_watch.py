@@ -38,9 +38,9 @@ class DriftWatch:
         """Ask once. Raises LocalError."""
         now = await server.drift()
         self.asked += 1
-        for counter, target, drift in sorted(now - self.before):
-            key = counter, target
-            self.found[key] = max(self.found.get(key, 0), drift, key=abs)
+        for row in sorted(now - self.before):
+            key = row.counter, row.id
+            self.found[key] = max(self.found.get(key, 0), row.drift, key=abs)
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 
@@ -33,8 +33,14 @@ _RETRYABLE = frozenset({429, 500, 502, 503, 504})
 Progress = Callable[[int], object]
 """Takes the number of steps since its last call."""
 _Job = TypeVar("_Job")
-Drifting = tuple[str, str, int]
-"""A tally that drifts: counter, id, observed less expected."""
+
+
+class Drifting(NamedTuple):
+    """A tally that drifts. `drift` is observed less expected."""
+
+    counter: str
+    id: str
+    drift: int
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class Server:
         while True:
             options = {"params": params, "headers": {"authorization": f"Bearer {self._token}"}}
             page = (await self._ask("GET", "/drift", options)).document
-            found.update((row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
+            found.update(Drifting(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
                 return frozenset(found)
             params = {"cursor": page["cursor"]}

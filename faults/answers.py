@@ -7,7 +7,7 @@ import secrets
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .plans import Fault, Kind
 
@@ -41,6 +41,13 @@ class Answer:
         return head.encode() + body
 
 
+class Cause(NamedTuple):
+    """Why one write was cancelled, and the item that a failed condition found."""
+
+    code: str
+    item: Mapping[str, Any] | None = None
+
+
 def error(status: int, code: str, message: str, **more: Any) -> Answer:
     """An error of DynamoDB."""
     return Answer(status, {"__type": _SHAPES + code, "message": message, **more})
@@ -55,16 +62,13 @@ def throttled() -> Answer:
     )
 
 
-def cancelled(request: bytes, causes: Mapping[int, tuple[str, Mapping[str, Any] | None]]) -> Answer:
-    """A cancelled TransactWriteItems: one reason for each write, with `causes` at their places (-1: the last).
-
-    A cause is its code, and the item that the failed condition found or None.
-    """
+def cancelled(request: bytes, causes: Mapping[int, Cause]) -> Answer:
+    """A cancelled TransactWriteItems: one reason for each write, with `causes` at their places (-1: the last)."""
     reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
-    for place, (code, item) in causes.items():
-        reasons[place] = {"Code": code, "Message": _WORDS[code]}
-        if item:
-            reasons[place]["Item"] = item
+    for place, cause in causes.items():
+        reasons[place] = {"Code": cause.code, "Message": _WORDS[cause.code]}
+        if cause.item:
+            reasons[place]["Item"] = cause.item
     codes = ", ".join(reason["Code"] for reason in reasons)
     message = f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]"
     return error(400, "TransactionCanceledException", message, CancellationReasons=reasons)
@@ -81,12 +85,12 @@ def made_up(fault: Fault, operation: str, body: bytes) -> bytes | None:
         case Kind.CONFLICT if operation != "TransactWriteItems":
             answer = error(400, "TransactionConflictException", "Transaction is ongoing for the item")
         case Kind.CONFLICT:
-            answer = cancelled(body, {fault.at: ("TransactionConflict", None)})
+            answer = cancelled(body, {fault.at: Cause("TransactionConflict")})
         case Kind.THROTTLED_TRANSACTION:
-            answer = cancelled(body, {fault.at: ("ThrottlingError", None)})
+            answer = cancelled(body, {fault.at: Cause("ThrottlingError")})
         case Kind.MIXED:
-            refusal = ("ConditionalCheckFailed", json.loads(fault.item))
-            answer = cancelled(body, {fault.at: (fault.code, None), fault.refused_at: refusal})
+            refusal = Cause("ConditionalCheckFailed", json.loads(fault.item))
+            answer = cancelled(body, {fault.at: Cause(fault.code), fault.refused_at: refusal})
         case Kind.ANSWER:
             answer = error(400, fault.code, "injected before the write")
         case _:

@@ -231,9 +231,3 @@ class Worker:
         if not self._started.done():
             self._started.set_result(Outcome(await request.read(), failed=True))
         return web.Response(status=202, body=_ACCEPTED)
-
-
-def open_log(path: Path) -> IO[bytes]:
-    """A log file to append to. Processes that have it open write whole lines to its end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("ab", buffering=0)

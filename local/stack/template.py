@@ -111,13 +111,6 @@ class Template:
     buckets: tuple[str, ...] = ()
     access_log_format: str | None = None
 
-    def table_of(self, variable: str) -> Table:
-        """The table that an environment variable of the functions names: TALLY_COUNTS_TABLE. Raises LocalError."""
-        for function in self.functions.values():
-            if function.environment.get(variable) in self.tables:
-                return self.tables[function.environment[variable]]
-        raise LocalError(f"the template has no function with a table in {variable}")
-
 
 def synthesized(app: Path) -> Template:
     """The stack of the app in the folder `app`, synthesized if a source has changed. Raises LocalError."""

@@ -1,4 +1,4 @@
-"""Batches, windows and answers, as pure functions of what was read and when."""
+"""Batches, windows and answers: pure functions of records and time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_batch_holds_no_more_than_six_megabytes() -> None:
     assert len(made.event(step, step.records, "s", "a")) <= 6 * 1024 * 1024
 
 
-def test_what_filters_hold_back_is_passed_over_but_not_before_what_came_earlier() -> None:
+def test_dropped_records_are_passed_in_order() -> None:
     made = buffer(filters=({"eventName": ["INSERT"]},))
     made.add([record(1, event_name="REMOVE")], NOW_S)
     assert (made.next_step(NOW_S, caught_up=True), made.position) == (None, "1")
@@ -126,7 +126,7 @@ def test_partial_failures_are_from_the_lowest_sequence_number(answer: object, do
     assert (verdict.done, bool(verdict.error)) == (done, fails)
 
 
-def test_failures_that_the_mapping_does_not_ask_for_are_not_heard() -> None:
+def test_failures_count_only_if_the_mapping_asks_for_them() -> None:
     found = judge(StreamMapping("m", "t", "f"), RECORDS, b'{"batchItemFailures": [{"itemIdentifier": "2"}]}')
     assert (found.done, found.error) == (4, "")
 
@@ -178,7 +178,7 @@ PROPERTIES: dict[str, Any] = {"StartingPosition": "TRIM_HORIZON"}
         ({"FilterCriteria": {"Filters": [{"Pattern": '{"a": ["x"]}'}] * 6}}, "6 filters"),
     ],
 )
-def test_what_a_mapping_asks_for_and_is_not_emulated_is_refused(change: dict[str, Any], says: str) -> None:
+def test_a_property_without_emulation_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(LocalError, match=says):
         read_mapping("M", PROPERTIES | change, "t", "f")
 

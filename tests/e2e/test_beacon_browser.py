@@ -222,7 +222,7 @@ def test_a_single_page_application_is_counted_by_its_addresses(before: str, visi
 
 
 @over_each_history
-def test_a_fragment_is_no_page(before: str, visits: Visits, api: Api) -> None:
+def test_a_fragment_is_not_a_page(before: str, visits: Visits, api: Api) -> None:
     visitor = visits(before)
     visitor.go("/a")
     for step in ("location.hash = 'part'", "history.pushState(null, '', '#other')", "history.go(-2)"):
@@ -266,7 +266,7 @@ OPT_OUTS = {
 
 
 @pytest.mark.parametrize("before", OPT_OUTS.values(), ids=OPT_OUTS.keys())
-def test_who_does_not_want_to_be_counted_is_not(before: str, visits: Visits, api: Api, site: Site) -> None:
+def test_visitors_who_opt_out_are_not_counted(before: str, visits: Visits, api: Api, site: Site) -> None:
     if not before:
         site.tag = site.tag.replace(" async", ' async data-tally="off"')
     visitor = visits(before)
@@ -363,13 +363,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("before", HOSTILE.values(), ids=HOSTILE.keys())
-def test_whatever_is_missing_nothing_is_thrown_into_the_page(before: str, visits: Visits) -> None:
+def test_a_missing_api_throws_nothing_into_the_page(before: str, visits: Visits) -> None:
     visitor = visits(before)  # whose end looks at what was thrown
     visitor.go("/a")
     assert visitor.run("history.pushState({ a: 1 }, '', '/b'); history.state.a") == 1
 
 
-def test_where_it_does_not_know_whose_script_it_is_it_does_nothing(visits: Visits, api: Api, site: Site) -> None:
+def test_without_its_own_address_it_does_nothing(visits: Visits, api: Api, site: Site) -> None:
     site.head["/module"] = site.tag.replace("async", "type=module crossorigin")
     visitor = visits()
     visitor.go("/module")

@@ -42,7 +42,7 @@ def test_a_batch_of_a_consumer_is_packed_and_answered_entry_by_entry(tally: Tall
     assert results[120] == requests.Plays("client-1", 120)
 
 
-def test_what_is_handed_over_is_counted_later(tally: Tally) -> None:
+def test_an_enqueued_play_counts_later(tally: Tally) -> None:
     tally.enqueue(requests.play("client-2"))
     wait_for(lambda: tally.get_plays("client-2").play_count == 1, 10)
 
@@ -56,6 +56,6 @@ def test_a_call_whose_function_is_killed_is_counted_once(tally: Tally, dev: Dev)
     assert tally.get_plays("client-3").play_count == 5
 
 
-def test_a_function_that_is_not_there_is_the_deployments_fault(tally: Tally) -> None:
+def test_a_missing_function_is_a_configuration_error(tally: Tally) -> None:
     with pytest.raises(errors.ConfigurationError, match="ResourceNotFoundException"):
         Tally({"plays": "nobody"}, lambda_client=tally.lambda_client).play("9f3a")

@@ -1,4 +1,4 @@
-"""The demo against a running `make dev`: what it loses and sends twice is counted once, as a browser's visit."""
+"""The demo against a running `make dev`: lost and doubled visits count once."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_the_demo_finds_every_page_as_the_log_says(dev: Dev, tmp_path: Path) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10  visits again because their answer was lost" in done.stdout
-    assert " s after the last visit." in done.stdout  # rolled up in time
+    assert " s after the last visit." in done.stdout  # in time
     assert ": 0 tallies drifted" in done.stdout

@@ -1,4 +1,4 @@
-"""What API Gateway answers by itself: routes, tokens, CORS, limits."""
+"""API Gateway's own answers: routes, tokens, CORS, limits."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_too_many_headers_are_refused(dev: Dev) -> None:
         b"GET /dev/token HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-def test_bytes_that_are_no_text_never_give_a_500(dev: Dev, request_bytes: bytes) -> None:
+def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes) -> None:
     with socket.create_connection(("127.0.0.1", dev.port), timeout=10) as connection:
         connection.sendall(request_bytes)
         status_line = connection.recv(65536).split(b"\r\n")[0]

@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from local.base.engine import Engine
 from local.base.errors import LocalError
 from local.base.options import Options
 from local.stack import tables
+from local.stack.prepared import prepared
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running, wait_for
 
 Start = Callable[..., Dev]
@@ -26,7 +29,7 @@ BATCH_S = 1.5  # a replay would come with the next batch, a second later
 
 
 def one_line(dev: Dev) -> str:
-    """The only line that it wrote before it ended with status 1."""
+    """The only line of output, after an end with status 1."""
     assert dev.end() == 1
     [line] = dev.text.splitlines()
     assert line.startswith("tally: ")
@@ -42,7 +45,7 @@ def visits(dev: Dev) -> int:
     return int(dev.call("GET", "/visits?url=https://example.com/life").body["visits"])
 
 
-def test_what_was_acknowledged_survives_kill_9(start: Start) -> None:
+def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     first = start().wait_until_ready()
     token = first.token()
     assert first.call("PUT", "/posts/p", {"body": "hello"}, token=token).status == 201
@@ -86,7 +89,7 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
 
 
 @pytest.mark.parametrize("after_s", [1.0, 2.0])
-def test_ctrl_c_stops_it_also_while_it_starts(start: Start, after_s: float) -> None:
+def test_ctrl_c_stops_it_while_it_starts(start: Start, after_s: float) -> None:
     dev = start()
     time.sleep(after_s)
     below = dev.descendants()
@@ -116,7 +119,7 @@ sys.exit(it.main())
         assert process.wait(10) == 0
 
 
-def test_a_dead_engine_is_said_and_ends_it(start: Start) -> None:
+def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
     dev = start().wait_until_ready()
     below = dev.descendants()
     [engine] = [pid for pid in below if "dynoxide" in command(pid)]
@@ -127,7 +130,7 @@ def test_a_dead_engine_is_said_and_ends_it(start: Start) -> None:
     assert not running(below)
 
 
-def test_an_engine_of_ones_own_is_used_and_its_streams_are(start: Start) -> None:
+def test_another_engine_and_its_streams_serve(start: Start) -> None:
     with Engine() as engine:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
         assert dev.call("POST", "/videos/v/plays", idempotency_key=KEY).status == 200
@@ -166,20 +169,28 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
     assert dev.call("GET", "/videos/killed/plays").body["play_count"] == 60
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(start: Start) -> None:
+def test_an_error_is_one_line_and_status_1(start: Start) -> None:
+    assert "the port is 'eighty'" in one_line(start("--port", "eighty"))
+
+
+def refused(tmp_path: Path, **changes: Any) -> str:
+    """Why a stack with these options cannot start."""
+    options = replace(Options(ROOT, 0, tmp_path / "data", None, "*"), **changes)
+    with pytest.raises(LocalError) as error, prepared(options):
+        pass
+    return str(error.value)
+
+
+def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port {port} cannot be used (Address already in use)" in one_line(start("--port", str(port)))
-
-
-def test_a_port_that_is_no_number_is_said_in_one_line(start: Start) -> None:
-    assert "the port is 'eighty'" in one_line(start("--port", "eighty"))
+        assert f"port {port} cannot be used (Address already in use)" in refused(tmp_path, port=port)
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "8080 ", "٣", "1e3"])
-def test_what_is_no_port_is_refused(port: str) -> None:
+def test_a_wrong_port_is_refused(port: str) -> None:
     with pytest.raises(LocalError, match="it must be a number from 0 to 65535"):
         Options.read([], {"PORT": port}, Path("a"))
 
@@ -203,23 +214,23 @@ def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) 
     assert dev.call("GET", "/videos/a/plays").status == 200
 
 
-def test_a_data_folder_that_is_a_file_is_said_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_data_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    assert "is not writable" in one_line(start())
+    assert "is not writable" in refused(tmp_path)
 
 
-def test_a_broken_data_file_is_said_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_a_broken_data_file_is_an_error_and_stays_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/engine.db").write_text("this is no database" * 100)
-    assert "engine" in one_line(start())
+    assert "engine" in refused(tmp_path)
     assert (tmp_path / "data/engine.db").read_text().startswith("this is no database")
 
 
-def test_an_engine_that_does_not_answer_is_said_in_one_line(start: Start) -> None:
-    line = one_line(start(AWS_ENDPOINT_URL_DYNAMODB="http://127.0.0.1:1"))
+def test_a_silent_engine_is_an_error(tmp_path: Path) -> None:
+    line = refused(tmp_path, endpoint="http://127.0.0.1:1")
     assert "no usable DynamoDB engine at http://127.0.0.1:1" in line
 
 
-def test_an_endpoint_that_is_no_url_is_refused() -> None:
+def test_an_endpoint_must_be_a_url() -> None:
     with pytest.raises(LocalError, match="no usable DynamoDB engine at nonsense"):
         tables.create([], "nonsense")

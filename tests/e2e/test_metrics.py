@@ -63,14 +63,14 @@ def test_values_are_summed_by_metric_and_dimensions(tmp_path: Path) -> None:
     assert (likes["dimensions"], likes["sum"]) == ({"counter": "likes"}, 1)
 
 
-def test_what_was_reported_long_ago_is_not_of_the_last_minute(tmp_path: Path) -> None:
+def test_old_values_are_not_in_the_last_minute(tmp_path: Path) -> None:
     made = gathered(tmp_path, line(9, counter="plays", at_s=time.time() - 100))
     [plays] = made.document()["metrics"]
     assert (plays["sum"], plays["last_minute"]) == (9, 0)
     assert "counter plays" in made.page()
 
 
-def test_a_line_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> None:
+def test_a_partial_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     whole = line(7, counter="plays")
     made = gathered(tmp_path, whole[:50])
     assert made.document()["metrics"] == []

@@ -61,7 +61,7 @@ def test_an_object_is_put_read_looked_at_listed_and_deleted(s3: Any, where: dict
     assert code(error) == "404"
 
 
-def test_what_the_store_does_not_know_is_said(s3: Any, where: dict[str, Any]) -> None:
+def test_unknown_calls_are_errors_of_s3(s3: Any, where: dict[str, Any]) -> None:
     with pytest.raises(ClientError) as error:
         s3.put_object(Bucket="another", Key="a", Body=b"")
     assert code(error) == "NoSuchBucket"

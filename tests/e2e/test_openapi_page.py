@@ -1,4 +1,4 @@
-"""The page at /dev/openapi, in real Chromium: it shows every operation, and its requests are answered."""
+"""The page at /dev/openapi in real Chromium: it shows every operation and sends requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.e2e.dev import Dev
 
 @pytest.fixture
 def page(dev: Dev) -> Iterator[Page]:
-    """The page, opened; nothing may fail in it, and nothing be loaded from elsewhere."""
+    """The open page. It must have no errors and load nothing from elsewhere."""
     found, errors, asked = chromium.find(), [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found.executable, env={**os.environ, **found.environment})
@@ -29,7 +29,7 @@ def page(dev: Dev) -> Iterator[Page]:
     assert [url for url in asked if not url.startswith((dev.url, "data:"))] == []
 
 
-def test_it_shows_every_operation_and_all_that_is_said_of_it(page: Page) -> None:
+def test_it_shows_every_operation_with_its_details(page: Page) -> None:
     names = [operation.name for operation in operations.OPERATIONS]
     expect(page.locator("main > details")).to_have_count(len(names))
     for name in names:
@@ -39,7 +39,7 @@ def test_it_shows_every_operation_and_all_that_is_said_of_it(page: Page) -> None
     assert "undefined" not in page.inner_text("main")
 
 
-def test_it_sends_what_is_filled_in_as_whoever_is_signed_in(page: Page) -> None:
+def test_it_sends_requests_as_the_signed_in_user(page: Page) -> None:
     page.locator("#increment > summary").click()
     answer = page.locator("#increment form > pre").last
     page.locator("#increment").get_by_role("button").click()

@@ -58,7 +58,7 @@ def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str]
     assert shape(ours) == shape(wanted)
 
 
-def test_paths_are_decoded_and_where_they_came_from_is_said() -> None:
+def test_paths_are_decoded_and_the_source_is_named() -> None:
     found = made()
     assert found["rawPath"] == found["requestContext"]["http"]["path"] == "/videos/a b/plays"
     assert found["routeKey"] == found["requestContext"]["routeKey"] == "GET /videos/{id}/plays"
@@ -94,7 +94,7 @@ def test_query_parameters_are_decoded_and_joined() -> None:
         ({}, b"a", True),
     ],
 )
-def test_bodies_that_are_no_text_come_in_base64(headers: dict[str, str], body: bytes, encoded: bool) -> None:
+def test_bodies_that_are_not_text_are_in_base64(headers: dict[str, str], body: bytes, encoded: bool) -> None:
     found = made(headers=tuple(headers.items()), body=body)
     assert found["isBase64Encoded"] is encoded
     assert (base64.b64decode(found["body"]) if encoded else found["body"].encode()) == body

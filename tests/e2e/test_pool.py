@@ -1,4 +1,4 @@
-"""Functions under AWS's runtime client: what happens when they fail, hang, die, or are wanted by many at once."""
+"""Functions under AWS's runtime client that fail, hang, die, or have many callers at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def task_root(tmp_path: Path) -> Path:
 
 
 def run(body: Callable[[Pool], Awaitable[None]], log: Path, *, timeout_s: float = 10, **more: Any) -> None:
-    """Run `body` with a pool of the function, and see that nothing of it is left."""
+    """Run `body` with a pool of the function."""
 
     async def whole() -> None:
         function = Function("tried", "tried.handler", "python3.14", {"OWN": "1"}, timeout_s, 256)
@@ -114,12 +114,12 @@ def test_an_idle_process_that_was_killed_is_not_used(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         for _ in range(3):
             os.kill(await call(made), 9)
-            await asyncio.sleep(0.3)  # within milliseconds, on a machine that has nothing else to do
+            await asyncio.sleep(0.3)  # its death takes milliseconds
 
     run(body, task_root / "log")
 
 
-def test_one_that_takes_too_long_is_killed(task_root: Path) -> None:
+def test_an_invocation_over_its_timeout_is_killed(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         pid = await call(made)
         started_s = time.monotonic()
@@ -141,7 +141,7 @@ def test_an_answer_that_is_too_large_is_an_error(task_root: Path) -> None:
     run(body, task_root / "log")
 
 
-def test_code_that_does_not_load_is_said_and_tried_again(task_root: Path) -> None:
+def test_code_that_does_not_load_is_reported_and_retried(task_root: Path) -> None:
     (task_root / "tried.py").write_text("import nothing_of_that_name")
 
     async def body(made: Pool) -> None:
@@ -162,7 +162,7 @@ def test_new_code_runs_after_retiring_the_processes(task_root: Path) -> None:
         await asyncio.sleep(0.1)
         (task_root / "tried.py").write_text("def handler(event, context):\n    return 'new code'\n")
         made.retire()
-        assert await busy == old  # what is under way ends as it began
+        assert await busy == old  # an invocation in flight ends with the old code
         assert await call(made) == "new code"
 
     run(body, task_root / "log")
@@ -182,7 +182,7 @@ def test_the_pool_grows_up_to_its_bound(task_root: Path) -> None:
     run(body, task_root / "log", workers_max=2)
 
 
-def test_who_waits_too_long_for_a_process_is_refused(task_root: Path) -> None:
+def test_a_caller_who_waits_too_long_is_refused(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         await made.warm()
         long = asyncio.create_task(call(made, do="sleep", s=1))

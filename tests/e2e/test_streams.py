@@ -1,4 +1,4 @@
-"""The pump over a real engine and real processes, with small functions that show how they are invoked."""
+"""The pump with a real engine and real processes. Small functions record their invocations."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def run(body: Body, root: Path, engine: Engine, handler: str, before: Sequence[s
     return said
 
 
-def test_records_come_as_lambda_sends_them(task_root: Path, fresh: Engine) -> None:
+def test_records_have_lambdas_form(task_root: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
         await it.until(lambda: bool(it.seen))
@@ -172,7 +172,7 @@ def test_batches_are_of_the_size_that_the_mapping_says_and_in_order(task_root: P
     run(body, task_root, fresh, "plain", "abcdefg", batch_records=3)
 
 
-def test_only_what_the_filter_lets_through_comes(task_root: Path, fresh: Engine) -> None:
+def test_a_filter_drops_records(task_root: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
         it.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
@@ -220,7 +220,7 @@ def test_a_window_is_open_over_a_restart_with_its_state(task_root: Path, fresh: 
     run(second, task_root, fresh, "windowed", **fields)
 
 
-def test_a_restart_goes_on_where_it_was_and_a_lost_position_replays(task_root: Path, fresh: Engine) -> None:
+def test_a_restart_continues_and_a_lost_position_replays(task_root: Path, fresh: Engine) -> None:
     async def first(it: Running) -> None:
         it.put("a", "b")
         await it.until(lambda: it.pump.passed() == {TABLE: 2})
@@ -259,7 +259,7 @@ def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it
     assert "tried failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log tried.log)" in said[0]
 
 
-def test_without_bisecting_the_whole_batch_is_tried_again_and_slower_each_time(task_root: Path, fresh: Engine) -> None:
+def test_without_bisecting_the_whole_batch_is_retried_and_slower_each_time(task_root: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         await it.until(lambda: bool(it.names))
         await asyncio.sleep(1)
@@ -271,7 +271,7 @@ def test_without_bisecting_the_whole_batch_is_tried_again_and_slower_each_time(t
     run(body, task_root, fresh, "poisoned", ["a", "poison"])
 
 
-def test_a_reported_failure_is_tried_again_from_its_record_on(task_root: Path, fresh: Engine) -> None:
+def test_a_reported_failure_is_retried_from_its_record(task_root: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         await it.until(lambda: len(it.names) >= 2)
         (it.root / "cured").touch()
@@ -311,7 +311,7 @@ def test_a_killed_process_is_a_failed_invocation_and_nothing_is_left_out(task_ro
     assert any("Runtime.ExitError" in line for line in said)
 
 
-def test_an_engine_without_streams_is_said_in_one_line(task_root: Path) -> None:
+def test_an_engine_without_streams_is_one_line(task_root: Path) -> None:
     bare = Table(TABLE, {name: value for name, value in streamed().arguments.items() if "Stream" not in name}, None)
     with Engine() as engine:
         tables.create([bare], engine.endpoint)
@@ -323,7 +323,7 @@ def test_an_engine_without_streams_is_said_in_one_line(task_root: Path) -> None:
     assert line == f"the engine's streams cannot be read ({TABLE} has none): tried does not run for {TABLE}"
 
 
-def test_trimmed_records_are_gone_and_numbers_do_not_come_again(task_root: Path, fresh: Engine) -> None:
+def test_trimmed_records_are_gone_and_numbers_do_not_repeat(task_root: Path, fresh: Engine) -> None:
     assert fresh.db_path
     path = fresh.db_path
 

@@ -96,23 +96,6 @@ def invoke(client: LambdaClient, function: str, event: object, **more: Any) -> d
     return {**answer, "body": json.loads(text) if text else None}
 
 
-def test_another_lambda_plays_and_reads(lambda_client: LambdaClient) -> None:
-    play = {"operation": "play", "video_id": "direct", "idempotency_key": KEY}
-    first, again = invoke(lambda_client, "plays", play), invoke(lambda_client, "plays", play)
-    assert (first["StatusCode"], first["ExecutedVersion"], "FunctionError" in first) == (200, "$LATEST", False)
-    assert (first["body"]["replayed"], again["body"]["replayed"]) == (False, True)
-    read = invoke(lambda_client, "plays", {"operation": "get_plays", "video_id": "direct"})
-    assert read["body"]["body"]["play_count"] == 1
-
-
-def test_a_batch_is_answered_entry_by_entry(lambda_client: LambdaClient) -> None:
-    entries = [{"operation": "play", "video_id": "batch", "idempotency_key": f"{KEY}-{n % 3}"} for n in range(4)]
-    arn = "arn:aws:lambda:eu-west-1:000000000000:function:plays:live"
-    results = invoke(lambda_client, arn, {"batch": [*entries, {"operation": "nonsense"}]})["body"]["results"]
-    assert [result["status"] for result in results] == [200, 200, 200, 200, 400]
-    assert [result["replayed"] for result in results] == [False, False, False, True, False]
-
-
 def test_an_asynchronous_event_runs_later(dev: Dev, lambda_client: LambdaClient) -> None:
     play = {"operation": "play", "video_id": "later", "idempotency_key": KEY}
     assert invoke(lambda_client, "plays", play, InvocationType="Event")["StatusCode"] == 202

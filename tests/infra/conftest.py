@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
-os.environ["JSII_DEPRECATED"] = "fail"  # as pytest does with Python's warnings: what CDK deprecates is not used
+os.environ["JSII_DEPRECATED"] = "fail"  # deprecated parts of CDK fail, as Python's warnings do
 
 import pytest
 
@@ -29,14 +31,24 @@ def context_of_cdk_json() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
-    """`synthesize(stage="prod", …)`: the template of that context. Raises if any rule is broken."""
+    """`synthesize(stage="prod", …)`: the template of that context, made once for all workers.
+
+    Raises if any rule is broken.
+    """
     made: dict[str, Template] = {}
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
     def template(**options: str) -> Template:
         name = json.dumps(options, sort_keys=True)
         if name not in made:
-            out = tmp_path_factory.mktemp("cdk.out")
-            app.build({**context_of_cdk_json(), **UNBUNDLED, **options}, str(out)).synth()
+            out = shared / f"cdk.out-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+            with out.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not out.exists():
+                    making = tmp_path_factory.mktemp("cdk.out")
+                    app.build({**context_of_cdk_json(), **UNBUNDLED, **options}, str(making)).synth()
+                    making.rename(out)
             made[name] = Template(out)
         return made[name]
 

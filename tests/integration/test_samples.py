@@ -133,14 +133,6 @@ def test_http_and_direct_calls_of_the_anonymous_share_keys_and_a_callers_keys_ar
     assert invoke("plays", {"operation": "get_plays", "video_id": "9f3a"})["body"]["play_count"] == 2
 
 
-def test_a_replay_has_the_same_body_and_says_so_in_a_header(invoke: Invoke) -> None:
-    event = events.http("plays/http-play", key=events.KEY)
-    first, again = invoke("plays", event), invoke("plays", event)
-    assert first["body"] == again["body"]
-    assert "idempotency-replayed" not in first["headers"]
-    assert again["headers"]["idempotency-replayed"] == "true"
-
-
 def test_a_post_is_created_by_201_and_edited_by_200_by_its_author_alone(invoke: Invoke) -> None:
     created = invoke("posts", events.http("posts/http-put-post", sub="alice", body={"body": "one"}))
     edited = invoke("posts", events.http("posts/http-put-post", sub="alice", body={"body": "two"}))

@@ -28,6 +28,7 @@ from tally.errors import (
     StoreRefusedError,
     StoreUnreachableError,
 )
+from tests.contexts import Context
 from tests.invariants.threads import at_once
 from tests.invariants.world import VIDEO, World, persist
 
@@ -307,7 +308,7 @@ def test_what_is_read_behind_increments_in_one_batch_sees_them(world: World) -> 
     key = "0123456789-0123456789-"
     read = {"operation": "get_plays", "video_id": VIDEO}
     batch = [{"operation": "play", "video_id": VIDEO, "idempotency_key": f"{key}{number}"} for number in range(8)]
-    answer = Entry(functions, world.store)({"batch": [*batch[:3], read, *batch[3:], read]}, None)
+    answer = Entry(functions, world.store)({"batch": [*batch[:3], read, *batch[3:], read]}, Context())
     assert [result["status"] for result in answer["results"]] == [200] * 10
     assert reads == [3, 8]
     assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [4, 6]

@@ -12,13 +12,13 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tally.streams import progress
 
-RESERVE_S = 2.0  # of the invocation's time: for the pulse, and for work under way
-LOOK_AGAIN_SHARE = 0.25  # of the time: for drifting tallies, which come last
+RESERVE_S = 2.0  # left of the invocation's time: for the pulse, and for what was begun
+LOOK_AGAIN_SHARE = 0.25  # of the time for drifting tallies, which are looked at last
 _store = Store(dynamodb_client(), Settings.from_environment())
 
 
 def handler(event: object, context: Any) -> dict[str, int]:
-    """Run the three parts in turn. An error of one stops no other one; the first is raised at the end."""
+    """Do the three after each other. What one of them raises stops no other one, and is raised at the end."""
     until_s = _store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
     parts: list[Callable[[], Mapping[str, int]]] = [
         _holds,
@@ -45,13 +45,13 @@ def _holds() -> Mapping[str, int]:
 
 
 def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
-    """Judge what is settled, look at what drifts, and write the metrics. `until_s`: on the store's clock."""
+    """Judge what is settled, look at what drifts, and say how things stand. `until_s`: on the store's clock."""
     settle_s = store.settings.settle_s
-    found = progress.read_all(store)
-    observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(found, now_s, settle_s)})
-    _report_stalled(progress.stalled(found, now_s, settle_s))
+    stands = progress.read_all(store)
+    observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
+    _report_stalled(progress.stalled(stands, now_s, settle_s))
     judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
-    judged = judge.sweep(store, progress.horizon(found, now_s, settle_s), now_s, until_s=judge_until_s)
+    judged = judge.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
     observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})
     for counter, summary in rows.look_again(store, counters.COUNTERS, now_s, until_s=until_s).items():
         observe.gauges("counter", counter, summary.metrics)
@@ -61,9 +61,9 @@ def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
 
 
 def _report_stalled(streams: Sequence[tuple[str, str]]) -> None:
-    """Write the number of stalled streams of each consumer as a metric, and name them in the log."""
+    """The metric says how many of a consumer's streams; the log, which: each has an event source mapping of its own."""
     for consumer, table in streams:
-        observe.logger.warning("stands still", extra={"consumer": consumer, "table": table})
+        observe.logger.warning("stalled", extra={"consumer": consumer, "table": table})
     for consumer in (progress.ROLLUP, progress.DRIFT):
         observe.gauges("consumer", consumer, {observe.STANDS_STILL: sum(of == consumer for of, _ in streams)})
 

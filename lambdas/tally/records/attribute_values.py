@@ -37,7 +37,7 @@ class RecordMismatchError(TallyError):
 
 @dataclass(frozen=True)
 class Kind:
-    """The declared type of a value. `tag` is DynamoDB's (`S`, `N`, …), or `ANY` if each value has its own."""
+    """The declared type of a value. `tag` is DynamoDB's (`S`, `N`, …), or `ANY` where a value tells its own."""
 
     tag: str
     nullable: bool = False
@@ -129,7 +129,7 @@ def encode(value: object, kind: Kind, where: str, depth: int = 1) -> Wire:
 
 
 def decode(wire: Wire, kind: Kind, where: str) -> Any:
-    """The value in wire form. Raises RecordMismatchError, which names `where`, if it is of another kind."""
+    """The value of a wire value. Raises RecordMismatchError, which names `where`, if it is of another kind."""
     ((tag, content),) = wire.items()
     if tag == "NULL" and kind.nullable:
         return None

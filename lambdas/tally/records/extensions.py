@@ -21,7 +21,7 @@ Operation = Literal["put_item", "update_item"]
 
 @dataclass(frozen=True)
 class WriteContext:
-    """The write that an extension sees."""
+    """The facts of a write that an extension gets."""
 
     operation: Operation
     table_name: str

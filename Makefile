@@ -66,8 +66,9 @@ events: setup ## write the samples in events/ that a new operation lacks
 fuzz: setup ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy, and the contracts of the rooms (.importlinter)
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
+	@found=$$(PYTHONPATH=lambdas:. $(VENV)/bin/lint-imports --no-cache --no-logo) || { echo "$$found"; exit 1; }
 
 synth: setup ## the CloudFormation template, with cdk-nag and cfn-lint
 	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint

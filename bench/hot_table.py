@@ -24,7 +24,8 @@ from botocore.retries.standard import (
     ThrottlingErrorDetector,
 )
 
-from tally.dynamo.client import CLIENT_CONFIG, Item
+from tally.dynamo.client import CLIENT_CONFIG
+from tally.dynamo.keys import Item
 from tally.dynamo.transactions import CONDITION_FAILED, Write
 from tally.settings import Settings
 

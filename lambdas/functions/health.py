@@ -31,7 +31,7 @@ _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE
 
 def health(call: Call) -> Answer:
     """`ok` if the counts table answers a read; 503 otherwise."""
-    queries.get(call.store, call.store.settings.counts_table, _PROBE)
+    queries.get(call.store.client, call.store.settings.counts_table, _PROBE)
     return Answer({"status": "ok", "version": call.store.settings.version})
 
 

@@ -4,7 +4,7 @@ import counters
 import operations
 from tally.api.entry import Answer, Entry
 from tally.counter import Counter, Guarantee
-from tally.counting import increments, tallies
+from tally.counting import holds, increments, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -24,7 +24,9 @@ def increment(
         raise InvalidInputError("Idempotency-Key is missing.", field="Idempotency-Key")
     body = {"counter": counter.name, "id": id, "counted": True}
     target = operations.INCREMENT.receipt_target(counter, id)
-    return Increment(counter, id, by, operations.INCREMENT.name, idempotency_key, body, receipt_target=target)
+    room = holds.made_room if counter.holdable else None
+    name = operations.INCREMENT.name
+    return Increment(counter, id, by, name, idempotency_key, body, receipt_target=target, make_room=room)
 
 
 def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:

@@ -1,6 +1,7 @@
 """What an operation is: how callers reach it, who may call it, what it takes and what is special about it.
 
-`operations.py` declares the operations with these types. `permissions.py` says what each needs of the tables.
+`operations.py` declares the operations with these types. `permissions.py` says what each needs of the tables. Every
+function imports this module at a cold start: named tuples, and no generated comparisons, save a millisecond.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 from . import fields
 from .counter import Counter
@@ -34,7 +36,7 @@ class Source(Enum):
     HEADER = "header"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Field:
     """One input. `name` is the argument and the direct event's field; `wire` is its name in the HTTP request."""
 
@@ -47,8 +49,7 @@ class Field:
     """The values that a field of Kind.OPERATION may have."""
 
 
-@dataclass(frozen=True)
-class Throttle:
+class Throttle(NamedTuple):
     """The limit of an HTTP route, for all callers together: requests a second, and how many at once."""
 
     rate_per_s: int
@@ -59,7 +60,7 @@ def _any_counter(_: Counter) -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
     """One thing that Tally does. `function` is its handler's module; `counter` is the one that its metrics name."""
 
@@ -124,8 +125,7 @@ class Operation:
         return any(field.kind is kind for field in self.fields)
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """A function that runs every `every_min` minutes and that nobody calls. `does` completes "a function that …"."""
 
     function: str
@@ -141,8 +141,7 @@ class Table(Enum):
     LEDGER = "ledger"
 
 
-@dataclass(frozen=True)
-class Consumer:
+class Consumer(NamedTuple):
     """A function that reads streams of tables, each stream shard in order."""
 
     function: str
@@ -152,8 +151,7 @@ class Consumer:
     an empty tuple means all. There is no other filter: a malformed record must reach the consumer."""
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """An action on the items of one table whose partition key starts with `prefix`. Roles grant exactly these."""
 
     action: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
-os.environ["JSII_DEPRECATED"] = "fail"  # as pytest does with Python's warnings: what CDK deprecates is not used
+os.environ["JSII_DEPRECATED"] = "fail"  # deprecated parts of CDK fail, as Python's warnings do
 
 import pytest
 

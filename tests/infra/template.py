@@ -1,4 +1,4 @@
-"""A synthesized template, and the questions that tests put to it."""
+"""A synthesized template, and the questions that tests ask about it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Template:
         return name
 
     def dashboard(self) -> Json:
-        """What the one dashboard shows. References stand in it as `{}`."""
+        """The widgets of the one dashboard. `{}` replaces references."""
         body = self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]
         parts = body["Fn::Join"][1] if isinstance(body, dict) else [body]
         found: Json = json.loads("".join(part if isinstance(part, str) else "{}" for part in parts))
@@ -75,7 +75,7 @@ class Template:
         return {route["RouteKey"]: route for route in found}
 
     def statements(self, function: str) -> Iterator[Json]:
-        """Every statement of a function's role, wherever it stands."""
+        """Every statement of a function's role, in any of its policies."""
         role = self.resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]
         properties = self.resources[role]["Properties"]
         assert not properties.get("ManagedPolicyArns")
@@ -89,5 +89,5 @@ class Template:
 
 
 def listed(value: Any) -> list[Any]:
-    """A value that CloudFormation lets stand alone or in a list."""
+    """A value that CloudFormation writes alone or in a list, as a list."""
     return value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""The HTTP API: routes, who may call them, how often, and what is logged."""
+"""The HTTP API: routes, who may call them and how often, and the access log."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_who_may_call(dev: Template, operation: Operation) -> None:
         assert route["AuthorizerId"] == {"Ref": authorizer}
 
 
-def test_writes_in_someones_name_need_a_token(dev: Template) -> None:
-    """Beside the comparison with the declarations: these, whatever those say."""
+def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
+    """A second check beside the comparison with the declarations, which could be wrong themselves."""
     signed_in = {key for key, route in dev.routes().items() if route["AuthorizationType"] == "JWT"}
     counters = {key for key in dev.routes() if "/counters/" in key}
     posts = {"PUT /posts/{id}", "PUT /posts/{id}/like", "DELETE /posts/{id}/like", "GET /posts/{id}/like"}
@@ -111,7 +111,7 @@ def test_tokens_of_another_issuer(synthesize: Synthesize) -> None:
     assert "UserPoolId" not in template.outputs
 
 
-def test_every_route_has_its_throttle_by_the_names_that_cloudformation_knows(dev: Template) -> None:
+def test_every_route_has_its_throttle_under_cloudformations_names(dev: Template) -> None:
     assert stage(dev)["RouteSettings"] == {
         operation.route: {
             "ThrottlingRateLimit": operation.throttle.rate_per_s,
@@ -132,7 +132,7 @@ def test_the_stage_waits_for_the_routes_that_it_throttles(dev: Template) -> None
     assert set(dev.of_type("AWS::ApiGatewayV2::Route")) <= set(dev.resources[name]["DependsOn"])
 
 
-def test_access_log_is_json_of_what_no_caller_writes(dev: Template) -> None:
+def test_access_log_is_json_without_text_from_callers(dev: Template) -> None:
     settings = stage(dev)["AccessLogSettings"]
     group, attribute = settings["DestinationArn"]["Fn::GetAtt"]
     assert dev.resources[group]["Type"] == "AWS::Logs::LogGroup"
@@ -159,7 +159,7 @@ def test_cors_of_listed_origins(synthesize: Synthesize) -> None:
     assert origins == ["https://example.com", "http://localhost:3000"]
 
 
-def test_the_stack_tells_its_url_and_that_no_page_is_counted_yet(dev: Template) -> None:
+def test_the_outputs_name_the_url_and_say_that_no_page_counts_yet(dev: Template) -> None:
     [api] = dev.of_type("AWS::ApiGatewayV2::Api")
     assert dev.outputs["ApiUrl"]["Value"] == {"Fn::GetAtt": [api, "ApiEndpoint"]}
     assert dev.outputs["PageHosts"]["Value"].startswith("none")

@@ -1,4 +1,4 @@
-"""What the functions carry."""
+"""The bundle of the functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
         assert (bundle / package).exists(), package
 
 
-def test_what_costs_a_cold_start_or_the_runtime_brings_is_not(bundle: Path) -> None:
+def test_slow_packages_and_those_of_the_runtime_are_not_there(bundle: Path) -> None:
     for package in ("pydantic", "pydantic_core", "boto3", "botocore", "aws_xray_sdk", "bin", "requirements.txt"):
         assert not (bundle / package).exists(), package
     assert not list(bundle.rglob("__pycache__"))
@@ -83,7 +83,7 @@ def test_digest_follows_sources_and_pins(tmp_path: Path) -> None:
     assert len({first, second, made.digest()}) == 3
 
 
-def test_packages_that_cannot_be_had_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_packages_that_cannot_be_installed_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
     with pytest.raises(BundlingError, match="uv could not install") as failed:
@@ -102,7 +102,7 @@ def test_a_bundle_is_kept_for_the_next_synth_and_older_ones_go(tmp_path: Path) -
     assert kept.stat().st_mtime_ns == written
 
 
-def test_a_team_s_own_counters_take_the_place_of_those_in_the_sources(tmp_path: Path) -> None:
+def test_a_teams_own_counters_replace_those_in_the_sources(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text((LAMBDAS / "counters.py").read_text() + "# ours\n")
     made = replace(BUNDLE, declarations=Declarations.load(own))

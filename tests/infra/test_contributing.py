@@ -153,6 +153,6 @@ def test_the_new_route_metric_and_alarm_are_in_the_template(checkout: Path) -> N
         f"{tests}::test_a_counter_that_is_declared_is_shown",
         f"{tests}::test_the_page_lists_every_widget_under_the_question_that_it_answers",
         f"{tests}::test_an_alarm_leads_to_its_page_which_says_what_to_do",
-        f"{tests}::test_no_page_is_of_an_alarm_that_is_gone",
+        f"{tests}::test_the_page_has_no_section_for_a_removed_alarm",
         f"{tests}::test_when_each_alarm_goes_off",
     )

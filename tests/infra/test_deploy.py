@@ -70,7 +70,7 @@ class Cloud:
         )
 
     def physical_ids(self) -> dict[str, tuple[str, str]]:
-        """Type and name of what was made, by logical id."""
+        """Type and name of each resource, by logical id."""
         pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName="Tally-dev")
         found = [resource for page in pages for resource in page["StackResourceSummaries"]]
         return {each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"]) for each in found}
@@ -99,7 +99,7 @@ def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def reduced(folder: Path) -> None:
-    """Take out of the synthesized template what moto does not make, and the outputs that tell of it."""
+    """Remove from the template the resources that moto does not make, and their outputs."""
     path = folder / "Tally.template.json"
     body = json.loads(path.read_text())
     body["Resources"] = {name: found for name, found in body["Resources"].items() if found["Type"] in DEPLOYED}
@@ -122,7 +122,7 @@ def cloud(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Cloud:
         "AWS_SECRET_ACCESS_KEY": "local",
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CDK_DISABLE_CLI_TELEMETRY": "true",
-        "HOME": str(tmp_path_factory.mktemp("home")),  # the command keeps accounts that it saw there
+        "HOME": str(tmp_path_factory.mktemp("home")),  # the command stores accounts there
     }
     cdk = [str(ROOT / "node_modules" / ".bin" / "cdk"), "--app", str(out), "--no-notices"]
     for arguments in (
@@ -135,8 +135,8 @@ def cloud(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Cloud:
     return Cloud(Template(out), environment)
 
 
-def test_everything_in_the_template_was_made(cloud: Cloud) -> None:
-    """The command says success over a failed change, and moto skips what it does not know: so compare."""
+def test_every_resource_of_the_template_exists(cloud: Cloud) -> None:
+    """The command can report success after a failed change, and moto skips unknown types: so compare."""
     wanted = {name: found["Type"] for name, found in cloud.template.resources.items()}
     assert {name: type_ for name, (type_, _) in cloud.physical_ids().items()} == wanted
 
@@ -164,8 +164,8 @@ def test_functions_know_the_tables_and_have_their_roles(cloud: Cloud) -> None:
         assert function["Role"].endswith(f"/{made[role][1]}")
 
 
-def test_the_uploaded_bundle_counts_with_nothing_but_what_the_runtime_brings(cloud: Cloud, tmp_path: Path) -> None:
-    """The handler out of the deployed zip, with the deployed environment, on the deployed tables."""
+def test_the_uploaded_bundle_counts_with_only_the_runtime_beside_it(cloud: Cloud, tmp_path: Path) -> None:
+    """The handler from the deployed zip, with the deployed environment, on the deployed tables."""
     function = cloud.template.resources[cloud.template.functions()["plays"]]["Properties"]
     bucket = f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}"
     zipped = cloud.client("s3").get_object(Bucket=bucket, Key=function["Code"]["S3Key"])["Body"].read()

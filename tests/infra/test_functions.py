@@ -1,4 +1,4 @@
-"""The functions: how they run, and that their roles allow what their operations need and nothing else."""
+"""The functions: how they run, and that their roles allow exactly what their operations need."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TABLES = {Table.COUNTS: "CountsTable", Table.RECEIPTS: "ReceiptsTable", Table.LE
 
 
 def on_tables(statement: Json) -> bool:
-    """Whether any of it is about a table: not its stream, and not `*`, which the test of the others looks at."""
+    """Whether any resource is a table. Another test looks at streams and `*`."""
     arns = [{"Fn::GetAtt": [table, "Arn"]} for table in TABLES.values()]
     return any(resource in arns for resource in listed(statement["Resource"]))
 
 
 def grants(template: Template, function: str) -> list[Grant]:
-    """What the function's role allows on tables; each condition must be exactly the one that limits the keys."""
+    """The actions on tables that the role allows. Each condition must be exactly the one that limits the keys."""
     return granted(statement for statement in template.statements(function) if on_tables(statement))
 
 
 def granted(statements: Iterable[Json]) -> list[Grant]:
-    """What statements on tables allow."""
+    """The actions that statements on tables allow."""
     found = []
     for statement in statements:
         actions = listed(statement["Action"])
@@ -72,7 +72,7 @@ def test_role_allows_exactly_what_the_operations_need(dev: Template, module: str
 
 
 def test_roles_in_plain_words(dev: Template) -> None:
-    """Beside the comparison with the declarations: two roles as they must come out, whatever those say."""
+    """Two roles written out, beside the comparison with the declarations, which could be wrong themselves."""
     functions = dev.functions()
     assert set(grants(dev, functions["health"])) == {Grant("GetItem", "CountsTable", "HEALTH")}
     assert set(grants(dev, functions["plays"])) == {
@@ -94,7 +94,7 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_a_consumer_its_s
 ) -> None:
     function = dev.functions()[module]
     log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
-    on_all = ["xray:PutTelemetryRecords", "xray:PutTraceSegments"]  # X-Ray knows no resources
+    on_all = ["xray:PutTelemetryRecords", "xray:PutTraceSegments"]  # X-Ray has no resources
     expected: list[tuple[list[str], list[Any]]] = [
         (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
@@ -125,7 +125,7 @@ def test_each_function_has_a_role_and_a_log_of_its_own(dev: Template) -> None:
         assert trust["Principal"] == {"Service": "lambda.amazonaws.com"}
 
 
-def test_every_log_group_forgets(dev: Template, prod: Template) -> None:
+def test_every_log_group_has_a_retention(dev: Template, prod: Template) -> None:
     for template in (dev, prod):
         groups = template.of_type("AWS::Logs::LogGroup")
         assert len(groups) == len(MODULES) + 1  # and the access log
@@ -194,7 +194,7 @@ def managed(template: Template, output: str) -> Json:
     return properties
 
 
-def test_the_policy_for_the_command_lets_it_look_mend_and_redrive(dev: Template) -> None:
+def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Template) -> None:
     policy = managed(dev, "OperatorPolicyArn")
     assert not {"Roles", "Users", "Groups"} & policy.keys()
     statements = policy["PolicyDocument"]["Statement"]
@@ -246,7 +246,7 @@ def test_a_scheduled_function_runs_behind_its_alias_and_is_not_retried(dev: Temp
 
 
 def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template, prod: Template) -> None:
-    """Of every function that changes a number, behind its alias; the others' callers wait for their answers."""
+    """For every function that changes a number, behind its alias. Callers of the others wait for the answer."""
     queue = dev.only_name("AWS::SQS::Queue")
     functions, found = dev.functions(), {}
     for config in dev.of_type("AWS::Lambda::EventInvokeConfig").values():

@@ -1,4 +1,4 @@
-"""Dashboard and alarms: that they ask for metrics that exist, that every alarm reaches somebody and says what to do."""
+"""Dashboard and alarms: their metrics exist, and every alarm reaches the topic and says what to do."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_an_alarm_leads_to_its_page_which_says_what_to_do(dev: Template, alarm: 
         assert said in section
 
 
-def test_no_page_is_of_an_alarm_that_is_gone(dev: Template) -> None:
+def test_the_page_has_no_section_for_a_removed_alarm(dev: Template) -> None:
     assert re.findall(r"^### Alarm: (.*)$", PAGE, re.MULTILINE) == [alarm.name for alarm in alarms.ALARMS]
 
 
@@ -178,7 +178,7 @@ def test_every_alarm_reaches_the_topic_and_says_when_it_is_over(dev: Template) -
 
 
 def test_alarms_may_publish_to_the_topic_and_only_over_tls(dev: Template) -> None:
-    """A topic with a policy lets in whom it names, and nobody else: without this every alarm would be silent."""
+    """A topic with a policy admits only those that it names: without this every alarm would be silent."""
     statements = dev.only("AWS::SNS::TopicPolicy")["PolicyDocument"]["Statement"]
     allowed = [statement for statement in statements if statement["Effect"] == "Allow"]
     assert [(found["Principal"], found["Action"], found["Condition"]) for found in allowed] == [
@@ -192,7 +192,7 @@ def test_alarms_may_publish_to_the_topic_and_only_over_tls(dev: Template) -> Non
     assert denied == [{"Bool": {"aws:SecureTransport": "false"}}]
 
 
-def test_who_is_mailed(dev: Template, synthesize: Synthesize) -> None:
+def test_who_gets_a_mail(dev: Template, synthesize: Synthesize) -> None:
     assert not dev.of_type("AWS::SNS::Subscription")
     template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
     subscription = template.only("AWS::SNS::Subscription")
@@ -201,7 +201,7 @@ def test_who_is_mailed(dev: Template, synthesize: Synthesize) -> None:
 
 
 def judged(alarm: Json) -> tuple[Any, ...]:
-    """Threshold, how many periods of how many seconds, statistic, and what silence is."""
+    """Threshold, number and seconds of periods, statistic, and how missing data counts."""
     [metric] = [entry for entry in alarm["Metrics"] if entry.get("ReturnData", True)]
     stats = [entry["MetricStat"] for entry in alarm["Metrics"] if "MetricStat" in entry]
     assert len({stat["Period"] for stat in stats}) == 1
@@ -212,7 +212,7 @@ def judged(alarm: Json) -> tuple[Any, ...]:
     return what, f"{symbol} {alarm['Threshold']}", *often, alarm["TreatMissingData"]
 
 
-WHEN = {  # in plain words, beside the declarations
+WHEN = {  # written out a second time, to check the declarations
     **{
         f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore")
         for name, counter in counters.COUNTERS.items()
@@ -225,7 +225,7 @@ WHEN = {  # in plain words, beside the declarations
     "stands-still-drift": ("Maximum", "> 0", 5, 60, "ignore"),
     "set-aside-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
-    "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence turns it, and tells
+    "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
@@ -240,8 +240,8 @@ def test_when_each_alarm_goes_off(dev: Template) -> None:
     assert {name.removeprefix("Tally-dev-"): judged(alarm) for name, alarm in alarms_of(dev).items()} == WHEN
 
 
-def test_what_each_alarm_watches_is_there(dev: Template) -> None:
-    """Of AWS's own metrics: the function, table, queue or API is the one that the alarm's name says."""
+def test_each_alarm_watches_a_resource_of_the_stack(dev: Template) -> None:
+    """For AWS's own metrics: the alarm watches the function, table, queue or API in its name."""
     functions = dev.functions()
 
     def dimension(name: str) -> str:
@@ -258,13 +258,13 @@ def test_what_each_alarm_watches_is_there(dev: Template) -> None:
     assert dimension("dead-letters") == str({"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "QueueName"]})
 
 
-def test_nothing_that_a_stack_is_silent_about_from_the_start_wakes_anybody(dev: Template) -> None:
+def test_a_new_stack_without_data_notifies_nobody(dev: Template) -> None:
     """An alarm begins in INSUFFICIENT_DATA; only `breaching` takes it from there to ALARM without a number."""
     assert "breaching" not in {properties["TreatMissingData"] for properties in alarms_of(dev).values()}
 
 
 def test_an_alarm_is_drawn_once_where_it_is_watched(dev: Template) -> None:
-    """Alarms of one kind share their line: eight would lie on top of each other."""
+    """Alarms of one kind share one line: eight would overlap."""
     for widget in dev.dashboard()["widgets"]:
         lines = widget["properties"].get("annotations", {}).get("horizontal", [])
         assert len([line for line in lines if line.get("visible", True)]) <= 1

@@ -1,4 +1,4 @@
-"""What a deployment may choose, and that a wrong choice is one line and not a traceback."""
+"""The options of a deployment: a wrong one is one line and not a traceback."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_a_wrong_context_is_refused_in_one_line(context: dict[str, object], mess
     assert "\n" not in str(refused.value)
 
 
-def test_an_empty_value_is_one_that_was_not_given() -> None:
+def test_an_empty_value_counts_as_missing() -> None:
     keys = ["stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail"]
     keys += ["alarmEmail", "settleSeconds", "warmWrites", "warmReads"]
     assert Options.from_context(dict.fromkeys(keys, "")) == Options.from_context({}) == Options()
 
 
-def test_cdks_own_context_is_not_ours_to_refuse() -> None:
+def test_cdks_own_context_is_not_refused() -> None:
     context = {"aws:cdk:bundling-stacks": [], "@aws-cdk/core:checkSecretUsage": True, "hosted-zone:account=1": {}}
     assert Options.from_context(context) == Options()
 
@@ -87,7 +87,7 @@ def test_the_app_ends_with_one_line_and_1() -> None:
     ]
 
 
-def test_every_option_stands_in_the_page_on_running_it() -> None:
+def test_the_page_of_operations_lists_every_option() -> None:
     with pytest.raises(OptionsError, match="there are ") as refused:
         Options.from_context({"unknown": "x"})
     known = str(refused.value).partition("there are ")[2].split(", ")

@@ -1,4 +1,4 @@
-"""The streams in the stack: how they reach their consumers, and where records go that cannot be applied."""
+"""The streams in the stack: how they reach their consumers, and the bucket for records that are set aside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.infra.template import Json, Template, listed
 
 STREAMS = {"CountsTable": Table.COUNTS, "ReceiptsTable": Table.RECEIPTS}
 CONSUMERS = [consumer.function for consumer in operations.CONSUMERS]
-FILTERS = {  # as the consumers are written for, whatever the declarations say
+FILTERS = {  # written out a second time: the consumers depend on them
     ("rollup", "ReceiptsTable"): ["INSERT", "MODIFY"],
     ("rollup", "CountsTable"): ["INSERT"],
     ("drift", "ReceiptsTable"): ["INSERT", "MODIFY"],
@@ -48,13 +48,13 @@ def test_each_consumer_reads_both_streams_behind_its_alias(dev: Template) -> Non
 
 
 def test_no_stream_has_a_third_reader(dev: Template) -> None:
-    """Two is what a DynamoDB stream takes before it throttles them."""
+    """A DynamoDB stream throttles more than two."""
     tables = [table for _, table in mappings(dev)]
     assert {table: tables.count(table) for table in tables} == {"CountsTable": 2, "ReceiptsTable": 2}
 
 
 @pytest.mark.parametrize("which", FILTERS, ids="-".join)
-def test_a_mapping_gives_no_record_up_and_says_all_of_it(dev: Template, which: tuple[str, str]) -> None:
+def test_a_mapping_gives_up_no_record(dev: Template, which: tuple[str, str]) -> None:
     properties = dict(mappings(dev)[which])
     for name in ("EventSourceArn", "FunctionName", "FilterCriteria"):
         properties.pop(name, None)
@@ -63,16 +63,16 @@ def test_a_mapping_gives_no_record_up_and_says_all_of_it(dev: Template, which: t
         "BisectBatchOnFunctionError": True,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
         "MaximumBatchingWindowInSeconds": 1,
-        "MaximumRecordAgeInSeconds": -1,  # never: no record is dropped while the consumer cannot work
+        "MaximumRecordAgeInSeconds": -1,  # never: Lambda drops no record while the consumer fails
         "MaximumRetryAttempts": -1,
-        "ParallelizationFactor": 1,  # a shard's records in order, by one at a time
+        "ParallelizationFactor": 1,  # one invocation at a time reads a shard, in order
         "StartingPosition": "TRIM_HORIZON",
-        "TumblingWindowInSeconds": 60,  # else there is no shardId in the event
+        "TumblingWindowInSeconds": 60,  # without a window the event lacks shardId
     }
 
 
 @pytest.mark.parametrize("which", FILTERS, ids="-".join)
-def test_filters_look_at_the_kind_of_change_alone(dev: Template, which: tuple[str, str]) -> None:
+def test_filters_only_look_at_the_kind_of_change(dev: Template, which: tuple[str, str]) -> None:
     kinds = FILTERS[which]
     criteria = mappings(dev)[which].get("FilterCriteria", {})
     if kinds is None:
@@ -83,7 +83,7 @@ def test_filters_look_at_the_kind_of_change_alone(dev: Template, which: tuple[st
 
 
 def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:
-    """CloudFormation makes it after the alias, that after the version, that after the function, and that after this."""
+    """CloudFormation makes the policy first, then function, version and alias, and last the mapping."""
     for module in ("rollup", "drift"):
         function = dev.functions()[module]
         role = dev.resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]

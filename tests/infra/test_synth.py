@@ -1,4 +1,4 @@
-"""The synthesis as a whole: rules kept, nothing left to chance."""
+"""The synthesis as a whole: it breaks no rule and always gives the same template."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_cfn_lint_finds_nothing(dev: Template, prod: Template) -> None:
 
 
 def test_another_process_synthesizes_the_same_template_byte_for_byte(dev: Template, tmp_path: Path) -> None:
-    """Another hash seed too: the order of a set must not show."""
+    """With another hash seed: the order of a set must not show."""
     variables = {
         **os.environ,
         "CDK_OUTDIR": str(tmp_path),
@@ -61,7 +61,7 @@ def test_another_process_synthesizes_the_same_template_byte_for_byte(dev: Templa
 
 
 def test_every_acknowledgement_says_why_and_covers_one_thing(dev: Template) -> None:
-    """None on the app or the stack: a new resource must break the rules by itself to be seen."""
+    """None on the app or the stack: they would hide a new resource that breaks a rule."""
     metadata = json.loads((dev.folder / "Tally.metadata.json").read_text())
     found = {
         path: entry["data"]

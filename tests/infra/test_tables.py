@@ -1,4 +1,4 @@
-"""The three tables: keys, streams, expiry, and that nobody deletes them by mistake."""
+"""The three tables: keys, streams, expiry, and protection from deletion."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_data_outlives_the_stack_unless_it_is_dev(dev: Template, prod: Template,
     assert prod.resources[name]["Properties"][protection] in (True, "ACTIVE")
 
 
-def test_a_launch_that_one_knows_of_can_be_prepared(dev: Template, synthesize: Synthesize) -> None:
-    """What no option names is left to AWS: a value that has grown cannot be lowered again."""
+def test_operators_can_prepare_a_launch(dev: Template, synthesize: Synthesize) -> None:
+    """Without an option AWS chooses: nobody can lower a value that has grown."""
     for name in TABLES:
         assert "WarmThroughput" not in table(dev, name)
     template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")

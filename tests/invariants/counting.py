@@ -17,7 +17,8 @@ from tally.api.entry import Answer
 from tally.counter import Counter
 from tally.counting import holds, receipts, tallies
 from tally.counting.increments import Increment, count
-from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Item
+from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call
+from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
 from tests.invariants.world import Outcome, World, persist
 

@@ -18,7 +18,8 @@ from botocore.exceptions import ClientError
 import counters
 from tally.counter import Counter, Guarantee
 from tally.dynamo import keys
-from tally.dynamo.client import Call, Item, Store
+from tally.dynamo.client import Call, Store
+from tally.dynamo.keys import Item
 from tally.streams import bookkeeper, rollup, set_aside
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records

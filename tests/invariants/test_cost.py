@@ -10,7 +10,7 @@ import counters
 from tally import fields
 from tally.counting import increments, likes
 from tally.counting.increments import Increment
-from tally.dynamo.client import Item
+from tally.dynamo.keys import Item
 from tests.invariants.world import FAST, POST, VIDEO, World
 
 UNIT_BYTES = 1024

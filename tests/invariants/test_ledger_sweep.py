@@ -14,7 +14,8 @@ from tally.counting import tallies
 from tally.drift import judge
 from tally.drift import rows as drifting
 from tally.dynamo import keys
-from tally.dynamo.client import Item, Store
+from tally.dynamo.client import Store
+from tally.dynamo.keys import Item
 from tally.dynamo.transactions import apply_once
 from tally.streams import progress
 

@@ -16,7 +16,8 @@ from tally.counting import likes, posts, tallies
 from tally.drift import history, judge, reconcile, recount, rows
 from tally.drift.reconcile import Reconciler
 from tally.dynamo import keys
-from tally.dynamo.client import Call, Item, Store
+from tally.dynamo.client import Call, Store
+from tally.dynamo.keys import Item
 from tally.dynamo.transactions import apply_once
 from tally.errors import TallyError
 

@@ -22,7 +22,8 @@ from faults import FaultProxy, Plan
 from tally.counter import Counter, Guarantee
 from tally.counting import increments, likes, posts, tallies
 from tally.counting.increments import Increment
-from tally.dynamo.client import Call, Item, Store
+from tally.dynamo.client import Call, Store
+from tally.dynamo.keys import Item
 from tally.errors import RetryableError
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def sent(error: Exception, writes: int = 1) -> Sent:
         raise error
 
     client = SimpleNamespace(transact_write_items=refuse)
-    return transactions.send(SimpleNamespace(client=client), [{}] * writes)  # type: ignore[arg-type]
+    return transactions.send(client, [{}] * writes)  # type: ignore[arg-type]
 
 
 def judged(reasons: list[dict[str, Any]], shard: int, *, has_receipt: bool) -> bool:

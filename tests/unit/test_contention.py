@@ -57,7 +57,7 @@ def spread(clock: Clock) -> Spread:
 
 def test_tally_has_one_shard_until_there_is_a_conflict(spread: Spread) -> None:
     assert spread.shards("a") == 1
-    assert {spread.pick("a") for _ in range(20)} == {0}
+    assert {spread.pick("a", MAX_SHARDS) for _ in range(20)} == {0}
 
 
 def test_shards_double_at_each_conflict_up_to_the_counters_limit(spread: Spread) -> None:
@@ -74,7 +74,7 @@ def test_shards_never_exceed_the_counters_limit(spread: Spread, limit: int, widt
     spread.conflict("a", limit)
     spread.conflict("a", limit)
     assert spread.shards("a") == width
-    assert {spread.pick("a") for _ in range(200)} <= set(range(limit))
+    assert {spread.pick("a", MAX_SHARDS) for _ in range(200)} <= set(range(limit))
 
 
 def test_shards_halve_for_each_calm_spell_and_not_before(spread: Spread, clock: Clock) -> None:
@@ -116,7 +116,7 @@ def test_conflict_after_calm_doubles_what_is_left(spread: Spread, clock: Clock) 
 def test_picks_take_in_every_shard_evenly(spread: Spread) -> None:
     for _ in range(4):
         spread.conflict("a", MAX_SHARDS)
-    picked = Multiset(spread.pick("a") for _ in range(3200))
+    picked = Multiset(spread.pick("a", MAX_SHARDS) for _ in range(3200))
     assert set(picked) == set(range(16))
     assert max(picked.values()) < 2 * 3200 / 16
 
@@ -125,18 +125,18 @@ def test_picks_take_in_every_shard_evenly(spread: Spread) -> None:
 def test_pick_avoids_the_shard_of_the_conflict_and_takes_in_all_others(spread: Spread, avoided: int) -> None:
     spread.conflict("a", MAX_SHARDS)
     spread.conflict("a", MAX_SHARDS)
-    assert {spread.pick("a", avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}
+    assert {spread.pick("a", MAX_SHARDS, avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}
 
 
 def test_pick_has_nothing_to_avoid_with_one_shard(spread: Spread) -> None:
-    assert spread.pick("a", avoid=0) == 0
+    assert spread.pick("a", MAX_SHARDS, avoid=0) == 0
 
 
 def test_pick_may_avoid_a_shard_that_is_out_of_use_by_now(spread: Spread, clock: Clock) -> None:
     for _ in range(4):
         spread.conflict("a", MAX_SHARDS)
     clock.now_s += 2 * CALM_S
-    assert {spread.pick("a", avoid=13) for _ in range(200)} <= set(range(4))
+    assert {spread.pick("a", MAX_SHARDS, avoid=13) for _ in range(200)} <= set(range(4))
 
 
 def test_map_is_bounded_and_forgets_the_tally_that_was_hot_longest_ago(spread: Spread) -> None:
@@ -155,7 +155,7 @@ def test_threads_do_not_break_the_map(spread: Spread) -> None:
         for number in range(300):
             tally = f"t-{(thread * 7 + number) % 1500}"
             spread.conflict(tally, MAX_SHARDS)
-            spread.pick(tally, avoid=0)
+            spread.pick(tally, MAX_SHARDS, avoid=0)
 
     threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
     for thread in threads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,3 +69,34 @@ def test_one_word_for_one_thing(page: Path) -> None:
         text = text.replace(f"| {title} |", "|")
     prose = QUOTED.sub(" ", text).lower()
     assert [words for words in PRIVATE_ENGLISH if re.search(rf"\b{words}", prose)] == []
+
+
+def named(module: Path) -> set[str]:
+    """The functions, classes, methods and assignments of a module: `count`, `Entry.__call__` …"""
+    found: set[str] = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            found |= {f"{node.name}.{method.name}" for method in methods}
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def test_each_step_of_a_way_through_the_house_exists() -> None:
+    text = (ROOT / "docs/how-it-works.md").read_text()
+    steps = re.findall(r"^(\w+/[\w/]+\.py): ([\w.]+)", text, re.MULTILINE)
+    assert len(steps) > 30
+    for module, name in steps:
+        folders = [ROOT / "lambdas/tally", ROOT / "lambdas", ROOT]
+        paths = [folder / module for folder in folders if (folder / module).exists()]
+        assert len(paths) == 1, module
+        assert name in named(paths[0]), f"{module}: {name}"
+
+
+def test_the_house_lists_every_room() -> None:
+    text = (ROOT / "docs/how-it-works.md").read_text().partition("## The house")[2]
+    rooms = [path.parent.name for path in (ROOT / "lambdas/tally").glob("*/__init__.py")]
+    for room in rooms:
+        assert f"    {room}/ " in text, room

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from .. import observe
 from ..counter import Guarantee
-from ..dynamo.client import Call, Item, Store
+from ..dynamo.client import Call, Store
 from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S
+from ..dynamo.keys import Item
 from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Write, pause, send, spread_wider
 from ..errors import StoreRefusedError, TallyError
 from . import increments, receipts, tallies
@@ -168,7 +169,7 @@ def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> _Tried:
     for tally, amount in sums.items():
         shard = call.store.spread.pick(tally.partition, tally.counter.max_shards)
         writes.append({"Update": tallies.add(call, *tally, shard, amount, at)})
-    sent = send(call.store, writes)
+    sent = send(call.store.client, writes)
     if sent.committed:
         for tally in sums:
             call.store.breaker.cool(tally.partition)

@@ -18,7 +18,8 @@ from itertools import islice
 from .. import observe
 from ..counter import Counter
 from ..dynamo import keys, queries
-from ..dynamo.client import Call, Item
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, transact
 from ..errors import ChangeRefusedError, HoldSettledError, LimitReachedError, NotFoundError, TallyError
 from . import tallies
@@ -63,7 +64,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, key: s
 
 def made_room(call: Call, counter: Counter, id_: str) -> bool:
     """At a limit: give back what expired holds have taken, and return whether there was any."""
-    return counter.holdable and release_expired(call, counter, id_) > 0
+    return release_expired(call, counter, id_) > 0
 
 
 def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> Body:
@@ -184,7 +185,7 @@ def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
 
 def _read(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     """The hold; empty if there is none."""
-    return queries.get(call.store, call.store.settings.ledger_table, _key(counter, id_, hold_id))
+    return queries.get(call.store.client, call.store.settings.ledger_table, _key(counter, id_, hold_id))
 
 
 def _due(

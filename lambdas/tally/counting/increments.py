@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from .. import observe
 from ..counter import Counter, Guarantee
-from ..dynamo.client import Call, Item
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, put_receipt, transact, update
 from ..errors import (
     ChangeRefusedError,
@@ -17,7 +18,7 @@ from ..errors import (
     StoreBusyError,
     TallyHotError,
 )
-from . import holds, tallies
+from . import tallies
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once
 from .tallies import State, minute_now
 
@@ -39,6 +40,9 @@ class Increment:
     receipt_target: str | None = None
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
 
+    make_room: Callable[[Call, Counter, str], bool] | None = None
+    """At a limit: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
+
     @property
     def target(self) -> str:
         """The name of what changes, in its receipt."""
@@ -55,7 +59,7 @@ class Increment:
 
 
 def count(call: Call, change: Increment) -> Counted:
-    """Make the change once. At a limit, give back what expired holds have taken, and try once more.
+    """Make the change once. At a limit, make room and try once more.
 
     EXACT: receipt and count in one transaction, 4 WCU, one round trip; it needs a key. ROLLUP, and EXACT while its
     tally is hot: the receipt alone, 1 WCU, which a stream consumer adds up. FAST: one update, 1 WCU, without a look at
@@ -67,7 +71,7 @@ def count(call: Call, change: Increment) -> Counted:
     try:
         return _count(call, change)
     except LimitReachedError:
-        if not holds.made_room(call, change.counter, change.id):
+        if change.make_room is None or not change.make_room(call, change.counter, change.id):
             raise
         return _count(call, change)
 

@@ -16,8 +16,8 @@ from typing import Any
 from .. import observe
 from ..counter import Counter
 from ..dynamo import queries
-from ..dynamo.client import Call, Item
-from ..dynamo.keys import key, minute_of
+from ..dynamo.client import Call
+from ..dynamo.keys import Item, key, minute_of
 from ..dynamo.transactions import Write, put, transact
 from ..errors import ChangeRefusedError, NotFoundError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
@@ -119,7 +119,7 @@ def _like_alone(wish: _Wish) -> Body:
 
     Nothing in the write notices a missing post. So its `META` is read first, for 1 RCU.
     """
-    if not queries.get(wish.call.store, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
+    if not queries.get(wish.call.store.client, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
         raise NotFoundError(f"There is no post {wish.post_id}.")
     child, done = _put_child(wish, minute_now(), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
@@ -132,7 +132,7 @@ def _like_alone(wish: _Wish) -> Body:
 
 def _unlike(wish: _Wish, shard: int | None) -> Body:
     """Take back the like that exists, and its part of the tally. Raises ChangeRefusedError."""
-    seen = queries.get(wish.call.store, wish.child["TableName"], wish.child["Key"])
+    seen = queries.get(wish.call.store.client, wish.child["TableName"], wish.child["Key"])
     if not seen:
         raise ChangeRefusedError([seen], 0)
     at = minute_of(seen)

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..counter import Counter
 from ..dynamo import queries
-from ..dynamo.client import Call, Item
-from ..dynamo.keys import key
+from ..dynamo.client import Call
+from ..dynamo.keys import Item, key
 from ..dynamo.transactions import Write, transact
 from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
 from ..fields import user_name

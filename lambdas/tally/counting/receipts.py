@@ -30,7 +30,8 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
 
-from ..dynamo.client import Call, Item, Store
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
 from ..dynamo.queries import get
 from ..dynamo.transactions import Write
 from ..errors import KeyReusedError, NotCommittedError, ReceiptFoundError, TallyError
@@ -232,7 +233,7 @@ def find(call: Call, operation: str, target: str, key: str) -> Body | None:
 
 def _read(call: Call, id_: str) -> Item:
     """The receipt; empty if there is none."""
-    return get(call.store, call.store.settings.receipts_table, {"id": {"S": id_}})
+    return get(call.store.client, call.store.settings.receipts_table, {"id": {"S": id_}})
 
 
 class NoContext:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..dynamo import keys
-from ..dynamo.client import Call, Item
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
 from ..dynamo.queries import Page, query
 from ..dynamo.transactions import Write
 from ..errors import ChangeRefusedError, LimitReachedError

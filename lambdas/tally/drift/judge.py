@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..dynamo import keys, queries
-from ..dynamo.client import Item, Store
+from ..dynamo.client import Store
+from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
 from ..streams.progress import settled_minute
@@ -155,7 +156,7 @@ def _move(store: Store, group: Sequence[Row], amount: int, now_s: float) -> bool
     """Move the difference of these rows to the tally's drift row, which is deleted at 0."""
     counter, target = group[0].counter, group[0].target
     key = keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
-    seen = queries.get(store, store.settings.ledger_table, key)
+    seen = queries.get(store.client, store.settings.ledger_table, key)
     since_s = min(row.booked for row in group)  # when the streams first reported it, not when it was judged
     drift = drift_write(store, key, seen, counter, target, amount, now_s, since_s=since_s)
     return apply_once(store, [*(_delete(store, row) for row in group), drift])

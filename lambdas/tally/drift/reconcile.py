@@ -17,7 +17,8 @@ from typing import Any
 from ..counter import Counter
 from ..counting import tallies
 from ..dynamo import keys
-from ..dynamo.client import Call, Item, Store
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
 from ..streams import progress

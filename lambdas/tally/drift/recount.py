@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..counter import Counter
 from ..counting import tallies
 from ..dynamo import queries
-from ..dynamo.client import Call, Item, Store
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
 
 TURNS_MAX = 10  # a turn is lost only to a change of the tally while its children are counted
 

@@ -13,7 +13,8 @@ from typing import Any
 from .. import observe
 from ..counter import Counter
 from ..dynamo import keys, queries
-from ..dynamo.client import Call, Item, Store
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
 from ..errors import TallyError
 from ..fields import to_cursor
@@ -79,7 +80,7 @@ def drift_of(item: Item) -> Drift:
 
 def read(store: Store, counter: str, target: str) -> Drift | None:
     """The drift row of one tally, if there is one."""
-    found = queries.get(store, store.settings.ledger_table, key(counter, target))
+    found = queries.get(store.client, store.settings.ledger_table, key(counter, target))
     return drift_of(found) if found else None
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..settings import Settings
 from .contention import Breaker, Retries, Spread
 
 
@@ -39,11 +38,10 @@ with _uncollected():
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+    from ..settings import Settings
+
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
-
-Item = dict[str, Any]
-"""An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
 CLIENT_CONFIG = Config(
     connect_timeout=1,  # seconds; DynamoDB answers in milliseconds, botocore's 60 s outlives any request

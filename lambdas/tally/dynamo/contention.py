@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import SystemRandom
 
-from ..counter import MAX_SHARDS_LIMIT
-
 TALLIES_REMEMBERED_MAX = 1024  # few tallies are hot; beyond this the one that was hot longest ago is forgotten
 CALM_S = 10.0  # a tally without a conflict for this long comes back to half its shards
 RETRY_S_MAX = 3.0  # then the caller gets a 503: a retry holds a Lambda environment all the while
@@ -61,7 +59,7 @@ class Spread:
                 del self.widths[tally]
             return width.shards
 
-    def pick(self, tally: str, max_shards: int = MAX_SHARDS_LIMIT, *, avoid: int | None = None) -> int:
+    def pick(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
         """A shard for the next write, of `max_shards` at most; if there are two or more, another one than `avoid`.
 
         Counters that share a partition key share its heat, but each has its own limit of shards.

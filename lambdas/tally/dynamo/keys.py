@@ -18,7 +18,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from .client import Item
+Item = dict[str, Any]
+"""An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
 SLOTS = 16  # partitions of the rows; a sweep reads each of them
 BUCKETS = 16  # rows that the writers of one tally and minute share

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ..errors import StoreBusyError, StoreUnreachableError, from_botocore
-from .client import Call, Item, Store
-from .keys import key
+from .client import Call, Store
+from .keys import Item, key
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 PAGES_MAX = 100_000  # of 1 MB: 100 GB; a larger table is exported, not read page by page
 FIRST, LAST = " ", "~"  # every sort key of the ledger lies between them: printable ASCII
@@ -21,11 +24,11 @@ class Page(list[Item]):
     more: bool = False
 
 
-def get(store: Store, table: str, item_key: Item, **more: Any) -> Item:
+def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
     """One item; empty if there is none. Raises what botocore's error maps to, StoreUnreachableError."""
-    ask = store.client.get_item
     # `ConsumedCapacity` proves that the answer is complete: an item that is missing has no part of its own.
-    answer = _answer(ask, "ConsumedCapacity", TableName=table, Key=item_key, ReturnConsumedCapacity="TOTAL", **more)
+    parameters: dict[str, Any] = {"TableName": table, "Key": item_key, "ReturnConsumedCapacity": "TOTAL"}
+    answer = _answer(client.get_item, "ConsumedCapacity", **parameters)
     return dict(answer.get("Item", {}))
 
 

@@ -12,9 +12,9 @@ With a receipt, the receipt is the first write of the same transaction: no crash
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -29,8 +29,12 @@ from ..errors import (
     TallyHotError,
     from_botocore,
 )
-from .client import Call, Item, Store
+from .client import Call, Store
 from .contention import ALONE_RETRY_S_MAX, HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
+from .keys import Item
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 Write = dict[str, Any]
 """One entry of TransactItems: `{"Put": {…}}`, `{"Update": {…}}` …"""
@@ -66,6 +70,8 @@ class Sent:
 
     reasons: Sequence[Reason] = ()
     error: ClientError | None = None
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    """DynamoDB's answer to writes that committed."""
 
     @property
     def committed(self) -> bool:
@@ -103,23 +109,22 @@ class Sent:
         return self.conflict
 
 
-def send(store: Store, writes: Sequence[Write]) -> Sent:
+def send(client: DynamoDBClient, writes: Sequence[Write]) -> Sent:
     """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to."""
     items: Any = writes
-    return _sent(len(writes), lambda: store.client.transact_write_items(TransactItems=items))
+    return _sent(len(writes), lambda: client.transact_write_items(TransactItems=items))
 
 
-def send_one(store: Store, write: Write) -> Sent:
+def send_one(client: DynamoDBClient, write: Write) -> Sent:
     """Send one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
     ((action, parameters),) = write.items()
-    ask: Callable[..., object] = getattr(store.client, _ALONE[action])
+    ask: Callable[..., Any] = getattr(client, _ALONE[action])
     return _sent(1, lambda: ask(**parameters))
 
 
-def _sent(writes: int, ask: Callable[[], object]) -> Sent:
+def _sent(writes: int, ask: Callable[[], Any]) -> Sent:
     try:
-        ask()
-        return _COMMITTED
+        return Sent(answer=ask())
     except ClientError as error:
         answer: Any = error.response
         code = answer.get("Error", {}).get("Code", "")
@@ -135,9 +140,6 @@ def _sent(writes: int, ask: Callable[[], object]) -> Sent:
         raise from_botocore(error) from error
     except BotoCoreError as error:
         raise from_botocore(error) from error
-
-
-_COMMITTED = Sent()
 
 
 def transact(
@@ -167,7 +169,7 @@ def transact(
     if shard is None:
         shard = store.spread.pick(tally, counter.max_shards) if tally in store.spread.widths else 0
     while True:
-        sent = send(store, [receipt, *writes(shard)] if receipt else writes(shard))
+        sent = send(store.client, [receipt, *writes(shard)] if receipt else writes(shard))
         if tally in store.breaker.heats and not sent.busy:
             store.breaker.cool(tally)  # DynamoDB judged it
         if sent.committed:
@@ -207,7 +209,7 @@ def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]
     shard: int | None = None
     while True:
         shard = spread.pick(tally, counter.max_shards, avoid=shard)
-        sent = send_one(call.store, write(shard))
+        sent = send_one(call.store.client, write(shard))
         if sent.committed:
             return
         if sent.refused:
@@ -223,7 +225,7 @@ def put(call: Call, write: Write) -> None:
     Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
     """
     retries = call.retries(retry_s_max=ALONE_RETRY_S_MAX)
-    while not (sent := send_one(call.store, write)).committed:
+    while not (sent := send_one(call.store.client, write)).committed:
         if sent.refused:
             raise ChangeRefusedError(sent.old_items(), 0) from None
         sent.conflict_or_raise()
@@ -245,7 +247,7 @@ def apply(call: Call, writes: Sequence[Write]) -> None:
     retries, or what botocore's error maps to.
     """
     alone, retries = len(writes) == 1 and "Update" in writes[0], call.retries()
-    while not (sent := send_one(call.store, writes[0]) if alone else send(call.store, writes)).committed:
+    while not (sent := send_one(call.store.client, writes[0]) if alone else send(call.store.client, writes)).committed:
         if sent.refused:
             raise MovedError("the condition failed")
         rejected = [reason for reason in sent.reasons if reason.code in _REJECTED]
@@ -263,7 +265,7 @@ def apply_once(store: Store, writes: Sequence[Write]) -> bool:
     maps to.
     """
     alone = len(writes) == 1 and "Delete" in writes[0]
-    sent = send_one(store, writes[0]) if alone else send(store, writes)
+    sent = send_one(store.client, writes[0]) if alone else send(store.client, writes)
     if sent.committed or sent.refused or sent.conflict:
         return sent.committed
     sent.conflict_or_raise()

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from ..dynamo.client import Item
 from ..dynamo.contention import Retries
-from ..dynamo.queries import complete
-from ..errors import BUSY_CODES, CallerError, InvalidInputError, NotFoundError, from_botocore
+from ..dynamo.keys import Item
+from ..dynamo.queries import complete, get
+from ..dynamo.transactions import Write, pause, send_one
+from ..errors import CallerError, InvalidInputError, NotFoundError, StoreBusyError
 from .attribute_values import ANY, encode
 from .expression_syntax import Bound, ExpressionError, Path
 from .expressions import NO_ACTIONS, Action, Condition, UpdateExpression
@@ -40,11 +39,6 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-
-# "There is no item" is an answer without one, and an answer that was cut looks the same. So each is asked for something
-# else too, that a whole answer has.
-_TELLING = {"ReturnConsumedCapacity": "TOTAL"}
-_TOLD = "ConsumedCapacity"
 
 
 class RecordExistsError(CallerError):
@@ -94,9 +88,8 @@ class Records(Generic[R]):
         if len(given) != len(keys):
             raise InvalidInputError(f"{self._known.name} has no sort key.", field="sort")
         key = {a.name: a.encode(value) for a, value in zip(keys, given, strict=True)}
-        parameters = {"TableName": self._table_name, "Key": key, "ConsistentRead": True, **_TELLING}
-        item = complete(_send(self._client.get_item, parameters), _TOLD).get("Item")
-        return None if item is None else self.from_item(item)
+        item = _get(self._client, self._table_name, key)
+        return self.from_item(item) if item else None
 
     def put_item(self, record: R, *, condition: Condition | None = None, reset_counters: bool = False) -> R:
         """Write the whole record, its counters at their start; the record as it is now.
@@ -109,7 +102,7 @@ class Records(Generic[R]):
         """
         write = self.put_write(record, condition=condition, reset_counters=reset_counters)["Put"]
         guarded = bool(self._known.counters) and not reset_counters
-        _send(self._client.put_item, write, lambda item: self._refused(write["Item"], item, guarded))
+        _send(self._client, {"Put": write}, lambda item: self._refused(write["Item"], item, guarded))
         return self.from_item(write["Item"])
 
     def update_item(
@@ -131,11 +124,11 @@ class Records(Generic[R]):
         """
         write = self._update(record, condition, expression, ignore_nulls)
         answer = _send(
-            self._client.update_item,
-            {**write, "ReturnValues": "ALL_NEW", **_TELLING},
+            self._client,
+            {"Update": {**write, "ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}},
             lambda item: self._refused(write["Key"], item, guarded=False),
         )
-        stored = complete(answer, _TOLD).get("Attributes")
+        stored = complete(dict(answer), "ConsumedCapacity").get("Attributes")
         if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and says nothing
             raise NotFoundError(
                 f"There is no {self._known.name} {_shown(write['Key'])}, and an update that only removes makes none."
@@ -240,28 +233,29 @@ class Records(Generic[R]):
         return RecordChangedError(f"{where} is not as the condition says. Read it and try again.", item or None)
 
 
-def _send(
-    operation: Callable[..., Any],
-    parameters: dict[str, Any],
-    refused: Callable[[Item | None], CallerError] | None = None,
-) -> dict[str, Any]:
-    """One call of DynamoDB, sent again while it is refused for conflicts or throttling: nothing was written then.
+def _get(client: DynamoDBClient, table: str, key: Item) -> Item:
+    """One item, read again after throttling. Raises StoreBusyError, or what botocore's error maps to."""
+    retries = Retries(math.inf)
+    while True:
+        try:
+            return get(client, table, key)
+        except StoreBusyError:
+            if not retries.wait():
+                raise
+
+
+def _send(client: DynamoDBClient, write: Write, refused: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
+    """Send one write, again after a conflict or throttling: nothing was written then. Returns DynamoDB's answer.
 
     Raises what `refused` makes of a failed condition, StoreBusyError, or what botocore's error maps to.
     """
     retries = Retries(math.inf)
-    while True:
-        try:
-            return dict(operation(**parameters))
-        except BotoCoreError as error:
-            raise from_botocore(error) from error
-        except ClientError as error:
-            answer: dict[str, Any] = dict(error.response)
-            code = answer.get("Error", {}).get("Code", "")
-            if code == "ConditionalCheckFailedException" and refused is not None:
-                raise refused(answer.get("Item")) from error
-            if code not in BUSY_CODES or not retries.wait():
-                raise from_botocore(error) from error
+    while not (sent := send_one(client, write)).committed:
+        if sent.refused:
+            raise refused(sent.reasons[0].item) from sent.error
+        sent.conflict_or_raise()
+        pause(retries)
+    return sent.answer
 
 
 def _shown(key: Item) -> str:

@@ -165,7 +165,7 @@ class Batch:
     def _checkpoint(self) -> str | None:
         """The sequence number that this consumer has reached in this shard; None in its first batch."""
         key = self._key()
-        item = get(self.call.store, key["TableName"], key["Key"])
+        item = get(self.call.store.client, key["TableName"], key["Key"])
         return str(item["sequence"]["S"]) if item else None
 
     def _move(self, run: Run, seen: str | None) -> dict[str, Any]:

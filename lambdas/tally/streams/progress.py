@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..dynamo import keys, queries
-from ..dynamo.client import Call, Item, Store
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply
 
 ROLLUP, DRIFT = "rollup", "drift"
@@ -98,7 +99,7 @@ def read_all(store: Store, streams: Sequence[str] = (COUNTS, RECEIPTS)) -> Progr
 
     The pulse first: a consumer that passes it meanwhile must not seem stalled.
     """
-    found = queries.get(store, store.settings.counts_table, PULSE_KEY)
+    found = queries.get(store.client, store.settings.counts_table, PULSE_KEY)
     at, previous, first = (_whole_s(found, name) or 0 for name in ("at", "previous", "first"))
     return Progress(read(store, streams), Pulse(at, previous, first))
 

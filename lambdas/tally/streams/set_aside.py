@@ -17,7 +17,8 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ..dynamo import keys, queries
-from ..dynamo.client import Call, Item
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreUnreachableError
 from . import broken, fold
@@ -167,7 +168,7 @@ def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, k
 
 
 def _exists(call: Call, marker: Marker) -> bool:
-    return bool(queries.get(call.store, call.store.settings.ledger_table, _key(marker)))
+    return bool(queries.get(call.store.client, call.store.settings.ledger_table, _key(marker)))
 
 
 def _key(marker: Marker) -> Item:

@@ -316,7 +316,7 @@ def test_an_update_of_nothing_is_no_entry_of_a_transaction(notes: Records[Note])
 def test_importing_records_is_cheap() -> None:
     """Beside what tally.store has imported there is nothing but tally's own and the standard library's."""
     code = """if True:
-        import sys, tally.dynamo.client
+        import sys, tally.dynamo.transactions
         before = set(sys.modules)
         import tally.records
         print(*(set(sys.modules) - before))

@@ -41,7 +41,7 @@ class Import(NamedTuple):
 class Imports:
     """Median wall times of the imports, without the start of the interpreter.
 
-    `ratio`: the handler's time over boto3's, the median of pairs. A pair runs back to back: noise comes in bursts.
+    `ratio`: the handler's time over boto3's, the median of pairs. A pair runs back to back, because noise is bursty.
     """
 
     boto3_ms: float

@@ -49,7 +49,7 @@ def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
     settle_s = store.settings.settle_s
     stands = progress.read_all(store)
     observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
-    _tell_standing_still(progress.stalled(stands, now_s, settle_s))
+    _report_stalled(progress.stalled(stands, now_s, settle_s))
     judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
     judged = judge.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
     observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})
@@ -60,10 +60,10 @@ def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
     return {"equal": judged.equal, "moved": judged.moved, "left": judged.left, "finished": int(judged.finished)}
 
 
-def _tell_standing_still(streams: Sequence[tuple[str, str]]) -> None:
+def _report_stalled(streams: Sequence[tuple[str, str]]) -> None:
     """The metric says how many of a consumer's streams; the log, which: each has an event source mapping of its own."""
     for consumer, table in streams:
-        observe.logger.warning("stands still", extra={"consumer": consumer, "table": table})
+        observe.logger.warning("stalled", extra={"consumer": consumer, "table": table})
     for consumer in (progress.ROLLUP, progress.DRIFT):
         observe.gauges("consumer", consumer, {observe.STANDS_STILL: sum(of == consumer for of, _ in streams)})
 

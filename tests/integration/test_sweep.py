@@ -85,7 +85,7 @@ def test_stream_that_a_consumer_does_not_pass_is_told_and_named(
     sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
     assert (told["rollup"]["StandsStill"], told["drift"]["StandsStill"]) == ([1.0], [0.0])
-    [named] = [vars(record) for record in caplog.records if record.message == "stands still"]
+    [named] = [vars(record) for record in caplog.records if record.message == "stalled"]
     assert (named["consumer"], named["table"]) == ("rollup", "receipts")
 
 

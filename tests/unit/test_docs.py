@@ -100,3 +100,19 @@ def test_the_house_lists_every_room() -> None:
     rooms = [path.parent.name for path in (ROOT / "lambdas/tally").glob("*/__init__.py")]
     for room in rooms:
         assert f"    {room}/ " in text, room
+
+
+CODE = ("lambdas", "stacks", "local", "cli", "demo", "faults", "bench")
+DEPLOYED = {*WIDGETS, "Lets people run the command tally: look, mend, redrive"}
+"""Texts in the template of a deployed stack: they stay as they are."""
+
+
+@pytest.mark.parametrize("folder", CODE)
+def test_code_comments_and_messages_keep_to_the_words(folder: str) -> None:
+    private = re.compile(rf"\b({'|'.join(PRIVATE_ENGLISH)})", re.IGNORECASE)
+    found = []
+    for path in (ROOT / folder).rglob("*.py"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if private.search(line) and not any(text in line for text in DEPLOYED):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert found == []

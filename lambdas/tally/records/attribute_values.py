@@ -129,7 +129,7 @@ def encode(value: object, kind: Kind, where: str, depth: int = 1) -> Wire:
 
 
 def decode(wire: Wire, kind: Kind, where: str) -> Any:
-    """The value of what stands on the wire. Raises RecordMismatchError, naming `where`, if it is of another kind."""
+    """The value of a wire value. Raises RecordMismatchError, which names `where`, if it is of another kind."""
     ((tag, content),) = wire.items()
     if tag == "NULL" and kind.nullable:
         return None

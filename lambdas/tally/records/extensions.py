@@ -21,7 +21,7 @@ Operation = Literal["put_item", "update_item"]
 
 @dataclass(frozen=True)
 class WriteContext:
-    """What an extension is told of a write."""
+    """The facts of a write that an extension gets."""
 
     operation: Operation
     table_name: str

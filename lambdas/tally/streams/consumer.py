@@ -113,7 +113,7 @@ class Batch:
     def _apply(self, records: Sequence[Numbered], seen: str | None) -> None:
         """Commit run by run. Raises MovedError, and _StoppedError at the first record that is not applied.
 
-        A run that DynamoDB rejects is tried again with half as many records, down to the one at fault. So is a run that
+        A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is a run that
         keeps meeting conflicts: with fewer items it meets fewer other transactions.
         """
         start, most = 0, len(records)

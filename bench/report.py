@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from .designs import BARE_TRANSACTION, TIMED
 from .imports import HOT_HANDLERS
-from .results import Results
+from .results import Results, plural
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
@@ -57,7 +57,7 @@ def _costs(results: Results) -> Iterator[str]:
         yield f"a like of a post of {like.text_bytes:,} B: {like.round_trips} round trip, {like.write_units:g} WCU"
     for read in results.reads:
         yield (
-            f"a read of {read.shards} shards: {read.round_trips} request,"
+            f"a read of {plural(read.shards, 'shard')}: {read.round_trips} request,"
             f" {read.read_units:g} RCU, {read.median_us:,.0f} µs"
         )
     for batch in results.batches:
@@ -92,10 +92,10 @@ def _hot(results: Results) -> Iterator[str]:
 def _rollups(results: Results) -> Iterator[str]:
     found = results.rollups
     for cost in found.rollup_costs:
-        yield f"rolling up 1,000 plays of {cost.videos:,} videos: {cost.write_units:,.0f} WCU"
+        yield f"rolling up 1,000 plays of {plural(cost.videos, 'video')}: {cost.write_units:,.0f} WCU"
     for tracked in found.drift_costs:
         yield (
-            f"tracking the drift of likes of {tracked.posts} posts: {tracked.records:,} records,"
+            f"tracking the drift of likes of {plural(tracked.posts, 'post')}: {tracked.records:,} records,"
             f" {tracked.write_units:,.0f} WCU"
         )
     yield f"rollup: {found.folded_per_s:,.0f} records folded a second, {found.applied_per_s:,.0f} from stream to tally"

@@ -27,7 +27,7 @@ $(VENV)/.ready: requirements.txt
 	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv pip install --quiet --requirement requirements.txt
 	@touch $@
 
-# The command runs from the repository: the declarations that it knows are the ones that are edited here.
+# The command runs from the checkout and reads its declarations.
 $(VENV)/bin/tally: $(VENV)/.ready Makefile
 	@printf '%s\n' '#!/bin/sh' 'TALLY_APP="$(CURDIR)" PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m cli "$$@"' > $@
 	@chmod +x $@

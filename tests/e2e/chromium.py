@@ -1,7 +1,7 @@
-"""The Chromium that browser tests run in: the one that npm installed, or one of this machine's.
+"""The Chromium of the browser tests: the one that npm installed, or one of this machine.
 
 npm's `@sparticuz/chromium` holds a headless Chromium for Linux on x86-64, compressed, with the libraries that a bare
-system lacks. It is unpacked once.
+system lacks. The first use unpacks it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ for (let at = 0; at < pairs.length; at += 2)
 
 
 class NoChromiumError(Exception):
-    """There is none. The message says what to do."""
+    """No Chromium. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Chromium:
-    """An executable, and what its environment needs beside the usual."""
+    """An executable and its extra environment variables."""
 
     executable: Path
     environment: dict[str, str] = field(default_factory=dict)

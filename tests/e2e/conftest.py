@@ -1,4 +1,4 @@
-"""One `make dev` for the tests that only talk to it; the others start their own."""
+"""One `make dev` for the tests that only call it. The others start their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
-    """Start a `make dev` of the test's own, on the data folder `name`; it is stopped when the test ends."""
+    """Start a `make dev` for one test, on the data folder `name`. The end of the test stops it."""
     all_started: list[Dev] = []
 
     def start_one(*arguments: str, name: str = "data", **environment: str) -> Dev:

@@ -1,4 +1,4 @@
-"""Starts `make dev` as a process of its own and talks to it over real HTTP."""
+"""Starts `make dev` as a process and calls it over real HTTP."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Answer:
 
 
 class Dev:
-    """One `make dev`, on a port of its own choice and the data folder `data`."""
+    """One `make dev`, on a free port and the data folder `data`."""
 
     def __init__(self, data: Path, *arguments: str, **environment: str) -> None:
         self.data = data
@@ -63,7 +63,7 @@ class Dev:
         return self
 
     def end(self) -> int:
-        """The exit status, once it has ended by itself."""
+        """Wait for its own end. Returns the exit status."""
         return self.process.wait(END_S_MAX)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -72,7 +72,7 @@ class Dev:
         return self.end()
 
     def descendants(self) -> list[int]:
-        """The processes that it started, and theirs."""
+        """Its child processes and theirs."""
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:

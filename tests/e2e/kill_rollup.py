@@ -1,4 +1,4 @@
-"""Kills the rollup consumer (SIGKILL) again and again while counted changes arrive, and counts them afterwards.
+"""Kills the rollup consumer (SIGKILL) several times while changes arrive, and counts them afterwards.
 
     python -m tests.e2e.kill_rollup --plays 20000 --kills 30
 
@@ -24,20 +24,20 @@ from pathlib import Path
 
 from tests.e2e.dev import Dev
 
-BATCH = 100  # entries of one invocation: what the function takes
-ATTEMPTS_MAX = 30  # of a batch; entries that were counted are replayed
+BATCH = 100  # entries of one invocation: the function's limit
+ATTEMPTS_MAX = 30  # of a batch; a retry replays the entries that have counted
 CALLERS = 4
-RIGHT_WITHIN_S = 60.0  # after the last of them; two seconds and what a killed consumer costs
+RIGHT_WITHIN_S = 60.0  # after the last play: two seconds, and longer after a kill
 TICK_S = 0.005
 WORKS_WITHIN_S = 3.0  # it gets a batch a second
-THERE_WITHIN_S = 20.0  # a killed process is replaced when the next batch is due
+THERE_WITHIN_S = 20.0  # the next batch starts a new process
 AFTER_S_MAX = 0.15  # a batch takes about that: before, in and after its transaction
 PAGE = "https://example.com/killed"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was sent, what was counted, and what was done to the consumer in between."""
+    """The plays sent and counted, and the kills between."""
 
     plays: int
     counted: int
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
-    """Send the plays, kill the consumer so often meanwhile, and wait until the count stands."""
+    """Send the plays, kill the consumer `kills` times meanwhile, and wait until the count is right."""
     chosen = random.Random(seed)
     started_s = time.monotonic()
     done = 0
@@ -66,19 +66,19 @@ def killed(dev: Dev, plays: int, kills: int, seed: int = 0) -> Outcome:
         time.sleep(0.1)
         counted = _count(dev)
     right_s = time.monotonic()
-    time.sleep(2)  # what would be counted twice would come late
+    time.sleep(2)  # a double count would come late
     failed = dev.text.count("tally: rollup failed on")
     return Outcome(plays, _count(dev), done, failed, sent_s - started_s, right_s - sent_s)
 
 
 def _parts(plays: int, count: int) -> Iterator[tuple[int, int]]:
-    """The plays in so many runs: in each but the last the consumer is killed once."""
+    """The plays in `count` parts. Each part but the last has one kill."""
     for part in range(count):
         yield plays * part // count, plays * (part + 1) // count
 
 
 def _kill(dev: Dev, after_s: float) -> int:
-    """Kill every process of the consumer, `after_s` after one was seen at work, or after a while. One, if any died."""
+    """Kill every process of the consumer `after_s` after it begins to work. Returns 1 if one died, else 0."""
     began_s = time.monotonic()
     found: list[int] = []
     seen: dict[int, int] = {}
@@ -99,7 +99,7 @@ def _kill(dev: Dev, after_s: float) -> int:
 
 
 def _ticks(pid: int) -> int:
-    """The processor time that a process has had, in hundredths of a second."""
+    """The processor time of a process, in hundredths of a second."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -108,7 +108,7 @@ def _ticks(pid: int) -> int:
 
 
 def _batch(dev: Dev, keys: list[str]) -> None:
-    """Send the keys until each is counted."""
+    """Send the keys until each has counted."""
     left = keys
     for attempt in range(ATTEMPTS_MAX):
         entries = [{"operation": "visit", "url": PAGE, "idempotency_key": key} for key in left]
@@ -127,7 +127,7 @@ def _count(dev: Dev) -> int:
 
 
 def main() -> int:
-    """Print what came of it."""
+    """Run it and print the outcome."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kill_rollup", description=__doc__.split("\n")[0])
     parser.add_argument("--plays", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=30)

@@ -1,7 +1,7 @@
-"""What the OpenAPI schema cannot say, for schemathesis: rules that tie fields together, or that count bytes.
+"""Rules for schemathesis that an OpenAPI schema cannot state: they join several fields, or count bytes.
 
-A request that is to be accepted is made to obey them; one that is to be refused is left as it is. schemathesis.toml
-names this module.
+The hooks change a valid request so that it obeys them, and leave an invalid one alone. schemathesis.toml names this
+module.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import operations
 from openapi import inputs
 from tally import fields
 
-FRESH = '"0"'  # the version of a counter that was never written
-STOCKED = "7c20"  # the id of the stock that there is enough of: whoever runs this puts it there (schemathesis_run.py)
+FRESH = '"0"'  # the version of an unwritten counter
+STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
 _BY_LABEL = {operation.route: operation for operation in operations.OPERATIONS}
 _NUMBERS = itertools.count()
-_HELD: list[dict[str, str]] = []  # where the holds are that were made
-_RUN = os.urandom(4).hex()  # the keys of one run are not those of another on the same data
+_HELD: list[dict[str, str]] = []  # the paths of the holds
+_RUN = os.urandom(4).hex()  # each run on the same data has its own keys
 
 
 @schemathesis.hook
 def map_case(context: HookContext, case: Case) -> Case:
-    """Make a request that is to be accepted obey what no schema says."""
+    """Change a valid request so that it obeys the rules."""
     if case.meta is None or not case.meta.generation.mode.is_positive:
         return case
     body = {name: _value(value) for name, value in case.body.items()} if isinstance(case.body, dict) else {}
-    if case.media_type == "text/plain":  # of a body that is JSON in a string schemathesis knows only the string
+    if case.media_type == "text/plain":  # the body is JSON in a string; schemathesis knows only the string
         body = {"url": f"https://text.example/{quote(str(case.body), safe='')[:600]}", "key": inputs.KEY_EXAMPLE}
     if "url" in body:
         body["url"] = _page(str(body["url"]))
@@ -51,7 +51,7 @@ def map_case(context: HookContext, case: Case) -> Case:
 
 
 def _value(value: object) -> object:
-    """JSON Schema takes 7.0 for an integer; Tally takes only what is written as one. Texts are measured in bytes."""
+    """Write integers as Tally wants them: 7, not 7.0, which JSON Schema allows. Cut texts to their bytes."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return _cut(value, fields.TEXT_BYTES_MAX) if isinstance(value, str) else value
@@ -62,7 +62,7 @@ def _cut(text: str, bytes_max: int) -> str:
 
 
 def _page(raw: str) -> str:
-    """A URL is a page only if its host is one, and if it is short enough when normalised."""
+    """A page: a URL with a real host, short enough when normalised."""
     scheme, _, rest = raw.partition("://")
     host = "".join(character for character in rest if character.isascii() and character.isalnum())[:60]
     if raw == inputs.PAGE_EXAMPLE or scheme.lower() not in ("http", "https"):
@@ -71,7 +71,7 @@ def _page(raw: str) -> str:
 
 
 def _fit_query(case: Case) -> None:
-    """A cursor is one that a listing gave out: some user, encoded. What was visited is a page."""
+    """Make a cursor that a listing could return (an encoded user), and a URL that is a page."""
     query = dict(case.query)
     if "url" in query:
         query["url"] = _page(str(query["url"]))
@@ -85,7 +85,7 @@ def _fit_query(case: Case) -> None:
 
 
 def _fit_counter(case: Case, body: dict[str, Any]) -> None:
-    """A counter with a step of its own takes that one, or none; the others need an amount.
+    """Fit the amount: a counter with its own step takes that or none, the others need one.
 
     A link may bring a counter along that the operation is not for. A version is the one that a link brings along, or
     that of a counter never written; a hold is one that was made, of a stock that is not empty.
@@ -109,11 +109,11 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     if "If-Match" in case.headers and (made_up or case.headers["If-Match"] == inputs.VERSION_EXAMPLE):
         path["id"], case.headers["If-Match"] = f"{_RUN}-{next(_NUMBERS)}", FRESH
     if any(unquote(case.path_parameters[name]) != value for name, value in path.items()):
-        case.path_parameters = path  # else as it is: schemathesis judges anew whatever is assigned
+        case.path_parameters = path  # assign only a change: schemathesis checks an assigned value again
 
 
 def _fresh_key(case: Case, body: dict[str, Any]) -> None:
-    """A client makes a key for each change. With the one of the examples, all but the first were replays or 422."""
+    """Make a new key, as a client does. With the example's key, all calls but the first would be replays or 422."""
     for place, name in ((case.headers, "Idempotency-Key"), (body, "key")):
         if place.get(name) == inputs.KEY_EXAMPLE:
             place[name] = f"{_RUN}-0000-4000-8000-{next(_NUMBERS):012d}"
@@ -121,7 +121,7 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
-    """Remember the holds that are made: their ids cannot be made up."""
+    """Remember each new hold: nobody can guess its id."""
     if case.operation.label == operations.HOLD.route and response.status_code == 201:
         hold = response.json()
         _HELD.append({"counter": hold["counter"], "id": hold["id"], "hold": hold["hold_id"]})
@@ -129,6 +129,6 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 
 @schemathesis.hook
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
-    """A method without a route is 404 at API Gateway, whose HTTP APIs know no 405; everything else is a failure."""
+    """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405."""
     routed = not isinstance(failure, UnsupportedMethodResponse)
     return routed or response.status_code != 404 or response.json() != {"message": "Not Found"}

@@ -1,4 +1,4 @@
-"""Runs schemathesis over the whole OpenAPI document of a running Tally, and says what it found.
+"""Runs schemathesis over the whole OpenAPI document of a running Tally, and reports the result.
 
 `python -m tests.e2e.schemathesis_run --url http://localhost:8080` runs it against a running `make dev`.
 """
@@ -25,26 +25,26 @@ SCOPES = "tally/read tally/write"
 
 @dataclass(frozen=True)
 class Found:
-    """What a run found. `accepted`: for each operation, how many well-formed requests were answered with success."""
+    """The result of a run. `accepted`: the number of well-formed requests with a success, by operation."""
 
     cases: int
     failures: int
     seconds: float
     seed: int
     whole: bool
-    """Whether every operation was tested in every phase."""
+    """Whether every phase tested every operation."""
     accepted: dict[str, int]
     output: str
 
     @property
     def line(self) -> str:
-        """All of it in a line."""
+        """The result in one line."""
         asked = f"{self.cases} cases of {len(self.accepted)} operations in {self.seconds:.0f} s"
         return f"{asked}: {self.failures} failures (seed {self.seed})"
 
 
 def run(url: str, token: str, *, examples: int, seed: int | None = None) -> Found:
-    """Put there what requests refer to, and run every phase with every check."""
+    """Make the post and the stock of the examples, then run every phase with every check."""
     prepare(url, token)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -69,7 +69,7 @@ def run(url: str, token: str, *, examples: int, seed: int | None = None) -> Foun
 
 
 def found(report: dict[str, Any], output: str) -> Found:
-    """Read schemathesis' report."""
+    """Read the report of schemathesis."""
     operations, cases = report["operations"], report["test_cases"]
     accepted = {
         operation: sum(phase["accepted"] for phase in phases.values())
@@ -102,7 +102,7 @@ def _send(url: str, method: str, path: str, body: object, token: str | None = No
 
 
 def main() -> int:
-    """Run it; 1 if anything disagrees."""
+    """Run it. Returns 1 if anything disagrees."""
     parser = argparse.ArgumentParser(description="Run schemathesis against a running `make dev`.")
     parser.add_argument("--url", default="http://localhost:8080")
     parser.add_argument("--examples", type=int, default=EXAMPLES_DEFAULT, help="requests made up for each operation")

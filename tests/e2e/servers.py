@@ -1,4 +1,4 @@
-"""A site, and Tally's API on another origin: the handlers behind as much of a gateway as pages see of one."""
+"""A site, and Tally's API on another origin: the handlers behind the part of a gateway that pages see."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests import events
 
 Event = dict[str, Any]
 LOST = -1
-"""Instead of a status: the request is answered by nobody, after it was counted."""
+"""Instead of a status: count the request, then do not answer."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answers. `status` LOST hangs up instead."""
+    """A server's answer. `status` LOST hangs up instead."""
 
     status: int
     body: bytes
@@ -71,7 +71,7 @@ class Server:
 
 
 class Api:
-    """Tally's API. `plan` holds what becomes of the next visits that come in: a status, LOST, or 0 for nothing."""
+    """Tally's API. `plan` has the fault of each of the next visits: a status, LOST, or 0 for none."""
 
     def __init__(self, invoke: Callable[[str, Event], Event], roll_up: Callable[[], None]) -> None:
         """`roll_up` hands what the tables' streams have to its consumers, and returns when they have applied it."""

@@ -238,7 +238,7 @@ def test_replacing_the_address_is_a_visit_only_of_another_path(before: str, visi
     visitor.go("/list?utm_source=mail")
     visitor.run("history.replaceState(null, '', '/list')")  # the campaign is taken out of the address
     for letters in ("t", "ta", "tal"):
-        visitor.run(f"history.replaceState(null, '', '/list?q={letters}')")  # a filter while somebody types
+        visitor.run(f"history.replaceState(null, '', '/list?q={letters}')")  # a filter while a person types
     visitor.run("history.pushState(null, '', '/list?q=tal#top')")  # still there
     visitor.run("history.replaceState(null, '', '/login')")  # sent elsewhere by the application
     paths = "/list?utm_source=mail", "/list", "/list?q=tal", "/login"

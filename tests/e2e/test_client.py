@@ -48,7 +48,7 @@ def test_an_enqueued_play_counts_later(tally: Tally) -> None:
 
 
 def test_a_call_whose_function_is_killed_is_counted_once(tally: Tally, dev: Dev) -> None:
-    """The functions that are idle die; whoever is called next says so, or a new one starts."""
+    """Kill the idle processes: the next call fails and retries, or starts a new process."""
     for number in range(5):
         tally.play("client-3", idempotency_key=f"client-3-0123456789-{number}")
         for worker in dev.workers("plays"):

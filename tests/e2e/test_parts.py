@@ -1,4 +1,4 @@
-"""The parts of the gateway that need no process: events, responses, routes, throttles, CORS, claims."""
+"""The parts of the gateway without a process: events, responses, routes, throttles, CORS, claims."""
 
 from __future__ import annotations
 

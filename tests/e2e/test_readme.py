@@ -1,4 +1,4 @@
-"""The README's session is run as it stands there, and its curl lines give the answers that it shows."""
+"""Runs the README's session: each command must print the output that the README shows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.e2e.dev import Dev
 ROOT = Path(__file__).resolve().parent.parent.parent
 README_PORT = "8080"
 SESSION_S_MAX = 60
-SHOWS_S_MAX = 30.0  # two on a machine that does nothing else
+SHOWS_S_MAX = 30.0  # it takes two
 MARK = "--- next ---"
 AS_OF = re.compile(r'(?<="as_of":)\d+')
-AS_OF_AGE_S_MAX = 60  # five on a machine that does nothing else
+AS_OF_AGE_S_MAX = 60  # it is five
 
 
 def session(text: str) -> list[tuple[str, str]]:
-    """The commands of the `console` blocks, each with the output that is shown for it."""
+    """The commands of the `console` blocks, each with its output in the README."""
     steps: list[tuple[str, str]] = []
     for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -30,7 +30,7 @@ def session(text: str) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """One shell, as a reader has: what a command sets is there for the next ones."""
+    """One shell for all commands, as a reader has: they share its variables."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -38,7 +38,7 @@ class Shell:
         )
 
     def run(self, command: str) -> str:
-        """What it writes."""
+        """The output of a command."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -58,7 +58,7 @@ class Shell:
 
 
 def same(output: str, shown: str) -> bool:
-    """Whether an output is the one that is shown. The digits of `"as_of"` may be others: those of about now."""
+    """Whether an output is the README's. The digits of `"as_of"` may differ, if they are about now."""
     times = [int(digits) for digits in AS_OF.findall(output)]
     return (AS_OF.sub("", output) == AS_OF.sub("", shown) and len(times) == len(AS_OF.findall(shown))) and all(
         abs(time.time() - at_s) <= AS_OF_AGE_S_MAX for at_s in times
@@ -66,7 +66,7 @@ def same(output: str, shown: str) -> bool:
 
 
 def answered(shell: Shell, command: str, shown: str) -> str:
-    """What the command writes. One that sleeps first, for something to show, is run until it shows, or a while."""
+    """The output of a command. Repeat a command that begins with `sleep` until its output is as shown."""
     deadline_s = time.monotonic() + SHOWS_S_MAX
     output = shell.run(command)
     while command.startswith("sleep ") and not same(output, shown) and time.monotonic() < deadline_s:

@@ -17,7 +17,7 @@ from tests.e2e.dev import KEY, ROOT, Dev, wait_for
 from tests.e2e.kill_rollup import killed
 
 Start = Callable[..., Dev]
-WITHIN_S = 30.0  # two on a machine that does nothing else
+WITHIN_S = 30.0  # it takes two
 
 
 def visit(dev: Dev, page: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The smoke test that is run after a deploy: that it calls everything, and that it cannot pass by mistake."""
+"""The smoke test of a deployed stack calls every operation, and cannot pass by mistake."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GOOD: dict[str, tuple[int, Any]] = {
 
 
 class Stub(ThreadingHTTPServer):
-    """Answers each route with what stands in `answers`; keeps what it was asked."""
+    """Answers each route from `answers`, and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -125,8 +125,8 @@ def test_one_broken_operation_fails_the_run(
     stub.answers[route] = bad
     assert run(stub, "--page", "https://example.com/a") == 1
     broken = {operation.name for operation in operations.OPERATIONS if operation.route == route}
-    told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
-    assert broken <= set(told)
+    reported = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
+    assert broken <= set(reported)
 
 
 def test_an_uncounted_page_is_a_failure_only_if_it_was_named(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ Mapping_ = tuple[str, str]
 
 
 class Clock:
-    """Wall time, moved by hand."""
+    """Wall time that only the test moves."""
 
     def __init__(self) -> None:
         self.now_s = float(int(time.time() // 60) * 60)

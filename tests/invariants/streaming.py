@@ -209,7 +209,7 @@ class Facts:
         image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(at)}, "nonce": {"S": "n"}}
         if kind == 5:
             return self.record("MODIFY", {"Keys": keys, "NewImage": image, "OldImage": image})
-        if kind == 4:  # by hand, without a minute
+        if kind == 4:  # a manual edit, without a minute
             del image["at"]
             at = self.now_minute
         if kind in (2, 4):
@@ -222,7 +222,7 @@ class Facts:
         return self.record("INSERT", {"Keys": keys, "NewImage": image})
 
     def tally(self) -> dict[str, Any]:
-        """A tally item that moved, or came or went; by Tally or by hand."""
+        """A tally item that moved, or came or went; by Tally or by a manual edit."""
         name, target, at = self.chance.choice(("plays", "likes", "stock", "contest")), self.target(), self.minute() - 7
         counter = ALL[name]
         shard = self.chance.randrange(counter.max_shards)
@@ -237,7 +237,7 @@ class Facts:
         if kind == 1:
             self.ledger[name, target, self.now_minute][1] += counter.start - old
             return self.record("REMOVE", {"Keys": keys, "OldImage": before})
-        if kind == 2:  # by hand: the nonce is the one that was there
+        if kind == 2:  # a manual edit keeps the nonce
             image["nonce"] = before["nonce"]
             at = self.now_minute
         self.ledger[name, target, at][1] += new - old

@@ -84,7 +84,7 @@ class Worker:
         self.pid = int(self._lines.readline())
 
     def invoke(self, event: dict[str, Any], kill_after_s: float | None) -> dict[str, Any] | None:
-        """The answer to an event; None if the worker died before it gave one. Kills it if it is told to."""
+        """The answer; None if the worker died before it gave one. Kills it after `kill_after_s`, if given."""
         try:
             self._connection.sendall(json.dumps(event).encode() + b"\n")
             if kill_after_s is not None:

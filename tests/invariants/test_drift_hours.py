@@ -48,7 +48,7 @@ def heavy(world: Simulation) -> Callable[[int], None]:
 
 
 def edit(world: Simulation, amount: int, key: dict[str, Any], attribute: str) -> None:
-    """Edit a tally by hand."""
+    """Edit a tally manually."""
     world.store.client.update_item(
         TableName=world.store.settings.counts_table,
         Key=key,

@@ -38,7 +38,7 @@ CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError, errors.Tall
 ABSTRACT = (errors.CallerError, TallyError)
 OUR_FAULT = (errors.ConfigurationError, ExpressionError, RecordMismatchError)  # 500: no request can bring them about
 BACKSTAGE = (UnreadableError, RejectedError, MovedError, CrowdedLedgerError, RestlessError, OutOfBoundsError)
-RECORDS = (RecordExistsError, RecordChangedError)  # made with the item that stands there
+RECORDS = (RecordExistsError, RecordChangedError)  # made with the stored item
 
 
 for _module in pkgutil.walk_packages(tally.__path__, "tally."):

@@ -1,6 +1,6 @@
 """A transaction can be cancelled for several reasons at once; the order in which they are judged decides the count.
 
-A receipt found: counted before, whatever else stands there. Then conflicts and throttling: try again. A condition that
+A receipt found: counted before, whatever else is stored. Then conflicts and throttling: try again. A condition that
 failed beside them is judged afresh by the retry, for who knows what was about to change it.
 """
 

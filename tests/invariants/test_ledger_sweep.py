@@ -1,4 +1,4 @@
-"""The judge of the ledger: what is settled goes, once, whoever comes in between."""
+"""The judge of the ledger: it removes settled minutes once, whatever happens in between."""
 
 from __future__ import annotations
 

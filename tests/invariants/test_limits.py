@@ -317,7 +317,7 @@ def test_compare_and_set_races_increments_and_no_change_is_lost(counting: Counti
     assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 420, "version": 24}
 
 
-def test_a_receipt_lives_as_long_as_its_time_and_then_the_key_counts_anew(
+def test_a_receipt_lives_as_long_as_its_time_and_then_the_key_counts_again(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()

@@ -43,11 +43,11 @@ def receipt(counter: str = "plays", nonce: str = "a", **more: Any) -> dict[str, 
 def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_over_is(
     streams_world: StreamWorld,
 ) -> None:
-    first, edited, anew = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
+    first, edited, rewritten = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
     records = [
         record(1, "INSERT", NewImage=first),
         record(2, "MODIFY", OldImage=first, NewImage=edited),
-        record(3, "MODIFY", OldImage=edited, NewImage=anew),
+        record(3, "MODIFY", OldImage=edited, NewImage=rewritten),
     ]
     for consumer in CONSUMERS:
         assert streams_world.deliver(consumer, "receipts", SHARD, records) is None

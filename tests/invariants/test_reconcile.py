@@ -69,7 +69,7 @@ def put_post(store: Store, likers: int = 0, post: str = "p") -> None:
 
 
 def edit(store: Store, amount: int, counter: Counter = LIKES, target: str = "p", shard: int = 0) -> None:
-    """Edit a tally by hand, around the API."""
+    """Edit a tally manually, around the API."""
     store.client.update_item(
         TableName=store.settings.counts_table,
         Key=tallies.key(counter, target, shard),

@@ -157,15 +157,15 @@ class World:
         return receipt
 
     def put_receipt(self, receipt: Item) -> None:
-        """Store a receipt by hand, over the one that is there."""
+        """Store a receipt past Tally, over the present one."""
         self.raw.put_item(TableName=self.store.settings.receipts_table, Item=receipt)
 
     def put(self, item: Item) -> None:
-        """Store an item of the counts table by hand."""
+        """Store an item of the counts table past Tally."""
         self.raw.put_item(TableName=self.store.settings.counts_table, Item=item)
 
     def delete(self, partition_key: str, sort_key: str) -> None:
-        """Remove an item of the counts table by hand."""
+        """Remove an item of the counts table past Tally."""
         key = {"PK": {"S": partition_key}, "SK": {"S": sort_key}}
         self.raw.delete_item(TableName=self.store.settings.counts_table, Key=key)
 
@@ -218,7 +218,7 @@ class World:
 
 
 def meanwhile(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
-    """The plan in which somebody else does something just before the n-th request of an operation arrives."""
+    """The plan in which another client acts just before the n-th request of an operation arrives."""
 
     def plan(name: str, body: bytes, number: int) -> None:
         if name == operation and number in actions:

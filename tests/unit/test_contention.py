@@ -26,7 +26,7 @@ MAX_SHARDS = 16
 
 
 class Clock:
-    """Time that stands until it is told to go on."""
+    """Time that only the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -97,7 +97,7 @@ def test_long_calm_brings_a_tally_back_in_one_look_and_forgets_it(spread: Spread
     assert not spread.widths
 
 
-def test_conflict_starts_the_calm_spell_anew(spread: Spread, clock: Clock) -> None:
+def test_conflict_restarts_the_calm_spell(spread: Spread, clock: Clock) -> None:
     spread.conflict("a", MAX_SHARDS)
     clock.now_s += CALM_S - 1
     spread.conflict("a", MAX_SHARDS)

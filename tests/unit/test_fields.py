@@ -1,4 +1,4 @@
-"""What comes in is checked before it becomes part of a key."""
+"""Tally checks input before it becomes part of a key."""
 
 from __future__ import annotations
 

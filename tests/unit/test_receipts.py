@@ -47,7 +47,7 @@ def stamps_of(call: Call, **how: Any) -> Stamp:
 
 
 def found(stamp: Stamp, *, nonce: str = "another", **damage: Any) -> ReceiptFoundError:
-    """What the commit raises when a receipt stands there."""
+    """What the commit raises when it finds a receipt."""
     item = {
         "id": {"S": stamp.id},
         "status": {"S": "COMPLETED"},

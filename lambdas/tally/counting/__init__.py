@@ -1,1 +1,14 @@
-"""Counting: one change, a batch of changes, likes, posts and holds, each committed with its receipt."""
+"""Counting: one change or many, committed with the receipts that make each count once.
+
+The other rooms use:
+
+    increments  Increment and `count`, `set_value`: a change of a counter
+    batches     `count`: many changes in few transactions
+    likes       `set_like`, `read_like`, `list_likes`: children that a tally counts
+    holds       `take`, `settle`, `sweep`: an amount taken for a while
+    posts       `read_post`, `write_post`
+    receipts    `once`, `find`: an idempotency key counts once
+    tallies     the reads of a tally, and the writes that move it
+
+It calls `dynamo` and nothing above itself. A change goes through `receipts` and `dynamo.transactions`, never past them.
+"""

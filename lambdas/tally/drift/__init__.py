@@ -1,1 +1,12 @@
-"""Drift: the judge of the ledger, the drift rows, recounts and repairs."""
+"""Drift: does each tally say what was counted, and if not, who repairs it?
+
+The other rooms use:
+
+    judge      `sweep`: compares what was expected with what was observed, minute by minute
+    rows       `listed`, `look_again`: the tallies that drift
+    reconcile  `Reconciler`: looks at a tally, and repairs it
+    recount    `families`: the children of every tally, counted
+    history    `read`: the repairs of a tally
+
+Only `judge` and `reconcile` write drift rows, each on condition that the row is as it was read.
+"""

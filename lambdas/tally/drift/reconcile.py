@@ -147,9 +147,9 @@ class Reconciler:
 
     def _come_through(self) -> float:
         """Until when the rollup has counted, and the drift consumer has booked, everything that was accepted."""
-        stands, now_s, settle_s = progress.read_all(self.store), self.clock(), self.store.settings.settle_s
-        booked = progress.known_until(stands, now_s, settle_s) - progress.DELIVERY_S
-        return min(progress.counted_until(stands, now_s, settle_s), booked)
+        now, now_s, settle_s = progress.read_all(self.store), self.clock(), self.store.settings.settle_s
+        booked = progress.known_until(now, now_s, settle_s) - progress.DELIVERY_S
+        return min(progress.counted_until(now, now_s, settle_s), booked)
 
     def _wait_for_the_ledger(self, counter: Counter, target: str) -> None:
         """Wait until the ledger's uneven minutes of this tally are judged. Raises RestlessError after a time-out."""

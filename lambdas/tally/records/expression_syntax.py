@@ -94,7 +94,7 @@ Part = str | Path | Bound
 
 @dataclass(frozen=True)
 class Grammar:
-    """What may stand in an expression beside paths and values."""
+    """The words of an expression other than paths and values."""
 
     functions: frozenset[str]
     words: frozenset[str]
@@ -127,7 +127,7 @@ def take_apart(text: str, grammar: Grammar, names: Names, values: Values) -> tup
                 raise ExpressionError(f"{text!r}: {word} has no place here")
             depth += 1 if token["function"] or word == "(" else -1 if word == ")" else 0
             if depth < 0 or (word == "," and depth == 0):
-                raise ExpressionError(f"{text!r}: {word} stands outside of any parenthesis")
+                raise ExpressionError(f"{text!r}: {word} is outside of any parenthesis")
             parts.append(f"{word}(" if token["function"] else word)
     if depth or not parts:
         raise ExpressionError(f"{text!r} is empty, or a parenthesis stays open")

@@ -127,7 +127,7 @@ class Condition:
 
     @property
     def is_choice(self) -> bool:
-        """Whether an OR stands on its outermost level."""
+        """Whether it has an OR at its outermost level."""
         depth = 0
         for part in self.parts:
             if isinstance(part, str):
@@ -159,7 +159,7 @@ def parameters(expression: UpdateExpression, conditions: Sequence[Condition]) ->
 
 
 class _Aliases:
-    """The aliases of one request: one for each name, one for each place where a value stands."""
+    """The aliases of one request: one for each name, one for each place of a value."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -170,7 +170,7 @@ class _Aliases:
         return f"{self.path(action.path)}{between}{self.text(action.operand)}".rstrip()
 
     def condition(self, condition: Condition, beside: int) -> str:
-        """DynamoDB refuses needless parentheses: only an OR that stands beside other conditions gets some."""
+        """DynamoDB refuses needless parentheses: only an OR beside other conditions gets some."""
         text = self.text(condition.parts)
         return f"({text})" if beside > 1 and condition.is_choice else text
 

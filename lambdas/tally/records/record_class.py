@@ -108,7 +108,7 @@ def sort_key(*, name: str | None = None) -> Any:
 
 
 def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -> Any:
-    """Declare an atomic counter, as `int | None`: it is never given by hand, so it is None until it was read.
+    """Declare an atomic counter, as `int | None`: the caller never sets it, so it is None until it was read.
 
     Follows the Java client's @DynamoDbAtomicCounter:
     https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/extensions/annotations/DynamoDbAtomicCounter.html
@@ -148,7 +148,7 @@ def record_class_of(cls: type[object]) -> RecordClass:
 def from_item(cls: type[R], item: Mapping[str, Wire]) -> R:
     """The record that a stored item is. Attributes that the class does not declare are passed over.
 
-    The record remembers its counters as they were read, to tell them from values that were set by hand.
+    The record remembers its counters as they were read, to distinguish them from values that the caller set.
     Raises RecordMismatchError.
     """
     known = record_class_of(cls)
@@ -169,7 +169,7 @@ def from_item(cls: type[R], item: Mapping[str, Wire]) -> R:
 def values_of(record: object) -> dict[str, object]:
     """The values of a record but its counters, by the attributes' names in the table; None for what is unset.
 
-    Raises InvalidInputError, naming it, for a counter set by hand: one that is neither None nor as it was read.
+    Raises InvalidInputError, naming it, for a counter that the caller set: one that is neither None nor as it was read.
     """
     known = record_class_of(type(record))
     seen = getattr(record, _SEEN, {})

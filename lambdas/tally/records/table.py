@@ -98,7 +98,7 @@ class Records(Generic[R]):
         (RecordExistsError), unless `reset_counters` asks for it. A class without counters is just overwritten.
 
         Raises RecordChangedError if `condition` does not hold, InvalidInputError for a value that cannot be stored or
-        a counter set by hand, ExpressionError, or what botocore's error maps to.
+        a counter that the caller set, ExpressionError, or what botocore's error maps to.
         """
         write = self.put_write(record, condition=condition, reset_counters=reset_counters)["Put"]
         guarded = bool(self._known.counters) and not reset_counters
@@ -119,8 +119,8 @@ class Records(Generic[R]):
         them. What the class does not declare stays. Where there is no record one is made, its counters at their start.
 
         Raises RecordChangedError if `condition` does not hold, InvalidInputError for a value that cannot be stored or
-        a counter set by hand, ExpressionError for overlapping paths, RecordMismatchError (the write has happened), or
-        what botocore's error maps to. An answer that was lost leaves the caller not knowing: see docs/records.md.
+        a counter that the caller set, ExpressionError for overlapping paths, RecordMismatchError (after the write), or
+        what botocore's error maps to. After a lost answer the caller does not know: see docs/records.md.
         """
         write = self._update(record, condition, expression, ignore_nulls)
         answer = _send(

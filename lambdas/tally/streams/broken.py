@@ -1,4 +1,4 @@
-"""Says in words what is wrong with a stream record that a reader failed on: it is looked over only then."""
+"""Describes the fault of a stream record that a reader could not read. Only such a record is examined."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RECEIPT = {"counter": "S", "target": "S", "amount": "N", "at": "N"}
 
 
 def reason(declared: Declared, table: str, record: Any, error: Exception) -> str:
-    """What is wrong with a record of this table; the error itself if nothing else is found."""
+    """The fault of a record of this table; the error itself if there is no other."""
     return next(_faults(declared, table, record), "") or f"malformed: {type(error).__name__}: {error}"[:200]
 
 

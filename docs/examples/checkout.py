@@ -1,6 +1,6 @@
-"""A Lambda function that sells from a stock: what is being paid for is nobody else's, and comes back if it is not paid.
+"""A Lambda function that sells from a stock. It holds the items during the payment, and gives them back if it fails.
 
-Step Functions or a queue may run it again for the same order: it is sold once.
+Step Functions or a queue may run it again for the same order: it sells once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ tally = Tally.from_environment(caller="checkout")  # once, at cold start
 
 
 def charge(order: dict[str, Any]) -> bool:
-    """Charge the customer; whether it was paid. Yours; it too must be safe to run twice for one order."""
+    """Charge the customer; return whether they paid. You write this; it must be safe to run twice for one order."""
     return True
 
 
 def refund(order: dict[str, Any]) -> None:
-    """Pay the customer back. Yours, too."""
+    """Pay the customer back. You write this, too."""
 
 
 def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
         return {"sold": False}
     try:
         tally.commit_hold("stock", item, hold.hold_id)
-    except HoldSettledError:  # paid too late: the hold had expired, and the amount is somebody else's by now
+    except HoldSettledError:  # paid too late: the hold has expired, and someone else may have the items
         refund(order)
         return {"sold": False}
     return {"sold": True}

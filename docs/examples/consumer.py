@@ -1,4 +1,4 @@
-"""A Lambda function that counts finished playbacks from an SQS queue, each once however often SQS delivers it.
+"""A Lambda function that counts finished playbacks from an SQS queue: each once, however often SQS delivers it.
 
 The event source mapping has `ReportBatchItemFailures` on. Set TALLY_FUNCTIONS, and attach Tally's InvokePolicy.
 """
@@ -18,10 +18,10 @@ tally = Tally.from_environment(caller="playback")  # once, at cold start
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """Count the playbacks of one SQS batch; those that could not be counted stay in the queue."""
+    """Count the playbacks of one SQS batch. Those that Tally could not count stay in the queue."""
     records = event["Records"]
     plays = [
-        # A message keeps its id when SQS delivers it again: it names the play.
+        # The id names the play: SQS delivers a message again under the same id.
         requests.play(json.loads(record["body"])["video_id"], idempotency_key=record["messageId"])
         for record in records
     ]
@@ -29,6 +29,6 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
     for record, result in zip(records, tally.batch(plays), strict=True):
         if isinstance(result, RetryableError):
             again.append({"itemIdentifier": record["messageId"]})
-        elif isinstance(result, TallyError):  # it would be refused again: not back into the queue
+        elif isinstance(result, TallyError):  # Tally would refuse it again: do not return it to the queue
             logger.error("not counted: %s: %s", record["messageId"], result)
     return {"batchItemFailures": again}

@@ -1,6 +1,6 @@
 """Records with atomic counters: typed records in a table, whose counters move with every update (docs/records.md).
 
-This page is the public face: import from `tally.records` and from nothing below it.
+This module is the public face: import from `tally.records` and from nothing below it.
 """
 
 from .attribute_values import RecordMismatchError

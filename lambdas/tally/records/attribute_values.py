@@ -1,9 +1,9 @@
-"""The values of attributes: which Python types there are, and how each looks on DynamoDB's wire.
+"""The values of attributes: the Python types, and the form of each on DynamoDB's wire.
 
     str  int  Decimal  bool  bytes  list  dict  set or frozenset of str, numbers or bytes
 
-Nothing is guessed and nothing is rounded: a float is refused by name, a bool is no int, a number that DynamoDB would
-cut (more than 38 digits) is refused, and so is an empty set, which it cannot store.
+This module neither guesses nor rounds. It refuses a float, a bool for an int, an empty set (DynamoDB cannot store it)
+and a number of more than 38 digits (DynamoDB would cut it). The error names the attribute.
 
 Source: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/HowItWorks.NamingRulesDataTypes.html
 """
@@ -22,7 +22,7 @@ Wire = dict[str, Any]
 """One value in DynamoDB's form: `{"S": "text"}`, `{"N": "7"}` …"""
 
 NESTING_MAX = 32  # levels; DynamoDB takes no more
-_NUMBER = Context(  # 38 digits, 1E-130 to 9.99…E+125; what does not fit raises instead of being rounded
+_NUMBER = Context(  # 38 digits, 1E-130 to 9.99…E+125; any other number raises instead of being rounded
     prec=38, Emin=-130, Emax=125, traps=[Inexact, InvalidOperation, Overflow, Subnormal, Underflow]
 )
 _UNFIT = (Inexact, InvalidOperation, Overflow, Subnormal, Underflow)
@@ -30,23 +30,23 @@ _SET_TAGS = {"S": "SS", "N": "NS", "B": "BS"}
 
 
 class RecordMismatchError(TallyError):
-    """A stored item is not what the record class says: written by something else, or by an older class."""
+    """A stored item does not fit its record class: another program or an older class wrote it."""
 
     slug, status, title = "record-mismatch", 500, "A stored item does not fit its record class"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The declared type of a value. `tag` is DynamoDB's (`S`, `N`, …), or `ANY` where a value tells its own."""
+    """The declared type of a value. `tag` is DynamoDB's (`S`, `N`, …), or `ANY` if the value decides."""
 
     tag: str
     nullable: bool = False
     number: type[int] | type[Decimal] | None = None
     """For `N` and `NS`; None takes both and reads whole numbers as int."""
     of: Kind | None = None
-    """For `L` and `M`: what they hold."""
+    """For `L` and `M`: the type of their elements."""
     frozen: bool = False
-    """For sets: read as frozenset."""
+    """For sets: whether to read them as frozenset."""
 
     def __str__(self) -> str:
         named = {"S": "str", "BOOL": "bool", "B": "bytes", "L": "list", "M": "dict"}.get(self.tag)
@@ -70,7 +70,7 @@ _SCALARS: dict[object, Kind] = {
 
 
 def kind_of(annotation: Any, where: str) -> Kind:
-    """The kind that an annotation declares. Raises ConfigurationError, naming `where`, for any other."""
+    """The kind that an annotation declares. Raises ConfigurationError, which names `where`, for any other type."""
     scalar = _SCALARS.get(annotation)
     if scalar is not None:
         return scalar
@@ -94,9 +94,9 @@ def kind_of(annotation: Any, where: str) -> Kind:
 
 
 def encode(value: object, kind: Kind, where: str, depth: int = 1) -> Wire:
-    """The value on the wire. Raises InvalidInputError, naming `where`, for what is not of the kind or cannot be stored.
+    """The value on the wire. Raises InvalidInputError for a value of another kind, or one that cannot be stored.
 
-    `depth` is how deep the value lies within the attribute.
+    The error names `where`. `depth` is the depth of the value within the attribute.
     """
     if depth > NESTING_MAX:
         raise _refusal(where, f"lies deeper than {NESTING_MAX} levels")
@@ -129,7 +129,7 @@ def encode(value: object, kind: Kind, where: str, depth: int = 1) -> Wire:
 
 
 def decode(wire: Wire, kind: Kind, where: str) -> Any:
-    """The value of a wire value. Raises RecordMismatchError, which names `where`, if it is of another kind."""
+    """The Python value of a wire value. Raises RecordMismatchError, which names `where`, for another kind."""
     ((tag, content),) = wire.items()
     if tag == "NULL" and kind.nullable:
         return None
@@ -161,7 +161,7 @@ def _instance(value: object, wanted: Any, kind: Kind, where: str) -> Any:
 
 
 def _tag_of(value: object, where: str) -> str:
-    """The tag of a value that no declaration speaks for. A bool is an int to Python, so it is asked first."""
+    """The tag of a value without a declaration. Python treats a bool as an int, so bool comes first."""
     if isinstance(value, set | frozenset):
         tags = {_tag_of(member, where) for member in value}
         if len(tags) == 1 and (tag := tags.pop()) in _SET_TAGS:

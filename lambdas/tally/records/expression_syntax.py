@@ -1,4 +1,4 @@
-"""How expressions are written: document paths, placeholders, operands of SET and conditions, taken apart and checked.
+"""The syntax of expressions: parses and checks document paths, placeholders, operands of SET and conditions.
 
 Source: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Expressions.html
 """
@@ -16,7 +16,7 @@ from .attribute_values import ANY, Wire, encode
 Names = Mapping[str, str] | None
 """Attribute names by placeholder: `{"#d": "date.of.birth"}`."""
 Values = Mapping[str, object] | None
-"""Values by placeholder, as Python has them: `{":start": 0}`."""
+"""Python values by placeholder: `{":start": 0}`."""
 
 _PLACEHOLDER = r"#[A-Za-z0-9_]+"
 _ELEMENT = rf"{_PLACEHOLDER}|[A-Za-z_][A-Za-z0-9_]*"
@@ -34,14 +34,14 @@ _TOKEN = re.compile(
 
 
 class ExpressionError(TallyError):
-    """An expression that DynamoDB would refuse, or that means two things at once: a mistake in the program."""
+    """An expression that DynamoDB would refuse, or that is ambiguous: a bug in the program."""
 
     slug, status, title = "bad-expression", 500, "An expression is wrong"
 
 
 @dataclass(frozen=True)
 class Path:
-    """Where a value lies in an item: attribute names and list indexes, from the outside in."""
+    """The place of a value in an item: attribute names and list indexes, from the outside in."""
 
     elements: tuple[str | int, ...]
 
@@ -52,12 +52,12 @@ class Path:
 
     @classmethod
     def of(cls, *elements: str | int) -> Path:
-        """The path of exactly these names and indexes, whatever characters the names hold. Raises ExpressionError."""
+        """The path of these names and indexes. Names may hold any character. Raises ExpressionError."""
         return cls(elements)
 
     @classmethod
     def parse(cls, text: str, names: Names = None) -> Path:
-        """`a.b[0].#n`, with `#n` looked up in `names`. Raises ExpressionError."""
+        """The path `a.b[0].#n`, with `#n` from `names`. Raises ExpressionError."""
         if not re.fullmatch(_PATH, text):
             raise ExpressionError(f"{text!r} is no document path: give odd names as placeholders, or with Path.of()")
         steps = _STEP.finditer(text)
@@ -65,13 +65,13 @@ class Path:
 
     @property
     def attribute(self) -> str:
-        """The attribute that it lies in."""
+        """The attribute that contains the value."""
         return str(self.elements[0])
 
     def overlaps(self, other: Path) -> bool:
-        """Whether one lies within the other (or is it), or they take one value for a list here and for a map there."""
+        """Whether one path contains or equals the other, or one treats a value as a list and the other as a map."""
         for mine, theirs in zip_longest(self.elements, other.elements):
-            if type(mine) is not type(theirs):  # also where one of them has ended
+            if type(mine) is not type(theirs):  # or one of the paths has ended
                 return True
             if mine != theirs:
                 return False
@@ -89,12 +89,12 @@ class Bound:
 
 
 Part = str | Path | Bound
-"""An expression, taken apart: text that goes out as it is, and what gets an alias."""
+"""Parts of a parsed expression: text that stays as it is, and parts that get an alias."""
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """The words of an expression other than paths and values."""
+    """The words of an expression that are neither paths nor values."""
 
     functions: frozenset[str]
     words: frozenset[str]
@@ -109,10 +109,10 @@ CONDITION = Grammar(
 
 
 def take_apart(text: str, grammar: Grammar, names: Names, values: Values) -> tuple[Part, ...]:
-    """The parts of an expression. Raises ExpressionError for what the grammar does not know or what is not given.
+    """The parts of an expression. Raises ExpressionError for a word outside the grammar or a missing name or value.
 
-    A comma or a closing parenthesis on the outermost level is refused: with it an operand could bring in a second
-    action, unseen by the check for overlaps, and a condition could step out of the AND with the others.
+    It also refuses a comma or a closing parenthesis on the outermost level. With one, an operand could add a second
+    action that the check for overlaps does not see, and a condition could leave the AND with the others.
     """
     parts: list[Part] = []
     depth = 0
@@ -135,7 +135,7 @@ def take_apart(text: str, grammar: Grammar, names: Names, values: Values) -> tup
 
 
 def check_used(text: str, names: Names, values: Values = None) -> None:
-    """DynamoDB refuses placeholders that are given and not used. Raises ExpressionError, naming them."""
+    """Raises ExpressionError, with their names, for unused placeholders: DynamoDB refuses them."""
     unused = {*(names or {}), *(values or {})} - set(re.findall(rf"{_PLACEHOLDER}|:[A-Za-z0-9_]+", text))
     if unused:
         raise ExpressionError(f"{text!r} does not use {', '.join(sorted(unused))}")

@@ -1,8 +1,8 @@
-"""Update expressions as data: actions on document paths, merged, checked and only then written out.
+"""Update expressions as data: actions on document paths, which merge, pass a check and become one request.
 
-Expressions and conditions are taken apart when they are made. So a clash is found before anything is sent, and every
-attribute name and value gets an alias of its own when they are written out: no reserved word, no dot in a name and no
-placeholder of one extension can get in the way of another.
+The constructors parse expressions and conditions, so a clash shows before a request goes out. In the request every
+attribute name and value gets an alias of its own. So reserved words, dots in names and the placeholders of other
+extensions cannot clash.
 
 The model follows the Java client's UpdateExpression (SetAction, RemoveAction, AddAction, DeleteAction):
 https://github.com/aws/aws-sdk-java-v2/blob/master/docs/design/services/dynamodb/high-level-library/UpdateExpression.md
@@ -39,7 +39,7 @@ _DELETED_TAGS = frozenset({"SS", "NS", "BS"})
 
 @dataclass(frozen=True)
 class Action:
-    """One change of one path. `source` says who wants it, for the message when two clash."""
+    """One change of one path. `source` names its author, for the message if two clash."""
 
     verb: Verb
     path: Path
@@ -54,51 +54,51 @@ class Action:
 class UpdateExpression:
     """Actions, in any order. Each of `set` … `delete` returns a new expression with one more.
 
-    They raise ExpressionError for what is no path or operand, InvalidInputError for a value that cannot be stored.
+    They raise ExpressionError for a bad path or operand, InvalidInputError for a value that cannot be stored.
     """
 
     actions: tuple[Action, ...] = ()
 
     def set(self, path: str | Path, value: object, *, names: Names = None) -> UpdateExpression:
-        """Put a value there."""
+        """Set the path to a value."""
         at = _path(path, names)
         return self._with(Action("SET", at, (Bound(encode(value, ANY, str(at))),)))
 
     def set_to(self, path: str | Path, operand: str, *, names: Names = None, values: Values = None) -> UpdateExpression:
-        """Put there what an operand gives: `if_not_exists(c, :zero) + :one`, `list_append(l, :more)`, `a - b`."""
+        """Set the path to an operand: `if_not_exists(c, :zero) + :one`, `list_append(l, :more)`, `a - b`."""
         at = Path.parse(path, names) if isinstance(path, str) else path
         check_used(f"{path} = {operand}", names, values)
         return self._with(Action("SET", at, take_apart(operand, OPERAND, names, values)))
 
     def remove(self, path: str | Path, *, names: Names = None) -> UpdateExpression:
-        """Take the attribute, entry or list element away."""
+        """Remove the attribute, entry or list element."""
         return self._with(Action("REMOVE", _path(path, names)))
 
     def add(self, path: str | Path, value: object, *, names: Names = None) -> UpdateExpression:
-        """Add a number to the number there, or members to the set there; what is not there counts as 0 or empty."""
+        """Add a number to a number, or members to a set; a missing attribute counts as 0 or empty."""
         at, wire = _operation("ADD", _ADDED_TAGS, path, value, names)
         return self._with(Action("ADD", at, (Bound(wire),)))
 
     def delete(self, path: str | Path, members: object, *, names: Names = None) -> UpdateExpression:
-        """Take members out of the set there."""
+        """Remove members from a set."""
         at, wire = _operation("DELETE", _DELETED_TAGS, path, members, names)
         return self._with(Action("DELETE", at, (Bound(wire),)))
 
     def merge(self, *others: UpdateExpression) -> UpdateExpression:
-        """All actions together, unchecked: `check` is asked once everybody has had their say."""
+        """All actions together, unchecked: call `check` after the last merge."""
         return UpdateExpression(sum((other.actions for other in others), self.actions))
 
     def by(self, source: str) -> UpdateExpression:
-        """The same, and `source` wants it."""
+        """The same actions, with `source` as their author."""
         return UpdateExpression(tuple(replace(action, source=source) for action in self.actions))
 
     @property
     def attributes(self) -> frozenset[str]:
-        """The attributes that it changes, wholly or in part."""
+        """The attributes that it changes, in whole or in part."""
         return frozenset(action.path.attribute for action in self.actions)
 
     def check(self) -> None:
-        """Raises ExpressionError, naming both, for two actions on one path or on paths of which one holds the other."""
+        """Raises ExpressionError, with both authors, for two actions on one path or on a path within the other."""
         for one, other in combinations(self.actions, 2):
             if one.path.overlaps(other.path):
                 raise ExpressionError(
@@ -127,7 +127,7 @@ class Condition:
 
     @property
     def is_choice(self) -> bool:
-        """Whether it has an OR at its outermost level."""
+        """Whether it has an OR on its outermost level."""
         depth = 0
         for part in self.parts:
             if isinstance(part, str):
@@ -138,9 +138,9 @@ class Condition:
 
 
 def parameters(expression: UpdateExpression, conditions: Sequence[Condition]) -> dict[str, Any]:
-    """The request parameters of a write: UpdateExpression, ConditionExpression and the names and values of both.
+    """The request parameters of a write: UpdateExpression, ConditionExpression, and the names and values of both.
 
-    What is empty is left out: DynamoDB refuses an empty expression. Raises ExpressionError for overlapping paths.
+    It omits an empty expression, because DynamoDB refuses it. Raises ExpressionError for overlapping paths.
     """
     expression.check()
     aliases = _Aliases()
@@ -159,7 +159,7 @@ def parameters(expression: UpdateExpression, conditions: Sequence[Condition]) ->
 
 
 class _Aliases:
-    """The aliases of one request: one for each name, one for each place of a value."""
+    """The aliases of one request: one for each name, and one for each use of a value."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -170,7 +170,7 @@ class _Aliases:
         return f"{self.path(action.path)}{between}{self.text(action.operand)}".rstrip()
 
     def condition(self, condition: Condition, beside: int) -> str:
-        """DynamoDB refuses needless parentheses: only an OR beside other conditions gets some."""
+        """Parentheses only for an OR beside other conditions: DynamoDB refuses redundant ones."""
         text = self.text(condition.parts)
         return f"({text})" if beside > 1 and condition.is_choice else text
 

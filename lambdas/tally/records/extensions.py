@@ -1,7 +1,7 @@
-"""Extensions of record writes: each may change the item, add an update expression or a condition, before it is sent.
+"""Extensions of record writes: each may change the item, or add an update expression or a condition.
 
-They run in order: each sees the item as the ones before it left it, and not their expressions. The expressions are
-merged and then checked for overlaps only, as in the Java client's extension chain:
+They run in order. Each sees the item of the one before it, but not its expression. The chain merges the expressions and
+checks them for overlaps, as the Java client's extension chain does:
 https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/DynamoDbEnhancedClientExtension.html
 """
 
@@ -27,31 +27,31 @@ class WriteContext:
     table_name: str
     record_class: RecordClass
     item: Mapping[str, object]
-    """The values by attribute name, keys included, as Python has them. None in an update: it will be removed."""
+    """The Python values by attribute name, with the keys. In an update, None removes the attribute."""
 
 
 @dataclass(frozen=True)
 class WriteModification:
-    """What an extension wants of a write."""
+    """The changes of an extension to a write."""
 
     item: Mapping[str, object] | None = None
-    """Written instead of the item; None leaves it. An attribute left out of an update is neither set nor removed."""
+    """Replaces the item; None keeps it. An update neither sets nor removes an attribute that is not in it."""
     expression: UpdateExpression = NO_ACTIONS
-    """For update_item alone: put_item refuses it, for a put takes none."""
+    """Only for update_item: put_item refuses it, because a put takes none."""
     condition: Condition | None = None
-    """Must hold too, beside the caller's condition and those of other extensions."""
+    """Must hold together with the caller's condition and those of other extensions."""
 
 
 class Extension(Protocol):
-    """Anything with this hook. It must not keep state of a write: one instance serves all threads."""
+    """Any object with this hook. It must keep no state: one instance serves all threads."""
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
-        """What to change of this write; None for nothing."""
+        """The changes to this write; None for no change."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What the extensions made of a write, together."""
+    """A write with the changes of all extensions."""
 
     item: dict[str, object]
     expression: UpdateExpression
@@ -59,14 +59,14 @@ class Written:
 
 
 class AtomicCounterExtension:
-    """Moves the record's atomic counters: a put writes their start, an update moves them in the same call.
+    """Moves the record's atomic counters: a put writes their start, and an update moves them in the same call.
 
     The first update writes the start too: `c = if_not_exists(c, :start - :delta) + :delta`. Follows
     https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/extensions/AtomicCounterExtension.html
     """
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
-        """The counters' part of a write; None for a record class without counters."""
+        """The counters' part of a write; None if the record class has no counters."""
         counters = context.record_class.counters
         if not counters:
             return None
@@ -76,7 +76,7 @@ class AtomicCounterExtension:
         return WriteModification(expression=_moves(tuple(counters.items())))
 
 
-@lru_cache(maxsize=128)  # record classes are few, and theirs is half the work of an update
+@lru_cache(maxsize=128)  # record classes are few, and this is half the work of an update
 def _moves(counters: tuple[tuple[str, AtomicCounter], ...]) -> UpdateExpression:
     expression = NO_ACTIONS
     for name, counter in counters:
@@ -90,7 +90,7 @@ def _moves(counters: tuple[tuple[str, AtomicCounter], ...]) -> UpdateExpression:
 
 
 def run_chain(extensions: Sequence[Extension], context: WriteContext) -> Written:
-    """What the extensions, in order, make of a write."""
+    """Run the extensions on a write, in order."""
     item, expression, conditions = dict(context.item), NO_ACTIONS, list[Condition]()
     for extension in extensions:
         seen = WriteContext(context.operation, context.table_name, context.record_class, MappingProxyType(item))

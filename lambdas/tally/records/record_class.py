@@ -1,4 +1,4 @@
-"""How a record class is declared: a dataclass whose attributes say which are keys and which are atomic counters.
+"""Record classes: dataclasses whose attributes declare the keys and the atomic counters.
 
     @record
     class Customer:
@@ -7,7 +7,7 @@
         visits: int | None = atomic_counter()
         points: int | None = atomic_counter(delta=5, start=10)
 
-Declarations are checked when the class is made: ConfigurationError names the class, the attribute and why.
+The decorator checks the declarations: ConfigurationError names the class, the attribute and the reason.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PARTITION_KEY: Role = "partition key"
 SORT_KEY: Role = "sort key"
 KEY_BYTES_MAX: dict[Role, int] = {PARTITION_KEY: 2048, SORT_KEY: 1024}
 _KEY_TAGS = frozenset({"S", "N", "B"})
-_DECLARATION = "tally"  # where a dataclass field carries what was declared
+_DECLARATION = "tally"  # the key of a declaration in a dataclass field's metadata
 _RECORD_CLASS = "__tally_record_class__"
 _SEEN = "_tally_seen"
 
 
 @dataclass(frozen=True)
 class AtomicCounter:
-    """A number that every update moves by `delta`; the first write puts `start` there."""
+    """A number that every update moves by `delta`. The first write sets it to `start`."""
 
     delta: int
     start: int
@@ -42,7 +42,7 @@ class AtomicCounter:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What was said of an attribute beside its type."""
+    """The declaration of an attribute, except its type."""
 
     name: str | None = None
     role: Role | None = None
@@ -61,7 +61,7 @@ class Attribute:
     has_default: bool
 
     def encode(self, value: object) -> Wire:
-        """The value on the wire. Raises InvalidInputError, naming the attribute; a key also has a length."""
+        """The value on the wire. Raises InvalidInputError with the attribute, also for a key of a bad length."""
         wire = encode(value, self.kind, self.name)
         if self.role is not None:
             ((tag, content),) = wire.items()
@@ -76,7 +76,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class RecordClass:
-    """What is known of a record class: its name, and its attributes in the order of their declaration."""
+    """A record class: its name, and its attributes in the order of their declaration."""
 
     name: str
     attributes: tuple[Attribute, ...]
@@ -98,7 +98,7 @@ class RecordClass:
 
 
 def partition_key(*, name: str | None = None) -> Any:
-    """Declare the partition key. `name` is the attribute's name in the table, where it differs."""
+    """Declare the partition key. `name` is the attribute's name in the table, if it differs."""
     return dataclasses.field(metadata={_DECLARATION: Declaration(name=name, role=PARTITION_KEY)})
 
 
@@ -108,7 +108,7 @@ def sort_key(*, name: str | None = None) -> Any:
 
 
 def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -> Any:
-    """Declare an atomic counter, as `int | None`: the caller never sets it, so it is None until it was read.
+    """Declare an atomic counter, as `int | None`: the caller never sets it, so it is None until a read.
 
     Follows the Java client's @DynamoDbAtomicCounter:
     https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/extensions/annotations/DynamoDbAtomicCounter.html
@@ -118,14 +118,14 @@ def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -
 
 
 def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
-    """Declare an attribute whose name in the table is no Python name, or another one: `e-mail`, `a.b`, `class`."""
+    """Declare an attribute that has another name in the table: `e-mail`, `a.b`, `class`."""
     return dataclasses.field(default=default, metadata={_DECLARATION: Declaration(name=name)})
 
 
-# atomic_counter is not among the specifiers: for a type checker its call then is a default, and the argument optional.
+# atomic_counter is no specifier here: a type checker then takes its call as a default, and the argument is optional.
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
-    """Make a record class: a dataclass with keyword arguments only, checked. Raises ConfigurationError."""
+    """Make a record class: a dataclass with keyword arguments only. Raises ConfigurationError."""
     made: type[Any] = dataclass(kw_only=True)(cls)
     try:
         hints = get_type_hints(made)
@@ -138,7 +138,7 @@ def record(cls: type[R]) -> type[R]:
 
 
 def record_class_of(cls: type[object]) -> RecordClass:
-    """What `@record` found out about a class. Raises ConfigurationError if it was not decorated itself."""
+    """The declarations of a record class. Raises ConfigurationError if the class itself is not decorated."""
     found = cls.__dict__.get(_RECORD_CLASS)
     if not isinstance(found, RecordClass):
         raise ConfigurationError(f"{cls.__name__} is no record class: decorate it with @record")
@@ -146,9 +146,9 @@ def record_class_of(cls: type[object]) -> RecordClass:
 
 
 def from_item(cls: type[R], item: Mapping[str, Wire]) -> R:
-    """The record that a stored item is. Attributes that the class does not declare are passed over.
+    """The record of a stored item. It ignores attributes that the class does not declare.
 
-    The record remembers its counters as they were read, to distinguish them from values that the caller set.
+    The record remembers the counters that were read, to distinguish them from values that the caller sets.
     Raises RecordMismatchError.
     """
     known = record_class_of(cls)
@@ -158,7 +158,7 @@ def from_item(cls: type[R], item: Mapping[str, Wire]) -> R:
         if wire is not None:
             values[a.field] = decode(wire, a.kind, a.name)
         elif a.kind.nullable:
-            values[a.field] = None  # the truth, whatever the default is
+            values[a.field] = None  # the stored value counts, not the default
         elif not a.has_default:
             raise RecordMismatchError(f"{a.name} is missing, and {known.name} declares {a.kind}.", field=a.name)
     made = cls(**values)
@@ -167,9 +167,9 @@ def from_item(cls: type[R], item: Mapping[str, Wire]) -> R:
 
 
 def values_of(record: object) -> dict[str, object]:
-    """The values of a record but its counters, by the attributes' names in the table; None for what is unset.
+    """The values of a record, without its counters, by the attributes' names in the table; None if unset.
 
-    Raises InvalidInputError, naming it, for a counter that the caller set: one that is neither None nor as it was read.
+    Raises InvalidInputError for a counter that the caller set: one that is neither None nor as it was read.
     """
     known = record_class_of(type(record))
     seen = getattr(record, _SEEN, {})

@@ -1,6 +1,6 @@
 """Records with atomic counters: typed records in a table, whose counters move with every update, in the same call.
 
-What the Java 2.x enhanced client offers, in Python; docs/records.md shows it by example.
+This is a feature of the Java 2.x enhanced client, in Python; docs/records.md shows it by example.
 https://docs.aws.amazon.com/sdk-for-java/latest/developer-guide/ddb-en-client-extensions-ACE.html
 """
 
@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 
 class RecordExistsError(CallerError):
-    """put_item would have reset the counters of a record that is there. `item`: what is there."""
+    """put_item would have reset the counters of an existing record. `item` is the stored item."""
 
     slug, status, title = "record-exists", 409, "The record exists"
 
@@ -52,7 +52,7 @@ class RecordExistsError(CallerError):
 
 
 class RecordChangedError(CallerError):
-    """The condition of a write did not hold. `item`: what is there; None if nothing is."""
+    """The condition of a write did not hold. `item` is the stored item; None if there is none."""
 
     slug, status, title = "record-changed", 409, "The record is not as the condition says"
 
@@ -62,9 +62,9 @@ class RecordChangedError(CallerError):
 
 
 class Records(Generic[R]):
-    """The records of one class in one table. Made once; any number of threads may use it.
+    """The records of one class in one table. Make it once; threads may share it.
 
-    `extensions` run in order, behind the one that moves the counters, unless they name its place themselves.
+    `extensions` run in order, after the one that moves the counters, unless the list holds that one itself.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Records(Generic[R]):
         self._extensions = tuple(extensions) if placed else (AtomicCounterExtension(), *extensions)
 
     def get_item(self, partition: object, sort: object = None) -> R | None:
-        """The record of this key; None if there is none. A strongly consistent read.
+        """The record of this key; None if there is none. The read is strongly consistent.
 
         Raises InvalidInputError for a key of another shape, RecordMismatchError, or what botocore's error maps to.
         """
@@ -92,10 +92,10 @@ class Records(Generic[R]):
         return self.from_item(item) if item else None
 
     def put_item(self, record: R, *, condition: Condition | None = None, reset_counters: bool = False) -> R:
-        """Write the whole record, its counters at their start; the record as it is now.
+        """Write the whole record with its counters at their start, and return the record as it is now.
 
-        Where a record is already there, its counters would be lost: that is refused by a condition in the write itself
-        (RecordExistsError), unless `reset_counters` asks for it. A class without counters is just overwritten.
+        This would reset the counters of an existing record. So a condition in the write refuses it
+        (RecordExistsError), unless `reset_counters` is set. A record of a class without counters is overwritten.
 
         Raises RecordChangedError if `condition` does not hold, InvalidInputError for a value that cannot be stored or
         a counter that the caller set, ExpressionError, or what botocore's error maps to.
@@ -113,14 +113,14 @@ class Records(Generic[R]):
         expression: UpdateExpression | None = None,
         ignore_nulls: bool = False,
     ) -> R:
-        """Write the record's values over the stored ones and move its counters, in one call; the record as it is now.
+        """Write the record's values and move its counters in one call. Return the record as it is now.
 
-        Unset (None) attributes are removed, unless `ignore_nulls` leaves them, or an extension or `expression` changes
-        them. What the class does not declare stays. Where there is no record one is made, its counters at their start.
+        It removes unset (None) attributes, unless `ignore_nulls` is set, or an extension or `expression` changes them.
+        Attributes that the class does not declare stay. A new record gets its counters at their start.
 
         Raises RecordChangedError if `condition` does not hold, InvalidInputError for a value that cannot be stored or
         a counter that the caller set, ExpressionError for overlapping paths, RecordMismatchError (after the write), or
-        what botocore's error maps to. After a lost answer the caller does not know: see docs/records.md.
+        what botocore's error maps to. After a lost answer the caller does not know the result: see docs/records.md.
         """
         write = self._update(record, condition, expression, ignore_nulls)
         answer = _send(
@@ -129,7 +129,7 @@ class Records(Generic[R]):
             lambda item: self._refused(write["Key"], item, guarded=False),
         )
         stored = complete(dict(answer), "ConsumedCapacity").get("Attributes")
-        if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and says nothing
+        if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and reports nothing
             raise NotFoundError(
                 f"There is no {self._known.name} {_shown(write['Key'])}, and an update that only removes makes none."
             )
@@ -138,7 +138,7 @@ class Records(Generic[R]):
     def put_write(
         self, record: R, *, condition: Condition | None = None, reset_counters: bool = False
     ) -> dict[str, Any]:
-        """What put_item sends, as an entry of TransactWriteItems: `{"Put": {…}}`.
+        """The write of put_item, as an entry of TransactWriteItems: `{"Put": {…}}`.
 
         Raises what put_item raises locally.
         """
@@ -159,7 +159,7 @@ class Records(Generic[R]):
         expression: UpdateExpression | None = None,
         ignore_nulls: bool = False,
     ) -> dict[str, Any]:
-        """What update_item sends, as an entry of TransactWriteItems: `{"Update": {…}}`.
+        """The write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`.
 
         Raises what update_item raises locally, and ExpressionError if there is nothing to write: no entry is empty.
         """
@@ -169,7 +169,7 @@ class Records(Generic[R]):
         return {"Update": write}
 
     def from_item(self, item: Mapping[str, Any]) -> R:
-        """The record that an item is, of an error or a cancelled transaction say. Raises RecordMismatchError."""
+        """The record of an item, for example of an error or a cancelled transaction. Raises RecordMismatchError."""
         return from_item(self._cls, item)
 
     def _update(
@@ -190,7 +190,7 @@ class Records(Generic[R]):
     def _extended(
         self, operation: Operation, record: R, condition: Condition | None, ignore_nulls: bool = False
     ) -> Written:
-        """What the extensions make of a write of this record; the caller's condition joins theirs."""
+        """A write of this record with the changes of the extensions, and the caller's condition."""
         if type(record) is not self._cls:
             raise InvalidInputError(f"A {type(record).__name__} is no {self._known.name}.")
         values = values_of(record)
@@ -200,7 +200,7 @@ class Records(Generic[R]):
         return written if condition is None else replace(written, conditions=(*written.conditions, condition))
 
     def _encoded(self, values: Mapping[str, object]) -> Item:
-        """What is set, on the wire, the keys among it. None where the class wants a value is refused by name."""
+        """The set values on the wire, with the keys. It refuses None if the class requires a value."""
         item = {}
         for name, value in values.items():
             declared = self._known.by_name.get(name)
@@ -222,7 +222,7 @@ class Records(Generic[R]):
         return write
 
     def _refused(self, key: Item, item: Item | None, guarded: bool) -> CallerError:
-        """The error for a condition that failed. The guard of put_item fails for an item that is there, and only so."""
+        """The error for a failed condition. The guard of put_item fails only if the item exists."""
         where = f"{self._known.name} {_shown({a.name: key[a.name] for a in self._known.keys})}"
         if guarded and item:
             counters = ", ".join(self._known.counters)
@@ -234,7 +234,7 @@ class Records(Generic[R]):
 
 
 def _get(client: DynamoDBClient, table: str, key: Item) -> Item:
-    """One item, read again after throttling. Raises StoreBusyError, or what botocore's error maps to."""
+    """Read one item, and retry after throttling. Raises StoreBusyError, or what botocore's error maps to."""
     retries = Retries(math.inf)
     while True:
         try:
@@ -245,7 +245,7 @@ def _get(client: DynamoDBClient, table: str, key: Item) -> Item:
 
 
 def _send(client: DynamoDBClient, write: Write, refused: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
-    """Send one write, again after a conflict or throttling: nothing was written then. Returns DynamoDB's answer.
+    """Send one write, and retry after a conflict or throttling, which wrote nothing. Returns DynamoDB's answer.
 
     Raises what `refused` makes of a failed condition, StoreBusyError, or what botocore's error maps to.
     """

@@ -74,7 +74,7 @@ def test_conflicts_and_throttling_are_tried_again_because_nothing_was_written(
 
 
 def test_retries_end(client: DynamoDBClient, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "BACKOFF_MAX_S", 0.001)
+    monkeypatch.setattr(contention, "BACKOFF_FIRST_S", 1e-6)
     faults = [answer("TransactionConflictException")] * 100
     with pytest.raises(StoreBusyError):
         Records(faulty(client, update_item=faults), table, Customer).update_item(Customer(id="1"))

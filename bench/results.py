@@ -98,7 +98,7 @@ class Results:
             equal("ROLLUP: WCU", self.costs[ROLLUP.name].write_units, ROLLUP_WRITE_UNITS),
             *(equal(f"a like, text of {like.text_bytes:,} B: WCU", like.write_units, LIKE_WRITE_UNITS)
               for like in self.likes),
-            *(equal(f"a read, {plural(read.shards, "shard")}: requests", read.round_trips, 1) for read in self.reads),
+            *(equal(f"a read, {plural(read.shards, 'shard')}: requests", read.round_trips, 1) for read in self.reads),
             *(Claim(f"a play in a batch of {batch.plays}: WCU", f"{batch.write_units:.2f}",
                     f"≤ {BATCH_WRITE_UNITS_MAX}", batch.write_units <= BATCH_WRITE_UNITS_MAX)
               for batch in self.batches if batch.plays == BATCH_PLAYS),

@@ -11,7 +11,9 @@ from tally.errors import InvalidInputError
 
 def hold(call: Call, *, counter: Counter, id: str, amount: int, ttl_s: int, idempotency_key: str) -> Answer:
     """Take `amount` at once and hold it for `ttl_s` seconds."""
-    body, replayed = holds.take(call, _holdable(counter), id, amount, ttl_s, idempotency_key)
+    body, replayed = holds.take(
+        call, _holdable(counter), id, amount, ttl_s, operation=operations.HOLD.name, key=idempotency_key
+    )
     return Answer(body, status=201, replayed=replayed)
 
 

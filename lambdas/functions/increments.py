@@ -47,7 +47,9 @@ def set_counter(
     """Compare-and-set: set the value if the counter still has the version."""
     if not counter.versioned:
         raise InvalidInputError(f"{counter.name} is spread over shards: it has no version to compare.", field="counter")
-    body, replayed = increments.set_value(call, counter, id, value, version, idempotency_key)
+    body, replayed = increments.set_value(
+        call, counter, id, value, version, operation=operations.SET_COUNTER.name, key=idempotency_key
+    )
     return Answer(body, replayed=replayed)
 
 

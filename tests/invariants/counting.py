@@ -89,7 +89,9 @@ class Counting:
 
     def take(self, amount: int, ttl_s: int = 60, key: str | None = None, *, call: Call | None = None) -> Outcome:
         """Hold an amount of the stock."""
-        return holds.take(call or self.world.call("ann"), counters.STOCK, ITEM, amount, ttl_s, key or new_key())
+        return holds.take(
+            call or self.world.call("ann"), counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key or new_key()
+        )
 
     def settle(self, hold_id: str, state: str) -> dict[str, Any]:
         """Commit or release a hold of the stock."""

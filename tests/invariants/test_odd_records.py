@@ -196,7 +196,7 @@ def test_what_is_given_back_to_a_counter_that_is_tracked_no_more_is_not_expected
     call, stock = Call(streams_world.store), counters.STOCK
     key = tallies.key(stock, "i", 0)
     streams_world.raw.put_item(TableName=call.store.settings.counts_table, Item={**key, "qty": {"N": "5"}})
-    body, _ = holds.take(call, stock, "i", 2, 60, "key-1")
+    body, _ = holds.take(call, stock, "i", 2, 60, operation="hold", key="key-1")
     fast: Counter = replace(stock, guarantee=Guarantee.FAST)
     assert holds.settle(call, fast, "i", body["hold_id"], holds.RELEASED)["changed"] is True
     assert streams_world.tallies() == {("stock", "i"): 5}

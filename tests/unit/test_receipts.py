@@ -33,6 +33,19 @@ def once(call: Call, change: Callable[[Stamp], Any], *, key: str = "k", payload:
     return receipts.once(call, Keyed("play", "v1", key, payload or {"amount": 1}), change)
 
 
+def in_a_batch(call: Call, change: Callable[[Stamp], Any], *, key: str = "k", payload: Any = None) -> tuple[Any, bool]:
+    """A batch makes the stamps, sends the writes itself, and reads the receipts that they found."""
+    stamp = receipts.stamp(call, Keyed("play", "v1", key, payload or {"amount": 1}))
+    try:
+        return change(stamp), False
+    except ReceiptFoundError as found:
+        return receipts.stored(call, "play", dict(found.item), stamp)
+
+
+EITHER_WAY = pytest.mark.parametrize("count", [once, in_a_batch], ids=["alone", "in a batch"])
+Count = Callable[..., tuple[Any, bool]]
+
+
 def stamps_of(call: Call, **how: Any) -> Stamp:
     """The stamp that a change is given."""
     seen: list[Stamp] = []
@@ -73,17 +86,20 @@ def test_change_is_made_once_and_its_body_answered(call: Call) -> None:
     assert len(made) == 1
 
 
-def test_receipt_found_is_replayed(call: Call) -> None:
-    assert once(call, raising(found)) == (BODY, True)
+@EITHER_WAY
+def test_receipt_found_is_replayed(call: Call, count: Count) -> None:
+    assert count(call, raising(found)) == (BODY, True)
 
 
-def test_own_receipt_found_is_a_first_answer(call: Call) -> None:
-    assert once(call, raising(lambda stamp: found(stamp, nonce=call.nonce))) == (BODY, False)
+@EITHER_WAY
+def test_own_receipt_found_is_a_first_answer(call: Call, count: Count) -> None:
+    assert count(call, raising(lambda stamp: found(stamp, nonce=call.nonce))) == (BODY, False)
 
 
-def test_receipt_of_another_payload_is_refused_without_a_word_of_what_was_stored(call: Call) -> None:
+@EITHER_WAY
+def test_receipt_of_another_payload_is_refused_without_a_word_of_what_was_stored(call: Call, count: Count) -> None:
     with pytest.raises(KeyReusedError) as raised:
-        once(call, raising(lambda stamp: found(stamp, validation={"S": "0" * 64})))
+        count(call, raising(lambda stamp: found(stamp, validation={"S": "0" * 64})))
     assert raised.value.__cause__ is None
 
 
@@ -92,9 +108,10 @@ def test_receipt_of_another_payload_is_refused_without_a_word_of_what_was_stored
     [{"data": {"S": "{"}}, {"data": None}, {"status": {"S": "?"}}, {"expiration": {"S": "x"}}, {"id": None}],
     ids=str,
 )
-def test_broken_receipt_is_not_committed(call: Call, damage: dict[str, Any]) -> None:
+@EITHER_WAY
+def test_broken_receipt_is_not_committed(call: Call, damage: dict[str, Any], count: Count) -> None:
     with pytest.raises(NotCommittedError):
-        once(call, raising(lambda stamp: found(stamp, **damage)))
+        count(call, raising(lambda stamp: found(stamp, **damage)))
 
 
 def test_receipt_that_has_just_expired_is_asked_for_again_and_then_a_first_answer(call: Call) -> None:
@@ -137,10 +154,11 @@ def test_change_without_a_body_is_not_taken_for_an_answer(call: Call, body: Any)
         assert once(call, lambda stamp: body) == ({}, False)
 
 
-def test_empty_key_is_refused_before_powertools_sees_it(call: Call) -> None:
+@EITHER_WAY
+def test_empty_key_is_refused_before_powertools_sees_it(call: Call, count: Count) -> None:
     """It hashes the parts of the name together: with one of them missing it would not notice."""
     with pytest.raises(NotCommittedError):
-        once(call, lambda stamp: pytest.fail("the change was made"), key="")
+        count(call, lambda stamp: pytest.fail("the change was made"), key="")
 
 
 def test_stamp_names_operation_target_caller_and_key_and_nothing_else(call: Call) -> None:
@@ -154,6 +172,12 @@ def test_stamp_names_operation_target_caller_and_key_and_nothing_else(call: Call
     assert len(set(different)) == len(different)
     assert id_of() == different[0]
     assert all(name.startswith("tally#") and len(name) == 70 for name in different)
+
+
+def test_a_change_alone_and_in_a_batch_have_one_stamp(call: Call) -> None:
+    alone, packed = stamps_of(call), receipts.stamp(call, Keyed("play", "v1", "k", {"amount": 1}))
+    assert (packed.id, packed.payload_hash) == (alone.id, alone.payload_hash)
+    assert abs(packed.expires_s - alone.expires_s) < 60
 
 
 def test_stamp_carries_the_payloads_hash_and_the_expiry(call: Call) -> None:

@@ -34,7 +34,7 @@ PAGES_MAX = 50  # of 1 MB: a bucket keeps a day of settled holds before TTL remo
 HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
 
 
-def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, key: str) -> Counted:
+def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> Counted:
     """Take `amount` now and hold it for `ttl_s` seconds; the body has the `hold_id`.
 
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError.
@@ -53,7 +53,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, key: s
             raise tallies.refusal(counter, refused, -amount) from None
         return body
 
-    keyed = Keyed("hold", f"{counter.name}/{id_}", key, payload)
+    keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload)
     try:
         return once(call, keyed, change)
     except LimitReachedError:

@@ -146,7 +146,9 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
             raise StoreBusyError("Too many take numbers at once. Send the request again with the same key.")
 
 
-def set_value(call: Call, counter: Counter, id_: str, value: int, version: int, key: str | None) -> Counted:
+def set_value(
+    call: Call, counter: Counter, id_: str, value: int, version: int, *, operation: str, key: str | None
+) -> Counted:
     """Compare-and-set: `value` if the counter still has `version` (0: it was never written).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
@@ -172,7 +174,7 @@ def set_value(call: Call, counter: Counter, id_: str, value: int, version: int, 
 
     payload = {"value": value, "version": version}
     try:
-        return once(call, Keyed("set_counter", f"{counter.name}/{id_}", key or f"version-{version}", payload), change)
+        return once(call, Keyed(operation, f"{counter.name}/{id_}", key or f"version-{version}", payload), change)
     except KeyReusedError:
         if key is not None:
             raise

@@ -217,7 +217,7 @@ def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_
 ) -> None:
     monkeypatch.setattr(holds, "RELEASE_BATCH_MAX", 1)
     counting.increment(counters.STOCK, 1, id_=neighbour())
-    holds.take(counting.world.call("ann"), counters.STOCK, neighbour(), 1, 60, new_key())
+    holds.take(counting.world.call("ann"), counters.STOCK, neighbour(), 1, 60, operation="hold", key=new_key())
     clock.pass_s(61)
     assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
     assert the_hold(counting)["state"] == {"S": HELD}
@@ -412,7 +412,7 @@ def test_a_hold_that_cannot_be_given_back_keeps_no_other_one_waiting(counting: C
     broken = neighbour()
     for id_ in (broken, ITEM):
         counting.increment(counters.STOCK, 1, id_=id_)
-        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, new_key())
+        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, operation="hold", key=new_key())
         clock.pass_s(1)
     counting.world.put({"PK": {"S": f"ITEM#{broken}"}, "SK": {"S": "STOCK"}, "qty": {"S": "many"}})
     clock.pass_s(61)
@@ -431,7 +431,7 @@ def test_holds_of_a_counter_that_is_declared_no_more_keep_no_other_one_waiting(
     bucket = holds.bucket(counters.STOCK, ITEM)
     id_ = next(id_ for id_ in map(str, range(500)) if holds.bucket(gone, id_) == bucket)
     counting.increment(gone, 1, id_=id_)
-    holds.take(counting.world.call("ann"), gone, id_, 1, 60, new_key())
+    holds.take(counting.world.call("ann"), gone, id_, 1, 60, operation="hold", key=new_key())
     clock.pass_s(1)
     counting.stock(1)
     counting.take(1, ttl_s=60)
@@ -449,7 +449,7 @@ def test_the_scheduled_function_sweeps_every_bucket(
     assert len({holds.bucket(counters.STOCK, id_) for id_ in ids}) == 12
     for id_ in ids:
         counting.increment(counters.STOCK, 1, id_=id_)
-        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, new_key())
+        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, operation="hold", key=new_key())
     clock.pass_s(61)
     monkeypatch.setattr(sweep_handler, "_store", counting.world.store)
     assert sweep_handler.handler({}, Context())["released"] == 40

@@ -62,10 +62,10 @@ def main() -> int:
         return 2
     started_s = time.monotonic()
     with ThreadPoolExecutor(asked.jobs) as threads:
-        bar = tqdm(threads.map(tried, wanted), total=len(wanted), unit="mutation", disable=None)
-        results = list(bar)
-    for result in results:
-        print(result.row())
+        results = []
+        for result in tqdm(threads.map(tried, wanted), total=len(wanted), unit="mutation", disable=None):
+            tqdm.write(result.row())
+            results.append(result)
     noticed = sum(bool(result.noticed_by) for result in results)
     print(f"{noticed} of {len(results)} noticed in {(time.monotonic() - started_s) / 60:.1f} min")
     return int(noticed < len(results))

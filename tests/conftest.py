@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ os.environ["TALLY_RECEIPTS_TABLE"] = "tally-test-receipts"
 os.environ["TALLY_LEDGER_TABLE"] = "tally-test-ledger"
 os.environ["TALLY_PAGE_HOSTS"] = "*"
 os.environ["TALLY_SET_ASIDE_BUCKET"] = "tally-test-set-aside"
+
+# A shell starts what it runs in the background with SIGINT ignored, and children inherit that. Tests send Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 

@@ -59,7 +59,6 @@ class Sent:
 
     requests: int = 0
     """Every attempt."""
-    first_answers: int = 0
     replays: int = 0
     sent_twice: int = 0
     answers_lost: int = 0
@@ -127,8 +126,6 @@ class Server:
         answer = await self._ask("POST", "/visits", {"json": {"url": url, "key": key}})
         if answer.replayed:
             self.sent.replays += 1
-        else:
-            self.sent.first_answers += 1
 
     async def hang_up(self, url: str, key: str, *, at_once: bool) -> None:
         """Send a visit and close the connection: at once, or when the answer begins."""

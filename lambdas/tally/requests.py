@@ -11,7 +11,7 @@ import functools
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 _SNAKE = {"authorId": "author_id", "createdAt": "created_at", "likeTally": "like_tally", "likedAt": "liked_at"}
 
@@ -367,22 +367,26 @@ def get_own_receipt(of: str, target: str, idempotency_key: str, *, caller: str |
     return _request("receipts", "get_own_receipt", _receipt, caller, **fields)
 
 
-def _sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Methods, P], T]:
+class Sender(Protocol):
+    """`client.Tally`: it knows how to send."""
+
+    def send(self, request: Request[T]) -> T:
+        """Send one request and return its result."""
+        ...
+
+
+def _sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Sender, P], T]:
     """The method that sends the request that `build` makes."""
 
     @functools.wraps(build)
-    def send(methods: Methods, /, *arguments: P.args, **named: P.kwargs) -> T:
-        return methods.send(build(*arguments, **named))
+    def send(sender: Sender, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return sender.send(build(*arguments, **named))
 
     return send
 
 
 class Methods:
-    """A method for each request above: it makes the request and sends it. `client.Tally` knows how to send."""
-
-    def send(self, request: Request[T]) -> T:
-        """Send one request and return its result."""
-        raise NotImplementedError
+    """A method for each request above, for a Sender: it makes the request and sends it."""
 
     play = _sends(play)
     get_plays = _sends(get_plays)

@@ -206,7 +206,7 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
         else:
-            outcomes[place] = Answer(result[0], one.increment.status, replayed=result[1])
+            outcomes[place] = Answer(result.body, one.increment.status, replayed=result.replayed)
         # The counter that it moved: a crawler's visit counts as one of bot_visits.
         _record(replace(one.request, counter=one.request.counter and one.increment.counter.name), outcomes[place])
     waiting.clear()

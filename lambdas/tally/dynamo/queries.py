@@ -53,25 +53,25 @@ def query(
 
     `more`: parameters of DynamoDB's Query. Raises what botocore's error maps to, StoreUnreachableError.
     """
-    return _page(_query(store, table, partition, low, high, more, key(partition, after) if after is not None else None))
+    start = {} if after is None else {"ExclusiveStartKey": key(partition, after)}
+    return _page(_query(store, table, partition, low, high, more, start))
 
 
 def pages(store: Store, table: str, partition: str, low: str, high: str, **more: Any) -> Iterator[Page]:
     """The items of a partition, as `query` reads them, a page at a time."""
-    start: Item | None = None
-    for _ in range(PAGES_MAX):
-        answer = _query(store, table, partition, low, high, more, start)
-        yield _page(answer)
-        start = answer.get("LastEvaluatedKey")
-        if start is None:
-            return
+    return _every(lambda start: _query(store, table, partition, low, high, more, start))
 
 
 def scan(store: Store, table: str) -> Iterator[Page]:
     """Every item of a table, a page at a time. An item collection comes whole: its items follow each other."""
+    return _every(lambda start: _answer(store.client.scan, "Items", TableName=table, **start))
+
+
+def _every(read: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[Page]:
+    """Every page, from the first one on. `read(start)` reads one; `start` is empty, or has ExclusiveStartKey."""
     start: dict[str, Any] = {}
     for _ in range(PAGES_MAX):
-        answer = _answer(store.client.scan, "Items", TableName=table, **start)
+        answer = read(start)
         yield _page(answer)
         if "LastEvaluatedKey" not in answer:
             return
@@ -79,7 +79,7 @@ def scan(store: Store, table: str) -> Iterator[Page]:
 
 
 def _query(
-    store: Store, table: str, partition: str, low: str, high: str, more: dict[str, Any], start: Item | None
+    store: Store, table: str, partition: str, low: str, high: str, more: dict[str, Any], start: dict[str, Any]
 ) -> dict[str, Any]:
     values = {":pk": {"S": partition}, ":low": {"S": low}, ":high": {"S": high}}
     parameters = {
@@ -87,7 +87,7 @@ def _query(
         "TableName": table,
         "KeyConditionExpression": "PK = :pk AND SK BETWEEN :low AND :high",
         "ExpressionAttributeValues": values | more.get("ExpressionAttributeValues", {}),
-        **({"ExclusiveStartKey": start} if start else {}),
+        **start,
     }
     return _answer(store.client.query, "Items", **parameters)
 

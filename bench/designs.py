@@ -21,7 +21,6 @@ import counters
 from tally.counter import Guarantee
 from tally.counting import increments
 from tally.counting.increments import Increment
-from tally.counting.tallies import minute_now
 from tally.dynamo.client import Call
 
 from .clients import SETTINGS, Clients
@@ -157,7 +156,7 @@ def _plain_put(clients: Clients, video_id: str) -> Play:
             "counter": {"S": "plays"},
             "target": {"S": video_id},
             "amount": {"N": "1"},
-            "at": {"N": str(minute_now())},
+            "at": {"N": str(int(time.time() // 60))},
             "rollup": {"BOOL": True},
         }
         clients.plain.put_item(TableName=SETTINGS.receipts_table, Item=item)

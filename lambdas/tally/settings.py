@@ -10,6 +10,7 @@ from .errors import ConfigurationError
 
 ANY_HOST = "*"
 RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
+MINUTE_DEFAULT_S = 60
 SETTLE_DEFAULT_S = 300  # streams deliver within seconds; a longer delay shows as lag before it shows as drift
 
 
@@ -26,8 +27,17 @@ class Settings:
     version: str
     settle_s: int = SETTLE_DEFAULT_S
     """How long a minute of the ledger waits, without new bookings, before the sweep judges it."""
+    minute_s: int = MINUTE_DEFAULT_S
+    """The length of a minute of the ledger: 60; less in `make dev`, where every wait is scaled down with it."""
+    counts_stream: str = ""
+    receipts_stream: str = ""
+    """The ARNs of the tables' streams; empty for functions that do not look at their shards."""
     set_aside_bucket: str = ""
     """The bucket for records that stream consumers cannot apply; empty for other functions."""
+
+    def minute(self, epoch_s: float) -> int:
+        """The minute of the ledger that a time is in."""
+        return int(epoch_s // self.minute_s)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -46,6 +56,9 @@ class Settings:
             receipt_ttl_s=_seconds(environment, "TALLY_RECEIPT_TTL_S", RECEIPT_TTL_DEFAULT_S),
             version=environment.get("TALLY_VERSION", "dev"),
             settle_s=_seconds(environment, "TALLY_SETTLE_S", SETTLE_DEFAULT_S),
+            minute_s=_seconds(environment, "TALLY_MINUTE_S", MINUTE_DEFAULT_S),
+            counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
+            receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),
             set_aside_bucket=environment.get("TALLY_SET_ASIDE_BUCKET", "").strip(),
         )
 

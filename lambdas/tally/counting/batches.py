@@ -163,8 +163,8 @@ def _counted(member: Member, alone: Collection[Tally]) -> Result:
 
 def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> _Tried:
     """Send one transaction. Raises for anything but receipts that exist, conflicts and throttling."""
-    call, at = members[0].call, minute_now()
-    sums = _sums(members, alone)
+    call, sums = members[0].call, _sums(members, alone)
+    at = minute_now(call)
     writes = [_receipt(member, alone, at) for member in members]
     for tally, amount in sums.items():
         shard = call.store.spread.pick(tally.partition, tally.counter.max_shards)

@@ -45,7 +45,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     payload = {"amount": amount, "ttl_s": ttl_s}
 
     def change(stamp: Stamp) -> Body:
-        at = minute_now()
+        at = minute_now(call)
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, -amount, at))
         try:
             transact(call, counter, id_, lambda _: _take_writes(call, counter, id_, hold_id, amount, at), receipt)
@@ -170,7 +170,7 @@ def _move(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> N
 
 def _give_back(call: Call, counter: Counter, id_: str, amount: str) -> list[Write]:
     """Add the amount to the tally and book it: there is no receipt from which the drift consumer would expect it."""
-    at, bucket_number = minute_now(), call.store.spread.random.randrange(keys.BUCKETS)
+    at, bucket_number = minute_now(call), call.store.spread.random.randrange(keys.BUCKETS)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, int(amount), at)}
     if not counter.tracked:  # the declaration has changed since the hold was taken
         return [back]

@@ -87,7 +87,7 @@ def _count(call: Call, change: Increment) -> Counted:
 
 
 def _add_fast(call: Call, change: Increment) -> None:
-    counter, at = change.counter, minute_now()
+    counter, at = change.counter, minute_now(call)
     try:
         update(
             call,
@@ -100,7 +100,7 @@ def _add_fast(call: Call, change: Increment) -> None:
 
 
 def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
-    counter, at = change.counter, minute_now()
+    counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
 
     def writes(shard: int) -> list[Write]:
@@ -120,7 +120,7 @@ def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
 def _add_alone(call: Call, change: Increment, stamp: Stamp) -> Body:
     """The receipt by itself; the rollup adds it to the tally."""
     body = {**change.body, **VISIBLE_SOON}
-    put_receipt(call, stamp.alone(call, body, **change.facts(minute_now())))
+    put_receipt(call, stamp.alone(call, body, **change.facts(minute_now(call))))
     return body
 
 
@@ -134,7 +134,7 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
             look(call, stamp)  # after the read of the number: the caller who took the last one gets its answer again
             raise tallies.refuse(counter, seen.value, change.amount)
         last = not tallies.fits(counter, number + change.amount)
-        body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now()
+        body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
         write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at)}
         receipt = stamp.receipt(call, body, **change.facts(at))
         try:
@@ -160,7 +160,7 @@ def set_value(
     body = {"counter": counter.name, "id": id_, "value": value, "version": version + 1}
 
     def change(stamp: Stamp) -> Body:
-        seen, at = tallies.read_state(call, counter, id_), minute_now()
+        seen, at = tallies.read_state(call, counter, id_), minute_now(call)
         if seen.version != version:
             look(call, stamp)  # after the read of the state: the caller who set it gets its answer again
             raise _moved(seen)

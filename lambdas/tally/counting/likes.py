@@ -101,7 +101,7 @@ def _move(wish: _Wish) -> Body:
 
 def _like(wish: _Wish, shard: int | None) -> Body:
     """Like and tally in one transaction; the like alone while the tally is hot. Raises ChangeRefusedError."""
-    at, done = minute_now(), wish.answer(True)
+    at, done = minute_now(wish.call), wish.answer(True)
 
     def writes(shard: int) -> list[Write]:
         return [_put_child(wish, at), _add(wish, shard, 1, at)]
@@ -121,7 +121,7 @@ def _like_alone(wish: _Wish) -> Body:
     """
     if not queries.get(wish.call.store.client, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
         raise NotFoundError(f"There is no post {wish.post_id}.")
-    child, done = _put_child(wish, minute_now(), **ALONE), wish.answer(True, VISIBLE_SOON)
+    child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
         put(wish.call, child)
     else:
@@ -136,7 +136,7 @@ def _unlike(wish: _Wish, shard: int | None) -> Body:
     if not seen:
         raise ChangeRefusedError([seen], 0)
     at = minute_of(seen)
-    at = minute_now() if at is None else at
+    at = minute_now(wish.call) if at is None else at
     unmoved = "#at = :at" if "at" in seen else "attribute_exists(SK) AND attribute_not_exists(#at)"
     delete = {
         **wish.child,

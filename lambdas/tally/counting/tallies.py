@@ -17,6 +17,9 @@ from ..dynamo.transactions import Write
 from ..errors import ChangeRefusedError, LimitReachedError
 from ..settings import Settings
 
+ROLLED_UP, REPAIRED = "+", "~"
+"""How the nonce of a tally item begins that the rollup or a repair moved."""
+
 
 class Tally(NamedTuple):
     """One tally: what is counted, and of which id."""
@@ -91,23 +94,24 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     return State(stored(counter, item, counter.start), int(item.get("version", {"N": "0"})["N"]))
 
 
-def minute_now() -> int:
+def minute_now(call: Call) -> int:
     """The current minute, which labels a change: whole minutes since 1970."""
-    return int(time.time() // 60)
+    return call.store.settings.minute(time.time())
 
 
-def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int) -> Write:
+def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, by: str = "") -> Write:
     """The update that adds `amount` to one shard, within the counter's limits.
 
-    It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. It makes the
-    shard if there is none. A refusal at a limit returns the old item.
+    It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
+    begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing. It makes the shard if there is none. A refusal
+    at a limit returns the old item.
     """
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
         "UpdateExpression": "SET #at = :at, nonce = :nonce ADD #number :amount",
         "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
-        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":nonce": _nonce(), ":amount": {"N": str(amount)}},
+        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":nonce": _nonce(by), ":amount": {"N": str(amount)}},
     }
     if counter.versioned:
         write["UpdateExpression"] = (
@@ -218,6 +222,11 @@ def key(counter: Counter, id_: str, shard: int) -> Item:
     return {"PK": {"S": counter.partition_start + id_}, "SK": {"S": sort_key}}
 
 
-def _nonce() -> Item:
-    """A value that no other write of a tally item carries."""
-    return {"S": secrets.token_urlsafe(6)}
+def unliked(pair: str) -> str:
+    """The start of the nonce of a tally item that an unlike moved. `pair`: the name that both its halves share."""
+    return f"-{pair}."
+
+
+def _nonce(by: str = "") -> Item:
+    """A value that no other write of a tally item carries. After `by` it has letters, digits, `-` and `_` only."""
+    return {"S": by + secrets.token_urlsafe(6)}

@@ -16,6 +16,7 @@ from ..counter import Counter
 from ..dynamo import keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
+from ..dynamo.transactions import Write
 from ..fields import to_cursor
 from ..streams import evidence
 from ..streams.evidence import Evidence
@@ -86,6 +87,21 @@ def unchanged(row: Drift | None) -> tuple[str, dict[str, Item]]:
     upto = "upto = :upto_seen" if row.upto else "attribute_not_exists(upto)"
     values = {":drift_seen": {"N": str(row.drift)}}
     return f"drift = :drift_seen AND {upto}", values | ({":upto_seen": {"N": str(row.upto)}} if row.upto else {})
+
+
+def taken_back(store: Store, row: Drift, now_s: float) -> Write:
+    """The write that brings a drift row to 0 after a repair, on condition that it is as it was read."""
+    condition, values = unchanged(row)
+    zero = {":zero": {"N": "0"}, ":removed": {"N": str(int(now_s) + ZERO_KEPT_S)}}
+    return {
+        "Update": {
+            "TableName": store.settings.ledger_table,
+            "Key": key(row.counter, row.target),
+            "UpdateExpression": "SET drift = :zero, expiration = :removed REMOVE since",
+            "ConditionExpression": condition,
+            "ExpressionAttributeValues": values | zero,
+        }
+    }
 
 
 def read(store: Store, counter: str, target: str) -> Drift | None:

@@ -157,8 +157,7 @@ class PageRun(Run):
             sum_[1] += observed
             sum_[2] += rolled
         found = {
-            at: [Entry(*name, *sum_) for name, sum_ in of_minute.items() if any(sum_)]
-            for at, of_minute in sums.items()
+            at: [Entry(*name, *sum_) for name, sum_ in of_minute.items() if any(sum_)] for at, of_minute in sums.items()
         }
         return {at: entries for at, entries in found.items() if entries}
 

@@ -245,16 +245,15 @@ def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
     kind = record["eventName"]
     if table == RECEIPTS:
         return kind in (INSERT, MODIFY)
-    return kind == INSERT or record["dynamodb"]["Keys"]["PK"]["S"].startswith(keys.PULSE_START)
+    return bool(kind == INSERT or record["dynamodb"]["Keys"]["PK"]["S"].startswith(keys.PULSE_START))
 
 
 def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:
     """List the shards, then read the checkpoints. `item`: the JUDGE item."""
     trees = {table: shards.listed(table) for table in (COUNTS, RECEIPTS)}
     unreached = json.loads(item.get("unreached", {"S": "{}"})["S"])
-    return Look(
-        store, shards, now_s, trees, _checkpoints(store), {id_: Unreached(*of) for id_, of in unreached.items()}
-    )
+    since = {leaf: Unreached(*of) for leaf, of in unreached.items()}
+    return Look(store, shards, now_s, trees, _checkpoints(store), since)
 
 
 def _checkpoints(store: Store) -> Marks:

@@ -95,9 +95,8 @@ class Reconciler:
             if apply_once(self.store, self._writes(found, by, why)):
                 return found
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
-        raise RestlessError(
-            f"{counter.name} {target} changed at each attempt to repair it: try again when it is calmer."
-        )
+        name = f"{counter.name} {target}"
+        raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
 
     def _finding(self, counter: Counter, target: str, seen: Evidence) -> Finding:
         drift = rows.read(self.store, counter.name, target)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 from . import fields
@@ -149,6 +150,8 @@ class Consumer(NamedTuple):
     streams: Mapping[Table, tuple[str, ...]]
     """The tables whose streams it reads, and the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it gets of each;
     an empty tuple means all. There is no other filter: a malformed record must reach the consumer."""
+    prefixes: Mapping[Table, str] = MappingProxyType({})
+    """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""
 
 
 class Need(NamedTuple):

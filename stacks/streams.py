@@ -80,7 +80,5 @@ def _patterns(consumer: Consumer, table: Table, source: dynamodb.Table) -> Itera
 def _let_read(consumer: Consumer, alias: lambda_.Alias, tables: Tables) -> None:
     """Let Lambda read the consumer's streams with its role."""
     assert isinstance(alias.role, iam.Role)
-    arns = [str(tables.by_name[table].table_stream_arn) for table in consumer.streams]
-    reading = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
-    alias.role.add_to_policy(iam.PolicyStatement(actions=reading, resources=arns))
+    alias.role.add_to_policy(tables.reading_streams(consumer.streams))
     alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # takes no other

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from tally.operation import Table
@@ -41,6 +44,13 @@ class Tables(Construct):
         # No stream: consumers write here, and must not feed themselves.
         self.ledger = self._table("Ledger", "PK", sort_key="SK")
         self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}
+
+    def reading_streams(self, tables: Iterable[Table]) -> iam.PolicyStatement:
+        """What lets a role read the streams of these tables."""
+        return iam.PolicyStatement(
+            actions=["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
+            resources=[str(self.by_name[table].table_stream_arn) for table in tables],
+        )
 
     def _table(
         self,

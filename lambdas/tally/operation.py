@@ -126,20 +126,22 @@ class Operation:
         return any(field.kind is kind for field in self.fields)
 
 
-class Schedule(NamedTuple):
-    """A function that runs every `every_min` minutes and that nobody calls. `does` completes "a function that …"."""
-
-    function: str
-    every_min: int
-    does: str
-
-
 class Table(Enum):
     """The tables."""
 
     COUNTS = "counts"
     RECEIPTS = "receipts"
     LEDGER = "ledger"
+
+
+class Schedule(NamedTuple):
+    """A function that runs every `every_min` minutes and that nobody calls. `does` completes "a function that …"."""
+
+    function: str
+    every_min: int
+    does: str
+    watches: tuple[Table, ...] = ()
+    """The tables whose streams it looks into: their shards, and what waits in them."""
 
 
 class Consumer(NamedTuple):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 import operations
 from local.stack.mappings import read_mapping
-from stacks.options import Options
 from tally.operation import Table
-from tally.settings import Settings
-from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template, listed
 
 STREAMS = {"CountsTable": Table.COUNTS, "ReceiptsTable": Table.RECEIPTS}
@@ -163,13 +159,3 @@ def test_nobody_else_may_touch_the_bucket(dev: Template) -> None:
     for module, function in dev.functions().items():
         actions = [action for found in dev.statements(function) for action in listed(found["Action"])]
         assert [action for action in actions if action.startswith("s3:")] == ["s3:PutObject"] * (module in CONSUMERS)
-
-
-def test_the_settle_time_reaches_functions_and_outputs(dev: Template, synthesize: Synthesize) -> None:
-    assert dev.outputs["SettleSeconds"]["Value"] == "300"
-    assert Options().settle_s == Settings("", "", "", frozenset(), 0, "").settle_s == 300
-    template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
-    assert template.outputs["SettleSeconds"]["Value"] == "60"
-    for function in template.functions().values():
-        variables: dict[str, Any] = template.resources[function]["Properties"]["Environment"]["Variables"]
-        assert variables["TALLY_SETTLE_S"] == "60"

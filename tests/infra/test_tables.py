@@ -75,7 +75,7 @@ def test_operators_can_prepare_a_launch(dev: Template, synthesize: Synthesize) -
     """Without an option AWS chooses: nobody can lower a value that has grown."""
     for name in TABLES:
         assert "WarmThroughput" not in table(dev, name)
-    template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
+    template = synthesize(stage="prod", warmWrites="20000", reservedConcurrency="40", alarmEmail="ops@example.com")
     assert table(template, "CountsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
     assert table(template, "ReceiptsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
     assert "WarmThroughput" not in table(template, "LedgerTable")

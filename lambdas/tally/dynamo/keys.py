@@ -15,6 +15,7 @@ Holds are in this table too (holds.py).
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,16 @@ def minute_of(item: Mapping[str, Any]) -> int | None:
     except (KeyError, TypeError, ValueError):
         return None
     return at if 0 <= at < MINUTE_MAX else None
+
+
+def pair_of(child: Mapping[str, Any]) -> str:
+    """The name that both halves of an unlike share: 12 hexadecimal digits, from the child that it removed.
+
+    `child`: the item as it was read, or the old image of its record. A missing `SK`, `at` or `nonce` counts as empty,
+    and so does one of another type than Tally writes.
+    """
+    parts = [child.get(name, {}).get(kind, "") for name, kind in (("SK", "S"), ("at", "N"), ("nonce", "S"))]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:

@@ -44,16 +44,24 @@ class FaultProxy:
     """The proxy; a context manager. Clients connect to `endpoint`. Assign `plan` to change the faults.
 
     `strip_tokens` removes ClientRequestToken from forwarded requests, so that only the receipt protects a change.
+    `requests_kept`: how many requests the record keeps with their bodies.
     """
 
-    def __init__(self, upstream_endpoint: str, plan: Plan = no_faults, *, strip_tokens: bool = False) -> None:
+    def __init__(
+        self,
+        upstream_endpoint: str,
+        plan: Plan = no_faults,
+        *,
+        strip_tokens: bool = False,
+        requests_kept: int = REQUESTS_KEPT_MAX,
+    ) -> None:
         parts = urlsplit(upstream_endpoint)
         self.upstream = (parts.hostname or "", parts.port or 80)
         self.strip_tokens = strip_tokens
         self.endpoint = ""
         self._plan = plan
         self._numbers: Counter[str] = Counter()
-        self._requests: deque[Request] = deque(maxlen=REQUESTS_KEPT_MAX)
+        self._requests: deque[Request] = deque(maxlen=requests_kept)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -73,7 +81,7 @@ class FaultProxy:
 
     @property
     def requests(self) -> list[Request]:
-        """The requests since `forget`, oldest first; the last REQUESTS_KEPT_MAX."""
+        """The requests since `forget`, oldest first; the last `requests_kept`."""
         return list(self._requests)
 
     @property
@@ -89,7 +97,7 @@ class FaultProxy:
 
     def forget(self) -> None:
         """Empty the record."""
-        self._requests, self._counts = deque(maxlen=REQUESTS_KEPT_MAX), Counter()
+        self._requests, self._counts = deque(maxlen=self._requests.maxlen), Counter()
 
     def settle(self) -> None:
         """Wait until no request is in flight, not even a late one. Raises TimeoutError after SETTLE_S_MAX."""

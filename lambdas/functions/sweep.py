@@ -6,13 +6,14 @@ from typing import Any
 
 import counters
 from tally import observe
-from tally.counting import holds
+from tally.counting import expired
 from tally.drift import judge, rows
-from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 from tally.streams import progress
 
 RESERVE_S = 2.0  # left of the invocation's time: for the pulse, and for what was begun
+HOLDS_SHARE = 0.25  # of the time
 LOOK_AGAIN_SHARE = 0.25  # of the time for drifting tallies, which are looked at last
 _store = Store(dynamodb_client(), Settings.from_environment())
 
@@ -21,7 +22,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
     """Do the three after each other. What one of them raises stops no other one, and is raised at the end."""
     until_s = _store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
     parts: list[Callable[[], Mapping[str, int]]] = [
-        _holds,
+        lambda: _holds(until_s),
         lambda: sweep_ledger(_store, time.time(), until_s),
         lambda: _pulse(time.time()),
     ]
@@ -39,9 +40,10 @@ def handler(event: object, context: Any) -> dict[str, int]:
     return done
 
 
-def _holds() -> Mapping[str, int]:
-    released = sum(holds.sweep(Call(_store), counters.COUNTERS, bucket) for bucket in range(holds.BUCKETS))
-    return {"released": released}
+def _holds(until_s: float) -> Mapping[str, int]:
+    now_s = _store.clock()
+    swept = expired.sweep(_store, counters.COUNTERS, now_s + HOLDS_SHARE * (until_s - now_s))
+    return {"released": swept.returned, "not_returned": swept.failed}
 
 
 def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:

@@ -316,13 +316,19 @@ GET_OPENAPI = Operation(
 OPERATIONS = (*ON_COUNTERS, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, GET_DRIFT, HEALTH, GET_OPENAPI)
 
 SCHEDULES = (
-    Schedule(function="sweep", every_min=1, does="gives back what expired holds have taken, and judges the ledger"),
+    Schedule(
+        function="sweep",
+        every_min=1,
+        does="gives back what expired holds have taken, and judges the ledger",
+        watches=(Table.COUNTS, Table.RECEIPTS),
+    ),
 )
 CONSUMERS = (
     Consumer(
         function="rollup",
         does="adds up what was accepted without its tally",
         streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
+        prefixes={Table.COUNTS: "PULSE#"},  # a pulse is written over the one before
     ),
     Consumer(
         function="drift",

@@ -22,8 +22,9 @@ from .set_aside import SetAside
 from .tables import Tables
 
 MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
-# A whole CPU: judging a tally takes about 1 ms, and 30,000 tallies may change in a minute.
+# A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB.
 SCHEDULED_MEMORY_MB = 1769
+SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes: by then the next run is there
 TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
 SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
 CONSUMER_TIMEOUT = Duration.seconds(60)  # more than a batch of 1,000 records takes if each first commit fails
@@ -71,20 +72,32 @@ class Functions(Construct):
             consumer.does,
             timeout=CONSUMER_TIMEOUT,
             environment={"TALLY_SET_ASIDE_BUCKET": self._set_aside.bucket.bucket_name},
+            reserved=self._options.reserved_concurrency,
         )
         self._set_aside.let_put(consumer, alias)
         return alias
 
     def _scheduled(self, schedule: Schedule) -> lambda_.Alias:
+        streams = {f"TALLY_{table.name}_STREAM": self._tables.by_name[table] for table in schedule.watches}
         alias = self._function(
-            schedule.function, schedule.does, timeout=SCHEDULED_TIMEOUT, memory_mb=SCHEDULED_MEMORY_MB
+            schedule.function,
+            schedule.does,
+            timeout=SCHEDULED_TIMEOUT,
+            memory_mb=SCHEDULED_MEMORY_MB,
+            environment={name: str(table.table_stream_arn) for name, table in streams.items()},
+            reserved=1 if self._options.reserved_concurrency else None,  # runs must not overlap
         )
+        if schedule.watches:
+            assert isinstance(alias.role, iam.Role)
+            alias.role.add_to_policy(self._tables.reading_streams(schedule.watches))
+        # EventBridge invokes it asynchronously. Nothing is retried or kept: the next run continues.
+        alias.configure_async_invoke(retry_attempts=0, max_event_age=SCHEDULED_AGE_MAX)
         events.Rule(
             alias,
             "Schedule",
             description=f"Runs Tally's {schedule.function}, which {schedule.does}",
             schedule=events.Schedule.rate(Duration.minutes(schedule.every_min)),
-            targets=[targets.LambdaFunction(alias, retry_attempts=0)],  # the next run continues
+            targets=[targets.LambdaFunction(alias, retry_attempts=0)],
         )
         return alias
 
@@ -96,6 +109,7 @@ class Functions(Construct):
         timeout: Duration = TIMEOUT,
         memory_mb: int = MEMORY_MB,
         environment: Mapping[str, str] = MappingProxyType({}),
+        reserved: int | None = None,
     ) -> lambda_.Alias:
         scope = Construct(self, module.capitalize())
         log_group = logs.LogGroup(
@@ -123,6 +137,7 @@ class Functions(Construct):
             architecture=lambda_.Architecture.ARM_64,
             memory_size=memory_mb,
             timeout=timeout,
+            reserved_concurrent_executions=reserved,
             role=role,
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE,
@@ -138,7 +153,6 @@ class Functions(Construct):
             "TALLY_COUNTS_TABLE": self._tables.counts.table_name,
             "TALLY_RECEIPTS_TABLE": self._tables.receipts.table_name,
             "TALLY_LEDGER_TABLE": self._tables.ledger.table_name,
-            "TALLY_SETTLE_S": str(self._options.settle_s),
             "TALLY_VERSION": self._version,
             "POWERTOOLS_SERVICE_NAME": "tally",
             "POWERTOOLS_METRICS_NAMESPACE": "Tally",

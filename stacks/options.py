@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tally.settings import SETTLE_DEFAULT_S
-
 DEV = "dev"
 _STAGE = re.compile(r"[a-z][a-z0-9-]{0,15}")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # without a port, as lambdas/tally/fields.py compares it
 _USD = re.compile(r"[1-9][0-9]{0,5}")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
-SETTLE_MIN_S = 10  # streams deliver within 5 s: with less, a change that is under way would look like drift
-SETTLE_MAX_S = 24 * 3600  # as long as a stream keeps its records
 WARM_WRITES_MIN, WARM_READS_MIN = 4000, 12000  # every on-demand table starts with this, and AWS refuses less
+RESERVED_MIN = 10  # of a consumer: a new table's two streams have eight shards, each with an invocation of its own
+RESERVED_MAX = 10_000
 WARM_MAX = 10**7  # far above any quota; AWS enforces the account's own (usually 40,000 of each a table)
 _KEYS = (
     "stage",
@@ -29,10 +27,13 @@ _KEYS = (
     "budgetUsd",
     "budgetEmail",
     "alarmEmail",
-    "settleSeconds",
     "warmWrites",
     "warmReads",
+    "reservedConcurrency",
 )
+_REMOVED = {
+    "settleSeconds": "a minute is judged once both consumers have provably passed it, so there is no time to choose",
+}
 
 
 class OptionsError(Exception):
@@ -55,11 +56,11 @@ class Options:
     budget_email: str | None = None
     alarm_email: str | None = None
     """Who gets a mail when an alarm goes off; None: only those who subscribe to the topic."""
-    settle_s: int = SETTLE_DEFAULT_S
-    """The sweep judges a minute of the ledger when it is this old and was booked on no later than this ago."""
     warm_writes: int | None = None
     """Write units a second that counts and receipts take from the start; None: AWS's default."""
     warm_reads: int | None = None
+    reserved_concurrency: int | None = None
+    """Invocations at once that are reserved for each stream consumer; the sweep then gets one. None: no reservation."""
 
     @property
     def keeps_data(self) -> bool:
@@ -84,15 +85,18 @@ class Options:
             budget_usd=_budget(given),
             budget_email=_email(given, "budgetEmail"),
             alarm_email=_email(given, "alarmEmail"),
-            settle_s=_whole(given, "settleSeconds", SETTLE_MIN_S, SETTLE_MAX_S) or SETTLE_DEFAULT_S,
             warm_writes=_whole(given, "warmWrites", WARM_WRITES_MIN, WARM_MAX),
             warm_reads=_whole(given, "warmReads", WARM_READS_MIN, WARM_MAX),
+            reserved_concurrency=_whole(given, "reservedConcurrency", RESERVED_MIN, RESERVED_MAX),
         )
 
 
 def _refuse_unknown(context: Mapping[str, Any]) -> None:
     """A misspelt `-c Stage=prod` would deploy a stack without protection. CDK's own keys have `:` or `@`."""
     unknown = sorted(key for key in context if key not in _KEYS and ":" not in key and "@" not in key)
+    for key in unknown:
+        if key in _REMOVED:
+            raise OptionsError(f"context {key} is no option any more: {_REMOVED[key]}. Remove it")
     if unknown:
         raise OptionsError(f"context {unknown[0]!r} is unknown: there are {', '.join(_KEYS)}")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from aws_cdk import Duration
+from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
@@ -35,17 +37,16 @@ class Streams(Construct):
         super().__init__(scope, id)
         for consumer in declarations.consumers:
             _let_read(consumer, consumers[consumer.function], tables)
-            for table, kinds in consumer.streams.items():
-                self._mapping(consumer, consumers[consumer.function], table, kinds, tables)
+            for table in consumer.streams:
+                self._mapping(consumer, consumers[consumer.function], table, tables.by_name[table])
 
-    def _mapping(
-        self, consumer: Consumer, alias: lambda_.Alias, table: Table, kinds: tuple[str, ...], tables: Tables
-    ) -> None:
+    def _mapping(self, consumer: Consumer, alias: lambda_.Alias, table: Table, source: dynamodb.Table) -> None:
+        filters = [lambda_.FilterCriteria.filter(pattern) for pattern in _patterns(consumer, table, source)]
         mapping = lambda_.EventSourceMapping(
             self,
             f"{consumer.function.capitalize()}{table.value.capitalize()}",
             target=alias,
-            event_source_arn=tables.by_name[table].table_stream_arn,
+            event_source_arn=source.table_stream_arn,
             starting_position=lambda_.StartingPosition.TRIM_HORIZON,  # includes changes from before the mapping
             batch_size=BATCH_SIZE,
             max_batching_window=BATCHING_WINDOW,
@@ -53,8 +54,7 @@ class Streams(Construct):
             parallelization_factor=1,  # two invocations would share the checkpoint of one stream shard
             bisect_batch_on_error=True,
             report_batch_item_failures=True,
-            # Never filter on an attribute: a malformed record would disappear here.
-            filters=[lambda_.FilterCriteria.filter({"eventName": list(kinds)})] if kinds else None,
+            filters=filters or None,
         )
         resource = mapping.node.default_child
         assert isinstance(resource, lambda_.CfnEventSourceMapping)
@@ -64,10 +64,21 @@ class Streams(Construct):
         resource.maximum_record_age_in_seconds = UNLIMITED
 
 
+def _patterns(consumer: Consumer, table: Table, source: dynamodb.Table) -> Iterator[dict[str, Any]]:
+    """What a mapping lets through: a record that matches any of these, or every record if there are none.
+
+    No kind is filtered by an attribute: a malformed record would disappear here.
+    """
+    kinds, prefix = consumer.streams[table], consumer.prefixes.get(table)
+    if kinds:
+        yield {"eventName": list(kinds)}
+        if prefix:
+            [key] = source.schema_v2().partition_keys
+            yield {"dynamodb": {"Keys": {key.name: {"S": [{"prefix": prefix}]}}}}
+
+
 def _let_read(consumer: Consumer, alias: lambda_.Alias, tables: Tables) -> None:
     """Let Lambda read the consumer's streams with its role."""
     assert isinstance(alias.role, iam.Role)
-    arns = [str(tables.by_name[table].table_stream_arn) for table in consumer.streams]
-    reading = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
-    alias.role.add_to_policy(iam.PolicyStatement(actions=reading, resources=arns))
+    alias.role.add_to_policy(tables.reading_streams(consumer.streams))
     alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))  # takes no other

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from tally.operation import Table
@@ -32,21 +35,28 @@ class Tables(Construct):
         self._names = names
         self._keeps_data = options.keeps_data
         warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
-        # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key. No TTL: counts are kept.
+        # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
+        # Only tallies of a period and pulses carry the TTL attribute: every other count is kept.
         # Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
         images = dynamodb.StreamViewType.NEW_AND_OLD_IMAGES
-        self.counts = self._table("Counts", "PK", sort_key="SK", stream=images, expires=False, warm=warm)
-        self.receipts = self._table("Receipts", "id", stream=images, expires=True, warm=warm)
+        self.counts = self._table("Counts", "PK", sort_key="SK", stream=images, warm=warm)
+        self.receipts = self._table("Receipts", "id", stream=images, warm=warm)
         # No stream: consumers write here, and must not feed themselves.
-        self.ledger = self._table("Ledger", "PK", sort_key="SK", expires=True)
+        self.ledger = self._table("Ledger", "PK", sort_key="SK")
         self.by_name = {Table.COUNTS: self.counts, Table.RECEIPTS: self.receipts, Table.LEDGER: self.ledger}
+
+    def reading_streams(self, tables: Iterable[Table]) -> iam.PolicyStatement:
+        """What lets a role read the streams of these tables."""
+        return iam.PolicyStatement(
+            actions=["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
+            resources=[str(self.by_name[table].table_stream_arn) for table in tables],
+        )
 
     def _table(
         self,
         name: str,
         partition_key: str,
         *,
-        expires: bool,
         sort_key: str | None = None,
         stream: dynamodb.StreamViewType | None = None,
         warm: dynamodb.WarmThroughput | None = None,
@@ -58,7 +68,7 @@ class Tables(Construct):
             partition_key=_string(partition_key),
             sort_key=_string(sort_key) if sort_key else None,
             stream=stream,
-            time_to_live_attribute=TTL_ATTRIBUTE if expires else None,
+            time_to_live_attribute=TTL_ATTRIBUTE,
             warm_throughput=warm,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(

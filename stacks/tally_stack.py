@@ -83,7 +83,7 @@ class Tally:
             Budget(scope, "Budget", usd=options.budget_usd, email=options.budget_email)
         operator = Operator(scope, "Operator", needs=declarations.operator_needs, tables=tables, set_aside=set_aside)
         self._name_what_callers_use(tables, functions, api, options)
-        self._name_what_operators_use(options, set_aside, dead_letters, monitoring, operator)
+        self._name_what_operators_use(set_aside, dead_letters, monitoring, operator)
 
     def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.api.api_endpoint, "Where the HTTP API answers")
@@ -116,14 +116,12 @@ class Tally:
 
     def _name_what_operators_use(
         self,
-        options: Options,
         set_aside: SetAside,
         dead_letters: DeadLetters,
         monitoring: Monitoring,
         operator: Operator,
     ) -> None:
         self._output("SetAsideBucketName", set_aside.bucket.bucket_name, "Records that no consumer could apply")
-        self._output("SettleSeconds", str(options.settle_s), "How old a minute of the ledger is before it is judged")
         self._output("DeadLetterQueueUrl", dead_letters.queue.queue_url, "Asynchronous events that Lambda gave up")
         self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to those who run `tally`")
         self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")

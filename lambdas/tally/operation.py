@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 from . import fields
@@ -125,20 +126,22 @@ class Operation:
         return any(field.kind is kind for field in self.fields)
 
 
-class Schedule(NamedTuple):
-    """A function that runs every `every_min` minutes and that nobody calls. `does` completes "a function that …"."""
-
-    function: str
-    every_min: int
-    does: str
-
-
 class Table(Enum):
     """The tables."""
 
     COUNTS = "counts"
     RECEIPTS = "receipts"
     LEDGER = "ledger"
+
+
+class Schedule(NamedTuple):
+    """A function that runs every `every_min` minutes and that nobody calls. `does` completes "a function that …"."""
+
+    function: str
+    every_min: int
+    does: str
+    watches: tuple[Table, ...] = ()
+    """The tables whose streams it looks into: their shards, and what waits in them."""
 
 
 class Consumer(NamedTuple):
@@ -149,6 +152,8 @@ class Consumer(NamedTuple):
     streams: Mapping[Table, tuple[str, ...]]
     """The tables whose streams it reads, and the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it gets of each;
     an empty tuple means all. There is no other filter: a malformed record must reach the consumer."""
+    prefixes: Mapping[Table, str] = MappingProxyType({})
+    """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""
 
 
 class Need(NamedTuple):

@@ -105,25 +105,31 @@ def _patterns(id_: str, criteria: Mapping[str, Any]) -> list[Pattern]:
         if not _known(pattern):
             raise LocalError(
                 f"the event source mapping {id_} has the filter {json.dumps(entry)[:200]}:"
-                " the local run knows objects of lists of plain values"
+                " the local run knows objects of lists of plain values and of prefixes"
             )
         found.append(pattern)
     return found
 
 
 def _known(pattern: object) -> bool:
-    """Whether every leaf is a list of plain values: no `prefix`, `numeric`, `exists` and the like."""
+    """Whether every leaf is a list of plain values and prefixes: no `numeric`, `exists`, `suffix` and the like."""
     if not isinstance(pattern, dict) or not pattern:
         return False
     for entry in pattern.values():
-        plain = isinstance(entry, list) and entry and all(isinstance(one, str | int | float | None) for one in entry)
-        if not plain and not _known(entry):
+        readable = isinstance(entry, list) and entry and all(map(_known_value, entry))
+        if not readable and not _known(entry):
             return False
     return "$or" not in pattern
 
 
+def _known_value(wanted: object) -> bool:
+    if isinstance(wanted, dict):
+        return wanted.keys() == {"prefix"} and isinstance(wanted["prefix"], str)
+    return isinstance(wanted, str | int | float | None)
+
+
 def matches(pattern: Pattern, document: object) -> bool:
-    """Whether every field in the pattern has one of the values that the pattern lists."""
+    """Whether every field in the pattern has one of the values, or begins with one of the prefixes, that it lists."""
     if not isinstance(document, Mapping):
         return False
     for name, wanted in pattern.items():
@@ -131,8 +137,15 @@ def matches(pattern: Pattern, document: object) -> bool:
             return False
         found = document[name]
         if isinstance(wanted, list):
-            if not any(type(found) is type(one) and found == one for one in wanted):
+            if not any(_is(one, found) for one in wanted):
                 return False
         elif not matches(wanted, found):
             return False
     return True
+
+
+def _is(wanted: object, found: object) -> bool:
+    """Whether a value is the wanted one, or text that begins with the wanted prefix."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, str) and found.startswith(wanted["prefix"])
+    return type(found) is type(wanted) and found == wanted

@@ -89,7 +89,7 @@ def test_roles_in_plain_words(dev: Template) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_beside_tables_a_role_allows_its_own_log_and_traces_and_a_consumer_its_streams(
+def test_beside_tables_a_role_allows_its_own_log_and_traces_and_who_reads_streams_those(
     dev: Template, module: str
 ) -> None:
     function = dev.functions()[module]
@@ -100,12 +100,13 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_a_consumer_its_s
     ]
     if module in ASYNCHRONOUS:
         expected += [(["sqs:SendMessage"], [{"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]}])]
+    if module in (*CONSUMERS, "sweep"):
+        streams = [{"Fn::GetAtt": [table, "StreamArn"]} for table in ("CountsTable", "ReceiptsTable")]
+        expected += [(["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"], streams)]
     if module in CONSUMERS:
         on_all.insert(0, "dynamodb:ListStreams")
-        streams = [{"Fn::GetAtt": [TABLES[table], "StreamArn"]} for table in CONSUMERS[module].streams]
-        reading = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
         objects = {"Fn::Join": ["", [{"Fn::GetAtt": ["SetAsideBucket", "Arn"]}, f"/{module}/*"]]}
-        expected += [(reading, streams), (["s3:PutObject"], [objects])]
+        expected += [(["s3:PutObject"], [objects])]
     found = [statement for statement in dev.statements(function) if not on_tables(statement)]
     assert {(statement["Effect"], "Condition" in statement) for statement in found} == {("Allow", False)}
     allowed = [
@@ -169,8 +170,10 @@ def test_environment(dev: Template, module: str) -> None:
     del variables["TALLY_VERSION"]
     if module in CONSUMERS:  # and nobody else
         assert variables.pop("TALLY_SET_ASIDE_BUCKET") == {"Ref": "SetAsideBucket"}
+    if module == "sweep":  # and nobody else
+        assert variables.pop("TALLY_COUNTS_STREAM") == {"Fn::GetAtt": ["CountsTable", "StreamArn"]}
+        assert variables.pop("TALLY_RECEIPTS_STREAM") == {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}
     assert variables == {
-        "TALLY_SETTLE_S": "300",
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},
         "TALLY_LEDGER_TABLE": {"Ref": "LedgerTable"},
@@ -245,11 +248,41 @@ def test_a_scheduled_function_runs_behind_its_alias_and_is_not_retried(dev: Temp
     assert rule["Targets"][0]["RetryPolicy"] == {"MaximumRetryAttempts": 0}
 
 
+def invoke_configs(template: Template, modules: Iterable[str]) -> list[Json]:
+    """How these functions take asynchronous events."""
+    names = [{"Ref": template.functions()[module]} for module in modules]
+    found = template.of_type("AWS::Lambda::EventInvokeConfig").values()
+    return [config for config in found if config["Properties"]["FunctionName"] in names]
+
+
+def test_a_sweep_that_failed_or_waited_is_not_run_later(dev: Template) -> None:
+    """Lambda's own retries would run a second sweep beside the next one. Nor is its event a dead letter."""
+    [config] = invoke_configs(dev, SCHEDULED)
+    assert config["Properties"] == {
+        "FunctionName": {"Ref": dev.functions()["sweep"]},
+        "Qualifier": {"Fn::Select": [7, {"Fn::Split": [":", {"Ref": dev.alias_of(dev.functions()["sweep"])}]}]},
+        "MaximumRetryAttempts": 0,
+        "MaximumEventAgeInSeconds": 60,
+    }
+    assert len(dev.of_type("AWS::Lambda::EventInvokeConfig")) == len(ASYNCHRONOUS) + 1
+
+
+def test_concurrency_is_reserved_only_where_it_is_asked_for(dev: Template, synthesize: Synthesize) -> None:
+    """AWS refuses a reservation that a new account, with ten, cannot give."""
+    template = synthesize(stage="prod", warmWrites="20000", reservedConcurrency="40", alarmEmail="ops@example.com")
+    reserved = {"sweep": 1, **dict.fromkeys(CONSUMERS, 40)}
+    for module in MODULES:
+        properties = template.resources[template.functions()[module]]["Properties"]
+        assert properties.get("ReservedConcurrentExecutions") == reserved.get(module)
+        properties = dev.resources[dev.functions()[module]]["Properties"]
+        assert "ReservedConcurrentExecutions" not in properties
+
+
 def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template, prod: Template) -> None:
     """For every function that changes a number, behind its alias. Callers of the others wait for the answer."""
     queue = dev.only_name("AWS::SQS::Queue")
     functions, found = dev.functions(), {}
-    for config in dev.of_type("AWS::Lambda::EventInvokeConfig").values():
+    for config in invoke_configs(dev, CALLED):
         properties = config["Properties"]
         assert properties["Qualifier"] == "live"
         assert properties["DestinationConfig"] == {"OnFailure": {"Destination": {"Fn::GetAtt": [queue, "Arn"]}}}

@@ -194,7 +194,7 @@ def test_alarms_may_publish_to_the_topic_and_only_over_tls(dev: Template) -> Non
 
 def test_who_gets_a_mail(dev: Template, synthesize: Synthesize) -> None:
     assert not dev.of_type("AWS::SNS::Subscription")
-    template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
+    template = synthesize(stage="prod", warmWrites="20000", reservedConcurrency="40", alarmEmail="ops@example.com")
     subscription = template.only("AWS::SNS::Subscription")
     assert (subscription["Protocol"], subscription["Endpoint"]) == ("email", "ops@example.com")
     assert subscription["TopicArn"] == {"Ref": template.only_name("AWS::SNS::Topic")}

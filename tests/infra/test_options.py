@@ -38,10 +38,12 @@ BAD = [
     ({"budgetUsd": "9" * 5000, "budgetEmail": "a@example.com"}, "context budgetUsd is '999"),
     ({"budgetUsd": "20", "budgetEmail": "me"}, "context budgetEmail is 'me'"),
     ({"alarmEmail": "me"}, "context alarmEmail is 'me'"),
-    ({"settleSeconds": "9"}, "context settleSeconds is '9': it must be a whole number from 10 to 86400"),
-    ({"settleSeconds": "86401"}, "context settleSeconds is '86401'"),
-    ({"settleSeconds": "5m"}, "context settleSeconds is '5m'"),
-    ({"settleSeconds": "9" * 5000}, "context settleSeconds is '999"),
+    ({"settleSeconds": "300"}, "context settleSeconds is no option any more: a minute is judged once both consumers"),
+    ({"Stage": "prod", "settleSeconds": ""}, "context settleSeconds is no option any more"),
+    ({"reservedConcurrency": "9"}, "context reservedConcurrency is '9': it must be a whole number from 10 to 10000"),
+    ({"reservedConcurrency": "on"}, "context reservedConcurrency is 'on'"),
+    ({"reservedConcurrency": "10001"}, "context reservedConcurrency is '10001'"),
+    ({"warmWrites": "9" * 5000}, "context warmWrites is '999"),
     ({"warmWrites": "3999"}, "context warmWrites is '3999': it must be a whole number from 4000 to 10000000"),
     ({"warmReads": "11999"}, "context warmReads is '11999': it must be a whole number from 12000 to 10000000"),
     ({"warmWrites": "-4000"}, "context warmWrites is '-4000'"),
@@ -59,7 +61,7 @@ def test_a_wrong_context_is_refused_in_one_line(context: dict[str, object], mess
 
 def test_an_empty_value_counts_as_missing() -> None:
     keys = ["stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail"]
-    keys += ["alarmEmail", "settleSeconds", "warmWrites", "warmReads"]
+    keys += ["alarmEmail", "warmWrites", "warmReads", "reservedConcurrency"]
     assert Options.from_context(dict.fromkeys(keys, "")) == Options.from_context({}) == Options()
 
 

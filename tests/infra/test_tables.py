@@ -44,11 +44,11 @@ def test_streams(dev: Template) -> None:
     assert "StreamSpecification" not in table(dev, "LedgerTable")
 
 
-def test_counts_never_expire_receipts_and_ledger_do(dev: Template) -> None:
+def test_every_table_drops_what_carries_an_expiration(dev: Template) -> None:
+    """Of counts, only tallies of a period and pulses carry one."""
     expires = {"AttributeName": "expiration", "Enabled": True}
-    assert "TimeToLiveSpecification" not in table(dev, "CountsTable")
-    assert table(dev, "ReceiptsTable")["TimeToLiveSpecification"] == expires
-    assert table(dev, "LedgerTable")["TimeToLiveSpecification"] == expires
+    for name in TABLES:
+        assert table(dev, name)["TimeToLiveSpecification"] == expires
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -75,7 +75,7 @@ def test_operators_can_prepare_a_launch(dev: Template, synthesize: Synthesize) -
     """Without an option AWS chooses: nobody can lower a value that has grown."""
     for name in TABLES:
         assert "WarmThroughput" not in table(dev, name)
-    template = synthesize(stage="prod", warmWrites="20000", settleSeconds="60", alarmEmail="ops@example.com")
+    template = synthesize(stage="prod", warmWrites="20000", reservedConcurrency="40", alarmEmail="ops@example.com")
     assert table(template, "CountsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
     assert table(template, "ReceiptsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
     assert "WarmThroughput" not in table(template, "LedgerTable")

@@ -20,6 +20,7 @@ from tally.counting import batches as packs
 from tally.counting.increments import Increment
 from tally.counting.receipts import ALONE_KEPT_S
 from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
+from tally.dynamo.keys import Item, pair_of
 from tally.errors import KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
@@ -294,45 +295,60 @@ def at_of(world: World, sort_key: str) -> str:
     return str(item["at"]["N"])
 
 
-def liked_at(world: World, user: str, minute: str | None) -> None:
-    """Let the like be of another minute, or of none as those of long ago."""
-    (item,) = (item for item in world.items(LIKES) if item["SK"]["S"] == f"LIKE#USER#{user}")
-    world.put(
-        {**{name: value for name, value in item.items() if name != "at"}, **({"at": {"N": minute}} if minute else {})}
-    )
+def the_like(world: World) -> Item:
+    (item,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "LIKE#USER#ann")
+    return item
 
 
-def test_an_unlike_is_booked_on_the_minute_of_its_like(world: World) -> None:
-    world.write_post()
-    world.like("ann")
-    liked_at(world, "ann", "1234")
-    world.unlike("ann")
-    assert at_of(world, "META") == "1234"
-    assert world.likes() == (0, set())
+def without(item: Item, *names: str) -> Item:
+    return {name: value for name, value in item.items() if name not in names}
 
 
-def test_an_unlike_of_a_like_without_a_minute_is_booked_now(world: World) -> None:
-    world.write_post()
-    world.like("ann")
-    liked_at(world, "ann", None)
-    assert world.unlike("ann")[0]["changed"] is True
-    assert int(at_of(world, "META")) > 1_000_000
+def unliked_as(world: World, child: Item) -> bool:
+    """Whether the tally says that an unlike removed this child, in the minute of the unlike."""
+    (meta,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "META")
+    assert time.time() // 60 - 1 <= int(meta["at"]["N"]) <= time.time() // 60
+    return str(meta["nonce"]["S"]).startswith(f"-{pair_of(child)}.")
 
 
-@pytest.mark.parametrize("minutes", [("1234", "5678"), ("1234", None), (None, "1234")], ids=str)
-def test_an_unlike_whose_like_changes_meanwhile_is_booked_on_the_one_that_it_takes_back(
-    world: World, minutes: tuple[str | None, str | None]
+@pytest.mark.parametrize("lost", [(), ("at",), ("nonce",), ("at", "nonce")], ids=str)
+def test_an_unlike_is_stamped_with_its_own_minute_and_the_like_that_it_took_back(
+    world: World, lost: tuple[str, ...]
 ) -> None:
     world.write_post()
     world.like("ann")
-    liked_at(world, "ann", minutes[0])
+    liked = without(the_like(world), *lost) | ({} if "at" in lost else {"at": {"N": "1234"}})
+    world.put(liked)
+    assert world.unlike("ann")[0]["changed"] is True
+    assert unliked_as(world, liked)
+    assert world.likes() == (0, set())
+
+
+def test_each_of_what_names_a_like_changes_the_pair_key() -> None:
+    child = {"PK": {"S": "p"}, "SK": {"S": "s"}, "at": {"N": "1"}, "nonce": {"S": "n"}, "likedAt": {"N": "7"}}
+    others = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
+    lacking = [without(child, "at"), without(child, "nonce"), {}]
+    assert len({pair_of(item) for item in (child, *others, *lacking)}) == 7
+    assert pair_of(child) == pair_of(without(child, "PK", "likedAt"))
+    assert pair_of(child | {"at": {"S": "1"}}) == pair_of(without(child, "at"))
+
+
+@pytest.mark.parametrize("before", [{"at", "nonce"}, {"at"}, {"nonce"}, set()], ids=str)
+@pytest.mark.parametrize("after", [{"at", "nonce"}, {"at"}, {"nonce"}, set()], ids=str)
+def test_an_unlike_whose_like_changes_meanwhile_names_the_one_that_it_takes_back(
+    world: World, before: set[str], after: set[str]
+) -> None:
+    world.write_post()
+    world.like("ann")
+    bare = without(the_like(world), "at", "nonce")
+    first = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "a"})) if name in before}
+    second = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in after}
+    world.put(first)
     world.proxy.forget()
-    world.proxy.plan = meanwhile({0: lambda: liked_at(world, "ann", minutes[1])})
-    before = int(time.time() // 60)
+    world.proxy.plan = meanwhile({0: lambda: world.put(second)})
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())
-    at = int(at_of(world, "META"))
-    assert at == int(minutes[1]) if minutes[1] else before <= at <= time.time() // 60
+    assert unliked_as(world, second)
 
 
 def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:

@@ -4,7 +4,8 @@ The like item is its own receipt: a second like finds it. With an idempotency ke
 that a delayed retry does not like again after an unlike. While the post is hot the like item is written alone, and a
 stream consumer adds it to the tally.
 
-A like and its unlike carry the minute of the like, on the tally and on the like item.
+A like carries its minute on the like item and on the tally. An unlike carries its own minute and a pair key on the
+tally. The pair key names the like item that it removed, so both halves of an unlike are found together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .. import observe
 from ..counter import Counter
 from ..dynamo import queries
 from ..dynamo.client import Call
-from ..dynamo.keys import Item, key, minute_of
+from ..dynamo.keys import Item, key, pair_of
 from ..dynamo.transactions import Write, put, transact
 from ..errors import ChangeRefusedError, NotFoundError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
@@ -135,24 +136,27 @@ def _unlike(wish: _Wish, shard: int | None) -> Body:
     seen = queries.get(wish.call.store.client, wish.child["TableName"], wish.child["Key"])
     if not seen:
         raise ChangeRefusedError([seen], 0)
-    at = minute_of(seen)
-    at = minute_now(wish.call) if at is None else at
-    unmoved = "#at = :at" if "at" in seen else "attribute_exists(SK) AND attribute_not_exists(#at)"
-    delete = {
-        **wish.child,
-        "ConditionExpression": unmoved,
-        "ExpressionAttributeNames": {"#at": "at"},
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
-    if "at" in seen:
-        delete["ExpressionAttributeValues"] = {":at": seen["at"]}
+    delete = {**wish.child, **_unmoved(seen), "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    at, by = minute_now(wish.call), tallies.unliked(pair_of(seen))
 
     def writes(shard: int) -> list[Write]:
-        return [{"Delete": delete}, _add(wish, shard, -1, at)]
+        return [{"Delete": delete}, _add(wish, shard, -1, at, by=by)]
 
     done = wish.answer(True)
     transact(wish.call, wish.counter, wish.post_id, writes, wish.receipt(done), first_shard=shard)
     return done
+
+
+def _unmoved(seen: Item) -> Item:
+    """The condition that a like item still has the `at` and the `nonce` that it was read with."""
+    there = {name: seen[name] for name in ("at", "nonce") if name in seen}
+    same = [f"#{name} = :{name}" if name in there else f"attribute_not_exists(#{name})" for name in ("at", "nonce")]
+    condition: Item = {
+        "ConditionExpression": " AND ".join(["attribute_exists(SK)", *same]),
+        "ExpressionAttributeNames": {"#at": "at", "#nonce": "nonce"},
+    }
+    values = {f":{name}": value for name, value in there.items()}
+    return condition | ({"ExpressionAttributeValues": values} if values else {})
 
 
 def _unchanged(wish: _Wish) -> Body:
@@ -184,8 +188,8 @@ def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
     }
 
 
-def _add(wish: _Wish, shard: int, amount: int, at: int) -> Write:
-    move = tallies.add(wish.call, wish.counter, wish.post_id, shard, amount, at)
+def _add(wish: _Wish, shard: int, amount: int, at: int, *, by: str = "") -> Write:
+    move = tallies.add(wish.call, wish.counter, wish.post_id, shard, amount, at, by=by)
     return {"Update": {**move, "ConditionExpression": "attribute_exists(PK)"}}
 
 

@@ -53,7 +53,7 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep.handler({}, Context()) == {
-        "released": 0, "not_returned": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1,
+        "returned": 0, "not_returned": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1,
     }  # fmt: skip
     told = metrics(capsys.readouterr().out)
     assert set(told) == {*counters.COUNTERS, "rollup", "drift", "sweep"}

@@ -19,8 +19,8 @@ RECEIPT_PREFIX = "tally#"
 _NOTHING: Needs = frozenset()
 _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+_FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _READ_PULSE = frozenset({Need("GetItem", Table.COUNTS, "PULSE")})
-# An amount that is given back has no receipt to expect it by: the change itself books it.
 _BOOK = frozenset({Need("UpdateItem", Table.LEDGER, "LEDGER#")})
 
 
@@ -39,7 +39,8 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
     # Changing a like reads it and its post, and may make a new shard (tally/counting/likes.py).
     read_like = _on([LIKES], "BatchGetItem")
     change_like = read_like | _on([LIKES], "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
-    settle_hold = _BOOK | _on_holds(counters, "GetItem", "UpdateItem")
+    # A hold that is settled moves within its partitions. What is given back has a receipt.
+    settle_hold = _PUT_RECEIPT | _on_holds(counters, "GetItem", "PutItem", "DeleteItem")
     return {
         operations.PLAY: _count(PLAYS),
         operations.GET_PLAYS: _on([PLAYS], "Query"),
@@ -59,7 +60,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.SET_COUNTER: _PUT_RECEIPT
         | _FIND_RECEIPT
         | _on(operations.SET_COUNTER.served(counters), "Query", "UpdateItem"),
-        operations.HOLD: _PUT_RECEIPT | _BOOK | _on_holds(counters, "PutItem", "Query", "GetItem", "UpdateItem"),
+        operations.HOLD: _release_expired(counters),
         operations.COMMIT_HOLD: settle_hold,
         operations.RELEASE_HOLD: settle_hold,
         operations.GET_RECEIPT: _FIND_RECEIPT,
@@ -105,11 +106,15 @@ def _consume(consumer: str) -> Needs:
 
 
 def _increment(counters: Mapping[str, Counter]) -> Needs:
-    """A number is read before it is taken. At the end a receipt is looked for, so that a retry gets the last number."""
+    """A number is read before it is taken. At the end a receipt is looked for, so that a retry gets the last number.
+
+    A batch that was sent before reads its receipts together.
+    """
     served = operations.INCREMENT.served(counters)
     numbered = [counter for counter in served if counter.numbered]
     take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _NOTHING)
-    return _NOTHING.union(*map(_count, served)) | take_number | _release_expired(counters)
+    replays = _FIND_RECEIPTS if any(counter.known for counter in served) else _NOTHING
+    return _NOTHING.union(*map(_count, served)) | take_number | replays | _release_expired(counters)
 
 
 def _get_counter(counters: Mapping[str, Counter]) -> Needs:
@@ -126,7 +131,7 @@ def _count(counter: Counter) -> Needs:
 
 def _release_expired(counters: Mapping[str, Counter]) -> Needs:
     """Before a 409, and in the sweep, expired holds give back what they have taken."""
-    return _BOOK | _on_holds(counters, "Query", "GetItem", "UpdateItem")
+    return _PUT_RECEIPT | _on_holds(counters, "Query", "PutItem", "DeleteItem")
 
 
 def _on_holds(counters: Mapping[str, Counter], *actions: str) -> Needs:

@@ -106,7 +106,10 @@ class Delivery:
         named = {"StreamArn": self._stream, "ShardId": self._shard}
         if self._chance.random() > HORIZON_SHARE:
             try:
-                after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": json.loads(self._place.read_text())}
+                after = {
+                    "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
+                    "SequenceNumber": json.loads(self._place.read_text()),
+                }
                 return str(self._raw.call("streams", "GetShardIterator", **named, **after)["ShardIterator"])
             except (OSError, ValueError, WireError):
                 pass  # the first process; half a file; or the records are trimmed

@@ -1,6 +1,6 @@
 """What workers write down of each intended change: one line for its final answer. The tables are compared with it.
 
-    counted <TAB> plays <TAB> v7 <TAB> 1 <TAB> key <TAB> 1700000000.123 <TAB>
+counted <TAB> plays <TAB> v7 <TAB> 1 <TAB> key <TAB> 1700000000.123 <TAB>
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-COUNTED, HELD, REFUSED, UNKNOWN, WRONG = "counted", "held", "refused", "unknown", "wrong"
+STOCKED, COUNTED, HELD, REFUSED, UNKNOWN, WRONG = "stocked", "counted", "held", "refused", "unknown", "wrong"
 LIKED, UNLIKED = "liked", "unliked"
 COMMITTED, RELEASED, EXPIRED = "committed", "released", "expired"
 Tally = tuple[str, str]
@@ -84,7 +84,7 @@ class Accepted:
     def _add(self, note: Note) -> None:
         tally = note.counter, note.id
         match note.what:
-            case "counted":
+            case "stocked" | "counted":
                 self.sums[tally] += note.amount
                 if note.more:
                     self.numbers[tally].append(int(note.more))
@@ -102,7 +102,7 @@ class Accepted:
     @property
     def operations(self) -> int:
         """How many intended changes have their final answer."""
-        return sum(self.answers.values())
+        return sum(self.answers.values()) - self.answers[STOCKED]
 
     def tallies(self) -> dict[Tally, int]:
         """What every tally must be at the end, beside its start: by then a hold that nobody committed has expired."""

@@ -8,8 +8,9 @@ import time
 from collections import Counter as Multiset
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 
-from faults import FaultProxy
+from faults import FaultProxy, no_faults
 
 from .stage import Stage, become
 from .weather import plan
@@ -18,8 +19,8 @@ COUNTS_S = 0.5
 REQUESTS_KEPT = 0
 
 
-def fail(stage: Stage, ready: Connection) -> None:
-    """Be the proxies, until killed. Sends the stage with their endpoints when they are there."""
+def fail(stage: Stage, ready: Connection, calm: Event) -> None:
+    """Be the proxies, until killed. Sends the stage with their endpoints. `calm` ends the faults."""
     become(stage, "proxies")
     weather = FaultProxy(stage.engine, plan(stage.seed), strip_tokens=True, requests_kept=REQUESTS_KEPT)
     tokens = FaultProxy(stage.engine, plan(stage.seed + 1), requests_kept=REQUESTS_KEPT)
@@ -27,7 +28,9 @@ def fail(stage: Stage, ready: Connection) -> None:
         ready.send(replace(stage, weather=weather.endpoint, tokens=tokens.endpoint))
         path = stage.folder / "faults.json"
         while True:
-            time.sleep(COUNTS_S)
+            if calm.wait(COUNTS_S):
+                weather.plan = tokens.plan = no_faults
+                time.sleep(COUNTS_S)
             counts: Multiset[str] = Multiset()
             for proxy in (weather, tokens):
                 for (name, _), count in proxy.counts.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import boto3
 
-from local.base.engine import Engine
+from local.base.engine import Engine, die_with_parent
 from local.base.engine_file import index_stream_records
 from local.base.wire import Wire
 from tally.dynamo.client import Store, dynamodb_client
@@ -121,11 +123,6 @@ async def _wire(endpoint: str) -> Wire:
 
 def become(stage: Stage, name: str) -> None:
     """Make this process one of the stage: its environment, its log, and no Ctrl-C, which the main process handles."""
-    import signal
-    import sys
-
-    from local.base.engine import die_with_parent
-
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(stage.environment)

@@ -238,10 +238,10 @@ class Facts:
         shard = self.chance.randrange(counter.max_shards)
         keys = {"PK": {"S": counter.partition_start + target}, "SK": {"S": counter.shard_key(shard)}}
         old, new = self.chance.randrange(50), self.chance.randrange(50)
-        by, booked = self.chance.choice((
-            ("", self.label(at)), ("-", self.label(at)), ("-012345678901.", self.now_minute), ("+", min(at, self.now_minute)),
-            ("~", None), (None, self.now_minute),
-        ))  # fmt: skip
+        now, label = self.now_minute, self.label(at)
+        by, booked = self.chance.choice(
+            (("", label), ("-", label), ("-0123456789ab.", now), ("+", min(at, now)), ("~", None), (None, now))
+        )
         if by == "+":
             at = booked or 0
         before = {**keys, counter.attribute: {"N": str(old)}, "at": {"N": str(at - 1)}, "nonce": {"S": "old"}}

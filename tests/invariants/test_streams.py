@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,32 +17,39 @@ from botocore.exceptions import ClientError
 import counters
 import faults
 from faults import FaultProxy
-from tally.counting import tallies
 from tally.dynamo import keys
-from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.errors import ConfigurationError, StoreRefusedError, StoreUnreachableError
+from tally.dynamo.client import Store
+from tally.errors import ConfigurationError, StoreRefusedError
 from tally.streams import consumer as streams
-from tally.streams import fold, pages, rollup, set_aside
+from tally.streams import fold, pages, rollup
 from tally.streams import record as stream_records
 from tally.streams.fold import Place
-from tally.streams.pages import Entry
-from tally.streams.set_aside import Objects
+from tests.invariants.stream_records import (
+    BAD,
+    MINUTE,
+    SHARD,
+    Writes,
+    bucket,
+    like,
+    lossy_world,
+    play,
+    pulse,
+    record,
+    recording,
+)
 from tests.invariants.streaming import (
     CONSUMERS,
     LONG,
     NOW_S,
     REDECLARED,
     Context,
-    Crash,
     Facts,
     StreamWorld,
-    Watched,
     failed,
 )
 from tests.invariants.threads import at_once
 
-SHARD, OTHER_SHARD = "shardId-1", "shardId-4"
-MINUTE = int(NOW_S // 60)
+OTHER_SHARD = "shardId-4"
 FOLD_RECORDS_PER_S_MIN = 50_000
 
 
@@ -54,67 +60,7 @@ def world(store: Store) -> StreamWorld:
 
 @pytest.fixture
 def lossy(store: Store, proxy: FaultProxy) -> StreamWorld:
-    """Its handlers' requests go through the proxy, without the SDK's tokens."""
-    proxy.strip_tokens = True
-    return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
-
-
-def bucket(shard: str) -> int:
-    return Place("receipts", shard).bucket
-
-
-def play(sequence: int | str, video: str = "v", amount: object = 1, at: int = MINUTE, **more: Any) -> dict[str, Any]:
-    """The record of a play that was written alone."""
-    image = {
-        "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},
-        "amount": {"N": str(amount)}, "at": {"N": str(at)}, "rollup": {"BOOL": True},
-    }  # fmt: skip
-    return record(sequence, "INSERT", {"NewImage": image | more})
-
-
-def record(sequence: int | str, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
-    stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": created_s}
-    return {"eventName": name, "dynamodb": stamped}
-
-
-def like(sequence: int, user: str, name: str = "INSERT", **more: Any) -> dict[str, Any]:
-    keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"LIKE#USER#{user}"}}
-    image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}} | more
-    return record(sequence, name, {"Keys": keys, "OldImage" if name == "REMOVE" else "NewImage": image})
-
-
-def pulse(sequence: int, key: str = "7", rolled_s: int = 60, created_s: float = NOW_S) -> dict[str, Any]:
-    """A pulse in the receipts."""
-    keys = {"id": {"S": f"pulse#{key}"}}
-    image = {**keys, "at": {"N": "1"}, "rolled": {"N": str(rolled_s)}}
-    return record(sequence, "MODIFY", {"Keys": keys, "NewImage": image}, created_s)
-
-
-BAD = play(50, amount="x")
-
-
-class Writes(Watched):
-    """Keeps the writes that a client sends."""
-
-    def __init__(self, client: Any) -> None:
-        super().__init__(client)
-        self.sent: list[tuple[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        real = super().__getattr__(name)
-        if name not in ("transact_write_items", "update_item", "put_item"):
-            return real
-
-        def write(**parameters: Any) -> Any:
-            self.sent.append((name, parameters))
-            return real(**parameters)
-
-        return write
-
-
-def recording(world: StreamWorld) -> tuple[Store, Writes]:
-    client = Writes(world.store.client)
-    return replace(world.store, client=client), client  # type: ignore[arg-type]
+    return lossy_world(store, proxy)
 
 
 def test_an_event_without_a_shard_is_a_fault_of_the_configuration(world: StreamWorld) -> None:
@@ -176,87 +122,6 @@ def test_a_tally_is_stamped_with_the_minute_of_what_is_added_and_a_run_has_one(w
     world.deliver("rollup", "receipts", SHARD, records, store=store)
     stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.sent]
     assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == [(2, MINUTE - 1), (2, MINUTE)]
-
-
-def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(world: StreamWorld) -> None:
-    store, client = recording(world)
-    records = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE - 1), play(4, at=MINUTE + 1)]
-    world.deliver("drift", "receipts", SHARD, records, store=store)
-    ((_, sent),) = client.sent
-    assert len(sent["TransactItems"]) == 3 + 1
-    assert sorted(world.pages()) == [
-        (minute, f"receipts#{SHARD}#1", [Entry("plays", "v", "", amount, 0)])
-        for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
-    ]
-    for row in world.rows("PAGE#"):
-        assert abs(int(row["expiration"]["N"]) - time.time() - pages.KEPT_S) < 60
-
-
-def test_what_sums_up_to_nothing_has_no_page(world: StreamWorld) -> None:
-    store, client = recording(world)
-    world.deliver("drift", "receipts", SHARD, [play(1), play(2, amount=-1)], store=store)
-    assert [operation for operation, _ in client.sent] == ["update_item"]
-
-
-def test_a_run_is_cut_at_forty_minutes(world: StreamWorld) -> None:
-    store, client = recording(world)
-    records = [
-        record(number, "INSERT", play(number, at=MINUTE + number)["dynamodb"], NOW_S + 60 * number)
-        for number in range(1, 62)
-    ]
-    assert world.deliver("drift", "receipts", SHARD, records, store=store) is None
-    assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
-    assert world.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
-
-
-def test_a_run_is_cut_before_its_pages_grow_too_large_for_items(world: StreamWorld) -> None:
-    """Ids that no compression shortens, with long amounts."""
-    store, client = recording(world)
-    targets = [secrets.token_hex(100) for _ in range(2000)]
-    records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
-    assert world.deliver("drift", "receipts", SHARD, records, store=store) is None
-    assert len(client.sent) == 2
-    assert {len(row["body"]["B"]) < 400_000 for row in world.rows("PAGE#")} == {True}
-    assert {target for _, target, _ in world.ledger()} == set(targets)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_page_is_there_exactly_when_its_checkpoint_is(world: StreamWorld, after: bool) -> None:
-    """The process dies before or after the commit of the second of two runs; then everything is delivered again."""
-    store, client = world.watched()
-
-    def crash(number: int) -> None:
-        if number == 1:
-            raise Crash
-
-    setattr(client, "after" if after else "before", crash)
-    records = [
-        record(number, "INSERT", play(number, at=MINUTE + number)["dynamodb"], NOW_S + 60 * number)
-        for number in range(1, 62)
-    ]
-    with pytest.raises(Crash):
-        world.deliver("drift", "receipts", SHARD, records, store=store)
-    passed = int(world.checkpoint("drift", "receipts", SHARD)["sequence"])
-    assert (passed, len(world.pages())) == ((61, 61) if after else (40, 40))
-    for _ in range(2):
-        assert world.deliver("drift", "receipts", SHARD, records[10:]) is None
-    assert len(world.pages()) == 61
-    assert world.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
-
-
-@pytest.mark.parametrize("judged", [MINUTE, 10**9], ids=["as it should", "our clock is behind"])
-def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(world: StreamWorld, judged: int) -> None:
-    world.put_judged(judged)
-    receipts = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE + 1)]
-    assert world.deliver("drift", "receipts", SHARD, receipts) is None
-    assert world.deliver("drift", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
-    current = max(int(time.time() // 60), judged + 2)
-    booked = {(minute, entry) for minute, _, entries in world.pages() for entry in entries}
-    assert {(current - 1 <= minute <= current + 1, entry) for minute, entry in booked if minute > MINUTE + 1} == {
-        (True, Entry("plays", "v", "", 2 if judged == MINUTE else 3, 0)),
-        (True, Entry("likes", "p", "", -1, 0)),
-    }
-    assert {minute for minute, _ in booked if minute <= MINUTE + 1} == ({MINUTE + 1} if judged == MINUTE else set())
 
 
 def test_two_stream_shards_add_to_different_tally_items(world: StreamWorld) -> None:
@@ -513,94 +378,3 @@ def test_the_pure_fold_does_fifty_thousand_records_a_second() -> None:
             for _ in range(5):
                 fold.fold(consumer, declared, Place(table, SHARD), records)
             assert 5 * len(records) / (time.process_time() - started_s) > FOLD_RECORDS_PER_S_MIN, (consumer.name, table)
-
-
-# Redriving
-
-
-def aside(world: StreamWorld) -> None:
-    """Two plays of a counter that is not declared, set aside."""
-    retired = {"counter": {"S": "retired"}}
-    world.deliver("rollup", "receipts", SHARD, [play(1, **retired), play(2, amount=5, **retired), play(3)])
-    assert world.marked()["rollup"] == {"1", "2"}
-
-
-def test_a_redriven_record_takes_effect_once_and_is_set_aside_no_more(world: StreamWorld) -> None:
-    aside(world)
-    assert world.redrive() == ["applied", "applied"]
-    assert world.redrive() == []
-    assert world.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-    assert world.bucket.objects == {}
-    assert world.rows("SETASIDE") == []
-
-
-def test_a_record_that_still_cannot_be_applied_stays_and_says_why(world: StreamWorld) -> None:
-    world.deliver("rollup", "receipts", SHARD, [BAD, play(51, LONG), play(52, counter={"S": "retired"})])
-    call, known = Call(world.store), stream_records.Declared(counters.COUNTERS)
-    objects = Objects("bucket", lambda: world.bucket)
-    found = [set_aside.redrive(call, objects, CONSUMERS, known, marker, -1) for marker in list(set_aside.listed(call))]
-    assert {outcome.value for outcome, _ in found} == {"kept"}
-    for (_, why), part in zip(found, ("amount is no whole number", "", "retired"), strict=True):
-        assert part in why
-    assert world.marked()["rollup"] == {"50", "51", "52"}
-    assert world.tallies() == {}
-
-
-def test_a_tally_item_of_the_wrong_type_is_mended_and_what_it_kept_out_redriven(world: StreamWorld) -> None:
-    shards = [tallies.key(counters.PLAYS, "v", shard) for shard in range(counters.PLAYS.max_shards)]
-    for key in shards:
-        world.raw.put_item(TableName=world.store.settings.counts_table, Item={**key, "play_count": {"S": "x"}})
-    assert world.deliver("rollup", "receipts", SHARD, [play(1, "w"), play(2), play(3, "w"), play(4)]) is None
-    assert world.marked()["rollup"] == {"2", "4"}
-    assert world.redrive() == ["kept", "kept"]
-    for key in shards:
-        world.raw.put_item(TableName=world.store.settings.counts_table, Item={**key, "play_count": {"N": "1"}})
-    assert world.redrive() == ["applied", "applied"]
-    assert world.tallies() == {("plays", "w"): 2, ("plays", "v"): len(shards) + 2}
-
-
-def test_two_who_redrive_at_once_apply_it_once(world: StreamWorld) -> None:
-    aside(world)
-    marked = list(set_aside.listed(Call(world.store)))
-    known, objects = stream_records.Declared(REDECLARED), Objects("bucket", lambda: world.bucket)
-
-    def redrive() -> list[str]:
-        call = Call(world.store)
-        return [set_aside.redrive(call, objects, CONSUMERS, known, marker, -1)[0].value for marker in marked]
-
-    found = at_once([redrive] * 4)
-    assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
-    assert world.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_redrive_whose_answer_is_lost_applies_once(lossy: StreamWorld, proxy: FaultProxy, times: int) -> None:
-    aside(lossy)
-    proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * times})
-    try:
-        lossy.redrive()
-    except StoreUnreachableError:
-        lossy.redrive()
-    assert lossy.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-    assert lossy.marked()["rollup"] == set()
-
-
-@pytest.mark.parametrize("judged", [-1, 10**9], ids=["as it should", "our clock is behind"])
-def test_what_drift_set_aside_is_booked_on_the_current_minute_when_redriven(world: StreamWorld, judged: int) -> None:
-    world.deliver("drift", "receipts", SHARD, [play(1, at=10**11), play(2)])
-    world.put_judged(judged)
-    (key,) = world.bucket.objects
-    kept = json.loads(world.bucket.objects[key])
-    kept["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # the operator has mended it
-    world.bucket.objects[key] = json.dumps(kept).encode()
-    assert world.redrive() == ["applied"]
-    (first, _, entries), (second, name, redriven) = sorted(world.pages())
-    assert entries == redriven == [Entry("plays", "v", "", 1, 0)]
-    assert (first, name) == (MINUTE, f"receipts#redrive#drift#{SHARD}#1#1")
-    assert 0 <= second - max(int(time.time() // 60) - 1, judged + 2) <= 1
-
-
-def test_an_object_that_is_gone_is_said(world: StreamWorld) -> None:
-    aside(world)
-    world.bucket.objects.clear()
-    assert world.redrive() == ["kept", "kept"]

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tally.dynamo.client import Store
+from tally.dynamo.transactions import apply_once
 from tally.streams import pages
 from tally.streams.pages import Entry
 from tests.invariants.stream_records import MINUTE, SHARD, like, play, record, recording
@@ -17,6 +18,27 @@ from tests.invariants.streaming import NOW_S, Crash, StreamWorld
 @pytest.fixture
 def world(store: Store) -> StreamWorld:
     return StreamWorld(store, store.client)
+
+
+def test_pages_are_read_as_they_were_written_from_every_bucket(world: StreamWorld) -> None:
+    written = [
+        Entry("likes", "p", "0123456789ab", -1, 0),
+        Entry("likes", "p", "ba9876543210", 0, -1),
+        Entry("likes", "p", "", 3, 2, 1),
+        Entry("likes", "é/ü", "", 3, -(10**38), 0),
+        Entry("plays", "v", "", 1, 1),
+    ]
+    for bucket in range(pages.BUCKETS):
+        assert apply_once(world.store, [pages.write(world.store.settings, MINUTE, bucket, "x#1", written, 0)])
+        assert apply_once(world.store, [pages.write(world.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
+    assert apply_once(world.store, [pages.write(world.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
+    found = list(pages.read(world.store, MINUTE))
+    assert len(found) == 2 * pages.BUCKETS
+    assert [pages.pairs(page) for page in found] == [written[:2], []] * pages.BUCKETS
+    sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)], [1, 0]], "plays": [["v"], [1], [1]]}
+    assert [pages.sums(page) for page in found] == [sums, {"plays": sums["plays"]}] * pages.BUCKETS
+    assert pages.pairs_of(world.store, MINUTE) == written[:2] * pages.BUCKETS
+    assert pages.pairs_of(world.store, MINUTE + 2) == list(pages.read(world.store, MINUTE + 2)) == []
 
 
 def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(world: StreamWorld) -> None:

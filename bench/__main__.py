@@ -23,6 +23,7 @@ from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accura
 from .clients import ENDPOINT_VARIABLE
 from .costs import measure_batches, measure_likes, measure_reads
 from .designs import COUNTED, TIMED
+from .holds import measure_refusal
 from .hot_key import Heat, full, quick, simulate_all
 from .imports import measure_imports
 from .report import lines
@@ -43,6 +44,7 @@ class Size:
     reads: int
     import_runs: int
     batches: int
+    holds: int
     heats: list[Heat]
     records: int
     likes: int
@@ -57,6 +59,7 @@ FULL = Size(
     reads=300,
     import_runs=15,
     batches=20,
+    holds=40_000,
     heats=full(),
     records=5000,
     likes=1000,
@@ -69,6 +72,7 @@ QUICK = Size(
     reads=5,
     import_runs=1,
     batches=1,
+    holds=400,
     heats=quick(),
     records=200,
     likes=50,
@@ -85,6 +89,7 @@ def measure(size: Size) -> Results:
         bar.set_description("round trips, capacity")
         costs = measure_costs()
         likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
+        refusal = measure_refusal(size.holds)
         bar.set_description("imports")
         imports = measure_imports(size.import_runs)
         bar.set_description("streams")
@@ -94,7 +99,9 @@ def measure(size: Size) -> Results:
         rolled_up = measure_rolled_up(size.visits) if size.visits else None
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
-    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, rolled_up, size.judge_times)
+    return Results(
+        times_us, costs, accuracy, likes, reads, batches, refusal, imports, hot, rollups, rolled_up, size.judge_times
+    )
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

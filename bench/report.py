@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from .designs import BARE_TRANSACTION, TIMED
 from .imports import HOT_HANDLERS
-from .results import Results, plural
+from .results import REFUSAL_READ_UNITS_BEFORE, Results, plural
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
@@ -64,6 +64,11 @@ def _costs(results: Results) -> Iterator[str]:
         how = f"in a batch of {batch.plays}" if batch.plays > 1 else "sent alone"
         trips = f"{batch.round_trips:.2f} round trips"
         yield f"a play {how}: {batch.write_units:.2f} WCU, {trips}, {batch.median_us:,.0f} µs"
+    refusal = results.refusal
+    yield (
+        f"a refusal after {plural(refusal.settled, 'settled hold')}: {refusal.read_units:g} RCU"
+        f" ({REFUSAL_READ_UNITS_BEFORE:,} before, after 40,000)"
+    )
     imports = results.imports
     yield (
         f"import {HOT_HANDLERS[0]}: {imports.handler_ms:.0f} ms; import boto3 and make one client:"

@@ -9,6 +9,7 @@ from typing import Any
 from .accuracy import Accuracy
 from .costs import BATCH_PLAYS, Batch, Like, Read
 from .designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
+from .holds import Refusal
 from .hot_key import Outcome
 from .imports import Imports
 from .rolled_up import RolledUp
@@ -28,6 +29,7 @@ ROLLUP_WRITE_UNITS = 1.0
 LIKE_WRITE_UNITS = 4.0
 HOT_P99_MS_MAX, HOT_P99_PER_S = 100.0, 200
 HOT_FAILED_MAX, HOT_FAILED_PER_S = 0.005, 1000
+REFUSAL_READ_UNITS_MAX, REFUSAL_READ_UNITS_BEFORE = 5.0, 1651  # before: settled holds stood among those due
 BATCH_WRITE_UNITS_MAX = 2.05  # a receipt is 2; all plays share one update
 
 
@@ -54,6 +56,7 @@ class Results:
     likes: list[Like]
     reads: list[Read]
     batches: list[Batch]
+    refusal: Refusal
     imports: Imports
     hot: list[Outcome]
     rollups: Rollups
@@ -102,6 +105,8 @@ class Results:
             *(Claim(f"a play in a batch of {batch.plays}: WCU", f"{batch.write_units:.2f}",
                     f"≤ {BATCH_WRITE_UNITS_MAX}", batch.write_units <= BATCH_WRITE_UNITS_MAX)
               for batch in self.batches if batch.plays == BATCH_PLAYS),
+            Claim(f"a refusal after {self.refusal.settled:,} settled holds: RCU", f"{self.refusal.read_units:g}",
+                  f"≤ {REFUSAL_READ_UNITS_MAX:g}", self.refusal.read_units <= REFUSAL_READ_UNITS_MAX),
             Claim("hot handlers: heavy modules imported", ", ".join(heavy) or "none", "none", not heavy),
         ]  # fmt: skip
 
@@ -166,6 +171,7 @@ class Results:
             "likes": [asdict(like) for like in self.likes],
             "reads": [asdict(read) for read in self.reads],
             "batches": [asdict(batch) for batch in self.batches],
+            "refusal": asdict(self.refusal),
             "imports": asdict(self.imports),
             "rollups": asdict(self.rollups),
             "rolled_up": asdict(self.rolled_up) if self.rolled_up else None,

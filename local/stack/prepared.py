@@ -57,6 +57,7 @@ class Stack:
         """The variables that functions have here and not on AWS."""
         return {
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
+            "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.store,
             "TALLY_PAGE_HOSTS": self.options.page_hosts,
             "TALLY_SETTLE_S": str(self.options.settle_s),
@@ -93,7 +94,7 @@ def prepared(options: Options) -> Iterator[Stack]:
         template = synthesized(options.app)
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
-        tables.create(template.tables.values(), endpoint)
+        template = template.with_streams(tables.create(template.tables.values(), endpoint))
         if engine and engine.db_path:
             index_stream_records(engine.db_path)
         yield Stack(template, options, listener, endpoint, engine)

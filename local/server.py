@@ -26,6 +26,7 @@ from .stack.prepared import Stack, open_log
 from .stack.template import Schedule
 from .streams.positions import Positions
 from .streams.pump import Pump
+from .streams.switches import Switches
 
 ENGINE_LOOK_S = 0.5  # between two looks at the engine
 CODE_LOOK_S = 1.0  # between two looks for changed code
@@ -45,9 +46,10 @@ async def serve(stack: Stack, say: Say) -> None:
     async with contextlib.AsyncExitStack() as entered:
         pools = await entered.enter_async_context(_pools(stack))
         gathered = Metrics([stack.logs / f"{name}.log" for name in pools], stack.options.verbose)
-        await entered.enter_async_context(site(stack, pools, gathered, say))
+        switches = Switches()
+        await entered.enter_async_context(site(stack, pools, gathered, switches, say))
         waiting = [stopped.wait(), _watch_engine(stack.engine), _warm_and_watch_code(stack, pools, warm, say)]
-        waiting += [gathered.run(), _pump(stack, pools, warm, say)]
+        waiting += [gathered.run(), _pump(stack, pools, warm, switches, say)]
         waiting += [_run_on_schedule(schedule, pools[schedule.function]) for schedule in stack.template.schedules]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -71,13 +73,14 @@ async def _pools(stack: Stack) -> AsyncIterator[dict[str, Pool]]:
             await asyncio.gather(*(pool.close() for pool in pools.values()))
 
 
-async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
+async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, switches: Switches, say: Say) -> None:
     """Once the functions' first processes run, run the event source mappings and keep the stream short."""
     await warm.wait()
     file = stack.engine.db_path if stack.engine else None
+    log = file and file.with_name(f"{file.name}-wal")
     positions = Positions(stack.options.data / "streams.json")
     async with Wire(stack.endpoint, stack.options.streams_endpoint or stack.endpoint) as wire:
-        pump = Pump(stack.template.mappings, pools, wire, positions, say, file and file.with_name(f"{file.name}-wal"))
+        pump = Pump(stack.template.mappings, pools, wire, positions, say, switches, log)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(pump.run())
             if file is not None:

@@ -63,17 +63,21 @@ class Stack:
             "TALLY_SETTLE_S": str(self.options.settle_s),
         }
 
-    def where(self) -> dict[str, object]:
-        """The endpoints and names of the stack's parts, for /dev/stack."""
-        tables = {
+    @property
+    def tables(self) -> dict[str, str | None]:
+        """The tables' names on the engine, by the names that Tally uses."""
+        return {
             name: next((one for one in self._named(f"TALLY_{name.upper()}_TABLE") if one in self.template.tables), None)
             for name in ("counts", "receipts", "ledger")
         }
+
+    def where(self) -> dict[str, object]:
+        """The endpoints and names of the stack's parts, for /dev/stack."""
         set_aside = self._named("TALLY_SET_ASIDE_BUCKET") or list(self.template.buckets)
         return {
             "dynamodb": self.endpoint,
             "s3": self.store,
-            **tables,
+            **self.tables,
             "bucket": next(iter(set_aside), None),
             "settle_s": self.options.settle_s,
             "url": self.url,

@@ -8,7 +8,7 @@ from tally.counting import holds, increments, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
-from tally.streams import progress
+from tally.streams import evidence
 
 
 def increment(
@@ -33,7 +33,7 @@ def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:
     """Its value; with the version for compare-and-set, or with `as_of` if it is rolled up."""
     body = {"counter": counter.name, "id": id}
     if counter.guarantee is Guarantee.ROLLUP:
-        as_of = progress.as_of(call)  # before the number, which may then be newer but never older
+        as_of = evidence.as_of(call)  # before the number, which may then be newer but never older
         return Answer({**body, "value": tallies.read(call, counter, id), "as_of": as_of})
     if not counter.versioned:
         return Answer({**body, "value": tallies.read(call, counter, id)})

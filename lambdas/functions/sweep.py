@@ -1,29 +1,37 @@
-"""Every minute: gives back what expired holds have taken, judges the ledger, writes the pulse."""
+"""Every minute: sends the pulses, judges what is closed, and gives back what expired holds have taken."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import counters
 from tally import observe
-from tally.counting import holds
 from tally.drift import judge, rows
-from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.shards import Shards
 from tally.settings import Settings
-from tally.streams import progress
+from tally.streams import evidence
+from tally.streams.evidence import Evidence
 
-RESERVE_S = 2.0  # left of the invocation's time: for the pulse, and for what was begun
-LOOK_AGAIN_SHARE = 0.25  # of the time for drifting tallies, which are looked at last
+RESERVE_S = 2.0  # left of the invocation's time, for what was begun
+JUDGE_SHARE = 0.6  # of the time that is left after the pulses; the holds have the rest
 _store = Store(dynamodb_client(), Settings.from_environment())
+_shards = Shards.of(_store.settings)
 
 
 def handler(event: object, context: Any) -> dict[str, int]:
-    """Do the three after each other. What one of them raises stops no other one, and is raised at the end."""
+    """Do the parts after each other, each within its share of the time: the next sweep takes what is left over.
+
+    What one of them raises stops no other one, and is raised at the end.
+    """
     until_s = _store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
+    now_s = time.time()
+    seen = evidence.read(_store, now_s)  # before it is renewed: the judge needs what was noted a sweep ago
     parts: list[Callable[[], Mapping[str, int]]] = [
-        _holds,
-        lambda: sweep_ledger(_store, time.time(), until_s),
-        lambda: _pulse(time.time()),
+        lambda: renew(_store, _shards, seen, now_s),
+        lambda: judge_closed(_store, seen, now_s, _share(until_s)),
+        lambda: report_drift(_store, seen, now_s),
+        lambda: _holds(until_s),
     ]
     done: dict[str, int] = {}
     failures: list[Exception] = []
@@ -39,35 +47,35 @@ def handler(event: object, context: Any) -> dict[str, int]:
     return done
 
 
-def _holds() -> Mapping[str, int]:
-    released = sum(holds.sweep(Call(_store), counters.COUNTERS, bucket) for bucket in range(holds.BUCKETS))
-    return {"released": released}
+def _share(until_s: float) -> float:
+    now_s = _store.clock()
+    return now_s + JUDGE_SHARE * (until_s - now_s)
 
 
-def sweep_ledger(store: Store, now_s: float, until_s: float) -> dict[str, int]:
-    """Judge what is settled, look at what drifts, and say how things stand. `until_s`: on the store's clock."""
-    settle_s = store.settings.settle_s
-    stands = progress.read_all(store)
-    observe.gauges("consumer", progress.ROLLUP, {observe.ROLLUP_LAG: progress.rollup_lag_s(stands, now_s, settle_s)})
-    _report_stalled(progress.stalled(stands, now_s, settle_s))
-    judge_until_s = until_s - LOOK_AGAIN_SHARE * (until_s - store.clock())
-    judged = judge.sweep(store, progress.horizon(stands, now_s, settle_s), now_s, until_s=judge_until_s)
+def renew(store: Store, shards: Shards, seen: Evidence, now_s: float) -> dict[str, int]:
+    """Send the pulses, note the evidence, and say how old it is for each consumer."""
+    found = evidence.renew(store, shards, seen, now_s)
+    ages_s = evidence.ages_s(found, seen, now_s)
+    for consumer, age_s in ages_s.items():
+        observe.gauges("consumer", consumer, {observe.EVIDENCE_AGE: age_s})
+        if age_s > evidence.SETTLE * store.settings.minute_s:
+            observe.logger.warning("behind", extra={"consumer": consumer, "age_s": age_s, "in": found.behind(consumer)})
+    return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
+
+
+def judge_closed(store: Store, seen: Evidence, now_s: float, until_s: float) -> dict[str, int]:
+    """Judge what is closed. `until_s`: on the store's clock."""
+    judged = judge.judge(store, seen, now_s, until_s=until_s)
     observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})
-    for counter, summary in rows.look_again(store, counters.COUNTERS, now_s, until_s=until_s).items():
+    return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
+
+
+def report_drift(store: Store, seen: Evidence, now_s: float) -> dict[str, int]:
+    """Say what drifts."""
+    for counter, summary in rows.summaries(store, counters.COUNTERS, seen, now_s).items():
         observe.gauges("counter", counter, summary.metrics)
-    if judged.failures:
-        raise judged.failures[0]
-    return {"equal": judged.equal, "moved": judged.moved, "left": judged.left, "finished": int(judged.finished)}
+    return {}
 
 
-def _report_stalled(streams: Sequence[tuple[str, str]]) -> None:
-    """The metric says how many of a consumer's streams; the log, which: each has an event source mapping of its own."""
-    for consumer, table in streams:
-        observe.logger.warning("stalled", extra={"consumer": consumer, "table": table})
-    for consumer in (progress.ROLLUP, progress.DRIFT):
-        observe.gauges("consumer", consumer, {observe.STANDS_STILL: sum(of == consumer for of, _ in streams)})
-
-
-def _pulse(now_s: float) -> Mapping[str, int]:
-    progress.pulse(_store, now_s)
+def _holds(until_s: float) -> dict[str, int]:
     return {}

@@ -28,7 +28,7 @@ TallyError
 │   ├── UnreadableError             500  a stream record that the consumer cannot apply (streams/record.py)
 │   ├── RejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
 │   ├── MovedError                  500  another writer was first (dynamo/transactions.py)
-│   ├── CrowdedLedgerError          500  more ledger rows in one minute than Tally writes (drift/judge.py)
+│   ├── NotProvenError              500  the evidence does not allow a repair yet (drift/reconcile.py)
 │   ├── RestlessError               500  a tally keeps moving during a recount or repair (drift/reconcile.py)
 │   └── OutOfBoundsError            500  a repair beyond a floor or ceiling (drift/reconcile.py)
 └── (control flow inside the core, never answered)

@@ -17,7 +17,7 @@ from itertools import islice
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import keys, queries
+from ..dynamo import queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, transact
@@ -170,12 +170,9 @@ def _move(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> N
 
 def _give_back(call: Call, counter: Counter, id_: str, amount: str) -> list[Write]:
     """Add the amount to the tally and book it: there is no receipt from which the drift consumer would expect it."""
-    at, bucket_number = minute_now(call), call.store.spread.random.randrange(keys.BUCKETS)
+    at = minute_now(call)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, int(amount), at)}
-    if not counter.tracked:  # the declaration has changed since the hold was taken
-        return [back]
-    booking = tallies.book(call.store.settings, counter.name, id_, at, bucket_number, expected=int(amount))
-    return [back, booking]
+    return [back]
 
 
 def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:

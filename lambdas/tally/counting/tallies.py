@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..dynamo import keys
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page, query
 from ..dynamo.transactions import Write
 from ..errors import ChangeRefusedError, LimitReachedError
-from ..settings import Settings
 
 ROLLED_UP, REPAIRED = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
@@ -158,34 +156,6 @@ def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
         "target": {"S": id_},
         "amount": {"N": str(amount)},
         "at": {"N": str(at)},
-    }
-
-
-def book(
-    settings: Settings, counter: str, target: str, minute: int, bucket: int, *, expected: int = 0, observed: int = 0
-) -> Write:
-    """The write that books amounts on a tally's minute."""
-    partition, sort = keys.row_key(counter, target, minute, bucket)
-    now_s = int(time.time())
-    return {
-        "Update": {
-            "TableName": settings.ledger_table,
-            "Key": keys.key(partition, sort),
-            "UpdateExpression": "SET #counter = :counter, target = :target, #minute = :minute, booked = :now,"
-            " expiration = :expiration ADD expected :expected, observed :observed",
-            "ExpressionAttributeNames": {"#counter": "counter", "#minute": "minute"},
-            "ExpressionAttributeValues": {
-                ":counter": {"S": counter},
-                ":target": {"S": target},
-                ":minute": {"N": str(minute)},
-                ":now": {"N": str(now_s)},
-                ":expiration": {
-                    "N": str(max(minute * 60, now_s) + keys.ROW_KEPT_S)
-                },  # an unlike is booked on an old minute
-                ":expected": {"N": str(expected)},
-                ":observed": {"N": str(observed)},
-            },
-        }
     }
 
 

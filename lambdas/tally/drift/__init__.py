@@ -2,8 +2,8 @@
 
 The other rooms use:
 
-    judge      `sweep`: compares what was expected with what was observed, minute by minute
-    rows       `listed`, `look_again`: the tallies that drift
+    judge      `judge`: compares what was expected with what was observed, minute by minute
+    rows       `listed`, `summaries`: the tallies that drift
     reconcile  `Reconciler`: looks at a tally, and repairs it
     recount    `families`: the children of every tally, counted
     history    `read`: the repairs of a tally

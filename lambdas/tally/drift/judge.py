@@ -1,225 +1,205 @@
-"""The judge of the ledger: it compares what was expected of a tally in a minute with what was observed.
+"""The judge: it compares, minute by minute, what was expected of each tally with what was observed.
 
-Rows are judged once they are settled (progress.horizon), and then deleted: equal ones without a trace, unequal ones
-into the tally's drift row, in one transaction. Each row is deleted on condition that it is as it was read. So two
-sweeps, a sweep that dies halfway, and a booking in between move each difference once.
+A minute is judged once it is closed (streams/evidence.py): then its pages are complete. The judge sums them up in
+memory and writes a drift row for each tally that is uneven. A row says up to which minute it is complete, and takes
+each minute once. So two judges, a judge that dies halfway, and one that wakes up later, come to the same rows.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
-from ..dynamo import keys, queries
-from ..dynamo.client import Store
+from ..dynamo import queries
+from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once
-from ..errors import TallyError
-from ..streams.progress import settled_minute
+from ..errors import StoreBusyError
+from ..streams import evidence, pages
+from ..streams.evidence import Evidence
+from ..streams.pages import Entry
+from . import rows
+from .rows import Drift
 
-THREADS = keys.SLOTS  # one a slot, so that no slot waits for another's backlog; the client has 50 connections
-GROUPS_MAX = 10_000  # tallies and minutes in one slot and run: twice what a thread judges in a minute, at 5 ms each
-ROWS_OF_GROUP_MAX = 99  # a transaction takes 100 items, and one is the drift row; there are 16 buckets
-_FIRST = "0"
-
-
-class CrowdedLedgerError(TallyError):
-    """One tally has more rows in one minute than there are buckets: Tally did not write them all."""
+ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
+TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
 
 
-@dataclass(frozen=True)
-class Row:
-    """A ledger row: what one bucket of writers booked on one tally's minute. `booked`: when they last did."""
+class Change(NamedTuple):
+    """By how much a tally is uneven in one minute."""
 
-    key: tuple[str, str]
     counter: str
     target: str
-    minute: int
-    expected: int
-    observed: int
-    booked: int
-
-    @property
-    def of(self) -> tuple[int, str, str]:
-        """Minute and tally: rows that share them are judged together."""
-        return self.minute, self.counter, self.target
+    amount: int
 
 
 @dataclass
 class Judged:
-    """How many groups of rows were equal, were moved to a drift row, or were left for the next sweep."""
+    """What one run of the judge did: how many minutes it judged, how many changes of drift rows it wrote or found
+    written, and whether it came to the end of what is closed."""
 
-    equal: int = 0
-    moved: int = 0
-    left: int = 0
+    minutes: int = 0
+    changes: int = 0
     finished: bool = True
-    failures: list[Exception] = field(default_factory=list)
-
-    def add(self, other: Judged) -> None:
-        """Add the result of other groups."""
-        self.equal += other.equal
-        self.moved += other.moved
-        self.left += other.left
-        self.finished = self.finished and other.finished
-        self.failures += other.failures
 
 
-def row_of(item: Item) -> Row:
-    """A stored ledger row. Raises KeyError or ValueError for one that Tally did not write."""
-    return Row(
-        key=(item["PK"]["S"], item["SK"]["S"]),
-        counter=item["counter"]["S"],
-        target=item["target"]["S"],
-        minute=int(item["minute"]["N"]),
-        expected=int(item.get("expected", {"N": "0"})["N"]),
-        observed=int(item.get("observed", {"N": "0"})["N"]),
-        booked=int(item["booked"]["N"]),
-    )
+def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judged:
+    """Judge every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-
-def difference(rows: Iterable[Row]) -> int:
-    """Observed less expected."""
-    return sum(row.observed - row.expected for row in rows)
-
-
-def settled(rows: Iterable[Row], horizon_s: int) -> bool:
-    """Whether no consumer will book on these rows any more: all were last booked on before the horizon."""
-    return all(row.minute < settled_minute(horizon_s) and row.booked <= horizon_s for row in rows)
-
-
-def groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows of each tally and minute. They follow each other, because the rows are in the order of their keys."""
-    for _, group in itertools.groupby(rows, key=lambda row: row.of):
-        yield list(group)
-
-
-def sweep(store: Store, horizon_s: int, now_s: float, *, until_s: float) -> Judged:
-    """Judge what is settled, oldest minutes first, in all slots at once, until time or GROUPS_MAX run out.
-
-    The next sweep continues where this one stopped. `until_s`: on the store's clock. A slot that fails stops no other
-    one: its error is in `failures`.
+    The next run continues with the minute that this one did not finish. `seen`: what may be concluded now.
     """
-    judged = Judged()
-    # The judge mostly waits for DynamoDB: slot after slot, a sweep would judge fewer tallies than traffic can move.
-    # All minutes of a tally are in one slot, so no two threads meet on its drift row.
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="slot") as threads:
-        for slot in threads.map(lambda slot: _sweep_slot(store, slot, horizon_s, now_s, until_s), range(keys.SLOTS)):
-            judged.add(slot)
-    return judged
+    result = Judged()
+    neighbours = _Pairs(store)
+    for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
+        changes = _changes(differences(store, minute, neighbours))
+        while chunk := list(islice(changes, ROWS_READ_MAX)):
+            if store.clock() >= until_s:
+                return Judged(result.minutes, result.changes, finished=False)
+            _add(store, chunk, minute, now_s)
+            result.changes += len(chunk)
+        _advance(store, minute)
+        result.minutes += 1
+        if store.clock() >= until_s:
+            result.finished = minute == seen.closed(store.settings)
+            break
+    return result
 
 
-def _sweep_slot(store: Store, slot: int, horizon_s: int, now_s: float, until_s: float) -> Judged:
-    judged = Judged()
-    try:
-        for group in groups(rows_of_slot(store, slot, settled_minute(horizon_s))):
-            if store.clock() >= until_s or judged.equal + judged.moved >= GROUPS_MAX:
-                judged.finished = False
-                break
-            if settled(group, horizon_s):
-                _judge(store, group, now_s, judged)
-            else:
-                judged.left += 1
-    except (TallyError, KeyError, TypeError, ValueError) as error:
-        judged.failures.append(error)
-    return judged
+Net = dict[str, dict[str, int]]
+"""By counter and id: observed less expected; only what is not 0."""
 
 
-def rows_of_slot(store: Store, slot: int, before_minute: int) -> Iterator[Row]:
-    """The rows of a slot, the oldest minute first, of minutes before this one."""
-    last = f"{before_minute:010d}"  # sorts before every row of that minute
-    for page in queries.pages(store, store.settings.ledger_table, f"LEDGER#{slot}", _FIRST, last):
-        yield from map(row_of, page)
+class _Pairs:
+    """The halves of unlikes by minute: each minute is read once in a run, though its neighbours need it too."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: dict[int, list[Entry]] = {}
+
+    def keep(self, minute: int, found: list[Entry]) -> None:
+        """What the pages of a minute hold; the minutes before the last one are forgotten."""
+        self._read = {at: halves for at, halves in self._read.items() if at >= minute - 1} | {minute: found}
+
+    def of(self, minute: int) -> list[Entry]:
+        if minute not in self._read:
+            self._read[minute] = pages.pairs_of(self._store, minute)
+        return self._read[minute]
 
 
-def _judge(store: Store, group: Sequence[Row], now_s: float, judged: Judged) -> None:
-    if len(group) > ROWS_OF_GROUP_MAX:
-        raise CrowdedLedgerError(f"{group[0].counter} {group[0].target} has {len(group)} rows in one minute.")
-    amount = difference(group)
-    gone = drop(store, group) if amount == 0 else _move(store, group, amount, now_s)
-    if not gone:
-        judged.left += 1
-    elif amount == 0:
-        judged.equal += 1
-    else:
-        judged.moved += 1
+def differences(store: Store, minute: int, neighbours: _Pairs | None = None) -> Net:
+    """How uneven each tally is in a minute. An unlike counts on the minute of its older half."""
+    net: Net = defaultdict(dict)
+    halves: list[Entry] = []
+    for page in pages.read(store, minute):
+        halves += pages.pairs(page)
+        for counter, (ids, expected, observed, *_) in pages.sums(page).items():
+            _sum_up(net[counter], ids, expected, observed)
+    neighbours = neighbours or _Pairs(store)
+    neighbours.keep(minute, halves)
+    for half, amount in _unlikes(minute, neighbours).items():
+        _sum_up(net[half[0]], [half[1]], [0], [amount])
+    return net
 
 
-def drop(store: Store, group: Sequence[Row]) -> bool:
-    """Delete equal rows if they are as they were read, all or none: half of them would not be equal."""
-    return apply_once(store, [_delete(store, row) for row in group])
+def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], observed: Sequence[int]) -> None:
+    """Add the differences, and forget those that come to 0: of a million tallies few are open at a time."""
+    for id_, more, moved in zip(ids, expected, observed, strict=True):
+        amount = sums.pop(id_, 0) + moved - more
+        if amount:
+            sums[id_] = amount
 
 
-def _move(store: Store, group: Sequence[Row], amount: int, now_s: float) -> bool:
-    """Move the difference of these rows to the tally's drift row, which is deleted at 0."""
-    counter, target = group[0].counter, group[0].target
-    key = keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
-    seen = queries.get(store.client, store.settings.ledger_table, key)
-    since_s = min(row.booked for row in group)  # when the streams first reported it, not when it was judged
-    drift = drift_write(store, key, seen, counter, target, amount, now_s, since_s=since_s)
-    return apply_once(store, [*(_delete(store, row) for row in group), drift])
+def _unlikes(minute: int, neighbours: _Pairs) -> dict[tuple[str, str, str], int]:
+    """By counter, id and pair: how uneven the unlikes are whose older half is on this minute."""
+    oldest: dict[tuple[str, str, str], int] = {}
+    amounts: dict[tuple[str, str, str], int] = defaultdict(int)
+    for at in (minute - 1, minute, minute + 1):
+        for counter, id_, pair, expected, observed, _ in neighbours.of(at):
+            oldest.setdefault((counter, id_, pair), at)
+            amounts[counter, id_, pair] += observed - expected
+    return {half: amount for half, amount in amounts.items() if amount and oldest[half] == minute}
 
 
-def drift_write(
-    store: Store,
-    key: Item,
-    seen: Item,
-    counter: str,
-    target: str,
-    amount: int,
-    now_s: float,
-    *,
-    since_s: float | None = None,
-) -> Write:
-    """The write that adds to a drift row, or deletes it at 0, on condition that it is as it was read.
+def _changes(net: Net) -> Iterator[Change]:
+    """In an order that is the same for every judge."""
+    for counter, sums in sorted(net.items()):
+        for target, amount in sorted(sums.items()):
+            yield Change(counter, target, amount)
 
-    `since_s`: when a new drift began; None: now.
-    """
-    table, now = store.settings.ledger_table, {"N": str(int(now_s))}
-    condition, values = unchanged(seen)
-    if seen and int(seen["drift"]["N"]) + amount == 0:
-        delete = {"TableName": table, "Key": key, "ConditionExpression": condition}
-        return {"Delete": {**delete, "ExpressionAttributeValues": values}}
+
+def _add(store: Store, changes: Sequence[Change], minute: int, now_s: float) -> None:
+    """Add a minute to the drift rows of some tallies, unless they have it."""
+    wanted = [rows.key(change.counter, change.target) for change in changes]
+    found = queries.get_many(Call(store), store.settings.ledger_table, wanted)
+    seen = {item["SK"]["S"]: item for item in found}
+    for change, key in zip(changes, wanted, strict=True):
+        _add_one(store, change, key, seen.get(key["SK"]["S"], {}), minute, now_s)
+
+
+def _add_one(store: Store, change: Change, key: Item, seen: Item, minute: int, now_s: float) -> None:
+    for _ in range(TRIES_MAX):
+        row = rows.drift_of(seen) if seen else None
+        if row is not None and row.upto >= minute:
+            return
+        if apply_once(store, [_row(store, change, key, row, minute, now_s)]):
+            return
+        seen = queries.get(store.client, store.settings.ledger_table, key)
+    raise StoreBusyError(f"The drift row of {change.counter} {change.target} keeps changing.")
+
+
+def _row(store: Store, change: Change, key: Item, row: Drift | None, minute: int, now_s: float) -> Write:
+    """The write of a drift row that adds a minute, on condition that the row is as it was read."""
+    drift = (row.drift if row else 0) + change.amount
+    condition, values = rows.unchanged(row)
+    sets: dict[str, Item] = {
+        "counter": {"S": change.counter},
+        "target": {"S": change.target},
+        "drift": {"N": str(drift)},
+        "upto": {"N": str(minute)},
+    }
+    if drift == 0:
+        sets["expiration"] = {"N": str(int(now_s) + rows.ZERO_KEPT_S)}
+    elif row is None or row.drift == 0:
+        sets["since"] = {"N": str(minute * store.settings.minute_s)}
+    removed = "since" if drift == 0 else "expiration"
     return {
         "Update": {
-            "TableName": table,
-            "Key": key,
-            "UpdateExpression": "SET #counter = :counter, target = :target, judged = :now, confirmed = :no,"
-            " since = if_not_exists(since, :since) ADD drift :amount",
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": {"#counter": "counter"},
-            "ExpressionAttributeValues": {
-                **values,
-                ":counter": {"S": counter},
-                ":target": {"S": target},
-                ":now": now,
-                ":since": now if since_s is None else {"N": str(int(since_s))},
-                ":no": {"BOOL": False},
-                ":amount": {"N": str(amount)},
-            },
-        }
-    }
-
-
-def unchanged(seen: Item) -> tuple[str, dict[str, Any]]:
-    """The condition, with its values, that a drift row is as it was read; `seen` is empty if there was none."""
-    if not seen:
-        return "attribute_not_exists(PK)", {}
-    return "drift = :drift AND judged = :judged", {":drift": seen["drift"], ":judged": seen["judged"]}
-
-
-def _delete(store: Store, row: Row) -> Write:
-    return {
-        "Delete": {
             "TableName": store.settings.ledger_table,
-            "Key": keys.key(*row.key),
-            "ConditionExpression": "expected = :expected AND observed = :observed AND booked = :booked",
-            "ExpressionAttributeValues": {
-                ":expected": {"N": str(row.expected)},
-                ":observed": {"N": str(row.observed)},
-                ":booked": {"N": str(row.booked)},
-            },
+            "Key": key,
+            "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in sets) + f" REMOVE {removed}",
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": {f"#{name}": name for name in sets},
+            "ExpressionAttributeValues": {f":{name}": value for name, value in sets.items()} | values,
         }
     }
+
+
+def _advance(store: Store, minute: int) -> None:
+    """Note that a minute is judged. Another judge may have been faster."""
+    names: Mapping[str, str] = {"#judged": "judged"}
+    apply_once(store, [{"Update": {
+        "TableName": store.settings.ledger_table,
+        "Key": evidence.JUDGE,
+        "UpdateExpression": "SET #judged = :minute",
+        "ConditionExpression": "#judged = :before",
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": {":minute": {"N": str(minute)}, ":before": {"N": str(minute - 1)}},
+    }}])  # fmt: skip
+
+
+def unjudged(store: Store, seen: Evidence, counter: str, target: str, now_s: float) -> int:
+    """How uneven a tally is in the minutes that are not judged yet: what is under way, and what happened since."""
+    total = 0
+    for minute in range(seen.judged + 1, store.settings.minute(now_s) + 2):
+        for page in pages.read(store, minute):
+            ids, expected, observed = (pages.sums(page).get(counter) or ([], [], []))[:3]
+            total += sum(o - e for id_, e, o in zip(ids, expected, observed, strict=True) if id_ == target)
+            total += sum(
+                half.observed - half.expected
+                for half in pages.pairs(page)
+                if (half.counter, half.id) == (counter, target)
+            )
+    return total

@@ -1,48 +1,52 @@
-"""The drift rows: the tallies that drift, read, listed and confirmed.
+"""The drift rows: the tallies that drift, read and listed.
 
-A second look that does not depend on the streams confirms a drift. For a tally of children it compares the tally with
-the children. For any other, the drift must stay unchanged for another settle time.
+The judge and a repair write them, each on condition that the row is as it was read. A row is never deleted: at 0 it is
+not listed, and DynamoDB removes it days later. A drift is confirmed when it has stood for some judged minutes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from .. import observe
 from ..counter import Counter
 from ..dynamo import keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..dynamo.transactions import apply_once
-from ..errors import TallyError
+from ..dynamo.transactions import Write
 from ..fields import to_cursor
-from . import judge, recount
+from ..streams import evidence
+from ..streams.evidence import Evidence
 
-CONFIRMATIONS_MAX = 100  # second looks in one run; if more tallies drift, a page of them is enough
+ZERO_KEPT_S = 2 * 24 * 3600  # of a row at 0: no judge sleeps that long over a minute
 LOGGED_MAX = 20  # lines in a run; GET /drift lists them all
 _FIRST, _LAST = "0", "g"  # digests are hexadecimal
+_DRIFTING: Mapping[str, Any] = {
+    "FilterExpression": "drift <> :zero",
+    "ExpressionAttributeValues": {":zero": {"N": "0"}},
+}
 
 
-@dataclass(frozen=True)
-class Drift:
-    """A drift row. `drift` is observed minus expected; `since` and `judged` are in epoch seconds."""
+class Drift(NamedTuple):
+    """A drift row. `drift`: observed less expected. `upto`: its last minute. `since`: epoch seconds, 0 if unknown."""
 
     counter: str
     target: str
     drift: int
+    upto: int
     since: int
-    judged: int
-    confirmed: bool
-    item: Item
-    """The stored item, for conditions on it."""
 
-    @property
-    def body(self) -> dict[str, Any]:
+    def confirmed(self, seen: Evidence) -> bool:
+        """Whether the drift has stood for SETTLE judged minutes."""
+        return self.drift != 0 and evidence.confirmed(seen, self.upto)
+
+    def body(self, seen: Evidence) -> dict[str, Any]:
         """The row as `GET /drift` lists it."""
-        facts = {"counter": self.counter, "id": self.target, "drift": self.drift}
-        return {**facts, "since": self.since, "confirmed": self.confirmed}
+        facts = {"counter": self.counter, "id": self.target, "drift": self.drift, "since": self.since}
+        return {**facts, "confirmed": self.confirmed(seen)}
 
 
 @dataclass
@@ -66,22 +70,9 @@ class Summary:
 
 
 def drift_of(item: Item) -> Drift:
-    """A stored drift row."""
-    return Drift(
-        counter=item["counter"]["S"],
-        target=item["target"]["S"],
-        drift=int(item["drift"]["N"]),
-        since=int(item["since"]["N"]),
-        judged=int(item["judged"]["N"]),
-        confirmed=bool(item.get("confirmed", {}).get("BOOL", False)),
-        item=item,
-    )
-
-
-def read(store: Store, counter: str, target: str) -> Drift | None:
-    """The drift row of one tally, if there is one."""
-    found = queries.get(store.client, store.settings.ledger_table, key(counter, target))
-    return drift_of(found) if found else None
+    """A stored drift row. One of an older version of Tally, without `upto`, is a drift that stands for long."""
+    since, upto = (int(item.get(name, {"N": "0"})["N"]) for name in ("since", "upto"))
+    return Drift(item["counter"]["S"], item["target"]["S"], int(item["drift"]["N"]), upto, since)
 
 
 def key(counter: str, target: str) -> Item:
@@ -89,66 +80,67 @@ def key(counter: str, target: str) -> Item:
     return keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
 
 
-def every(store: Store) -> Iterator[Drift]:
-    """Every drift row."""
-    for page in queries.pages(store, store.settings.ledger_table, keys.DRIFT_KEY, _FIRST, _LAST):
-        yield from map(drift_of, page)
+def unchanged(row: Drift | None) -> tuple[str, dict[str, Item]]:
+    """The condition, with its values, that a drift row is as it was read; None if there was none."""
+    if row is None:
+        return "attribute_not_exists(PK)", {}
+    upto = "upto = :upto_seen" if row.upto else "attribute_not_exists(upto)"
+    values = {":drift_seen": {"N": str(row.drift)}}
+    return f"drift = :drift_seen AND {upto}", values | ({":upto_seen": {"N": str(row.upto)}} if row.upto else {})
 
 
-def listed(call: Call, limit: int, after: str | None) -> dict[str, Any]:
+def taken_back(store: Store, row: Drift, now_s: float) -> Write:
+    """The write that brings a drift row to 0 after a repair, on condition that it is as it was read."""
+    condition, values = unchanged(row)
+    zero = {":zero": {"N": "0"}, ":removed": {"N": str(int(now_s) + ZERO_KEPT_S)}}
+    return {
+        "Update": {
+            "TableName": store.settings.ledger_table,
+            "Key": key(row.counter, row.target),
+            "UpdateExpression": "SET drift = :zero, expiration = :removed REMOVE since",
+            "ConditionExpression": condition,
+            "ExpressionAttributeValues": values | zero,
+        }
+    }
+
+
+def read(store: Store, counter: str, target: str) -> Drift | None:
+    """The drift row of one tally, if there is one; its drift may be 0."""
+    found = queries.get(store.client, store.settings.ledger_table, key(counter, target))
+    return drift_of(found) if found else None
+
+
+def every(store: Store, after: str = _FIRST) -> Iterator[tuple[str, Drift]]:
+    """The rows of the tallies that drift, each with its digest, in the order of the digests, from `after` on."""
+    table = store.settings.ledger_table
+    for page in queries.pages(store, table, keys.DRIFT_KEY, after, _LAST, **_DRIFTING):
+        for item in page:
+            yield item["SK"]["S"], drift_of(item)
+
+
+def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str, Any]:
     """Tallies that drift, a page at a time: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
 
     `after`: the digest whose successors follow. `cursor` is null on the last page.
     """
-    table, partition = call.store.settings.ledger_table, keys.DRIFT_KEY
-    page = queries.query(call.store, table, partition, _FIRST, _LAST, after=after, Limit=limit)
-    cursor = to_cursor(page[-1]["SK"]["S"]) if page.more and page else None
-    return {"drift": [drift_of(item).body for item in page], "cursor": cursor}
+    seen = evidence.read(call.store, now_s)
+    found = list(islice(every(call.store, f"{after} " if after else _FIRST), limit + 1))
+    cursor = to_cursor(found[limit - 1][0]) if len(found) > limit else None
+    return {"drift": [drift.body(seen) for _, drift in found[:limit]], "cursor": cursor}
 
 
-def look_again(store: Store, counters: Mapping[str, Counter], now_s: float, *, until_s: float) -> dict[str, Summary]:
-    """Confirm the drifts that can be confirmed, log them, and sum them up for every counter whose drift is measured.
+def summaries(store: Store, counters: Mapping[str, Counter], seen: Evidence, now_s: float) -> dict[str, Summary]:
+    """Log the drifts, and sum them up for every counter whose drift is measured.
 
     A counter that is no longer declared is summed up under its own name while it has rows.
     """
-    summaries = {name: Summary() for name, counter in counters.items() if counter.tracked}
-    looked = 0
-    for drift in every(store):
-        confirmed = drift.confirmed
-        if not confirmed and looked < CONFIRMATIONS_MAX and store.clock() < until_s:
-            looked += 1
-            confirmed = _confirm(store, counters.get(drift.counter), drift, now_s)
-        summary = summaries.setdefault(drift.counter, Summary())
+    found = {name: Summary() for name, counter in counters.items() if counter.tracked}
+    for number, (_, drift) in enumerate(every(store)):
+        summary = found.setdefault(drift.counter, Summary())
         summary.absolute += abs(drift.drift)
         summary.tallies += 1
-        summary.confirmed += confirmed
+        summary.confirmed += drift.confirmed(seen)
         summary.oldest_s = max(summary.oldest_s, int(now_s) - drift.since)
-        if sum(each.tallies for each in summaries.values()) <= LOGGED_MAX:
-            observe.logger.warning("drifts", extra={**drift.body, "confirmed": confirmed})
-    return summaries
-
-
-def _confirm(store: Store, counter: Counter | None, drift: Drift, now_s: float) -> bool:
-    """Whether a second look finds the same drift, and the row is marked."""
-    try:
-        if counter is not None and counter.child is not None:
-            found = recount.recount(Call(store), counter, drift.target)
-            same = found is not None and found.tally - found.children == drift.drift
-        else:
-            same = now_s - drift.judged >= store.settings.settle_s
-        return same and _mark(store, drift)
-    except TallyError:
-        observe.logger.exception("not confirmed", extra=drift.body)
-        return False
-
-
-def _mark(store: Store, drift: Drift) -> bool:
-    condition, values = judge.unchanged(drift.item)
-    update: dict[str, Any] = {
-        "TableName": store.settings.ledger_table,
-        "Key": key(drift.counter, drift.target),
-        "UpdateExpression": "SET confirmed = :yes",
-        "ConditionExpression": condition,
-        "ExpressionAttributeValues": {**values, ":yes": {"BOOL": True}},
-    }
-    return apply_once(store, [{"Update": update}])
+        if number < LOGGED_MAX:
+            observe.logger.warning("drifts", extra=drift.body(seen))
+    return found

@@ -1,15 +1,15 @@
 """Keys of the items of the ledger table, and the minute that items carry.
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
-    row         LEDGER#slot, minute#digest#bucket -> counter, target, minute, expected, observed, booked
-    drift       DRIFT, digest -> counter, target, drift, since, judged, confirmed
-    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, moved, began, late, pending
+    page        PAGE#minute#bucket, stream shard#first sequence -> body, pairs
+    judge       JUDGE, JUDGE -> judged, known, rolled, noted, known_before, rolled_before, began, unreached
+    drift       DRIFT, digest -> counter, target, drift, upto, since
+    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, pulse, rolled
     set aside   SETASIDE, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
 
-A row holds what was expected and observed of one tally in one minute. The writers of a hot tally have rows (buckets)
-of their own. A row is judged when it is settled: equal sums are deleted, unequal ones move to the tally's drift row.
-Holds are in this table too (holds.py).
+A page holds what a run of stream records says of one minute (streams/pages.py). The judge reads each page once, and
+writes the differences to drift rows. Holds are in this table too (holds.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any
 Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
-SLOTS = 16  # partitions of the rows; a sweep reads each of them
-BUCKETS = 16  # rows that the writers of one tally and minute share
-ROW_KEPT_S = 30 * 24 * 3600  # a row that was not judged in a month shows that the sweep does not run
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, SET_ASIDE_KEY = "DRIFT", "SETASIDE"
-MINUTE_MAX = 10**10  # rows sort by ten digits of the minute
+JUDGE_KEY = "JUDGE"
+PULSE_START, RECEIPT_PULSE_START = "PULSE#", "pulse#"  # a pulse in counts, and in receipts
+MINUTE_MAX = 10**10
 
 
 def key(partition_key: str, sort_key: str) -> Item:
@@ -38,12 +37,6 @@ def key(partition_key: str, sort_key: str) -> Item:
 def digest(counter: str, target: str) -> str:
     """The name of a tally in a sort key, which takes 1,024 bytes: an id alone may have as many."""
     return hashlib.sha256(f"{counter}#{target}".encode()).hexdigest()[:32]
-
-
-def row_key(counter: str, target: str, minute: int, bucket: int) -> tuple[str, str]:
-    """Partition and sort key of a ledger row. The rows of one tally are in one slot, the oldest minute first."""
-    name = digest(counter, target)
-    return f"LEDGER#{int(name[:8], 16) % SLOTS}", f"{minute:010d}#{name}#{bucket}"
 
 
 def minute_of(item: Mapping[str, Any]) -> int | None:

@@ -261,10 +261,10 @@ def apply(call: Call, writes: Sequence[Write]) -> None:
 def apply_once(store: Store, writes: Sequence[Write]) -> bool:
     """Send fixed writes once; whether they committed. False: a condition failed, or another writer was in the way.
 
-    A lone Delete is sent as such, at half the price. Raises StoreBusyError for throttling, or what botocore's error
+    A lone write is sent as such, at half the price. Raises StoreBusyError for throttling, or what botocore's error
     maps to.
     """
-    alone = len(writes) == 1 and "Delete" in writes[0]
+    alone = len(writes) == 1 and not _ALONE.keys().isdisjoint(writes[0])
     sent = send_one(store.client, writes[0]) if alone else send(store.client, writes)
     if sent.committed or sent.refused or sent.conflict:
         return sent.committed

@@ -4,9 +4,10 @@ The other rooms use:
 
     consumer    `Handler`: a Lambda function that applies batches
     rollup      CONSUMER: adds to tallies what was written alone
-    bookkeeper  CONSUMER: books what is expected and observed of each tally
-    set_aside   `listed`, `redrive`: records that could not be applied
-    progress    how far the consumers have come: `as_of`, `horizon`, `pulse`
+    bookkeeper  CONSUMER: books what is expected and observed of each tally, on pages
+    pages       the journal: `read`, `sums`, `pairs`
+    evidence    until when the consumers have passed everything: `read`, `renew`, `as_of`
+    set_aside   `listed`, `any_left`, `redrive`: records that could not be applied
 
 `record`, `broken` and `fold` are this room's own: pure functions from records to effects.
 """

@@ -1,37 +1,48 @@
-"""The drift consumer: it books in the ledger, minute by minute, what is expected of each tally and what is observed.
+"""The drift consumer: it books on journal pages what is expected of each tally and what is observed.
 
 Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. Observed: every
-change of a tally item. Both halves of a change that Tally writes carry its minute. A manual edit is booked on the
-minute of its record.
+change of a tally item, but for repairs. On which minute a half of a change is booked is a pure function of its record
+(`label`), so both halves meet on one minute. The halves of an unlike share a pair name instead, because their records
+may fall on two sides of a minute.
+
+A record that would be booked on a judged minute is booked on the current one: no minute is judged twice, and no entry
+is lost.
 """
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 from ..counting import tallies
 from ..dynamo.client import Call
+from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
-from . import rollup
-from .fold import Consumer, Effect
+from . import pages, rollup
+from .fold import Consumer, Effect, Place, Run
+from .pages import Entry
 from .record import (
     INSERT,
     MODIFY,
     REMOVE,
     YES,
     Declared,
+    Image,
     Record,
     UnreadableError,
     accepted,
     amount,
     event_name,
+    label,
     minute,
-    minute_or_records,
-    record_minute,
     text,
 )
 
-NAME = "drift"
+PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
+PAGE_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
+ENTRY_BYTES = 60  # of an entry, beside its id
+_ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is never later than this after its record's minute
 
 
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -48,7 +59,8 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter is None or not counter.tracked:
         return ()
-    return (Effect(counter.name, text(image, "target"), minute(image), amount(image)),)
+    at = label(minute(image), declared.made(record))
+    return (Effect(counter.name, text(image, "target"), at, amount(image)),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -70,39 +82,89 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     moved = tallies.stored(counter, new, counter.start) - tallies.stored(counter, old, counter.start)
     if not moved:
         return ()
-    nonce = new.get("nonce")
-    by_tally = nonce is not None and nonce != old.get("nonce")
-    at = minute_or_records(new, record) if by_tally else record_minute(record)
-    return (Effect(counter.name, id_, at, observed=moved),)
+    return _moved(Effect(counter.name, id_, declared.made(record), observed=moved), new, old)
+
+
+def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
+    """The effect of a tally item that changed, on the minute that its nonce asks for. `effect` has the record's own."""
+    nonce = new.get("nonce", {}).get("S", "")
+    if not nonce or new["nonce"] == old.get("nonce"):
+        return (effect,)  # a manual edit
+    if nonce.startswith(tallies.REPAIRED):
+        return ()
+    if nonce.startswith("-") and "." in nonce:  # an unlike; other nonces have no dot
+        return (effect._replace(pair=nonce[1:].partition(".")[0]),)
+    made, at = effect.minute, minute_of(new)
+    if nonce.startswith(tallies.ROLLED_UP):
+        at = made if at is None or at > made + _ROLLUP_AHEAD_MAX else at
+        return (effect._replace(minute=at, rolled=effect.observed),)
+    return (effect._replace(minute=label(at, made)),)
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
-    """One more, or one less on the minute of its like: so both halves of an unlike meet there too."""
+    """One more, or one less with the name that the unlike's other half has too."""
     if name == MODIFY:
         return ()
-    change, moved = record["dynamodb"], 1 if name == INSERT else -1
-    at = minute_or_records(change["NewImage" if name == INSERT else "OldImage"], record)
+    change, made = record["dynamodb"], declared.made(record)
+    if name == INSERT:
+        at, moved, pair = label(minute_of(change["NewImage"]), made), 1, ""
+    else:
+        at, moved, pair = made, -1, pair_of(change["OldImage"])
     return tuple(
-        Effect(counter.name, id_, at, moved)
+        Effect(counter.name, id_, at, moved, pair=pair)
         for start, counter in declared.children[prefix]
         if sort_key.startswith(start) and counter.tracked
     )
 
 
-def write(call: Call, declared: Declared, table: str, bucket: int, effect: Effect) -> Write:
-    """The update of the ledger's row."""
-    settings, (counter, id_, minute, expected, observed) = call.store.settings, effect
-    return tallies.book(settings, counter, id_, minute, bucket, expected=expected, observed=observed)
+class PageRun(Run):
+    """A run that writes one page for each minute. Entries of judged minutes go to the current one."""
+
+    __slots__ = ("bytes", "minutes")
+
+    def __init__(self, first: str, place: Place) -> None:
+        super().__init__(first, place)
+        self.bytes = 0
+        self.minutes: set[int] = set()
+
+    def takes(self, effects: Sequence[Effect]) -> bool:
+        minutes = self.minutes.union(effect.minute for effect in effects)
+        return len(minutes) <= PAGES_MAX and self.bytes <= PAGE_BYTES_MAX
+
+    def add(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if effect.minute <= self.place.judged:
+                effect = effect._replace(minute=unjudged(self.place), pair="")
+            key = (effect.minute, effect.counter, effect.id, effect.pair)
+            if key not in self.sums:
+                self.minutes.add(effect.minute)
+                self.bytes += len(effect.id) + ENTRY_BYTES
+            self._add(key, effect)
+
+    def writes(self, call: Call, declared: Declared) -> list[Write]:
+        settings, now_s, name = call.store.settings, time.time(), f"{self.place.shard}#{self.first}"
+        return [
+            pages.write(settings, minute, self.place.bucket, name, entries, now_s)
+            for minute, entries in self.pages().items()
+        ]
+
+    def pages(self) -> dict[int, list[Entry]]:
+        """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
+        sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
+        for counter, id_, at, expected, observed, pair, rolled in self.sums.values():
+            sum_ = sums[at][counter, id_, "" if expected == observed else pair]
+            sum_[0] += expected
+            sum_[1] += observed
+            sum_[2] += rolled
+        found = {
+            at: [Entry(*name, *sum_) for name, sum_ in of_minute.items() if any(sum_)] for at, of_minute in sums.items()
+        }
+        return {at: entries for at, entries in found.items() if entries}
 
 
-def _row(effect: Effect) -> tuple[object, ...]:
-    return effect.counter, effect.id, effect.minute
+def unjudged(place: Place) -> int:
+    """The minute for entries that no other minute takes: the current one, if the clock is right."""
+    return max(place.minute, place.judged + 2)
 
 
-CONSUMER = Consumer(
-    NAME,
-    {"receipts": read_receipt, "counts": read_count},
-    write,
-    _row,
-    {"receipts": rollup.awaited_receipt, "counts": rollup.awaited_count},
-)
+CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, PageRun)

@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import observe
 from ..counter import Counter
@@ -24,8 +24,8 @@ from ..dynamo.queries import get
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
 from ..settings import Settings
-from . import fold, set_aside
-from .fold import Consumer, Numbered, Run
+from . import evidence, fold, set_aside
+from .fold import Consumer, Numbered, Place, Run
 from .record import Declared
 from .set_aside import Objects
 
@@ -49,8 +49,8 @@ class Handler:
     ) -> None:
         """Raises ConfigurationError without a bucket for records to set aside: one bad record would block the rest."""
         self.consumer = consumer
-        self.declared = Declared(counters)
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
+        self.declared = Declared(counters, self.store.settings.minute_s)
         if objects is None and not self.store.settings.set_aside_bucket:
             raise ConfigurationError("TALLY_SET_ASIDE_BUCKET is not set")
         self.objects = objects or Objects(self.store.settings.set_aside_bucket)
@@ -95,7 +95,7 @@ class Batch:
             self._set_aside_unnumbered(unnumbered)
             for _ in range(STARTS_MAX):
                 seen = self._checkpoint()
-                passed = _passed(numbered, seen)
+                passed = _passed(numbered, seen.sequence)
                 self._count_skipped(passed)
                 try:
                     self._apply(numbered[passed:], seen)
@@ -110,17 +110,16 @@ class Batch:
             observe.logger.warning("not applied", exc_info=error, extra={"from": failed, "shard": self.shard})
         return failed
 
-    def _apply(self, records: Sequence[Numbered], seen: str | None) -> None:
+    def _apply(self, records: Sequence[Numbered], seen: Seen) -> None:
         """Commit run by run. Raises MovedError, and _StoppedError at the first record that is not applied.
 
         A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is a run that
         keeps meeting conflicts: with fewer items it meets fewer other transactions.
         """
         start, most = 0, len(records)
+        place = Place(self.table, self.shard, self.call.store.settings.minute(time.time()), seen.judged)
         while start < len(records):
-            run = fold.next_run(
-                self.consumer, self.declared, self.table, records, start, most=most, refused=self.refused
-            )
+            run = fold.next_run(self.consumer, self.declared, place, records, start, most=most, refused=self.refused)
             if self._out_of_time():
                 observe.logger.warning("out of time", extra={"from": run.first, "shard": self.shard})
                 raise _StoppedError(run.first)
@@ -141,20 +140,19 @@ class Batch:
                 observe.logger.warning("stopped", exc_info=error, extra={"from": run.first, "shard": self.shard})
                 raise _StoppedError(run.first) from error
             self._count(run)
-            start, seen, most = start + run.records, run.last, 2 * most
+            start, seen, most = start + run.records, seen.after(run), 2 * most
 
     def _out_of_time(self) -> bool:
         return self.call.deadline_s - time.monotonic() < RESERVE_S
 
-    def _writes(self, run: Run, seen: str | None) -> list[Write]:
+    def _writes(self, run: Run, seen: Seen) -> list[Write]:
         """The writes of one transaction. The objects of records that are set aside are put first."""
-        consumer, bucket = self.consumer, fold.bucket(self.shard)
-        entries = [consumer.write(self.call, self.declared, self.table, bucket, effect) for effect in run.effects]
-        entries += [
-            set_aside.keep(self.call, self.objects, consumer.name, self.table, self.shard, spelled, record, reason)
+        name = self.consumer.name
+        kept = [
+            set_aside.keep(self.call, self.objects, name, self.table, self.shard, spelled, record, reason)
             for spelled, record, reason in run.set_aside
         ]
-        return [*entries, {"Update": self._move(run, seen)}]
+        return [*run.writes(self.call, self.declared), *kept, {"Update": self._move(run, seen)}]
 
     def _key(self) -> dict[str, Any]:
         return {
@@ -162,36 +160,35 @@ class Batch:
             "Key": keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard)),
         }
 
-    def _checkpoint(self) -> str | None:
-        """The sequence number that this consumer has reached in this shard; None in its first batch."""
-        key = self._key()
-        item = get(self.call.store.client, key["TableName"], key["Key"])
-        return str(item["sequence"]["S"]) if item else None
+    def _checkpoint(self) -> Seen:
+        """How far this consumer has come in this shard, and the judge: no entry may go to a minute that is judged."""
+        key, store = self._key(), self.call.store
+        judged = evidence.judged(store)
+        item = get(store.client, key["TableName"], key["Key"])
+        if not item:
+            return Seen(None, 0, judged)
+        return Seen(item["sequence"]["S"], int(item.get("rolled", {"N": "0"})["N"]), judged)
 
-    def _move(self, run: Run, seen: str | None) -> dict[str, Any]:
+    def _move(self, run: Run, seen: Seen) -> dict[str, Any]:
         """The update of the checkpoint, on condition that it has not moved since it was read."""
-        now_s = int(time.time())
         facts: dict[str, Any] = {
             "sequence": {"S": run.last},
-            "through": {"N": str(now_s if run.through_s is None else int(run.through_s))},
-            "moved": {"N": str(now_s)},
-            "expiration": {"N": str(now_s + keys.CHECKPOINT_KEPT_S)},
+            "expiration": {"N": str(int(time.time()) + keys.CHECKPOINT_KEPT_S)},
         }
-        if run.oldest_s is not None and now_s - run.oldest_s > self.call.store.settings.settle_s / 2:
-            facts["late"] = {"N": str(now_s)}
-        if seen is None:
-            facts["began"] = {"N": str(now_s if run.oldest_s is None else int(run.oldest_s))}
-        if run.awaited is not None:
-            facts["pending"] = {"S": run.awaited}
+        if run.through_s is not None:
+            facts["through"] = {"N": str(int(run.through_s))}
+        if run.pulse is not None:
+            facts["pulse"] = {"S": run.pulse[0]}
+            facts["rolled"] = {"N": str(max(run.pulse[1], seen.rolled))}
         write = {
             **self._key(),
             "UpdateExpression": "SET " + ", ".join(f"#{fact} = :{fact}" for fact in facts),
-            "ConditionExpression": "attribute_not_exists(#sequence)" if seen is None else "#sequence = :seen",
+            "ConditionExpression": "attribute_not_exists(#sequence)" if seen.sequence is None else "#sequence = :seen",
             "ExpressionAttributeNames": {f"#{fact}": fact for fact in facts},
             "ExpressionAttributeValues": {f":{fact}": value for fact, value in facts.items()},
         }
-        if seen is not None:
-            write["ExpressionAttributeValues"][":seen"] = {"S": seen}
+        if seen.sequence is not None:
+            write["ExpressionAttributeValues"][":seen"] = {"S": seen.sequence}
         return write
 
     def _count_skipped(self, passed: int) -> None:
@@ -217,6 +214,19 @@ class Batch:
             apply(self.call, [marker])
             observe.count(self.consumer.name, observe.SET_ASIDE, dimension=observe.CONSUMER)
             observe.logger.error("set aside", extra={"sequence": name, "shard": self.shard})
+
+
+class Seen(NamedTuple):
+    """A checkpoint as it was read: its sequence number (None: this is the first batch), the newest time that a pulse
+    carried, and the last minute that was judged."""
+
+    sequence: str | None
+    rolled: int
+    judged: int
+
+    def after(self, run: Run) -> Seen:
+        """The checkpoint after a run."""
+        return Seen(run.last, max(self.rolled, run.pulse[1] if run.pulse else 0), self.judged)
 
 
 class _StoppedError(Exception):

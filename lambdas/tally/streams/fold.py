@@ -1,7 +1,7 @@
 """Folds stream records, purely, into runs: the writes of one transaction, and how far it moves the checkpoint.
 
-A run covers records without a gap. It ends where one item would need two minutes, and where it is full. So the
-checkpoint that commits with it says exactly which records have taken effect.
+A run covers records without a gap, and ends where it is full. So the checkpoint that commits with it says exactly which
+records have taken effect. Each consumer has a kind of run: the rollup's writes tallies, the bookkeeper's writes pages.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..dynamo import keys
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
 from ..errors import TallyError
 from . import broken
-from .record import MALFORMED, Declared, Record, created_s, sequence
+from .record import MALFORMED, Declared, Record, created_s, pulse, sequence
 
-ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 SET_ASIDE_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
 RECORDS_MAX = 10_000  # more than any batch has
+BUCKETS = 16
 
 
 class Effect(NamedTuple):
@@ -33,6 +32,24 @@ class Effect(NamedTuple):
     """The amount that was accepted: the rollup adds it, the bookkeeper expects it."""
     observed: int = 0
     """The amount by which the tally moved."""
+    pair: str = ""
+    """The name that both halves of an unlike share."""
+    rolled: int = 0
+    """The part of `observed` that the rollup added."""
+
+
+class Place(NamedTuple):
+    """The stream shard that records come from, the current minute, and the last minute that is judged (-1: none)."""
+
+    table: str
+    shard: str
+    minute: int = 0
+    judged: int = -1
+
+    @property
+    def bucket(self) -> int:
+        """Equal in every process: consumers of one hot tally do not meet on one item."""
+        return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
 
 class Numbered(NamedTuple):
@@ -51,65 +68,38 @@ class SetAside(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class Consumer:
-    """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
-
-    name: str
-    read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]
-    """By table: the effects of a record. Raises UnreadableError or one of MALFORMED for one that is to be set aside."""
-    write: Callable[[Call, Declared, str, int, Effect], Write]
-    """(call, declared, table, bucket, folded effect) -> the entry of a transaction."""
-    item: Callable[[Effect], tuple[object, ...]]
-    """The item that an effect writes: effects of one item and one minute are summed."""
-    awaited: Mapping[str, Callable[[Record], bool]]
-    """By table: whether another consumer must act on a record before this one's entries can be judged."""
-
-
 class Run:
-    """A stretch of records, folded."""
+    """A stretch of records, folded. `sums`: one effect for each key, which a kind of run chooses."""
 
-    __slots__ = ("applied", "awaited", "first", "item", "last", "oldest_s", "records", "set_aside", "sums", "through_s")
+    __slots__ = ("applied", "first", "last", "place", "pulse", "records", "set_aside", "sums", "through_s")
 
-    def __init__(self, first: str, item: Callable[[Effect], tuple[object, ...]]) -> None:
-        self.item = item
-        self.sums: dict[tuple[object, ...], Effect] = {}
-        """By item."""
+    def __init__(self, first: str, place: Place) -> None:
+        self.place = place
+        self.sums: dict[tuple[Any, ...], Effect] = {}
         self.set_aside: list[SetAside] = []
         self.first = self.last = first
         self.records = self.applied = 0
-        self.awaited: str | None = None
         self.through_s: float | None = None
-        """When the last record was made; None if no record says so."""
-        self.oldest_s: float | None = None
-
-    @property
-    def effects(self) -> list[Effect]:
-        """One for each item, without those that sum up to nothing."""
-        return [effect for effect in self.sums.values() if effect.accepted or effect.observed]
+        """When the last record was made that says so."""
+        self.pulse: tuple[str, int] | None = None
+        """The newest pulse: its key, and the time that it carries."""
 
     def takes(self, effects: Sequence[Effect]) -> bool:
-        """Whether there is room for these, and no item would have two minutes."""
-        sums, item = self.sums, self.item
-        room = ITEMS_MAX - len(sums) - len(self.set_aside)
-        if room < len(effects) and room < sum(item(effect) not in sums for effect in effects):
-            return False
-        for effect in effects:
-            there = sums.get(item(effect))
-            if there is not None and there.minute != effect.minute:
-                return False
-        return True
+        """Whether there is room for these."""
+        raise NotImplementedError
 
     def add(self, effects: Sequence[Effect]) -> None:
         """Sum them up."""
-        sums = self.sums
-        for effect in effects:
-            item = self.item(effect)
-            there = sums.get(item)
-            if there is not None:
-                counter, id_, minute, accepted, observed = effect
-                effect = Effect(counter, id_, minute, there.accepted + accepted, there.observed + observed)
-            sums[item] = effect
+        raise NotImplementedError
+
+    def writes(self, call: Call, declared: Declared) -> list[Write]:
+        """The writes of its effects."""
+        raise NotImplementedError
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another record that is set aside."""
+        return len(self.set_aside) >= SET_ASIDE_MAX
 
     def passes(self, spelled: str, created: float | None) -> None:
         """Cover this record too."""
@@ -117,13 +107,27 @@ class Run:
         self.last = spelled
         if created is not None:
             self.through_s = created
-            if self.oldest_s is None or created < self.oldest_s:
-                self.oldest_s = created
+
+    def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
+        there = self.sums.get(key)
+        if there is not None:
+            effect = effect._replace(
+                accepted=there.accepted + effect.accepted,
+                observed=there.observed + effect.observed,
+                rolled=there.rolled + effect.rolled,
+            )
+        self.sums[key] = effect
 
 
-def bucket(shard: str) -> int:
-    """The bucket of a stream shard, equal in every process: consumers of one hot tally do not meet on one item."""
-    return int(hashlib.sha256(shard.encode()).hexdigest()[:8], 16) % keys.BUCKETS
+@dataclass(frozen=True)
+class Consumer:
+    """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
+
+    name: str
+    read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]
+    """By table: the effects of a record. Raises UnreadableError or one of MALFORMED for one that is to be set aside."""
+    run: Callable[[str, Place], Run]
+    """An empty run that begins with this sequence number."""
 
 
 def in_order(records: Iterable[Any]) -> tuple[list[Numbered], list[Any]]:
@@ -143,7 +147,7 @@ def in_order(records: Iterable[Any]) -> tuple[list[Numbered], list[Any]]:
 def next_run(
     consumer: Consumer,
     declared: Declared,
-    table: str,
+    place: Place,
     records: Sequence[Numbered],
     start: int,
     *,
@@ -154,32 +158,32 @@ def next_run(
 
     `refused`: reasons, by sequence number, why DynamoDB does not take a record.
     """
-    read, awaited, refused = consumer.read[table], consumer.awaited.get(table), refused or {}
-    run = Run(records[start].spelled, consumer.item)
+    read, table, refused = consumer.read[place.table], place.table, refused or {}
+    run = consumer.run(records[start].spelled, place)
     for _, spelled, record in records[start : start + most]:
         effects, created, reason = _read(read, declared, table, record, refused.get(spelled))
         if reason is not None:
-            if run.records and (len(run.set_aside) >= SET_ASIDE_MAX or len(run.sums) + len(run.set_aside) >= ITEMS_MAX):
+            if run.records and run.full:
                 break
             run.set_aside.append(SetAside(spelled, record, reason))
-        else:
-            if not run.takes(effects):
+        elif effects:
+            if run.records and not run.takes(effects):
                 break
             run.add(effects)
-            run.applied += bool(effects)
-        if awaited is not None and _is(awaited, record):
-            run.awaited = spelled
+            run.applied += 1
+        else:
+            run.pulse = _pulse(record) or run.pulse
         run.passes(spelled, created)
     return run
 
 
-def fold(consumer: Consumer, declared: Declared, table: str, records: Iterable[Record]) -> list[Run]:
+def fold(consumer: Consumer, declared: Declared, place: Place, records: Iterable[Record]) -> list[Run]:
     """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
     numbered, _ = in_order(records)
     runs: list[Run] = []
     start = 0
     while start < len(numbered):
-        runs.append(next_run(consumer, declared, table, numbered, start))
+        runs.append(next_run(consumer, declared, place, numbered, start))
         start += runs[-1].records
     return runs
 
@@ -202,8 +206,8 @@ def _read(
         return (), created, broken.reason(declared, table, record, error)
 
 
-def _is(awaited: Callable[[Record], bool], record: Record) -> bool:
+def _pulse(record: Record) -> tuple[str, int] | None:
     try:
-        return awaited(record)
-    except (TallyError, *MALFORMED):
-        return False
+        return pulse(record)
+    except MALFORMED:
+        return None

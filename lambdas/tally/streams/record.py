@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..counter import Counter
-from ..dynamo.keys import MINUTE_MAX, minute_of
+from ..dynamo import keys
 from ..errors import TallyError
+from ..settings import MINUTE_DEFAULT_S
 
 Record = dict[str, Any]
 Image = Mapping[str, Any]
@@ -23,7 +24,7 @@ INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SEQUENCE_DIGITS_MAX = 40
 AMOUNT_LIMIT = 10**38
-CREATED_S_MAX = MINUTE_MAX * 60
+CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
 
 
@@ -34,9 +35,10 @@ class UnreadableError(TallyError):
 class Declared:
     """The declared counters as stream readers look them up: by name, and by the items that they keep."""
 
-    __slots__ = ("_tallies", "by_name", "children")
+    __slots__ = ("_tallies", "by_name", "children", "minute_s")
 
-    def __init__(self, counters: Mapping[str, Counter]) -> None:
+    def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
+        self.minute_s = minute_s
         self.by_name = dict(counters)
         self.children: dict[str, list[tuple[str, Counter]]] = {}
         """Start of the children's sort keys and their counter, by the prefix of the partition key."""
@@ -48,6 +50,10 @@ class Declared:
             self._tallies.setdefault(counter.prefix, []).append((low, high, counter))
             if counter.child is not None:
                 self.children.setdefault(counter.prefix, []).append((counter.child, counter))
+
+    def made(self, record: Record) -> int:
+        """The minute in which a record was made, as DynamoDB says."""
+        return int(created_s(record) // self.minute_s)
 
     def tally(self, prefix: str, sort_key: str) -> Counter | None:
         """The counter whose tally this item belongs to: exactly those items that a reader sums."""
@@ -99,9 +105,14 @@ def created_s(record: Record) -> float:
     return created
 
 
-def record_minute(record: Record) -> int:
-    """The minute of the change, as DynamoDB says."""
-    return int(created_s(record) // 60)
+def pulse(record: Record) -> tuple[str, int] | None:
+    """The key of a pulse, and the time that it carries: until when the rollup had come. None for any other record."""
+    change = record["dynamodb"]
+    found = change["Keys"]
+    key, start = (found["id"]["S"], keys.RECEIPT_PULSE_START) if "id" in found else (found["PK"]["S"], keys.PULSE_START)
+    if not key.startswith(start) or not change.get("NewImage"):
+        return None
+    return key[len(start) :], int(change["NewImage"]["rolled"]["N"])
 
 
 def text(image: Image, name: str) -> str:
@@ -121,14 +132,16 @@ def amount(image: Image) -> int:
 
 
 def minute(image: Image) -> int:
-    """The minute that a change is booked on, from the item. Raises UnreadableError if it is not valid."""
+    """The minute that an item is stamped with. Raises UnreadableError if it is not valid."""
     at = int(image["at"]["N"])
-    if not 0 <= at < MINUTE_MAX:
+    if not 0 <= at < keys.MINUTE_MAX:
         raise UnreadableError(f"at is {at}, which is no minute")
     return at
 
 
-def minute_or_records(image: Image, record: Record) -> int:
-    """The minute in the item, or the record's own if there is none."""
-    at = minute_of(image)
-    return record_minute(record) if at is None else at
+def label(stamped: int | None, made: int) -> int:
+    """The minute that a change is booked on, by its stamp and by the minute in which its record was made.
+
+    A change that was committed late, or whose stamp is strange, is booked on the minute of its record.
+    """
+    return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made

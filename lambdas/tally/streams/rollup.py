@@ -1,7 +1,7 @@
 """The rollup: receipts and children that were written alone are added to their tallies.
 
-A receipt says by how much, and on which minute; a child counts one. The rollup stamps the tally with that minute, so
-that both halves of the change meet on it in the ledger.
+A receipt says by how much; a child counts one. The rollup stamps the tally with the minute that the bookkeeper books
+the receipt or the child on, so that both halves of the change meet there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from ..counter import Counter, Guarantee
 from ..counting import tallies
 from ..dynamo.client import Call
+from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
-from .fold import Consumer, Effect
+from .fold import Consumer, Effect, Place, Run
 from .record import (
     INSERT,
     YES,
@@ -23,12 +24,12 @@ from .record import (
     accepted,
     amount,
     event_name,
+    label,
     minute,
-    minute_or_records,
     text,
 )
 
-NAME = "rollup"
+ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
 
 def rolled_up(counter: Counter) -> bool:
@@ -46,7 +47,8 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if not rolled_up(counter):
         raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
-    return (Effect(counter.name, text(image, "target"), minute(image), amount(image)),)
+    at = label(minute(image), declared.made(record))
+    return (Effect(counter.name, text(image, "target"), at, amount(image)),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -61,7 +63,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
     if not owners:
         refuse_orphan(image)
-    at = minute_or_records(image, record)
+    at = label(minute_of(image), declared.made(record))
     for counter in owners:
         if not rolled_up(counter) or counter.max_shards == 1:
             raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
@@ -74,31 +76,41 @@ def refuse_orphan(image: Image) -> None:
         raise UnreadableError("no counter is declared that counts this child")
 
 
-def awaited_receipt(record: Record) -> bool:
-    """Whether this consumer has something to add for a record of the receipts."""
-    image = accepted(record)
-    return image is not None and image.get("rollup") == YES
+def shard_of(counter: Counter, place: Place) -> int:
+    """The tally shard that a stream shard adds to. For children never the first: that would make a post."""
+    children = place.table == "counts"
+    return 1 + place.bucket % (counter.max_shards - 1) if children else place.bucket % counter.max_shards
 
 
-def awaited_count(record: Record) -> bool:
-    """Whether it has for a record of the counts."""
-    return bool(record["eventName"] == INSERT and record["dynamodb"]["NewImage"].get("rollup") == YES)
+class TallyRun(Run):
+    """A run that adds to tallies. It ends where one item would need two minutes."""
+
+    def takes(self, effects: Sequence[Effect]) -> bool:
+        new = 0
+        for effect in effects:
+            there = self.sums.get((effect.counter, effect.id))
+            new += there is None
+            if there is not None and there.minute != effect.minute:
+                return False
+        return len(self.sums) + len(self.set_aside) + new <= ITEMS_MAX
+
+    def add(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._add((effect.counter, effect.id), effect)
+
+    @property
+    def full(self) -> bool:
+        return super().full or len(self.sums) + len(self.set_aside) >= ITEMS_MAX
+
+    def writes(self, call: Call, declared: Declared) -> list[Write]:
+        found: list[Write] = []
+        for effect in self.sums.values():
+            counter = declared.by_name[effect.counter]
+            if effect.accepted:
+                shard, by = shard_of(counter, self.place), tallies.ROLLED_UP
+                add = tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute, by=by)
+                found.append({"Update": add})
+        return found
 
 
-def shard_of(counter: Counter, table: str, bucket: int) -> int:
-    """The tally shard that a stream shard's bucket adds to. For children never the first: that would make a post."""
-    return bucket % counter.max_shards if table == "receipts" else 1 + bucket % (counter.max_shards - 1)
-
-
-def write(call: Call, declared: Declared, table: str, bucket: int, effect: Effect) -> Write:
-    """The update of the tally."""
-    counter = declared.by_name[effect.counter]
-    shard = shard_of(counter, table, bucket)
-    return {"Update": tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute)}
-
-
-def _tally(effect: Effect) -> tuple[object, ...]:
-    return effect.counter, effect.id
-
-
-CONSUMER = Consumer(NAME, {"receipts": read_receipt, "counts": read_count}, write, _tally, {})
+CONSUMER = Consumer("rollup", {"receipts": read_receipt, "counts": read_count}, TallyRun)

@@ -17,15 +17,16 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ..dynamo import keys, queries
-from ..dynamo.client import Call
+from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreUnreachableError
-from . import broken, fold
-from .fold import Consumer
+from . import broken
+from .fold import Consumer, Place
 from .record import MALFORMED, Declared, UnreadableError, sequence
 
 REASON_CHARACTERS_MAX = 300
+REDRIVEN = "redrive"
 
 
 def _s3_client() -> Any:
@@ -111,6 +112,13 @@ def listed(call: Call) -> Iterator[Marker]:
         yield from map(_marker, page)
 
 
+def any_left(store: Store) -> bool:
+    """Whether a record is set aside."""
+    return bool(
+        queries.query(store, store.settings.ledger_table, keys.SET_ASIDE_KEY, queries.FIRST, queries.LAST, Limit=1)
+    )
+
+
 def _marker(item: Item) -> Marker:
     return Marker(item["SK"]["S"], item["object"]["S"], item["reason"]["S"], item["table"]["S"], int(item["at"]["N"]))
 
@@ -126,14 +134,17 @@ class Outcome(Enum):
 
 
 def redrive(
-    call: Call, objects: Objects, consumers: Mapping[str, Consumer], declared: Declared, marker: Marker
+    call: Call, objects: Objects, consumers: Mapping[str, Consumer], declared: Declared, marker: Marker, judged: int
 ) -> tuple[Outcome, str]:
     """Apply a record that was set aside, once; the outcome, and the reason if it was kept.
 
+    `judged`: the last minute that is judged. The effects are booked on the current minute, and never on a judged one.
     Raises StoreUnreachableError and StoreBusyError: the record can be redriven again.
     """
+    minute = max(call.store.settings.minute(time.time()), judged + 2)
+    place = Place("", f"{REDRIVEN}#{marker.sort_key}", minute, judged)
     try:
-        entries = _writes(call, consumers, declared, objects.get(marker.object))
+        writes = _writes(call, consumers, declared, objects.get(marker.object), place)
     except UnreadableError as error:
         return (Outcome.KEPT, error.detail) if _exists(call, marker) else (Outcome.GONE, "")
     removal = {
@@ -142,7 +153,7 @@ def redrive(
         "ConditionExpression": "attribute_exists(PK)",
     }
     try:
-        apply(call, [{"Delete": removal}, *entries])
+        apply(call, [{"Delete": removal}, *writes])
     except RejectedError as rejected:
         return Outcome.KEPT, rejected.detail
     except MovedError:
@@ -152,19 +163,22 @@ def redrive(
     return Outcome.APPLIED, ""
 
 
-def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any) -> list[Write]:
+def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any, place: Place) -> list[Write]:
     """The effects of a record that was set aside. Raises UnreadableError if they cannot be read."""
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
-        read, fold_bucket = consumer.read[table], fold.bucket(kept["shard"])
+        read = consumer.read[table]
     except MALFORMED as error:
         raise UnreadableError(f"its object lacks a good consumer, table, shard or record: {error}") from None
     if sequence(record) is None:
         raise UnreadableError("it has no sequence number: nothing shows whether it was applied")
     try:
-        return [consumer.write(call, declared, table, fold_bucket, effect) for effect in read(declared, record)]
+        effects = [effect._replace(minute=place.minute, pair="") for effect in read(declared, record)]
     except MALFORMED as error:
         raise UnreadableError(broken.reason(declared, table, record, error)) from None
+    run = consumer.run(str(sequence(record)), place._replace(table=table))
+    run.add(effects)
+    return run.writes(call, declared)
 
 
 def _exists(call: Call, marker: Marker) -> bool:

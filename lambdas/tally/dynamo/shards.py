@@ -1,0 +1,83 @@
+"""The shards of the tables' streams: which there are, and what they hold behind a record.
+
+Lambda reads the streams for the consumers. The sweep asks here which shards there are, because only a shard that is
+known can be known to be passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ..errors import from_botocore
+from ..settings import Settings
+
+PAGES_MAX = 100  # of 100 shards: a table with 10,000 open shards takes 10 million writes a second
+CONFIG = Config(
+    connect_timeout=1,
+    read_timeout=5,  # seconds; a shard listing takes longer than an item
+    retries={"total_max_attempts": 3, "mode": "standard"},
+    parameter_validation=False,  # the embedded engine's sequence numbers are shorter than boto3 allows
+    user_agent="tally",
+)
+
+
+class Shard(NamedTuple):
+    """A stream shard, and the shard that it follows (None: none)."""
+
+    id: str
+    parent: str | None = None
+
+
+class Shards:
+    """The streams of counts and receipts. `arns`: by table."""
+
+    def __init__(self, arns: dict[str, str], make: Callable[[], Any] = lambda: streams_client()) -> None:
+        self._arns = arns
+        self._client = make()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Shards:
+        """Those of a deployment."""
+        return cls({"counts": settings.counts_stream, "receipts": settings.receipts_stream})
+
+    def listed(self, table: str) -> list[Shard]:
+        """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to."""
+        found: list[Shard] = []
+        start: dict[str, str] = {}
+        for _ in range(PAGES_MAX):
+            described = self._ask("describe_stream", StreamArn=self._arns[table], **start)["StreamDescription"]
+            found += [Shard(one["ShardId"], one.get("ParentShardId")) for one in described.get("Shards", [])]
+            last = described.get("LastEvaluatedShardId")
+            if not last:
+                break
+            start = {"ExclusiveStartShardId": last}
+        return found
+
+    def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
+        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""
+        where: dict[str, str] = {"StreamArn": self._arns[table], "ShardId": shard}
+        if sequence is None:
+            where |= {"ShardIteratorType": "TRIM_HORIZON"}
+        else:
+            where |= {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence}
+        iterator = self._ask("get_shard_iterator", **where)["ShardIterator"]
+        while iterator:
+            answer = self._ask("get_records", ShardIterator=iterator)
+            yield answer["Records"]
+            iterator = answer.get("NextShardIterator")
+
+    def _ask(self, name: str, **parameters: str) -> Any:
+        try:
+            return getattr(self._client, name)(**parameters)
+        except (ClientError, BotoCoreError) as error:
+            raise from_botocore(error) from error
+
+
+def streams_client(**overrides: Any) -> Any:
+    """The client of DynamoDB Streams. Make it once."""
+    return boto3.client("dynamodbstreams", config=CONFIG, **overrides)

@@ -1,0 +1,100 @@
+"""The journal: what a run of stream records says of the tallies in one minute, as one compressed page.
+
+Only the bookkeeper writes pages, in the transaction that moves its checkpoint; a redrive writes one for its record. No
+page ever changes. A page takes 5 to 30 bytes for each tally that moved.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ..dynamo import keys, queries
+from ..dynamo.client import Store
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write
+from ..settings import Settings
+
+BUCKETS = 16  # partitions of a minute: pages of 16,000 records a second fit
+KEPT_S = 9 * 24 * 3600  # longer than receipts that were written alone (8 days): `tally rebuild` compares the two
+
+
+class Entry(NamedTuple):
+    """What one minute says of one tally."""
+
+    counter: str
+    id: str
+    pair: str
+    """The name that both halves of an unlike share, while they are apart; else empty."""
+    expected: int
+    observed: int
+    rolled: int = 0
+    """The part of `observed` that the rollup added."""
+
+
+Sums = dict[str, list[list[Any]]]
+"""By counter, the columns of a page: ids, expected, observed, and rolled if that is anywhere not 0."""
+
+
+def write(settings: Settings, minute: int, bucket: int, name: str, entries: Iterable[Entry], now_s: float) -> Write:
+    """The write of a page. `name`: the stream shard and the first sequence number, which no other page has."""
+    item = keys.key(f"PAGE#{minute}#{bucket}", name) | _encoded(entries)
+    item["expiration"] = {"N": str(int(now_s) + KEPT_S)}
+    return {"Put": {"TableName": settings.ledger_table, "Item": item}}
+
+
+def read(store: Store, minute: int) -> Iterator[Item]:
+    """The pages of a minute, in any order."""
+    return _items(store, minute)
+
+
+def pairs_of(store: Store, minute: int) -> list[Entry]:
+    """The halves of unlikes on the pages of a minute."""
+    wanted = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}
+    return [entry for page in _items(store, minute, **wanted) for entry in pairs(page)]
+
+
+def _items(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
+    for bucket in range(BUCKETS):
+        partition = f"PAGE#{minute}#{bucket}"
+        for page in queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, queries.LAST, **wanted):
+            yield from page
+
+
+def sums(page: Item) -> Sums:
+    """The entries of a page that are not halves of an unlike."""
+    found: Sums = _decoded(page["body"])
+    return found
+
+
+def pairs(page: Item) -> list[Entry]:
+    """The entries of a page that are halves of an unlike."""
+    return [Entry(*entry) for entry in _decoded(page["pairs"])] if "pairs" in page else []
+
+
+def _encoded(entries: Iterable[Entry]) -> Item:
+    columns: Sums = {}
+    halves: list[Entry] = []
+    for entry in sorted(entries):
+        if entry.pair:
+            halves.append(entry)
+            continue
+        ids, expected, observed, rolled = columns.setdefault(entry.counter, [[], [], [], []])
+        ids.append(entry.id)
+        expected.append(entry.expected)
+        observed.append(entry.observed)
+        rolled.append(entry.rolled)
+    for of_counter in columns.values():
+        if not any(of_counter[3]):
+            del of_counter[3]
+    return {"body": _compressed(columns)} | ({"pairs": _compressed(halves)} if halves else {})
+
+
+def _compressed(body: object) -> Item:
+    return {"B": zlib.compress(json.dumps(body, separators=(",", ":")).encode())}
+
+
+def _decoded(value: Item) -> Any:
+    return json.loads(zlib.decompress(value["B"]))

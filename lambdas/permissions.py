@@ -19,6 +19,7 @@ RECEIPT_PREFIX = "tally#"
 _NOTHING: Needs = frozenset()
 _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+_FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _READ_PULSE = frozenset({Need("GetItem", Table.COUNTS, "PULSE")})
 # An amount that is given back has no receipt to expect it by: the change itself books it.
 _BOOK = frozenset({Need("UpdateItem", Table.LEDGER, "LEDGER#")})
@@ -105,11 +106,15 @@ def _consume(consumer: str) -> Needs:
 
 
 def _increment(counters: Mapping[str, Counter]) -> Needs:
-    """A number is read before it is taken. At the end a receipt is looked for, so that a retry gets the last number."""
+    """A number is read before it is taken. At the end a receipt is looked for, so that a retry gets the last number.
+
+    A batch that was sent before reads its receipts together.
+    """
     served = operations.INCREMENT.served(counters)
     numbered = [counter for counter in served if counter.numbered]
     take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _NOTHING)
-    return _NOTHING.union(*map(_count, served)) | take_number | _release_expired(counters)
+    replays = _FIND_RECEIPTS if any(counter.known for counter in served) else _NOTHING
+    return _NOTHING.union(*map(_count, served)) | take_number | replays | _release_expired(counters)
 
 
 def _get_counter(counters: Mapping[str, Counter]) -> Needs:

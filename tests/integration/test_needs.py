@@ -123,7 +123,7 @@ def visit(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Sc
 
 
 def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Every counter, up to its end: the last number given, given again, refused; stock after expired holds."""
+    """Every counter, up to its end: the last number given, given again, refused; stock after expired holds; a batch."""
     for counter in counters.COUNTERS.values():
         if counter.numbered and counter.floor is not None:
             last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
@@ -136,7 +136,9 @@ def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -
         event = {"operation": "increment", "counter": counter.name, "id": "x", "caller": "alice"}
         for key in ("first", "first", "second"):
             invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key})
-    for amount in (-5, -6):
+    again = {**STOCK, "operation": "increment", "amount": 1, "idempotency_key": "again"}
+    invoke("increments", {"batch": [again, again, {**again, "idempotency_key": "more"}]})
+    for amount in (-7, -8):
         invoke("increments", {**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 

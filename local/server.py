@@ -15,7 +15,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from .base.engine import Engine
 from .base.engine_file import trimming
 from .base.errors import LocalError
-from .base.options import SCHEDULE_S_MAX
 from .base.wire import Wire
 from .functions import runtime
 from .functions.metrics import Metrics
@@ -23,7 +22,6 @@ from .functions.pool import Pool, ThrottledError
 from .gateway import console
 from .gateway.site import site
 from .stack.prepared import Stack, open_log
-from .stack.template import Schedule
 from .streams.positions import Positions
 from .streams.pump import Pump
 from .streams.switches import Switches
@@ -50,7 +48,9 @@ async def serve(stack: Stack, say: Say) -> None:
         await entered.enter_async_context(site(stack, pools, gathered, switches, say))
         waiting = [stopped.wait(), _watch_engine(stack.engine), _warm_and_watch_code(stack, pools, warm, say)]
         waiting += [gathered.run(), _pump(stack, pools, warm, switches, say)]
-        waiting += [_run_on_schedule(schedule, pools[schedule.function]) for schedule in stack.template.schedules]
+        for schedule in stack.template.schedules:
+            every_s = schedule.every_s * stack.options.minute_s / 60
+            waiting.append(_run_on_schedule(every_s, pools[schedule.function]))
         tasks = [asyncio.ensure_future(one) for one in waiting]
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
@@ -87,11 +87,11 @@ async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, sw
                 tasks.create_task(trimming(file, pump.passed))
 
 
-async def _run_on_schedule(schedule: Schedule, pool: Pool) -> None:
+async def _run_on_schedule(every_s: float, pool: Pool) -> None:
     """Invoke the function as EventBridge does. Its log has the errors, and the next run tries again."""
     event = json.dumps({"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}).encode()
     while True:
-        await asyncio.sleep(min(schedule.every_s, SCHEDULE_S_MAX))
+        await asyncio.sleep(every_s)
         with contextlib.suppress(ThrottledError):
             await pool.invoke(event)
 

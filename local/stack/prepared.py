@@ -60,7 +60,7 @@ class Stack:
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.store,
             "TALLY_PAGE_HOSTS": self.options.page_hosts,
-            "TALLY_SETTLE_S": str(self.options.settle_s),
+            "TALLY_MINUTE_S": str(self.options.minute_s),
         }
 
     @property
@@ -79,7 +79,7 @@ class Stack:
             "s3": self.store,
             **self.tables,
             "bucket": next(iter(set_aside), None),
-            "settle_s": self.options.settle_s,
+            "minute_s": self.options.minute_s,
             "url": self.url,
         }
 

@@ -166,7 +166,8 @@ CONTRACTS: dict[Operation, Contract] = {
     operations.SET_COUNTER: Contract(
         tag="counters",
         summary="Set a counter that has not moved",
-        description="Compare-and-set: it needs the `ETag` that the counter still has. A repeated request is a replay.",
+        description="Compare-and-set: it needs the `ETag` that the counter still has. A repeated request is a replay. A"
+        " numbered counter moves forward only: Tally refuses (409) a value that would give its numbers out again.",
         answer="set_value",
         example={**_STOCK, "value": 98, "version": 8},
         errors=(

@@ -152,8 +152,9 @@ def set_value(
     """Compare-and-set: `value` if the counter still has `version` (0: it was never written).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
-    key: the same request again is a replay. Raises PreconditionFailedError when the counter has moved,
-    LimitReachedError for a value out of its limits, KeyReusedError.
+    key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
+    before its first change it takes any value. Raises PreconditionFailedError when the counter has moved,
+    LimitReachedError for a value out of its limits or behind its numbers, KeyReusedError.
     """
     if not tallies.fits(counter, value):
         raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
@@ -164,6 +165,8 @@ def set_value(
         if seen.version != version:
             look(call, stamp)  # after the read of the state: the caller who set it gets its answer again
             raise _moved(seen)
+        if counter.numbered and seen.version:
+            _refuse_given(counter, seen.value, value)
         write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at)}
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, value - seen.value, at))
         try:
@@ -179,6 +182,15 @@ def set_value(
         if key is not None:
             raise
         raise PreconditionFailedError(f"You have set version {version} to another value.") from None
+
+
+def _refuse_given(counter: Counter, now: int, value: int) -> None:
+    """Raise LimitReachedError if a numbered counter would give numbers out again from `value` on."""
+    up = (counter.delta or 0) > 0
+    if value < now if up else value > now:
+        far, way = ("up", "more") if up else ("down", "less")
+        detail = f"{counter.name} has given out its numbers {far} to {now}. Set {now} or {way}."
+        raise LimitReachedError(detail, field="value")
 
 
 def _fixed(write: Write) -> Callable[[int], list[Write]]:

@@ -2,7 +2,7 @@
 
 Nothing is inferred from silence. The sweep writes a pulse into every open shard of both streams. A consumer that has
 passed a pulse has passed everything before it in that shard. A pulse carries the time up to which the rollup had come
-when it was sent: whoever passes it has passed the rollup's own additions up to that time, too.
+when it was sent. A consumer that has passed it has also passed the rollup's own additions up to that time.
 
 A shard that follows another one is read after it. So for each leaf of the shard tree its whole lineage counts. The
 sweep notes what it finds in the JUDGE item. It is used one sweep later, because the parts of a transaction become

@@ -98,14 +98,13 @@ def _of_consumers(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     rolled_up = _those(counters, lambda counter: counter.spills or counter.guarantee is Guarantee.ROLLUP)
     return {
         "rollup": _consume("rollup") | _on(rolled_up, "UpdateItem"),
-        "drift": _consume("drift") | _on_ledger({"PAGE#": ["PutItem"]}),
+        "drift": _consume("drift") | _READ_JUDGE | _on_ledger({"PAGE#": ["PutItem"]}),  # none of a judged minute
     }
 
 
 def _consume(consumer: str) -> Needs:
-    """Its checkpoints, the last minute that is judged, and markers of the records that it could not apply."""
-    own = {f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "SETASIDE": ("PutItem",)}
-    return _READ_JUDGE | _on_ledger(own)
+    """Its checkpoints, and markers of the records that it could not apply."""
+    return _on_ledger({f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "SETASIDE": ("PutItem",)})
 
 
 def _increment(counters: Mapping[str, Counter]) -> Needs:

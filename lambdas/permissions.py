@@ -38,7 +38,8 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
     # Changing a like reads it and its post, and may make a new shard (tally/counting/likes.py).
     read_like = _on([LIKES], "BatchGetItem")
     change_like = read_like | _on([LIKES], "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
-    settle_hold = _on_holds(counters, "GetItem", "UpdateItem")
+    # A hold that is settled moves within its partitions. What is given back has a receipt.
+    settle_hold = _PUT_RECEIPT | _on_holds(counters, "GetItem", "PutItem", "DeleteItem")
     return {
         operations.PLAY: _count(PLAYS),
         operations.GET_PLAYS: _on([PLAYS], "Query"),
@@ -58,7 +59,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.SET_COUNTER: _PUT_RECEIPT
         | _FIND_RECEIPT
         | _on(operations.SET_COUNTER.served(counters), "Query", "UpdateItem"),
-        operations.HOLD: _PUT_RECEIPT | _on_holds(counters, "PutItem", "Query", "GetItem", "UpdateItem"),
+        operations.HOLD: _release_expired(counters),
         operations.COMMIT_HOLD: settle_hold,
         operations.RELEASE_HOLD: settle_hold,
         operations.GET_RECEIPT: _FIND_RECEIPT,
@@ -133,7 +134,7 @@ def _count(counter: Counter) -> Needs:
 
 def _release_expired(counters: Mapping[str, Counter]) -> Needs:
     """Before a 409, and in the sweep, expired holds give back what they have taken."""
-    return _on_holds(counters, "Query", "GetItem", "UpdateItem")
+    return _PUT_RECEIPT | _on_holds(counters, "Query", "PutItem", "DeleteItem")
 
 
 def _on_holds(counters: Mapping[str, Counter], *actions: str) -> Needs:

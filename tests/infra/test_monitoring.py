@@ -227,7 +227,11 @@ WHEN = {  # written out a second time, to check the declarations
     "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
     "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
-    "holds-stock": ("Maximum", "> 0", 5, 60, "ignore"),
+    **{
+        f"holds-{name}": ("Maximum", "> 0", 5, 60, "ignore")
+        for name, counter in counters.COUNTERS.items()
+        if counter.holdable
+    },
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
     "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),

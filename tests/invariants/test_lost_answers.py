@@ -93,8 +93,8 @@ def stock(world: World) -> None:
 
 def held(world: World) -> str:
     """The id of the only hold."""
-    (hold,) = Counting(world).ledger()
-    return str(hold["hold_id"]["S"])
+    (hold_id,) = Counting(world).states()
+    return hold_id
 
 
 def hold(world: World) -> None:

@@ -204,7 +204,7 @@ CONTRACTS: dict[Operation, Contract] = {
         description="Releasing twice changes nothing, nor does releasing after the hold expired.",
         answer="settled_hold",
         example={**_SETTLED, "state": "released"},
-        errors=(errors.NotFoundError, errors.HoldSettledError),
+        errors=(errors.NotFoundError, errors.HoldSettledError, errors.LimitReachedError),
     ),
     operations.GET_RECEIPT: Contract(
         tag="receipts",

@@ -247,7 +247,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     something_to_judge(store)
     recorder = Recorder(store)
     swept = sweep.handler({}, Context())
-    assert {name: swept[name] for name in ("released", "equal", "moved")} == {"released": 1, "equal": 1, "moved": 2}
+    assert {name: swept[name] for name in ("returned", "equal", "moved")} == {"returned": 1, "equal": 1, "moved": 2}
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
 

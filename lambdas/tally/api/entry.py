@@ -2,6 +2,9 @@
 
 An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "play", …}` and get `{"status", "replayed",
 "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
+
+Lambda takes every answer to an asynchronous invocation for a success. So a single event that can be retried raises, and
+a batch with `"on_failure": "raise"` does.
 """
 
 from __future__ import annotations
@@ -92,7 +95,7 @@ class Entry:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answer one invocation. Only a single direct event raises RetryableError, so that Lambda retries it."""
+        """Answer one invocation. Only direct events raise RetryableError: single ones, and batches that ask for it."""
         deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         with observe.metrics():
@@ -124,19 +127,19 @@ class Entry:
         return http.response(answer.status, answer.body, replayed=answer.replayed)
 
     def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answer each entry by itself. When the time runs out, the rest is not done and gets 503."""
-        entries = event["batch"]
-        refusal: TallyError | None = None
-        if len(event) != 1 or not isinstance(entries, list) or not entries:
-            refusal = InvalidInputError(
-                "batch must be a list of events, and the only field of its event.", field="batch"
-            )
-        elif len(entries) > BATCH_ENTRIES_MAX:
-            refusal = PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
+        """Answer each entry by itself. When the time runs out, the rest is not done and gets 503.
+
+        With `"on_failure": "raise"`, raise RetryableError if any entry met one, after all were tried.
+        """
+        refusal = _refused_batch(event)
         if refusal:
             _record(None, refusal)
             return _direct_response(refusal, request_id)
-        answers = self._answer([partial(self._direct_request, entry) for entry in entries], deadline_s)
+        answers = self._answer([partial(self._direct_request, entry) for entry in event["batch"]], deadline_s)
+        failed = [answer for answer in answers if isinstance(answer, RetryableError)]
+        if failed and "on_failure" in event:
+            detail = f"{len(failed)} of {len(answers)} entries are to be sent again. The first: {failed[0].detail}"
+            raise type(failed[0])(detail)
         return {"results": [_direct_response(answer, request_id) for answer in answers]}
 
     def _direct_request(self, event: object) -> Request:
@@ -196,6 +199,20 @@ class Entry:
         if time.monotonic() >= deadline_s:
             raise StoreBusyError("There was no time left for this. Send it again.")
         return Call(self.store, user, deadline_s), arguments
+
+
+def _refused_batch(event: Mapping[str, Any]) -> CallerError | None:
+    """Why a batch is refused as a whole; None if it is not."""
+    entries = event["batch"]
+    if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
+        return InvalidInputError(
+            "batch must be a list of events, and the only field of its event beside on_failure.", field="batch"
+        )
+    if event.get("on_failure", "raise") != "raise":
+        return InvalidInputError('on_failure must be "raise", or left out.', field="on_failure")
+    if len(entries) > BATCH_ENTRIES_MAX:
+        return PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
+    return None
 
 
 def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:

@@ -40,8 +40,8 @@ class Increment:
     receipt_target: str | None = None
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
 
-    make_room: Callable[[Call, Counter, str], bool] | None = None
-    """At a limit: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
+    make_room: Callable[[Call, Counter, str, int], bool] | None = None
+    """At a floor: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
 
     @property
     def target(self) -> str:
@@ -59,7 +59,7 @@ class Increment:
 
 
 def count(call: Call, change: Increment) -> Counted:
-    """Make the change once. At a limit, make room and try once more.
+    """Make the change once. At a floor, make room and try again.
 
     EXACT: receipt and count in one transaction, 4 WCU, one round trip; it needs a key. ROLLUP, and EXACT while its
     tally is hot: the receipt alone, 1 WCU, which a stream consumer adds up. FAST: one update, 1 WCU, without a look at
@@ -68,12 +68,13 @@ def count(call: Call, change: Increment) -> Counted:
     Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
     no receipt, and the errors of transactions.transact.
     """
-    try:
-        return _count(call, change)
-    except LimitReachedError:
-        if change.make_room is None or not change.make_room(call, change.counter, change.id):
-            raise
-        return _count(call, change)
+    while True:
+        try:
+            return _count(call, change)
+        except LimitReachedError as refused:
+            needed = -change.amount - (refused.left or 0)
+            if change.make_room is None or not change.make_room(call, change.counter, change.id, needed):
+                raise
 
 
 def _count(call: Call, change: Increment) -> Counted:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import counters
@@ -14,6 +13,7 @@ from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import LimitReachedError
 
+from .bounds import Bounded, plural
 from .clients import SETTINGS, Clients, clients_of, fresh_engine
 from .watch import Meter
 
@@ -21,17 +21,8 @@ ITEM = "mug"
 WRITE_AT_ONCE = 25  # DynamoDB's limit
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """One refused increment of a tally with this many settled holds."""
-
-    settled: int
-    round_trips: int
-    read_units: float
-
-
-def measure_refusal(settled: int) -> Refusal:
-    """Refuse an increment after so many holds of the last day."""
+def measure_refusal(settled: int) -> Bounded:
+    """Refuse an increment after so many settled holds of the last day."""
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         _increment(clients, 1)
@@ -43,7 +34,8 @@ def measure_refusal(settled: int) -> Refusal:
         try:
             _increment(clients, -1)
         except LimitReachedError:
-            return Refusal(settled, meter.requests, meter.read_units)
+            what = f"a refused increment after {plural(settled, 'settled hold')}"
+            return Bounded(what, "RCU", "1,651", meter.read_units, 5)
     raise AssertionError("what was sold was sold again")
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .accuracy import Accuracy
+from .bounds import Bounded, plural
 from .costs import BATCH_PLAYS, Batch, Like, Read
 from .designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
-from .holds import Refusal
 from .hot_key import Outcome
 from .imports import Imports
 from .rolled_up import RolledUp
@@ -29,7 +29,6 @@ ROLLUP_WRITE_UNITS = 1.0
 LIKE_WRITE_UNITS = 4.0
 HOT_P99_MS_MAX, HOT_P99_PER_S = 100.0, 200
 HOT_FAILED_MAX, HOT_FAILED_PER_S = 0.005, 1000
-REFUSAL_READ_UNITS_MAX, REFUSAL_READ_UNITS_BEFORE = 5.0, 1651  # before: settled holds stood among those due
 BATCH_WRITE_UNITS_MAX = 2.05  # a receipt is 2; all plays share one update
 
 
@@ -56,10 +55,10 @@ class Results:
     likes: list[Like]
     reads: list[Read]
     batches: list[Batch]
-    refusal: Refusal
     imports: Imports
     hot: list[Outcome]
     rollups: Rollups
+    ledger: list[Bounded]
     rolled_up: RolledUp | None
     """None in a quick run: it would start the whole stack."""
     judge_times: bool
@@ -72,6 +71,7 @@ class Results:
             *self._exactness_claims(),
             *self._hot_claims(),
             *self._rollup_claims(),
+            *self._ledger_claims(),
         ]
 
     def _time_claims(self) -> list[Claim]:
@@ -105,8 +105,6 @@ class Results:
             *(Claim(f"a play in a batch of {batch.plays}: WCU", f"{batch.write_units:.2f}",
                     f"≤ {BATCH_WRITE_UNITS_MAX}", batch.write_units <= BATCH_WRITE_UNITS_MAX)
               for batch in self.batches if batch.plays == BATCH_PLAYS),
-            Claim(f"a refusal after {self.refusal.settled:,} settled holds: RCU", f"{self.refusal.read_units:g}",
-                  f"≤ {REFUSAL_READ_UNITS_MAX:g}", self.refusal.read_units <= REFUSAL_READ_UNITS_MAX),
             Claim("hot handlers: heavy modules imported", ", ".join(heavy) or "none", "none", not heavy),
         ]  # fmt: skip
 
@@ -155,6 +153,17 @@ class Results:
             )
         return claims
 
+    def _ledger_claims(self) -> list[Claim]:
+        return [
+            Claim(
+                figure.what,
+                f"{figure.shown} {figure.unit}",
+                figure.limit,
+                figure.held if self.judge_times or not figure.full_only else None,
+            )
+            for figure in self.ledger
+        ]
+
     def document(self) -> dict[str, Any]:
         """The results as JSON."""
         designs = {
@@ -171,9 +180,9 @@ class Results:
             "likes": [asdict(like) for like in self.likes],
             "reads": [asdict(read) for read in self.reads],
             "batches": [asdict(batch) for batch in self.batches],
-            "refusal": asdict(self.refusal),
             "imports": asdict(self.imports),
             "rollups": asdict(self.rollups),
+            "ledger": [asdict(one) for one in self.ledger],
             "rolled_up": asdict(self.rolled_up) if self.rolled_up else None,
             "hot_key": [asdict(outcome) for outcome in self.hot],
             "claims": [asdict(claim) for claim in self.claims()],
@@ -182,8 +191,3 @@ class Results:
     def _accuracy(self, name: str) -> dict[str, Any]:
         found = self.accuracy.get(name)
         return {**asdict(found), "error": found.error} if found else {}
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 shard`, `16 shards`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

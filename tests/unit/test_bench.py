@@ -16,6 +16,7 @@ import pytest
 import bench.__main__ as command
 from bench import ROOT
 from bench.accuracy import Accuracy, Schedule
+from bench.bounds import Bounded
 from bench.clients import clients_of, fresh_engine
 from bench.costs import Batch, Like, Read
 from bench.designs import (
@@ -31,13 +32,12 @@ from bench.designs import (
     ROLLUP,
     TIMED,
 )
-from bench.holds import Refusal
 from bench.hot_key import Outcome
 from bench.imports import Imports
 from bench.report import lines
 from bench.results import Results
 from bench.rolled_up import RolledUp
-from bench.rollups import DriftCost, RollupCost, Rollups
+from bench.rollups import RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
 from faults import LOSE_RESPONSE, FaultProxy, script
@@ -65,7 +65,6 @@ GOOD = Results(
     likes=[Like(1, 1, 4.0), Like(10_240, 1, 4.0)],
     reads=[Read(1, 1, 1.0, 1000.0), Read(16, 1, 1.0, 1300.0)],
     batches=[Batch(90, 2.02, 0.01, 500.0), Batch(1, 4.0, 1.0, 2000.0)],
-    refusal=Refusal(40_000, 3, 2.0),
     imports=Imports(boto3_ms=160, handler_ms=190, ratio=1.19, heavy={"plays": []}),
     hot=[
         Outcome(name, per_s, warm, 1000, 0, 20.0, 60.0, 3.5, 0.1, 2.0, 20, 50, 0)
@@ -76,7 +75,11 @@ GOOD = Results(
         )
     ]
     + [Outcome("likes 5,000/s", 5000, False, 1000, 800, 900.0, 3000.0, 9.0, 0.9, 2.0, 2000, 50, 9000)],
-    rollups=Rollups([RollupCost(1, 4.0)], [DriftCost(1, 2000, 8.0)], folded_per_s=60_000.0, applied_per_s=3000.0),
+    rollups=Rollups([RollupCost(1, 4.0)], folded_per_s=60_000.0, applied_per_s=3000.0),
+    ledger=[
+        Bounded("drift", "WCU", "8,044", 40, 40),
+        Bounded("judged", "a second", "", 5, 5, least=True, full_only=True),
+    ],
     rolled_up=RolledUp(30, median_s=1.2, longest_s=1.6),
     judge_times=True,
 )
@@ -135,13 +138,14 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
         ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
         ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
+        ({"ledger": [replace(GOOD.ledger[0], measured=40.01)]}, "drift"),
+        ({"ledger": [replace(GOOD.ledger[1], measured=4)]}, "judged"),
         ({"imports": replace(GOOD.imports, ratio=1.26)}, "import: hot handler to boto3 with a client"),
         ({"imports": replace(GOOD.imports, heavy={"plays": ["pydantic"]})}, "hot handlers: heavy modules imported"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(2, 4, 0)}}, "EXACT: round trips"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(1, 5, 0)}}, "EXACT: WCU"),
         ({"costs": GOOD.costs | {FAST.name: Cost(1.05, 1, 0)}}, "FAST: round trips"),
         ({"costs": GOOD.costs | {FAST.name: Cost(1, 2, 0)}}, "FAST: WCU"),
-        ({"refusal": Refusal(40_000, 4, 1651.0)}, "a refusal after 40,000 settled holds: RCU"),
         ({"likes": [Like(1, 1, 4.0), Like(10_240, 1, 22.0)]}, "a like, text of 10,240 B: WCU"),
         ({"reads": [Read(1, 1, 1.0, 9.0), Read(16, 16, 8.0, 9.0)]}, "a read, 16 shards: requests"),
         ({"hot": [replace(GOOD.hot[0], failed=1)]}, "hot key, plays 200/s: failed"),
@@ -176,7 +180,8 @@ def test_a_count_that_is_off_or_was_never_put_to_the_test_is_named(
 
 
 def test_times_are_not_judged_in_a_quick_run() -> None:
-    slow = replace(GOOD, times_us=GOOD.times_us | {EXACT.name: 9999.0}, judge_times=False)
+    ledger = [replace(GOOD.ledger[1], measured=1)]
+    slow = replace(GOOD, times_us=GOOD.times_us | {EXACT.name: 9999.0}, ledger=ledger, judge_times=False)
     assert broken(slow) == []
     assert "not judged" in "\n".join(lines(slow))
 

@@ -109,10 +109,15 @@ class Sent:
         return self.conflict
 
 
-def send(client: DynamoDBClient, writes: Sequence[Write]) -> Sent:
-    """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to."""
+def send(client: DynamoDBClient, writes: Sequence[Write], token: str | None = None) -> Sent:
+    """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
+
+    For ten minutes, the same writes with the same `token` take effect once. Without one, botocore makes one for its own
+    retries.
+    """
     items: Any = writes
-    return _sent(len(writes), lambda: client.transact_write_items(TransactItems=items))
+    named: Any = {"ClientRequestToken": token} if token else {}
+    return _sent(len(writes), lambda: client.transact_write_items(TransactItems=items, **named))
 
 
 def send_one(client: DynamoDBClient, write: Write) -> Sent:

@@ -6,6 +6,7 @@ from typing import Any
 
 import counters
 from tally import observe
+from tally.counting import expired
 from tally.drift import judge, rows
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
@@ -78,4 +79,5 @@ def report_drift(store: Store, seen: Evidence, now_s: float) -> dict[str, int]:
 
 
 def _holds(until_s: float) -> dict[str, int]:
-    return {}
+    swept = expired.sweep(_store, counters.COUNTERS, until_s)
+    return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}

@@ -166,7 +166,8 @@ CONTRACTS: dict[Operation, Contract] = {
     operations.SET_COUNTER: Contract(
         tag="counters",
         summary="Set a counter that has not moved",
-        description="Compare-and-set: it needs the `ETag` that the counter still has. A repeated request is a replay.",
+        description="Compare-and-set: it needs the `ETag` that the counter still has. A repeated request is a replay. A"
+        " numbered counter moves forward only: Tally refuses (409) a value that would give its numbers out again.",
         answer="set_value",
         example={**_STOCK, "value": 98, "version": 8},
         errors=(
@@ -203,7 +204,7 @@ CONTRACTS: dict[Operation, Contract] = {
         description="Releasing twice changes nothing, nor does releasing after the hold expired.",
         answer="settled_hold",
         example={**_SETTLED, "state": "released"},
-        errors=(errors.NotFoundError, errors.HoldSettledError),
+        errors=(errors.NotFoundError, errors.HoldSettledError, errors.LimitReachedError),
     ),
     operations.GET_RECEIPT: Contract(
         tag="receipts",

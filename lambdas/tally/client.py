@@ -110,11 +110,28 @@ class Tally(Methods):
 
     def send(self, request: Request[T]) -> T:
         """Send one request and return its result. Raises TallyError."""
-        return self._patiently(lambda: request.read(_reply(self._invoke(request.function, self._event(request)))))
+        end_s = time.monotonic() + self.deadline_s
+        return self._patiently(
+            lambda: request.read(_reply(self._invoke(request.function, self._event(request)))), end_s
+        )
+
+    def _hand_over(self, function: str, event: Mapping[str, Any], end_s: float) -> None:
+        self._patiently(lambda: self._invoke(function, event, InvocationType="Event"), end_s)
 
     def enqueue(self, request: Request[Any]) -> None:
         """Hand one request to Lambda and do not wait: Lambda itself retries it. Refusals are not reported."""
-        self._patiently(lambda: self._invoke(request.function, self._event(request), InvocationType="Event"))
+        self._hand_over(request.function, self._event(request), time.monotonic() + self.deadline_s)
+
+    def enqueue_batch(self, requests: Sequence[Request[Any]]) -> None:
+        """Hand requests to Lambda together and do not wait: Lambda itself retries those that meet a RetryableError.
+
+        Requests of one function go 100 at a time. Refusals are not reported. If this raises, some may be on their way:
+        it is safe to hand all of them over again.
+        """
+        end_s = time.monotonic() + self.deadline_s
+        for function, chunk in _chunks(requests):
+            events = [self._event(request) for request in chunk.values()]
+            self._hand_over(function, {"batch": events, "on_failure": "raise"}, end_s)
 
     def batch(self, requests: Sequence[Request[T]]) -> list[T | TallyError]:
         """Send requests together. Return, in order, the result or the error of each; raise for none of them.
@@ -123,12 +140,8 @@ class Tally(Methods):
         """
         end_s = time.monotonic() + self.deadline_s
         results: dict[int, T | TallyError] = {}
-        for function in dict.fromkeys(request.function for request in requests):
-            places = [place for place, request in enumerate(requests) if request.function == function]
-            for start in range(0, len(places), BATCH_ENTRIES_MAX):
-                chunk = {place: requests[place] for place in places[start : start + BATCH_ENTRIES_MAX]}
-                answered = self._send_together(function, chunk, end_s)
-                results.update(answered)
+        for function, chunk in _chunks(requests):
+            results |= self._send_together(function, chunk, end_s)
         return [results[place] for place in range(len(requests))]
 
     def _send_together(self, function: str, chunk: Mapping[int, Request[T]], end_s: float) -> dict[int, T | TallyError]:
@@ -144,8 +157,10 @@ class Tally(Methods):
                 break
         return results
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
-        patience = _Patience(time.monotonic() + self.deadline_s, self._attempt_s)
+    def _patiently(self, attempt: Callable[[], T], end_s: float) -> T:
+        patience = _Patience(end_s, self._attempt_s)
+        if not patience.has_time():
+            raise StoreBusyError("No time was left to send this.")
         while True:
             try:
                 return attempt()
@@ -213,6 +228,14 @@ class _Patience:
             return False
         time.sleep(pause_s)
         return True
+
+
+def _chunks(requests: Sequence[Request[T]]) -> Iterator[tuple[str, dict[int, Request[T]]]]:
+    """The requests of each function, BATCH_ENTRIES_MAX at a time, by their places."""
+    for function in dict.fromkeys(request.function for request in requests):
+        places = [place for place, request in enumerate(requests) if request.function == function]
+        for start in range(0, len(places), BATCH_ENTRIES_MAX):
+            yield function, {place: requests[place] for place in places[start : start + BATCH_ENTRIES_MAX]}
 
 
 def _reply(answer: Any) -> Reply:

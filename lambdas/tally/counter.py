@@ -22,7 +22,8 @@ _FORMS = {
     "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
 }
-_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version"})
+_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration"})
+_RESERVED_PREFIXES = frozenset({"PULSE", "HEALTH"})  # items of the counts table that count nothing
 
 
 class Guarantee(Enum):
@@ -74,6 +75,8 @@ class Counter:
                 raise self._wrong(field, f"must have the form {form.pattern}")
         if self.attribute in _RESERVED_ATTRIBUTES:
             raise self._wrong("attribute", "is an attribute of Tally itself")
+        if self.prefix in _RESERVED_PREFIXES:
+            raise self._wrong("prefix", "is a prefix of Tally itself")
         if not isinstance(self.guarantee, Guarantee):
             raise self._wrong("guarantee", "must be a Guarantee")
         for field in ("numbered", "api"):

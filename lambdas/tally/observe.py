@@ -21,6 +21,7 @@ DRIFT_ABSOLUTE, DRIFTING_TALLIES, DRIFT_CONFIRMED = "DriftAbsolute", "DriftingTa
 OLDEST_DRIFT, EVIDENCE_AGE = "OldestDriftSeconds", "EvidenceAgeSeconds"
 SWEEP_UNFINISHED = "SweepUnfinished"
 APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"
+HOLDS_NOT_RETURNED = "HoldsNotReturned"
 COUNTER, CONSUMER = "counter", "consumer"  # the dimensions: a metric has one of them
 SWEEP = "sweep"  # the consumer of the ledger, beside the streams' consumers
 

@@ -127,6 +127,39 @@ def test_a_batch_answers_503_for_each_entry_that_can_be_retried(dead_store: Stor
     assert [result["status"] for result in answer["results"]] == [503]
 
 
+def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it(dead_store: Store) -> None:
+    with pytest.raises(StoreUnreachableError, match=r"^2 of 3 entries are to be sent again\. The first: "):
+        entry_on(dead_store)({"batch": [PLAY, {**PLAY, "video_id": "#"}, PLAY], "on_failure": "raise"}, Context())
+
+
+def test_a_batch_whose_entries_are_refused_raises_nothing(invoke: Invoke) -> None:
+    answer = invoke("plays", {"batch": [PLAY, {**PLAY, "video_id": "#"}], "on_failure": "raise"})
+    assert [result["status"] for result in answer["results"]] == [200, 400]
+
+
+def test_the_retry_of_a_batch_that_raised_counts_what_failed_and_replays_the_rest(invoke: Invoke, store: Store) -> None:
+    """What Lambda does with an asynchronous invocation: the same event again."""
+    attempts = []
+
+    def fail_the_second(**_: Any) -> Any:
+        attempts.append(1)
+        if len(attempts) != 2:
+            return None
+        response = type("Response", (), {"status_code": 500})()
+        metadata = {"HTTPStatusCode": 500}
+        return response, {"Error": {"Code": "InternalServerError", "Message": ""}, "ResponseMetadata": metadata}
+
+    stock = {"operation": "increment", "counter": "stock", "id": "mug", "amount": 1, "caller": "c"}
+    batch = {"batch": [{**stock, "idempotency_key": f"k{number}"} for number in range(3)], "on_failure": "raise"}
+    store.client.meta.events.register("before-call.dynamodb.TransactWriteItems", fail_the_second)
+    with pytest.raises(StoreUnreachableError, match="1 of 3"):
+        invoke("increments", batch)
+    results = invoke("increments", batch)["results"]
+    assert [(result["status"], result["replayed"]) for result in results] == [(200, True), (200, False), (200, True)]
+    read = {"operation": "get_counter", "counter": "stock", "id": "mug", "caller": "c"}
+    assert invoke("increments", read)["body"]["value"] == 3
+
+
 def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine) -> None:
     settings = Settings.from_environment(
         {

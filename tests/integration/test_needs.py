@@ -123,7 +123,7 @@ def visit(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Sc
 
 
 def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Every counter, up to its end: the last number given, given again, refused; stock after expired holds."""
+    """Every counter, up to its end: the last number given, given again, refused; stock after expired holds; a batch."""
     for counter in counters.COUNTERS.values():
         if counter.numbered and counter.floor is not None:
             last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
@@ -136,7 +136,9 @@ def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -
         event = {"operation": "increment", "counter": counter.name, "id": "x", "caller": "alice"}
         for key in ("first", "first", "second"):
             invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key})
-    for amount in (-5, -6):
+    again = {**STOCK, "operation": "increment", "amount": 1, "idempotency_key": "again"}
+    invoke("increments", {"batch": [again, again, {**again, "idempotency_key": "more"}]})
+    for amount in (-7, -8):
         invoke("increments", {**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 
@@ -245,7 +247,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     something_to_judge(store)
     recorder = Recorder(store)
     swept = sweep.handler({}, Context())
-    assert {name: swept[name] for name in ("released", "equal", "moved")} == {"released": 1, "equal": 1, "moved": 2}
+    assert {name: swept[name] for name in ("returned", "equal", "moved")} == {"returned": 1, "equal": 1, "moved": 2}
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
 

@@ -125,6 +125,11 @@ def test_a_batch_answers_each_entry_in_order(invoke: Invoke) -> None:
     assert again["results"][2]["body"] == {"video_id": "9f3a", "play_count": 1}
 
 
+def test_an_asynchronous_batch_is_counted_like_any_other(invoke: Invoke) -> None:
+    results = invoke("plays", events.sample("plays/direct-asynchronous-batch"))["results"]
+    assert [result["status"] for result in results] == [200, 200]
+
+
 def test_http_and_direct_calls_of_the_anonymous_share_keys_and_a_callers_keys_are_its_own(invoke: Invoke) -> None:
     invoke("plays", events.sample("plays/http-play"))
     same = invoke("plays", events.sample("plays/direct-play"))

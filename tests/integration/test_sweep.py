@@ -10,7 +10,7 @@ import pytest
 
 import counters
 from functions import sweep
-from tally.counting import holds, tallies
+from tally.counting import expired, tallies
 from tally.drift import judge
 from tally.dynamo import keys
 from tally.dynamo.client import Store
@@ -52,7 +52,9 @@ def drift(store: Store) -> list[int]:
 def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.handler({}, Context()) == {"released": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1}
+    assert sweep.handler({}, Context()) == {
+        "returned": 0, "not_returned": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1,
+    }  # fmt: skip
     told = metrics(capsys.readouterr().out)
     assert set(told) == {*counters.COUNTERS, "rollup", "drift", "sweep"}
     assert told["rollup"]["RollupLagSeconds"] == [0.0]
@@ -101,7 +103,7 @@ def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("module", "function", "judged", "pulsed"),
-    [(holds, "sweep", True, True), (judge, "sweep", False, True), (progress, "pulse", True, False)],
+    [(expired, "sweep", True, True), (judge, "sweep", False, True), (progress, "pulse", True, False)],
 )
 def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     store: Store, monkeypatch: pytest.MonkeyPatch, module: Any, function: str, judged: bool, pulsed: bool

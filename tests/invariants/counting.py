@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -15,14 +17,15 @@ import counters
 from functions import increments as handler
 from tally.api.entry import Answer
 from tally.counter import Counter
-from tally.counting import holds, receipts, tallies
+from tally.counting import expired, holds, receipts, tallies
 from tally.counting.increments import Increment, count
-from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call
+from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import CallerError, LimitReachedError
 from tests.invariants.world import Outcome, World, persist
 
 ITEM = "i1"
+HOLD_ID = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 
 
 @dataclass
@@ -87,11 +90,19 @@ class Counting:
         """Put an amount in stock."""
         self.increment(counters.STOCK, amount)
 
-    def take(self, amount: int, ttl_s: int = 60, key: str | None = None, *, call: Call | None = None) -> Outcome:
+    def take(
+        self,
+        amount: int = 1,
+        ttl_s: int = 60,
+        key: str | None = None,
+        *,
+        call: Call | None = None,
+        counter: Counter = counters.STOCK,
+        id_: str = ITEM,
+    ) -> Outcome:
         """Hold an amount of the stock."""
-        return holds.take(
-            call or self.world.call("ann"), counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key or new_key()
-        )
+        call = call or self.world.call("ann")
+        return holds.take(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
 
     def settle(self, hold_id: str, state: str) -> dict[str, Any]:
         """Commit or release a hold of the stock."""
@@ -99,34 +110,56 @@ class Counting:
 
     def sweep(self) -> int:
         """What the scheduled sweep does; how many holds it gave back."""
-        return sum(holds.sweep(self.world.call(), counters.COUNTERS, bucket) for bucket in range(holds.BUCKETS))
+        return self.swept().returned
 
-    def _ledger(self) -> list[Item]:
+    def swept(self, store: Store | None = None, until_s: float | None = None) -> expired.Swept:
+        """The sweep, within a minute or until `until_s` on the store's clock."""
+        store = store or self.world.store
+        return expired.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)
+
+    def ledger(self) -> list[Item]:
+        """The holds, and the records of settled ones, as they are stored."""
         pages = self.world.raw.get_paginator("scan").paginate(
             TableName=self.world.store.settings.ledger_table, ConsistentRead=True
         )
-        return [dict(item) for page in pages for item in page["Items"]]
+        items = [dict(item) for page in pages for item in page["Items"]]
+        return [item for item in items if item["PK"]["S"].startswith("HOLDS#")]
 
-    def ledger(self) -> list[Item]:
-        """The holds as they are stored."""
-        return [item for item in self._ledger() if item["PK"]["S"].startswith("HOLDS#")]
+    def hold(self) -> Item:
+        """The only hold there is, as it is stored."""
+        (hold,) = self.ledger()
+        return hold
+
+    def states(self) -> dict[str, str]:
+        """The state of each hold, by its id; no hold is stored twice."""
+        ids = [HOLD_ID.search(item["SK"]["S"]) for item in self.ledger()]
+        states = {found[0]: item["state"]["S"] for found, item in zip(ids, self.ledger(), strict=True) if found}
+        assert len(states) == len(ids)
+        return states
 
     def expected(self) -> int:
-        """What is expected of all tallies: by receipts, and by what was booked."""
-        booked = sum(int(item["expected"]["N"]) for item in self._ledger() if "expected" in item)
-        return booked + sum(int(receipt["amount"]["N"]) for receipt in self.world.receipts())
+        """What is expected of all tallies: by receipts alone."""
+        return sum(int(receipt["amount"]["N"]) for receipt in self.world.receipts())
 
     def amounts(self) -> dict[str, int]:
-        """How much the stored holds have taken, by their state."""
+        """How much the holds have taken, by their state: the receipts of their takes say how much."""
+        taken = [json.loads(receipt["data"]["S"]) for receipt in self.world.receipts() if "data" in receipt]
+        amounts = {body["hold_id"]: body["amount"] for body in taken if "hold_id" in body}
         sums: dict[str, int] = {}
-        for item in self.ledger():
-            sums[item["state"]["S"]] = sums.get(item["state"]["S"], 0) + int(item["amount"]["N"])
+        for hold_id, state in self.states().items():
+            sums[state] = sums.get(state, 0) + amounts[hold_id]
         return sums
 
     def in_existence(self) -> int:
         """All that was ever stocked: what is left, what is held and what was taken for good."""
         amounts = self.amounts()
         return self.stored(counters.STOCK) + amounts.get(holds.HELD, 0) + amounts.get(holds.COMMITTED, 0)
+
+
+def neighbour() -> str:
+    """Another item, whose holds are in the same bucket."""
+    bucket = holds.bucket(counters.STOCK, ITEM)
+    return next(id_ for id_ in map(str, range(500)) if holds.bucket(counters.STOCK, id_) == bucket)
 
 
 def new_key() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,6 @@ import pytest
 
 import counters
 import faults
-from functions import sweep as sweep_handler
-from tally.counter import Counter, declared
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.errors import (
@@ -23,44 +22,18 @@ from tally.errors import (
     LimitReachedError,
     NotFoundError,
     RetryableError,
-    StoreRefusedError,
+    StoreBusyError,
     StoreUnreachableError,
 )
-from tests.contexts import Context
-from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
+from tests.invariants.counting import ITEM, Clock, Counting, buy, neighbour, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, persist
+from tests.invariants.world import persist
 
 CALLERS = 8
 SOME_OF_ALL = {
     faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.03, faults.FAIL_BEFORE: 0.03, faults.CONFLICT: 0.1,
     faults.THROTTLED_TRANSACTION: 0.03,
 }  # fmt: skip
-
-
-@pytest.fixture
-def counting(world: World) -> Counting:
-    return Counting(world)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that the test moves."""
-    made = Clock()
-    made.install(monkeypatch)
-    return made
-
-
-def neighbour() -> str:
-    """Another item, whose holds are in the same bucket."""
-    bucket = holds.bucket(counters.STOCK, ITEM)
-    return next(id_ for id_ in map(str, range(500)) if holds.bucket(counters.STOCK, id_) == bucket)
-
-
-def the_hold(counting: Counting) -> dict[str, Any]:
-    """The only hold there is, as it is stored."""
-    (hold,) = counting.ledger()
-    return hold
 
 
 def test_a_hold_takes_its_amount_at_once_and_carries_no_ttl(counting: Counting) -> None:
@@ -70,7 +43,7 @@ def test_a_hold_takes_its_amount_at_once_and_carries_no_ttl(counting: Counting) 
     assert (body["counter"], body["id"], body["amount"], replayed) == ("stock", ITEM, 3, False)
     assert before_s + 60 <= body["expires_at"] <= int(time.time()) + 60
     assert counting.stored(counters.STOCK) == 7
-    hold = the_hold(counting)
+    hold = counting.hold()
     assert (hold["state"], hold["amount"], hold["hold_id"]) == ({"S": HELD}, {"N": "3"}, {"S": body["hold_id"]})
     assert "expiration" not in hold
 
@@ -85,8 +58,8 @@ def test_a_hold_is_settled_once_and_gets_its_ttl_then(counting: Counting, state:
     other = RELEASED if state == COMMITTED else COMMITTED
     assert isinstance(refusal(partial(counting.settle, hold_id, other)), HoldSettledError)
     assert counting.stored(counters.STOCK) == left
-    hold = the_hold(counting)
-    assert hold["state"] == {"S": state}
+    hold = counting.hold()
+    assert (hold["PK"], hold["state"]) == ({"S": f"HOLDS#SETTLED#stock/{ITEM}"}, {"S": state})
     assert int(hold["expiration"]["N"]) >= time.time() + holds.SETTLED_KEPT_S - 5
 
 
@@ -99,7 +72,7 @@ def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, cl
     assert isinstance(refusal(partial(counting.take, 4, key=key)), KeyReusedError)
     assert isinstance(refusal(partial(counting.take, 3, 61, key=key)), KeyReusedError)
     assert counting.stored(counters.STOCK) == 7
-    assert the_hold(counting)["hold_id"] == {"S": body["hold_id"]}
+    assert counting.hold()["hold_id"] == {"S": body["hold_id"]}
 
 
 def test_a_replay_is_the_same_hold_also_when_nothing_is_left_or_it_is_settled(counting: Counting) -> None:
@@ -136,7 +109,7 @@ def test_a_hold_is_found_under_its_own_item_only(counting: Counting) -> None:
     for state in (COMMITTED, RELEASED):
         with pytest.raises(NotFoundError):
             holds.settle(counting.world.call(), counters.STOCK, neighbour(), hold_id, state)
-    assert the_hold(counting)["state"] == {"S": HELD}
+    assert counting.hold()["state"] == {"S": HELD}
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["not swept", "swept"])
@@ -155,8 +128,8 @@ def test_an_expired_hold_is_not_committed_and_its_amount_is_given_back_once(
         "counter": "stock", "id": ITEM, "hold_id": hold_id, "state": EXPIRED, "changed": False,
     }  # fmt: skip
     assert counting.stored(counters.STOCK) == 10
-    assert the_hold(counting)["state"] == {"S": EXPIRED}
-    assert "expiration" in the_hold(counting)
+    assert counting.hold()["state"] == {"S": EXPIRED}
+    assert "expiration" in counting.hold()
     assert counting.sweep() == 0
 
 
@@ -176,19 +149,6 @@ def test_a_hold_can_be_committed_until_its_last_second_and_given_back_from_then_
     assert counting.stored(counters.STOCK) == 9
 
 
-def test_a_hold_that_the_sweep_takes_for_due_too_early_stays_held(
-    counting: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The condition on time is in the write itself."""
-    counting.stock(1)
-    counting.take(1, ttl_s=60)
-    monkeypatch.setattr(holds, "_due", lambda *_, **__: [the_hold(counting)])
-    assert holds.sweep(counting.world.call(), counters.COUNTERS, 0) == 0
-    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
-    assert the_hold(counting)["state"] == {"S": HELD}
-    assert counting.stored(counters.STOCK) == 0
-
-
 def test_before_a_refusal_expired_holds_are_given_back_and_the_take_is_tried_once_more(
     counting: Counting, clock: Clock
 ) -> None:
@@ -198,10 +158,32 @@ def test_before_a_refusal_expired_holds_are_given_back_and_the_take_is_tried_onc
     assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
     clock.pass_s(61)
     counting.take(7)
-    assert counting.stored(counters.STOCK) == 3
-    assert counting.amounts() == {HELD: 7, EXPIRED: 10}
+    assert counting.stored(counters.STOCK) == 1
+    assert counting.amounts() == {HELD: 9, EXPIRED: 8}  # as many as the take needed
     refused = refusal(partial(counting.take, 4))
     assert refused.members == {"left": 3}
+
+
+def test_a_take_or_an_increment_gets_all_the_room_that_expired_holds_make_however_many(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "LOOK_MAX", 7)
+    counting.stock(60)
+    for _ in range(60):
+        counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    assert counting.take(30)[0]["amount"] == 30
+    assert buy(counting, counters.STOCK, -30) == {"counter": "stock", "id": ITEM, "counted": True, "visible": "now"}
+    assert (counting.stored(counters.STOCK), counting.amounts()) == (0, {EXPIRED: 60, HELD: 30})
+
+
+def test_a_call_whose_time_is_over_says_so_and_not_that_nothing_is_left(counting: Counting, clock: Clock) -> None:
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    with pytest.raises(StoreBusyError):
+        counting.take(1, call=counting.world.call("ann", deadline_s=0))
+    assert counting.take(1)[1] is False
 
 
 def test_before_an_increment_is_refused_expired_holds_are_given_back(counting: Counting, clock: Clock) -> None:
@@ -215,17 +197,34 @@ def test_before_an_increment_is_refused_expired_holds_are_given_back(counting: C
 def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_its_own(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holds, "RELEASE_BATCH_MAX", 1)
-    counting.increment(counters.STOCK, 1, id_=neighbour())
-    holds.take(counting.world.call("ann"), counters.STOCK, neighbour(), 1, 60, operation="hold", key=new_key())
+    monkeypatch.setattr(holds, "LOOK_MAX", 2)
+    for _ in range(3):
+        counting.increment(counters.STOCK, 1, id_=neighbour())
+    counting.take(id_=neighbour())
     clock.pass_s(61)
     assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
-    assert the_hold(counting)["state"] == {"S": HELD}
+    assert counting.hold()["state"] == {"S": HELD}
     counting.stock(1)
     counting.take(1, ttl_s=60)
     clock.pass_s(61)
-    assert counting.take(1)[1] is False
+    assert counting.take(1, ttl_s=62)[1] is False
     assert counting.amounts() == {HELD: 2, EXPIRED: 1}
+    for _ in range(2):
+        counting.take(id_=neighbour())
+    clock.pass_s(63)
+    with pytest.raises(StoreBusyError):  # two of the others fill the look: nobody knows what is behind them
+        counting.take(1)
+    assert counting.sweep() == 4
+    assert counting.take(1)[1] is False
+
+
+def test_a_refusal_at_a_ceiling_gives_nothing_back(counting: Counting, clock: Clock) -> None:
+    counting.stock(2)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    low = replace(counters.STOCK, ceiling=2)
+    assert isinstance(refusal(partial(counting.increment, low, 2)), LimitReachedError)
+    assert counting.hold()["state"] == {"S": HELD}
 
 
 def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_too(
@@ -235,15 +234,15 @@ def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_
     counting.stock(1)
     counting.take(1, ttl_s=60)
     clock.pass_s(61)
-    due = holds._due
+    due = holds.due
 
-    def look(*arguments: Any, **more: Any) -> Any:
-        monkeypatch.setattr(holds, "_due", due)
-        found = due(*arguments, **more)
+    def look(*arguments: Any) -> Any:
+        monkeypatch.setattr(holds, "due", due)
+        found = list(due(*arguments))
         assert counting.sweep() == 1
-        return found
+        return iter(found)
 
-    monkeypatch.setattr(holds, "_due", look)
+    monkeypatch.setattr(holds, "due", look)
     assert counting.take(1)[1] is False
     assert counting.stored(counters.STOCK) == 0
 
@@ -255,19 +254,30 @@ def test_a_release_that_finds_the_hold_committed_in_between_says_so(
     counting.stock(1)
     hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
     clock.pass_s(61)
-    expire = holds._expire
+    move = holds.move
 
     def commit_first(*arguments: Any) -> bool:
-        clock.pass_s(-10)
-        assert counting.settle(hold_id, COMMITTED)["changed"] is True
-        clock.pass_s(10)
-        return expire(*arguments)
+        if arguments[-1] == EXPIRED:
+            clock.pass_s(-10)
+            assert counting.settle(hold_id, COMMITTED)["changed"] is True
+            clock.pass_s(10)
+        return move(*arguments)
 
-    monkeypatch.setattr(holds, "_expire", commit_first)
+    monkeypatch.setattr(holds, "move", commit_first)
     refused = refusal(partial(counting.settle, hold_id, RELEASED))
     assert isinstance(refused, HoldSettledError)
     assert COMMITTED in refused.detail
     assert counting.stored(counters.STOCK) == 0
+
+
+def test_a_hold_that_others_move_all_the_time_is_asked_for_again(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting.stock(1)
+    hold_id = counting.take(1)[0]["hold_id"]
+    monkeypatch.setattr(holds, "move", lambda *_: False)
+    with pytest.raises(StoreBusyError):
+        counting.settle(hold_id, RELEASED)
 
 
 def wander(counting: Counting, clock: Clock, seed: int, settled: list[str]) -> None:
@@ -312,8 +322,7 @@ def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(count
     assert len(settled) == len(set(settled))
     for hold in counting.ledger():
         assert ("expiration" in hold) is (hold["state"]["S"] != HELD)
-    states = [hold["state"]["S"] for hold in counting.ledger()]
-    assert {COMMITTED, RELEASED, EXPIRED} <= set(states)
+    assert {COMMITTED, RELEASED, EXPIRED} <= set(counting.states().values())
     clock.pass_s(31)
     counting.sweep()
     assert counting.amounts().get(HELD) is None
@@ -338,7 +347,7 @@ def test_one_hold_that_all_settle_at_once_is_settled_once(counting: Counting, cl
 
         settlers = [partial(settle, state) for state in (COMMITTED, RELEASED) * 3]
         won = [state for state in at_once([*settlers, sweep, sweep]) if state]
-        state = next(hold["state"]["S"] for hold in counting.ledger() if hold["hold_id"]["S"] == hold_id)
+        state = counting.states()[hold_id]
         assert won == [state] or (won, state) == ([], EXPIRED)  # a late commit gives it back and is refused
         assert counting.in_existence() == round_ + 1
 
@@ -364,97 +373,11 @@ def test_a_sweep_or_a_refusal_with_nothing_due_touches_no_hold(counting: Countin
     counting.settle(kept, COMMITTED)
     for due in (0, 1):
         counting.world.proxy.forget()
-        assert counting.sweep() == due
+        assert counting.swept() == (due, 0, True)
         assert len(counting.world.sent("TransactWriteItems")) == due
         assert isinstance(refusal(partial(counting.take, 4)), LimitReachedError)
         assert len(counting.world.sent("TransactWriteItems")) == due + 1
         clock.pass_s(61)
-
-
-def test_what_the_sweep_did_not_get_to_it_does_the_next_time(
-    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(holds, "SWEEP_BATCH_MAX", 2)
-    counting.stock(5)
-    for _ in range(5):
-        counting.take(1, ttl_s=60)
-    clock.pass_s(61)
-    assert [counting.sweep() for _ in range(4)] == [2, 2, 1, 0]
-    assert counting.stored(counters.STOCK) == 5
-
-
-def test_a_take_gives_back_a_bounded_number_of_expired_holds(
-    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(holds, "RELEASE_BATCH_MAX", 2)
-    counting.stock(5)
-    for _ in range(5):
-        counting.take(1, ttl_s=60)
-    clock.pass_s(61)
-    counting.take(1)
-    assert counting.amounts() == {EXPIRED: 2, HELD: 4}
-
-
-def test_due_holds_behind_pages_of_settled_ones_are_found(counting: Counting, clock: Clock) -> None:
-    """A page of a Query ends after 1 MB, whatever the filter leaves of it."""
-    key = holds._key(counters.STOCK, ITEM, f"{int(time.time())}-settled")
-    for number in range(4):
-        item = {**key, "SK": {"S": f"{key['SK']['S']}{number}"}, "state": {"S": RELEASED}, "pad": {"S": "x" * 380_000}}
-        counting.world.raw.put_item(TableName=counting.world.store.settings.ledger_table, Item=item)
-    counting.stock(1)
-    counting.take(1, ttl_s=60)
-    clock.pass_s(61)
-    assert counting.take(1)[1] is False
-    assert len(counting.world.sent("Query")) >= 2
-
-
-def test_a_hold_that_cannot_be_given_back_keeps_no_other_one_waiting(counting: Counting, clock: Clock) -> None:
-    broken = neighbour()
-    for id_ in (broken, ITEM):
-        counting.increment(counters.STOCK, 1, id_=id_)
-        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, operation="hold", key=new_key())
-        clock.pass_s(1)
-    counting.world.put({"PK": {"S": f"ITEM#{broken}"}, "SK": {"S": "STOCK"}, "qty": {"S": "many"}})
-    clock.pass_s(61)
-    with pytest.raises(StoreRefusedError):
-        holds.release_expired(counting.world.call(), counters.STOCK, broken)
-    assert counting.sweep() == 1
-    assert counting.stored(counters.STOCK) == 1
-    assert counting.amounts() == {HELD: 1, EXPIRED: 1}
-
-
-def test_holds_of_a_counter_that_is_declared_no_more_keep_no_other_one_waiting(
-    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(holds, "SWEEP_BATCH_MAX", 1)
-    gone = Counter("gone", prefix="GONE", sort_key="STOCK", attribute="qty", floor=0)
-    bucket = holds.bucket(counters.STOCK, ITEM)
-    id_ = next(id_ for id_ in map(str, range(500)) if holds.bucket(gone, id_) == bucket)
-    counting.increment(gone, 1, id_=id_)
-    holds.take(counting.world.call("ann"), gone, id_, 1, 60, operation="hold", key=new_key())
-    clock.pass_s(1)
-    counting.stock(1)
-    counting.take(1, ttl_s=60)
-    clock.pass_s(61)
-    assert counting.sweep() == 1
-    assert counting.stored(counters.STOCK) == 1
-    assert holds.sweep(counting.world.call(), declared([gone]), bucket) == 1
-    assert counting.stored(gone, id_) == 1
-
-
-def test_the_scheduled_function_sweeps_every_bucket(
-    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [str(number) for number in range(40)]
-    assert len({holds.bucket(counters.STOCK, id_) for id_ in ids}) == 12
-    for id_ in ids:
-        counting.increment(counters.STOCK, 1, id_=id_)
-        holds.take(counting.world.call("ann"), counters.STOCK, id_, 1, 60, operation="hold", key=new_key())
-    clock.pass_s(61)
-    monkeypatch.setattr(sweep_handler, "_store", counting.world.store)
-    assert sweep_handler.handler({}, Context())["released"] == 40
-    assert counting.amounts() == {EXPIRED: 40}
-    assert sweep_handler.handler({}, Context())["released"] == 0
 
 
 @pytest.mark.parametrize("operation", ["Query", "GetItem"])
@@ -474,10 +397,16 @@ def test_an_answer_about_holds_that_was_cut_is_unreachable_and_never_a_404_or_40
     assert counting.settle(hold_id, RELEASED)["changed"] is True
 
 
-def test_a_hold_costs_6_write_units_and_settling_6_or_2(counting: Counting) -> None:
+def test_what_a_hold_costs_and_a_refusal_whatever_was_settled(counting: Counting) -> None:
     counting.stock(2)
     with counting.world.capacity() as measured:
         kept, given_back = (counting.take(1)[0]["hold_id"] for _ in range(2))
         counting.settle(kept, COMMITTED)
         counting.settle(given_back, RELEASED)
-    assert [units for name, units in measured if name == "TransactWriteItems"] == [6.0, 6.0, 2.0, 6.0]
+    assert [units for name, units in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
+    for _ in range(40):
+        counting.settle(counting.take(1, ttl_s=1)[0]["hold_id"], RELEASED)
+    time.sleep(1.1)
+    with counting.world.capacity() as measured:
+        assert isinstance(refusal(partial(counting.take, 2)), LimitReachedError)
+    assert [units for name, units in measured if name == "Query"] == [1.0, 1.0]

@@ -22,7 +22,8 @@ from tally.counter import Counter, Guarantee
 from tally.counting import batches
 from tally.counting.increments import Increment
 from tally.dynamo.client import Store, dynamodb_client
-from tally.errors import StoreUnreachableError
+from tally.errors import RetryableError, StoreUnreachableError
+from tally.records import Condition, RecordExistsError, Records, atomic_counter, partition_key, record, sort_key
 from tally.settings import Settings
 from tests.conftest import create_tables
 from tests.invariants.counting import Counting
@@ -37,6 +38,7 @@ PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
 BATCH = 20
 KEY = "key-1"
+IN_PROGRESS = "TransactionInProgressException"
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def stock(world: World) -> None:
 
 def held(world: World) -> str:
     """The id of the only hold."""
-    (hold,) = Counting(world).ledger()
-    return str(hold["hold_id"]["S"])
+    (hold_id,) = Counting(world).states()
+    return hold_id
 
 
 def hold(world: World) -> None:
@@ -277,6 +279,25 @@ def test_keyed_like_that_arrives_after_its_retry_and_an_unlike_does_not_like_aga
     assert world.likes() == (0, set())
 
 
+@pytest.mark.parametrize(
+    ("spilled", "then"),
+    [(False, None), (True, None), (True, faults.CONFLICT), (True, faults.THROTTLED_TRANSACTION)],
+    ids=["exact", "spilled", "spilled, then a conflict", "spilled, then throttled"],
+)
+def test_like_without_a_key_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(
+    make_world: Callable[..., World], spilled: bool, then: Fault | None
+) -> None:
+    """`then`: what the SDK's own retry of the delayed request meets, so that Tally tries once more."""
+    world = make_world(hasty=True)
+    heat(world) if spilled else world.write_post()
+    world.proxy.plan = writes(faults.delay(LATE_S), then)
+    assert world.like("ann")[0]["changed"] is True
+    assert world.unlike("ann")[0]["changed"] is True
+    world.proxy.settle()
+    assert world.likes()[1] == set()
+    assert world.rolled_up(counters.LIKES, POST) == 0
+
+
 @pytest.mark.parametrize("code", ["TransactionInProgressException", "ThrottlingException", "RequestLimitExceeded"])
 def test_busy_answer_to_a_transaction_that_went_through_counts_once_as_a_first_answer(world: World, code: str) -> None:
     world.proxy.strip_tokens = True
@@ -332,3 +353,95 @@ def test_play_that_an_engine_lost_power_over_counts_once(
             raw.close()
     finally:
         engine.stop()
+
+
+# Records
+
+
+@record
+class Visitor:
+    """A record with a counter, among the counts."""
+
+    p: str = partition_key(name="PK")
+    s: str = sort_key(name="SK")
+    visits: int | None = atomic_counter()
+
+
+def records(world: World, *, exact: bool = True) -> Records[Visitor]:
+    return Records(world.store.client, world.store.settings.counts_table, Visitor, exact=exact)
+
+
+def visitor() -> Visitor:
+    return Visitor(p="V", s="1")
+
+
+def writes(*planned: Fault | None) -> faults.Plan:
+    """The plan for whatever write a record is sent as."""
+    return faults.script({name: list(planned) for name in ("TransactWriteItems", "UpdateItem", "PutItem")})
+
+
+@pytest.mark.parametrize("fault", DONE + NOT_DONE, ids=lambda fault: fault.kind.name)
+@pytest.mark.parametrize("times", [1, SDK_ATTEMPTS - 1])
+def test_a_record_that_is_written_once_is_written_once(world: World, fault: Fault, times: int) -> None:
+    visitors = records(world)
+    world.proxy.plan = writes(*[fault] * times)
+    assert visitors.put_item(visitor()).visits == 0  # no RecordExistsError: it is this very put that made it
+    world.proxy.plan = writes(*[fault] * times)
+    assert visitors.update_item(visitor()).visits == 1
+    world.proxy.plan = writes(*[fault] * times)
+    unmoved = Condition("visits = :seen", values={":seen": 1})
+    assert visitors.update_item(visitor(), condition=unmoved).visits == 2
+    assert visitors.get_item("V", "1") == Visitor(p="V", s="1", visits=2)
+
+
+@pytest.mark.parametrize("first", ["put", "update"])
+def test_a_write_of_a_record_that_arrives_after_its_own_retry_does_nothing(
+    make_world: Callable[..., World], first: str
+) -> None:
+    world = make_world(hasty=True)
+    visitors = records(world)
+    world.proxy.plan = writes(faults.delay(LATE_S))
+    visitors.put_item(visitor(), reset_counters=True) if first == "put" else visitors.update_item(visitor())
+    assert visitors.update_item(visitor()).visits == 1
+    world.proxy.settle()
+    assert visitors.get_item("V", "1") == Visitor(p="V", s="1", visits=1)
+
+
+def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
+    """A copy of the first attempt may still be under way when the second one commits."""
+    visitors = records(world)
+    planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.answer_after(IN_PROGRESS)]
+    world.proxy.plan = writes(*planned)
+    assert visitors.update_item(visitor()).visits == 0
+    sent = world.sent("TransactWriteItems")
+    assert len(sent) > len(planned)
+    assert len({request["ClientRequestToken"] for request in sent}) == 1
+    visitors.update_item(visitor())
+    assert world.sent("TransactWriteItems")[-1]["ClientRequestToken"] != sent[0]["ClientRequestToken"]
+
+
+def test_a_record_that_is_updated_but_cannot_be_read_says_so(world: World) -> None:
+    world.proxy.plan = faults.always(faults.LOSE_RESPONSE, "GetItem")
+    with pytest.raises(RetryableError, match="is updated, but could not be read"):
+        records(world).update_item(visitor())
+    world.proxy.plan = faults.no_faults
+    assert records(world).get_item("V", "1") == Visitor(p="V", s="1", visits=0)
+
+
+def test_without_exact_the_sdk_can_double_an_update_and_refuse_a_put(world: World) -> None:
+    """As documented: half the price."""
+    cheap = records(world, exact=False)
+    world.proxy.plan = writes(faults.LOSE_RESPONSE)
+    assert cheap.update_item(visitor()).visits == 1
+    world.proxy.plan = writes(faults.LOSE_RESPONSE)
+    with pytest.raises(RecordExistsError):
+        cheap.put_item(Visitor(p="V", s="2"))
+
+
+def test_what_the_writes_of_records_cost(world: World) -> None:
+    for exact, cost in ((True, [("Transact", 2), ("Transact", 2), ("Get", 1)]), (False, [("Put", 1), ("Update", 1)])):
+        key = Visitor(p="cost", s=str(exact))
+        with world.capacity() as measured:
+            records(world, exact=exact).put_item(key)
+            records(world, exact=exact).update_item(key)
+        assert [(name.removesuffix("Item").removesuffix("WriteItems"), units) for name, units in measured] == cost

@@ -12,10 +12,16 @@ import counters
 import faults
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.errors import KeyReusedError, LimitReachedError, StoreBusyError, StoreUnreachableError
+from tally.errors import (
+    KeyReusedError,
+    LimitReachedError,
+    PreconditionFailedError,
+    StoreBusyError,
+    StoreUnreachableError,
+)
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, persist
+from tests.invariants.world import persist
 
 PRIZES = 50
 CONTEST = Counter(
@@ -30,11 +36,6 @@ SOME_OF_ALL = {
     faults.LOSE_RESPONSE: 0.08, faults.FAIL_AFTER: 0.04, faults.FAIL_BEFORE: 0.04, faults.CONFLICT: 0.1,
     faults.THROTTLED_TRANSACTION: 0.04,
 }  # fmt: skip
-
-
-@pytest.fixture
-def counting(world: World) -> Counting:
-    return Counting(world)
 
 
 def given(counting: Counting, counter: Counter) -> list[dict[str, Any]]:
@@ -147,7 +148,8 @@ def test_a_refusal_at_the_end_leaves_no_receipt_and_is_judged_afresh(counting: C
         counting.increment(SEATS)
     assert isinstance(refusal(partial(counting.increment, SEATS, key="late")), LimitReachedError)
     assert len(counting.world.receipts()) == 3
-    counting.set(SEATS, 2, 3)
+    (item,) = counting.world.items(SEATS.partition_start + ITEM)
+    counting.world.put({**item, "row": {"N": "2"}})
     assert counting.increment(SEATS, key="late")[0]["number"] == 3
 
 
@@ -155,6 +157,36 @@ def test_numbers_go_on_from_what_was_set(counting: Counting) -> None:
     assert counting.increment(counters.TICKET)[0]["number"] == 1
     counting.set(counters.TICKET, 100, 1)
     assert counting.increment(counters.TICKET)[0]["number"] == 101
+
+
+@pytest.mark.parametrize(("counter", "back", "ahead"), [(counters.TICKET, 1, 4), (CONTEST, PRIZES - 2, PRIZES - 4)])
+def test_compare_and_set_gives_no_number_out_twice(counting: Counting, counter: Counter, back: int, ahead: int) -> None:
+    numbers = [counting.increment(counter)[0]["number"] for _ in range(3)]
+    refused = refusal(partial(counting.set, counter, back, 3))
+    assert isinstance(refused, LimitReachedError)
+    assert refused.members == {"field": "value"}
+    assert f"has given out its numbers {'up' if counter is counters.TICKET else 'down'} to {numbers[-1]}" in str(
+        refused
+    )
+    assert counting.stored(counter) == numbers[-1]
+    assert len(counting.world.receipts()) == 3
+    assert counting.set(counter, numbers[-1], 3)[1] is False  # where it stands
+    assert counting.set(counter, ahead, 4)[1] is False
+    assert counting.set(counter, ahead, 4)[1] is True
+    numbers += [counting.increment(counter)[0]["number"] for _ in range(3)]
+    assert len(set(numbers)) == 6
+
+
+def test_a_numbered_counter_begins_where_it_is_set_before_its_first_number(counting: Counting) -> None:
+    counting.set(CONTEST, PRIZES + 10, 0)
+    assert counting.increment(CONTEST)[0]["number"] == PRIZES + 9
+    assert isinstance(refusal(partial(counting.set, CONTEST, PRIZES + 10, 2)), LimitReachedError)
+
+
+def test_a_moved_counter_is_told_before_its_numbers_are(counting: Counting) -> None:
+    for _ in range(3):
+        counting.increment(counters.TICKET)
+    assert isinstance(refusal(partial(counting.set, counters.TICKET, 1, 2)), PreconditionFailedError)
 
 
 def test_numbers_of_two_ids_are_counted_apart(counting: Counting) -> None:

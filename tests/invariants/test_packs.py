@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -312,3 +313,107 @@ def test_what_is_read_behind_increments_in_one_batch_sees_them(world: World) -> 
     assert [result["status"] for result in answer["results"]] == [200] * 10
     assert reads == [3, 8]
     assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [4, 6]
+
+
+# The time
+
+
+@dataclass
+class Slow:
+    """The clock of a store that takes `request_s` for each request."""
+
+    request_s: float
+    now_s: float = 0.0
+
+    def install(self, world: World) -> World:
+        """The world with this clock."""
+        store = replace(world.store, clock=lambda: self.now_s)
+        world.proxy.plan = lambda operation, body, number: self.answer()
+        return replace(world, store=store)
+
+    def answer(self) -> None:
+        """A request is answered."""
+        self.now_s += self.request_s
+
+
+def takes(number: int, counter: Counter = counters.STOCK) -> list[Increment]:
+    return [play(f"take-{place}", "x", counter.delta or -1, counter) for place in range(number)]
+
+
+@pytest.mark.parametrize(("counter", "requests"), [(counters.STOCK, 1), (counters.TICKET, 2)], ids=["stock", "ticket"])
+def test_a_batch_of_bounded_counters_ends_in_time_and_gets_further_each_time(
+    world: World, counter: Counter, requests: int
+) -> None:
+    count(world, [play("in", "x", 1000, counters.STOCK)])
+    clock = Slow(0.060)
+    slow, done = clock.install(world), [0]
+    while done[-1] < 100:
+        deadline_s = clock.now_s + 2.5
+        results = count(slow, takes(100, counter), deadline_s=deadline_s)
+        assert clock.now_s < deadline_s
+        outcomes = slugs(results)
+        assert set(outcomes) <= {"counted", "replayed", "busy"}
+        done.append(100 - outcomes.count("busy"))
+        assert done[-1] >= min(100, done[-2] + 40 // requests - 3)  # 41 requests fit: two are for what was done
+        assert outcomes[: done[-2]] == ["replayed"] * done[-2]
+        assert outcomes[done[-2] :] == ["counted"] * (done[-1] - done[-2]) + ["busy"] * (100 - done[-1])
+    assert len(done) <= 3 + 2 * requests
+    assert world.tally(counter, "x") == (900 if counter is counters.STOCK else 100)
+    assert slugs(count(slow, takes(100, counter), deadline_s=clock.now_s + 2.5)) == ["replayed"] * 100
+
+
+def test_what_does_not_fit_is_told_to_send_it_again(world: World) -> None:
+    clock = Slow(0.060)
+    results = count(clock.install(world), [play(f"k{n}", "x", 1, counters.STOCK) for n in range(3)], deadline_s=0.1)
+    assert slugs(results) == ["counted", "busy", "busy"]
+    assert "Send it again with the same key" in str(results[2])
+    assert world.tally(counters.STOCK, "x") == 1
+
+
+def test_packs_end_in_time_too(world: World) -> None:
+    clock = Slow(0.060)
+    slow = clock.install(world)
+    assert slugs(count(slow, plays(297), deadline_s=0.1)) == ["counted"] * 198 + ["busy"] * 99
+    assert clock.now_s == pytest.approx(0.120)
+    assert world.tally() == 198
+    again = slugs(count(slow, plays(297), deadline_s=clock.now_s + 1))
+    assert again == ["replayed"] * 198 + ["counted"] * 99
+    assert world.tally() == 297
+
+
+def test_replays_that_cannot_be_read_together_find_their_own_receipts(world: World) -> None:
+    stocked = [play(f"k{number}", "x", 1, counters.STOCK) for number in range(3)]
+    count(world, stocked)
+    world.proxy.plan = faults.always(faults.answer("AccessDeniedException"), "BatchGetItem")
+    assert slugs(count(world, stocked)) == ["replayed"] * 3
+    assert world.tally(counters.STOCK, "x") == 3
+
+
+@pytest.mark.parametrize("expiration", [{"N": "1"}, None], ids=["expired", "none"])
+def test_replays_that_are_read_together_are_judged_as_those_that_are_not(
+    world: World, expiration: dict[str, str] | None
+) -> None:
+    stocked = [play(f"k{number}", "x", 1, counters.STOCK) for number in range(4)]
+    for increment in stocked[:3]:
+        count(world, [increment])
+        (receipt,) = (item for item in world.receipts() if item["nonce"] not in [{"S": "old"}, {"S": "new"}])
+        changed = (
+            {"expiration": expiration, "nonce": {"S": "old"}} if increment is stocked[2] else {"nonce": {"S": "new"}}
+        )
+        receipt = {name: value for name, value in (receipt | changed).items() if value}
+        world.put_receipt(receipt)
+    stocked[1] = replace(stocked[1], amount=2)
+    last = "counted" if expiration else "not-committed"
+    assert slugs(count(world, stocked)) == ["replayed", "key-reused", last, "counted"]
+    assert world.tally(counters.STOCK, "x") == 3 + 1 + bool(expiration)
+
+
+def test_a_first_turn_reads_no_receipts_and_a_second_one_reads_them_once_at_half_a_unit_each(world: World) -> None:
+    stocked = [play(f"k{number}", "x", 1, counters.STOCK) for number in range(21)]
+    with world.capacity() as measured:
+        count(world, stocked)
+    assert measured == [("TransactWriteItems", 4.0)] * 21
+    with world.capacity() as measured:
+        assert slugs(count(world, stocked)) == ["replayed"] * 21
+    assert [name for name, _ in measured] == ["TransactWriteItems", "BatchGetItem"]
+    assert measured[1][1] == 10.0

@@ -362,6 +362,31 @@ def test_an_event_is_handed_over_and_not_waited_for(pauses: list[float]) -> None
     assert fake.events == [{"operation": "play", "video_id": "9f3a", "idempotency_key": "k", "caller": "c"}] * 2
 
 
+def test_batches_are_handed_over_so_that_lambda_retries_them(pauses: list[float]) -> None:
+    asked, fake = tally(refused("TooManyRequestsException"), b"", caller="c")
+    plays = [requests.play("9f3a", idempotency_key=f"k{number}") for number in range(150)]
+    asked.enqueue_batch([*plays[:40], requests.like("a91f", idempotency_key="k"), *plays[40:]])
+    assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4
+    assert {event["on_failure"] for event in fake.events} == {"raise"}
+    assert [call["FunctionName"] for call in fake.calls] == ["fn-plays"] * 3 + ["fn-likes"]
+    sent = [[entry["idempotency_key"] for entry in event["batch"]] for event in fake.events[1:]]
+    keys = [f"k{number}" for number in range(150)]
+    assert sent == [keys[:100], keys[100:], ["k"]]
+    assert all(entry["caller"] == "c" for event in fake.events for entry in event["batch"])
+
+
+def test_batches_that_cannot_be_handed_over_in_time_say_so(pauses: list[float]) -> None:
+    class Slow(FakeLambda):
+        def invoke(self, **call: Any) -> dict[str, Any]:
+            pauses.append(1.0)
+            return super().invoke(**call)
+
+    slow = Slow(b"")
+    with pytest.raises(StoreBusyError, match="No time was left"):
+        Tally({"plays": "p"}, deadline_s=3, lambda_client=slow).enqueue_batch([requests.play("9f3a")] * 450)
+    assert len(slow.calls) == 3
+
+
 def test_a_function_that_was_not_given_is_named() -> None:
     with pytest.raises(ConfigurationError, match="'plays'"):
         Tally({"likes": "x"}, lambda_client=FakeLambda(PLAYED)).play("9f3a")

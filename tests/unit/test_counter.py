@@ -49,6 +49,8 @@ WRONG = [
     ("attribute", {"attribute": "SK"}, "attribute of Tally itself"),
     ("attribute", {"attribute": "at"}, "attribute of Tally itself"),
     ("attribute", {"attribute": "version"}, "attribute of Tally itself"),
+    ("attribute", {"attribute": "expiration"}, "attribute of Tally itself"),
+    ("prefix", {"prefix": "PULSE"}, "prefix of Tally itself"),
     ("guarantee", {"guarantee": "EXACT"}, "must be a Guarantee"),
     ("guarantee", {"guarantee": None}, "must be a Guarantee"),
     ("numbered", {"numbered": "yes"}, "must be True or False"),

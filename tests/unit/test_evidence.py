@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -342,18 +343,24 @@ def test_leaf_that_is_never_quiet_counts_once_a_record_is_passed_that_is_younger
 # The JUDGE item
 
 
-def test_first_evidence_starts_the_judge_two_minutes_later(stack: Stack) -> None:
-    stack.sweep(NOW_S - 60)
-    assert "judged" not in stack.noted()
-    stack.mark("c")
-    stack.mark("r")
-    assert stack.sweep(NOW_S).judged == -1
-    assert int(stack.noted()["judged"]) == int((NOW_S - 60) // 60) + 2
-    stack.mark("c", -600)
-    stack.mark("r", -600)
-    stack.sweep(NOW_S + 660)
-    assert int(stack.noted()["judged"]) == int((NOW_S - 60) // 60) + 2, "only the judge moves it on"
-    assert evidence.judged(stack.store) == int(stack.noted()["judged"])
+def abreast_at(stack: Stack, now_s: float) -> None:
+    """Both consumers have passed everything."""
+    for shard in "cr":
+        stack.mark(shard, NOW_S - now_s, rolled_ago_s=NOW_S - now_s)
+
+
+@pytest.mark.parametrize("stalled", [0, 10])
+def test_judge_starts_once_a_whole_minute_since_the_first_sweep_is_closed(stack: Stack, stalled: int) -> None:
+    """A consumer that stalls meanwhile delays that: a minute of which one half was read only would be drift."""
+    started = []
+    for minute in range(20):
+        if minute == 0 or minute > stalled:
+            abreast_at(stack, NOW_S + 60 * minute)
+        stack.sweep(NOW_S + 60 * minute)
+        started.append(stack.noted().get("judged"))
+    first = 7 if not stalled else stalled + 2
+    assert started == [None] * first + [str(MINUTE + first - 5)] * (20 - first), "only the judge moves it on"
+    assert evidence.judged(stack.store) == MINUTE + first - 5
 
 
 def test_evidence_is_used_when_it_is_old_enough_and_until_then_the_one_before(abreast: Stack) -> None:
@@ -411,14 +418,16 @@ def test_sweep_that_fails_notes_nothing(abreast: Stack, monkeypatch: pytest.Monk
 
 
 def test_note_does_not_take_back_what_a_judge_did_meanwhile(abreast: Stack) -> None:
-    abreast.sweep(NOW_S)
-    seen = evidence.read(abreast.store, NOW_S + 60)
+    for minute in range(8):
+        abreast_at(abreast, NOW_S + 60 * minute)
+        abreast.sweep(NOW_S + 60 * minute)
+    seen = evidence.read(abreast.store, NOW_S + 600)
     abreast.store.client.update_item(
         TableName=abreast.store.settings.ledger_table, Key=evidence.JUDGE,
         UpdateExpression="ADD judged :one", ExpressionAttributeValues={":one": {"N": "1"}},
     )  # fmt: skip
-    evidence.renew(abreast.store, abreast.streams, seen, NOW_S + 60)  # type: ignore[arg-type]
-    assert evidence.judged(abreast.store) == seen.judged + 1
+    evidence.renew(abreast.store, abreast.streams, seen, NOW_S + 600)  # type: ignore[arg-type]
+    assert evidence.judged(abreast.store) == seen.judged + 1 > 1
 
 
 # What follows from it
@@ -442,7 +451,7 @@ def test_minute_is_closed_two_minutes_and_a_skew_after_it_began(
     assert Evidence(known_s=known_s).closed(settings) == closed
 
 
-def test_as_of_of_a_backlog_is_never_ahead(abreast: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_of_of_a_backlog_is_never_ahead(abreast: Stack) -> None:
     """Finding E: ten minutes behind, and with both consumers dead for two hours, it said six seconds."""
     settings = abreast.store.settings
     for minutes in range(120):
@@ -460,8 +469,8 @@ def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_eviden
     abreast: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(evidence.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(evidence.time, "time", lambda: NOW_S + 20)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "time", lambda: NOW_S + 20)
     call = Call(abreast.store)
     assert evidence.as_of(call) is None
     abreast.sweep(NOW_S)

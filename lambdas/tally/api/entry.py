@@ -2,6 +2,9 @@
 
 An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "play", …}` and get `{"status", "replayed",
 "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
+
+Lambda takes every answer to an asynchronous invocation for a success. So a single event that can be retried raises, and
+a batch with `"on_failure": "raise"` does.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
-from ..counting import batches, increments
+from ..counting import batches
 from ..counting.increments import Increment
 from ..dynamo.client import Call, Store, dynamodb_client
 from ..errors import (
@@ -92,7 +95,7 @@ class Entry:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answer one invocation. Only a single direct event raises RetryableError, so that Lambda retries it."""
+        """Answer one invocation. Only direct events raise RetryableError: single ones, and batches that ask for it."""
         deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         with observe.metrics():
@@ -124,19 +127,19 @@ class Entry:
         return http.response(answer.status, answer.body, replayed=answer.replayed)
 
     def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answer each entry by itself. When the time runs out, the rest is not done and gets 503."""
-        entries = event["batch"]
-        refusal: TallyError | None = None
-        if len(event) != 1 or not isinstance(entries, list) or not entries:
-            refusal = InvalidInputError(
-                "batch must be a list of events, and the only field of its event.", field="batch"
-            )
-        elif len(entries) > BATCH_ENTRIES_MAX:
-            refusal = PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
+        """Answer each entry by itself. When the time runs out, the rest is not done and gets 503.
+
+        With `"on_failure": "raise"`, raise RetryableError if any entry met one, after all were tried.
+        """
+        refusal = _refused_batch(event)
         if refusal:
             _record(None, refusal)
             return _direct_response(refusal, request_id)
-        answers = self._answer([partial(self._direct_request, entry) for entry in entries], deadline_s)
+        answers = self._answer([partial(self._direct_request, entry) for entry in event["batch"]], deadline_s)
+        failed = [answer for answer in answers if isinstance(answer, RetryableError)]
+        if failed and "on_failure" in event:
+            detail = f"{len(failed)} of {len(answers)} entries are to be sent again. The first: {failed[0].detail}"
+            raise type(failed[0])(detail)
         return {"results": [_direct_response(answer, request_id) for answer in answers]}
 
     def _direct_request(self, event: object) -> Request:
@@ -198,10 +201,24 @@ class Entry:
         return Call(self.store, user, deadline_s), arguments
 
 
+def _refused_batch(event: Mapping[str, Any]) -> CallerError | None:
+    """Why a batch is refused as a whole; None if it is not."""
+    entries = event["batch"]
+    if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
+        return InvalidInputError(
+            "batch must be a list of events, and the only field of its event beside on_failure.", field="batch"
+        )
+    if event.get("on_failure", "raise") != "raise":
+        return InvalidInputError('on_failure must be "raise", or left out.', field="on_failure")
+    if len(entries) > BATCH_ENTRIES_MAX:
+        return PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
+    return None
+
+
 def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
-    """Count the increments that wait, packed if there are several. Empties `waiting`; the outcomes by place."""
+    """Count the increments that wait, several of them packed. Empties `waiting`; the outcomes by place."""
     outcomes: dict[int, Outcome] = {}
-    results = _results([batches.Entry(one.call, one.increment) for one in waiting.values()])
+    results = batches.count([batches.Entry(one.call, one.increment) for one in waiting.values()])
     for (place, one), result in zip(waiting.items(), results, strict=True):
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
@@ -211,16 +228,6 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         _record(replace(one.request, counter=one.request.counter and one.increment.counter.name), outcomes[place])
     waiting.clear()
     return outcomes
-
-
-def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
-    """The result of each increment. A single one, which nearly every request is, needs no packing."""
-    if len(entries) != 1:
-        return batches.count(entries)
-    try:
-        return [increments.count(*entries[0])]
-    except Exception as error:
-        return [error]
 
 
 def _as_error(error: Exception) -> TallyError:

@@ -5,7 +5,8 @@ The other rooms use:
     increments  Increment and `count`, `set_value`: a change of a counter
     batches     `count`: many changes in few transactions
     likes       `set_like`, `read_like`, `list_likes`: children that a tally counts
-    holds       `take`, `settle`, `sweep`: an amount taken for a while
+    holds       `take`, `settle`, `made_room`: an amount taken for a while
+    expired     `sweep`: gives back what expired holds have taken
     posts       `read_post`, `write_post`
     receipts    `once`, `find`: an idempotency key counts once
     tallies     the reads of a tally, and the writes that move it

@@ -4,11 +4,14 @@ A transaction takes 100 items, and each item once. So the amounts for one tally 
 receipts and one update. Each increment is still counted once under its own key. One whose receipt exists is answered
 from it, and the others are committed without it. An increment that is rolled up, or that has spilled, adds only its
 receipt to the transaction.
+
+The counting ends in time: what does not fit into the call's time gets StoreBusyError. A batch that is sent again gets
+further, because what was counted is found at once: in a pack by its one transaction, elsewhere by one read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +21,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S
 from ..dynamo.keys import Item
 from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Write, pause, send, spread_wider
-from ..errors import StoreRefusedError, TallyError
+from ..errors import StoreBusyError, StoreRefusedError, TallyError
 from . import increments, receipts, tallies
 from .increments import Increment
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Stamp
@@ -63,13 +66,56 @@ def count(entries: Sequence[Entry]) -> list[Result]:
     for pack in plan(members):
         if len(pack) > 1:
             results |= _commit(pack)
-    for place, (call, increment) in enumerate(entries):
-        if place not in results:
-            try:
-                results[place] = increments.count(call, increment)
-            except Exception as error:
-                results[place] = error
+    results |= _one_by_one({place: entry for place, entry in enumerate(entries) if place not in results})
     return [results[place] for place in range(len(entries))]
+
+
+def _one_by_one(entries: Mapping[int, Entry]) -> dict[int, Result]:
+    """Count each by itself while another one fits into the time; the results by place.
+
+    The slowest so far tells what fits. The first replay tells that the batch was sent before: then the others of its
+    kind that were counted are found by one read.
+    """
+    results: dict[int, Result] = {}
+    slowest_s, sent_before = 0.0, False
+    for place, (call, increment) in entries.items():
+        if place in results:
+            continue
+        began_s = call.store.clock()
+        if began_s + slowest_s >= call.deadline_s:
+            results[place] = _no_time()
+            continue
+        try:
+            results[place] = increments.count(call, increment)
+        except Exception as error:
+            results[place] = error
+        slowest_s = max(slowest_s, call.store.clock() - began_s)
+        if not sent_before and isinstance(found := results[place], Counted) and found.replayed:
+            sent_before = True
+            results |= _replays({place: entry for place, entry in entries.items() if place not in results})
+    return results
+
+
+def _replays(entries: Mapping[int, Entry]) -> dict[int, Result]:
+    """The results, by place, of those bounded and numbered increments whose receipts are there: half an RCU for each.
+
+    Without an answer there are none: each is then counted by itself, and finds its own receipt.
+    """
+    members = [
+        Member(place, call, increment, receipts.stamp(call, increment.keyed))
+        for place, (call, increment) in entries.items()
+        if increment.counter.known and increment.key and increment.counter.guarantee is not Guarantee.FAST
+    ]
+    try:
+        live = receipts.live(members[0].call, {member.stamp.id for member in members}) if members else {}
+    except TallyError as error:
+        observe.logger.info("replays not read", exc_info=error)
+        return {}
+    return {member.place: _stored(member, live[member.stamp.id]) for member in members if member.stamp.id in live}
+
+
+def _no_time() -> StoreBusyError:
+    return StoreBusyError("There was no time left for this. Send it again with the same key: what is done is found.")
 
 
 def packable(increment: Increment) -> bool:
@@ -125,6 +171,8 @@ def _commit(pack: Sequence[Member]) -> dict[int, Result]:
     may_spill = {tally for tally in moved if tally.counter.spills}
     alone = {tally for tally in may_spill if store.breaker.hot(tally.partition)}
     while left:
+        if store.clock() >= pack[0].call.deadline_s:
+            return results | {member.place: _no_time() for member in left}
         try:
             tried = _attempt(left, alone)
             if tried.committed:

@@ -1,43 +1,52 @@
 """Holds: an amount taken at once, and later kept (committed) or given back (released, or expired), exactly once.
 
-A hold is an item in the ledger table. Its state moves once, from `held`, on condition that it is still held, in one
-transaction with its effect on the tally. It gets its TTL when it is settled: TTL never removes a hold that expired
-before its amount was given back.
+Holds are in the ledger table. PK, SK -> state:
+    HOLDS#bucket                <hold id>#<counter>/<id>  held. An id begins with the time of expiry: expired ones first
+    HOLDS#OVERDUE               <counter>/<id>#<hold id>  held, expired, and its return was refused
+    HOLDS#SETTLED#counter/id    <hold id>                 committed, released or expired, for SETTLED_KEPT_S
 
-Holds sort by their time of expiry within a bucket, so that the sweep finds expired ones without an index.
+A hold is settled once. One transaction takes it away, on condition that it is held, puts a record of its state, and
+moves the tally. So the range of holds that are due has no settled ones, and a hold that has its amount has no TTL.
+Expired holds give back their amounts before a refusal (`made_room`), and in the sweep (expired.py).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator
 
-from .. import observe
 from ..counter import Counter
-from ..dynamo import queries
-from ..dynamo.client import Call
+from ..dynamo import keys, queries
+from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
+from ..dynamo.queries import Page
 from ..dynamo.transactions import Write, transact
-from ..errors import ChangeRefusedError, HoldSettledError, LimitReachedError, NotFoundError, TallyError
+from ..errors import (
+    ChangeRefusedError,
+    HoldSettledError,
+    LimitReachedError,
+    NotFoundError,
+    StoreBusyError,
+)
 from . import tallies
-from .receipts import Body, Counted, Keyed, Stamp, once
+from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, once
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
+OVERDUE = "HOLDS#OVERDUE"
 SETTLED_KEPT_S = 24 * 3600  # as long as receipts by default: a late commit or release gets the hold's state
-RELEASE_BATCH_MAX = 25  # expired holds given back at once, so that a take does not wait long
-SWEEP_BATCH_MAX = 500  # of a bucket in each sweep; the next sweep takes the rest
-PAGES_MAX = 50  # of 1 MB: a bucket keeps a day of settled holds before TTL removes them
+LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
 
 
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> Counted:
     """Take `amount` now and hold it for `ttl_s` seconds; the body has the `hold_id`.
 
-    Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError.
+    Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, and what `made_room`
+    raises.
     """
     expires_s = int(time.time()) + ttl_s
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
@@ -54,85 +63,66 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         return body
 
     keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload)
-    try:
-        return once(call, keyed, change)
-    except LimitReachedError:
-        if not made_room(call, counter, id_):
-            raise
-        return once(call, keyed, change)
+    while True:
+        try:
+            return once(call, keyed, change)
+        except LimitReachedError as refused:
+            if not made_room(call, counter, id_, amount - (refused.left or 0)):
+                raise
 
 
-def made_room(call: Call, counter: Counter, id_: str) -> bool:
-    """At a limit: give back what expired holds have taken, and return whether there was any."""
-    return release_expired(call, counter, id_) > 0
+def made_room(call: Call, counter: Counter, id_: str, needed: int) -> bool:
+    """Before a refusal: give back expired holds of this tally, until `needed` is there; whether there were any.
+
+    Holds that another call settles meanwhile count too: there is room either way. Raises StoreBusyError if there may
+    be more of them: the time is over, or more holds of other tallies are due than one look sees.
+    """
+    room, refused = 0, math.inf
+    for hold in _own_due(call, counter, id_) if needed > 0 else ():
+        if call.store.clock() >= call.deadline_s:
+            raise _returning()
+        amount = int(hold["amount"]["N"])
+        if amount < refused:
+            try:
+                move(call, counter, id_, hold, EXPIRED)
+                room += amount
+            except LimitReachedError:  # at the ceiling; a smaller one may fit
+                refused = amount
+        if room >= needed:
+            break
+    return room > 0
 
 
 def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> Body:
     """Commit the hold (`COMMITTED`: it stays taken) or release it (`RELEASED`: given back), once.
 
     The body `{"counter","id","hold_id","state","changed"}`; settling the same way twice changes nothing. Raises
-    NotFoundError for an unknown hold, HoldSettledError for one that was settled the other way or has expired.
+    NotFoundError for an unknown hold, HoldSettledError for one that was settled the other way or has expired,
+    LimitReachedError if the counter's ceiling leaves no room for what is released.
     """
     body = {"counter": counter.name, "id": id_, "hold_id": hold_id, "state": state}
-    try:
-        _move(call, counter, id_, hold_id, state)
+    key = _key(counter, id_, hold_id)
+    hold = _read(call, key) if state == RELEASED else {**key, "hold_id": {"S": hold_id}}  # a commit needs no amount
+    if hold and move(call, counter, id_, hold, state):
         return {**body, "changed": True}
-    except ChangeRefusedError as refused:
-        hold = refused.old_items[0] or {}
-    if not hold:
-        raise NotFoundError(f"There is no hold {hold_id}.")
-    found = hold["state"]["S"]
-    if found == state:
-        return {**body, "changed": False}
-    if found == HELD:  # its time has passed
-        found = EXPIRED if _expire(call, counter, id_, hold_id) else _state(call, counter, id_, hold_id)
-    if found == EXPIRED and state == RELEASED:
-        return {**body, "state": EXPIRED, "changed": False}  # its amount was given back, as the caller asked
+    try:
+        found = _state(call, counter, id_, hold_id)
+    except LimitReachedError:  # expired, and not given back yet
+        if state == RELEASED:
+            raise
+        found = EXPIRED
+    if found == state or (found, state) == (EXPIRED, RELEASED):
+        return {**body, "state": found, "changed": False}
     raise HoldSettledError(f"The hold is {found}.")
-
-
-def release_expired(call: Call, counter: Counter, id_: str) -> int:
-    """Give back what expired holds of this tally have taken; how many there were, RELEASE_BATCH_MAX at most.
-
-    Holds that another call settles meanwhile count too: there is room either way.
-    """
-    due = _due(call, bucket(counter, id_), RELEASE_BATCH_MAX, owner=_owner(counter, id_))
-    for item in due:
-        _expire(call, counter, id_, item["hold_id"]["S"])
-    return len(due)
 
 
 def bucket(counter: Counter, id_: str) -> int:
     """The bucket, 0 to 15, that the holds of one tally are in."""
-    return hashlib.sha256(_owner(counter, id_).encode()).digest()[0] % BUCKETS
-
-
-def sweep(call: Call, counters: Mapping[str, Counter], bucket_number: int) -> int:
-    """Give back what expired holds of one bucket have taken; how many, SWEEP_BATCH_MAX at most.
-
-    A hold that cannot be given back is logged and stays due. It delays no other one.
-    """
-    released = 0
-    for item in _due(call, bucket_number, SWEEP_BATCH_MAX, counters=counters):
-        try:
-            counter = counters[item["counter"]["S"]]
-            released += _expire(call, counter, item["target"]["S"], item["hold_id"]["S"])
-        except TallyError:
-            observe.logger.exception("not given back", extra={"hold_id": item["hold_id"]["S"]})
-    return released
-
-
-def _expire(call: Call, counter: Counter, id_: str, hold_id: str) -> bool:
-    """Whether this very call gave it back; otherwise another one settled it."""
-    try:
-        _move(call, counter, id_, hold_id, EXPIRED)
-        return True
-    except ChangeRefusedError:
-        return False
+    return hashlib.sha256(owner_of(counter.name, id_).encode()).digest()[0] % BUCKETS
 
 
 def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, amount: int, at: int) -> list[Write]:
-    facts = {"owner": _owner(counter, id_), "counter": counter.name, "target": id_, "hold_id": hold_id, "state": HELD}
+    facts = {"counter": counter.name, "target": id_, "hold_id": hold_id, "state": HELD}
     item = {**_key(counter, id_, hold_id), **{name: {"S": fact} for name, fact in facts.items()}}
     item |= {"amount": {"N": str(amount)}, "expires": {"N": hold_id.split("-")[0]}}
     return [
@@ -141,84 +131,102 @@ def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, amount: i
     ]
 
 
-def _move(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> None:
-    """Move the hold from `held` to `state`, with its effect on the tally. Raises ChangeRefusedError with the hold."""
-    hold = _read(call, counter, id_, hold_id) if state != COMMITTED else {}
-    if state != COMMITTED and not hold:
-        raise ChangeRefusedError([{}], 0)
-    now_s = int(time.time())
+def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool:
+    """Move the hold from `held` to `state`, with its effect on the tally. False: another call settled it.
+
+    `hold` is as it was read; for a commit its key and `hold_id` do. Raises LimitReachedError if there is no room for
+    what it gives back.
+    """
+    now_s, table = int(time.time()), {"TableName": call.store.settings.ledger_table}
+    hold_id, amount = hold["hold_id"]["S"], 0 if state == COMMITTED else int(hold["amount"]["N"])
     in_time = {COMMITTED: "expires > :now", RELEASED: "expires > :now", EXPIRED: "expires <= :now"}[state]
-    write: Write = {
-        "TableName": call.store.settings.ledger_table,
-        "Key": _key(counter, id_, hold_id),
-        "UpdateExpression": "SET #state = :next, expiration = :removed",
+    gone: Write = {
+        **table,
+        "Key": {"PK": hold["PK"], "SK": hold["SK"]},
         "ConditionExpression": f"#state = :held AND {in_time}",
         "ExpressionAttributeNames": {"#state": "state"},
-        "ExpressionAttributeValues": {
-            ":held": {"S": HELD},
-            ":next": {"S": state},
-            ":now": {"N": str(now_s)},
-            ":removed": {"N": str(now_s + SETTLED_KEPT_S)},
-        },
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        "ExpressionAttributeValues": {":held": {"S": HELD}, ":now": {"N": str(now_s)}},
     }
-    settling: Write = {"Update": write}
-    transact(
-        call, counter, id_, lambda _: [settling, *(_give_back(call, counter, id_, hold["amount"]["N"]) if hold else ())]
-    )
+    record = {"state": {"S": state}, "expiration": {"N": str(now_s + SETTLED_KEPT_S)}}
+    settled = {**table, "Item": {**settled_key(owner_of(counter.name, id_), hold_id), **record}}
+    back = _give_back(call, counter, id_, hold_id, amount) if amount else []
+    try:
+        transact(call, counter, id_, lambda _: [{"Delete": gone}, {"Put": settled}, *back])
+    except ChangeRefusedError as refused:
+        if refused.old_items[0] is not None:
+            return False
+        raise tallies.refuse(counter, tallies.state_of(counter, refused.old_items[2] or {}).value, amount) from None
+    return True
 
 
-def _give_back(call: Call, counter: Counter, id_: str, amount: str) -> list[Write]:
-    """Add the amount to the tally and book it: there is no receipt from which the drift consumer would expect it."""
+def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int) -> list[Write]:
+    """Add the amount to the tally, and put a receipt of it: from receipts, the drift consumer knows what to expect."""
     at = minute_now(call)
-    back: Write = {"Update": tallies.add(call, counter, id_, 0, int(amount), at)}
-    return [back]
+    back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at)}
+    if not counter.tracked:  # the declaration has changed since the hold was taken
+        return [back]
+    receipt = {
+        "id": {"S": f"{KEY_PREFIX}#hold#{hold_id}"},
+        "nonce": {"S": call.nonce},
+        "expiration": {"N": str(int(time.time()) + SETTLED_KEPT_S)},
+        **tallies.facts(counter, id_, amount, at),
+    }
+    return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
 def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
-    hold = _read(call, counter, id_, hold_id)
-    return str(hold["state"]["S"]) if hold else EXPIRED  # TTL removes a hold that was settled long ago
+    """How the hold is settled. One that is still held has expired: it is given back now. Raises NotFoundError."""
+    owner = owner_of(counter.name, id_)
+    live, overdue = _key(counter, id_, hold_id), keys.key(OVERDUE, f"{owner}#{hold_id}")
+    held = False
+    for key in (live, overdue, settled_key(owner, hold_id)):  # a hold moves in this direction only
+        hold = _read(call, key)
+        if hold and hold["state"]["S"] != HELD:
+            return str(hold["state"]["S"])
+        held = held or bool(hold)
+        if hold and move(call, counter, id_, hold, EXPIRED):
+            return EXPIRED
+    if held:
+        raise StoreBusyError("Another call is settling the hold. Send the request again.")
+    raise NotFoundError(f"There is no hold {hold_id}.")
 
 
-def _read(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
+def _read(call: Call, key: Item) -> Item:
     """The hold; empty if there is none."""
-    return queries.get(call.store.client, call.store.settings.ledger_table, _key(counter, id_, hold_id))
+    return queries.get(call.store.client, call.store.settings.ledger_table, key)
 
 
-def _due(
-    call: Call,
-    bucket_number: int,
-    most: int,
-    *,
-    owner: str | None = None,
-    counters: Mapping[str, Counter] | None = None,
-) -> list[Item]:
-    """Expired holds of a bucket that are still held, the oldest first: of one owner, or of these counters."""
-    names, values = {"#state": "state"}, {":held": {"S": HELD}}
-    if owner:
-        names, values = {**names, "#owner": "owner"}, {**values, ":owner": {"S": owner}}
-    held = queries.pages(
-        call.store,
-        call.store.settings.ledger_table,
-        f"HOLDS#{bucket_number}",
-        queries.FIRST,
-        str(int(time.time()) + 1),
-        FilterExpression="#state = :held" + (" AND #owner = :owner" if owner else ""),
-        ExpressionAttributeNames=names,
-        ExpressionAttributeValues=values,
-    )
-    found: list[Item] = []
-    for page in islice(held, PAGES_MAX):
-        found += [item for item in page if counters is None or item["counter"]["S"] in counters]
-        if len(found) >= most:
-            break
-    return found[:most]
+def _own_due(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
+    """The holds of this tally that are due. Raises StoreBusyError if a look is full of others."""
+    owner, table = owner_of(counter.name, id_), call.store.settings.ledger_table
+    yield from queries.query(call.store, table, OVERDUE, f"{owner}#", f"{owner}#~", Limit=LOOK_MAX)
+    for page in due(call.store, bucket(counter, id_), LOOK_MAX):
+        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and hold.get("state") == {"S": HELD}]
+        yield from own
+        if page.more and not own:
+            raise _returning()
+
+
+def due(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
+    """Holds of a bucket that expired before now, the oldest first, `most` a page."""
+    partition, end = f"HOLDS#{bucket_number}", str(int(time.time()) + 1)
+    return queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, end, Limit=most)
+
+
+def _returning() -> StoreBusyError:
+    return StoreBusyError("Expired holds are being given back. Send the request again with the same key.")
 
 
 def _key(counter: Counter, id_: str, hold_id: str) -> Item:
     """Holds sort by their time of expiry, with which their ids begin."""
-    return {"PK": {"S": f"HOLDS#{bucket(counter, id_)}"}, "SK": {"S": f"{hold_id}#{_owner(counter, id_)}"}}
+    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{hold_id}#{owner_of(counter.name, id_)}")
 
 
-def _owner(counter: Counter, id_: str) -> str:
-    return f"{counter.name}/{id_}"
+def settled_key(owner: str, hold_id: str) -> Item:
+    """The key of the record of how a hold was settled."""
+    return keys.key(f"HOLDS#SETTLED#{owner}", hold_id)
+
+
+def owner_of(name: str, id_: str) -> str:
+    """`stock/mug`: the name of a tally in the keys of its holds."""
+    return f"{name}/{id_}"

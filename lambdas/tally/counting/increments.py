@@ -40,8 +40,8 @@ class Increment:
     receipt_target: str | None = None
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
 
-    make_room: Callable[[Call, Counter, str], bool] | None = None
-    """At a limit: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
+    make_room: Callable[[Call, Counter, str, int], bool] | None = None
+    """At a floor: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
 
     @property
     def target(self) -> str:
@@ -59,7 +59,7 @@ class Increment:
 
 
 def count(call: Call, change: Increment) -> Counted:
-    """Make the change once. At a limit, make room and try once more.
+    """Make the change once. At a floor, make room and try again.
 
     EXACT: receipt and count in one transaction, 4 WCU, one round trip; it needs a key. ROLLUP, and EXACT while its
     tally is hot: the receipt alone, 1 WCU, which a stream consumer adds up. FAST: one update, 1 WCU, without a look at
@@ -68,12 +68,13 @@ def count(call: Call, change: Increment) -> Counted:
     Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
     no receipt, and the errors of transactions.transact.
     """
-    try:
-        return _count(call, change)
-    except LimitReachedError:
-        if change.make_room is None or not change.make_room(call, change.counter, change.id):
-            raise
-        return _count(call, change)
+    while True:
+        try:
+            return _count(call, change)
+        except LimitReachedError as refused:
+            needed = -change.amount - (refused.left or 0)
+            if change.make_room is None or not change.make_room(call, change.counter, change.id, needed):
+                raise
 
 
 def _count(call: Call, change: Increment) -> Counted:
@@ -152,8 +153,9 @@ def set_value(
     """Compare-and-set: `value` if the counter still has `version` (0: it was never written).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
-    key: the same request again is a replay. Raises PreconditionFailedError when the counter has moved,
-    LimitReachedError for a value out of its limits, KeyReusedError.
+    key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
+    before its first change it takes any value. Raises PreconditionFailedError when the counter has moved,
+    LimitReachedError for a value out of its limits or behind its numbers, KeyReusedError.
     """
     if not tallies.fits(counter, value):
         raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
@@ -164,6 +166,8 @@ def set_value(
         if seen.version != version:
             look(call, stamp)  # after the read of the state: the caller who set it gets its answer again
             raise _moved(seen)
+        if counter.numbered and seen.version:
+            _refuse_given(counter, seen.value, value)
         write: Write = {"Update": tallies.assign(call, counter, id_, seen, value, at)}
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, value - seen.value, at))
         try:
@@ -179,6 +183,15 @@ def set_value(
         if key is not None:
             raise
         raise PreconditionFailedError(f"You have set version {version} to another value.") from None
+
+
+def _refuse_given(counter: Counter, now: int, value: int) -> None:
+    """Raise LimitReachedError if a numbered counter would give numbers out again from `value` on."""
+    up = (counter.delta or 0) > 0
+    if value < now if up else value > now:
+        far, way = ("up", "more") if up else ("down", "less")
+        detail = f"{counter.name} has given out its numbers {far} to {now}. Set {now} or {way}."
+        raise LimitReachedError(detail, field="value")
 
 
 def _fixed(write: Write) -> Callable[[int], list[Write]]:

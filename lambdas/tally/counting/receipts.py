@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import D
 
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..dynamo.queries import get
+from ..dynamo.queries import get, get_many
 from ..dynamo.transactions import Write
 from ..errors import KeyReusedError, NotCommittedError, ReceiptFoundError, TallyError
 
@@ -217,8 +217,22 @@ def stored(call: Call, operation: str, item: Item, stamp: Stamp) -> Counted:
 def look(call: Call, stamp: Stamp) -> None:
     """Look for a live receipt without writing one. Raises ReceiptFoundError if there is one."""
     item = _read(call, stamp.id)
-    if item and int(item["expiration"]["N"]) >= int(time.time()):
+    if item and _lives(item):
         raise ReceiptFoundError(item)
+
+
+def live(call: Call, ids: Collection[str]) -> dict[str, Item]:
+    """Those of the receipts, at most 100, that are live, by id, as they were a moment ago: half an RCU for each.
+
+    Raises StoreBusyError, StoreUnreachableError.
+    """
+    keys = [{"id": {"S": id_}} for id_ in ids]
+    found = get_many(call, call.store.settings.receipts_table, keys, ConsistentRead=False)
+    return {item["id"]["S"]: item for item in found if _lives(item)}
+
+
+def _lives(receipt: Item) -> bool:
+    return float(receipt.get("expiration", {}).get("N", 0)) >= int(time.time())
 
 
 def find(call: Call, operation: str, target: str, key: str) -> Body | None:

@@ -5,7 +5,7 @@ With a receipt, the receipt is the first write of the same transaction: no crash
 
     send, send_one    one attempt, and what became of each write
     transact          a change of a tally, on a shard of its own choice, with its receipt
-    update, put       one write alone: 1 WCU
+    update, put       one write alone: 1 WCU; 2 for a Put with a token
     apply             fixed writes of a stream consumer or a redrive
     apply_once        fixed writes of the sweep or the command, which come back later
 """
@@ -109,10 +109,15 @@ class Sent:
         return self.conflict
 
 
-def send(client: DynamoDBClient, writes: Sequence[Write]) -> Sent:
-    """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to."""
+def send(client: DynamoDBClient, writes: Sequence[Write], token: str | None = None) -> Sent:
+    """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
+
+    For ten minutes, the same writes with the same `token` take effect once. Without one, botocore makes one for its own
+    retries.
+    """
     items: Any = writes
-    return _sent(len(writes), lambda: client.transact_write_items(TransactItems=items))
+    named: Any = {"ClientRequestToken": token} if token else {}
+    return _sent(len(writes), lambda: client.transact_write_items(TransactItems=items, **named))
 
 
 def send_one(client: DynamoDBClient, write: Write) -> Sent:
@@ -219,13 +224,14 @@ def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]
         pause(retries)
 
 
-def put(call: Call, write: Write) -> None:
+def put(call: Call, write: Write, token: str | None = None) -> None:
     """Commit one conditional Put by itself, for a change that is rolled up: 1 WCU, one round trip.
 
-    Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
+    With a `token` it costs 2 WCU: no copy of it that arrives late takes effect, even if the item has been deleted
+    meanwhile. Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
     """
-    retries = call.retries(retry_s_max=ALONE_RETRY_S_MAX)
-    while not (sent := send_one(call.store.client, write)).committed:
+    client, retries = call.store.client, call.retries(retry_s_max=ALONE_RETRY_S_MAX)
+    while not (sent := send(client, [write], token) if token else send_one(client, write)).committed:
         if sent.refused:
             raise ChangeRefusedError(sent.old_items(), 0) from None
         sent.conflict_or_raise()

@@ -168,4 +168,4 @@ def unjudged(place: Place) -> int:
     return max(place.minute, place.judged + 2)
 
 
-CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, PageRun)
+CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, PageRun, heeds_judge=True)

@@ -161,9 +161,9 @@ class Batch:
         }
 
     def _checkpoint(self) -> Seen:
-        """How far this consumer has come in this shard, and the judge: no entry may go to a minute that is judged."""
+        """How far this consumer has come in this shard. What is judged is read first: that number only grows."""
         key, store = self._key(), self.call.store
-        judged = evidence.judged(store)
+        judged = evidence.judged(store) if self.consumer.heeds_judge else -1
         item = get(store.client, key["TableName"], key["Key"])
         if not item:
             return Seen(None, 0, judged)

@@ -128,6 +128,8 @@ class Consumer:
     """By table: the effects of a record. Raises UnreadableError or one of MALFORMED for one that is to be set aside."""
     run: Callable[[str, Place], Run]
     """An empty run that begins with this sequence number."""
+    heeds_judge: bool = False
+    """Whether it must know which minutes are judged."""
 
 
 def in_order(records: Iterable[Any]) -> tuple[list[Numbered], list[Any]]:

@@ -74,9 +74,18 @@ def test_put_and_update_inside_transactions_move_the_counters(
     assert customers.get_item("1") == Customer(id="1", name="Eva", visits=1, points=15, left=-21)
 
 
-def test_all_of_an_update_is_one_call(customers: Records[Customer], sent: list[str]) -> None:
+def test_an_update_is_one_write_and_reads_itself_back(customers: Records[Customer], sent: list[str]) -> None:
     customers.update_item(Customer(id="1", name="Ada"))
     customers.put_item(Customer(id="2"))
+    assert sent == ["TransactWriteItems", "GetItem", "TransactWriteItems"]
+
+
+def test_without_exact_an_update_is_one_call_of_half_the_price(
+    client: DynamoDBClient, table: str, sent: list[str]
+) -> None:
+    cheap = Records(client, table, Customer, exact=False)
+    cheap.update_item(Customer(id="1", name="Ada"))
+    cheap.put_item(Customer(id="2"))
     assert sent == ["UpdateItem", "PutItem"]
 
 
@@ -214,9 +223,13 @@ def test_an_update_makes_the_record_where_there_is_none(notes: Records[Note]) ->
     assert notes.update_item(Note(id="2"), ignore_nulls=True) == notes.get_item("2") == Note(id="2")
 
 
-def test_an_update_that_only_removes_says_that_it_made_no_record(client: DynamoDBClient, table: str) -> None:
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_update_that_only_removes_says_that_it_made_no_record(
+    client: DynamoDBClient, table: str, exact: bool
+) -> None:
     """On DynamoDB, that is: aws-sdk-java-v2 issue 2761. The embedded engine makes one, so its answer is given here."""
-    notes = Records(faulty(client, update_item=[{"ConsumedCapacity": {}}]), table, Note)
+    nothing = faulty(client, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}])
+    notes = Records(nothing, table, Note, exact=exact)
     with pytest.raises(NotFoundError, match=r"Note id='1'.*only removes"):
         notes.update_item(Note(id="1"))
 

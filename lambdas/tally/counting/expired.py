@@ -1,0 +1,144 @@
+"""The sweep's share of holds: it gives back what expired ones have taken, and reports those that it cannot give back.
+
+A hold whose return is refused moves to the partition of overdue ones: its tally is at a ceiling that was declared
+later, its item is broken, or its counter is declared no more. There it delays no other one, and every sweep tries it.
+What fails in passing, as by throttling, stays where it is. Buckets of a stack that is deployed over may have settled
+holds from before: they move to where settled ones are now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Multiset
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .. import observe
+from ..counter import Counter
+from ..dynamo import keys, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
+from ..dynamo.queries import Page
+from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, apply_once
+from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
+from .holds import BUCKETS, EXPIRED, HELD, OVERDUE, due, move, owner_of, settled_key
+
+PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
+RETURN_S_MAX = 1.0  # for one hold: the others wait
+
+
+class Swept(NamedTuple):
+    """How many holds a sweep gave back, how many are due and were refused, and whether it went through all of them."""
+
+    returned: int
+    failed: int
+    finished: bool
+
+
+def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swept:
+    """Give back what expired holds have taken, until `until_s` on the store's clock. The next sweep does the rest.
+
+    Buckets take turns, a page each, from a random one on. A hold that cannot be given back delays no other one: it is
+    logged and counted in the metric HoldsNotReturned, and each sweep tries it.
+    """
+    run, finished = _Sweep(store, counters, until_s), True
+    first = store.spread.random.randrange(BUCKETS)
+    turns = deque(due(store, (first + number) % BUCKETS, PAGE_MAX) for number in range(BUCKETS))
+    overdue = queries.pages(store, store.settings.ledger_table, OVERDUE, queries.FIRST, queries.LAST, Limit=PAGE_MAX)
+    turns.append(overdue)
+    while turns and not run.over:
+        pages = turns.popleft()
+        try:
+            page = next(pages, None)
+        except TallyError:
+            observe.logger.exception("holds not read")
+            finished = False
+            continue
+        if page is not None:
+            turns.append(pages)
+            run.give_back(page)
+    finished = finished and not turns
+    run.report(all_seen=finished)
+    return Swept(run.returned, len(run.failed), finished)
+
+
+@dataclass
+class _Sweep:
+    """One sweep: what it gave back, and what was refused."""
+
+    store: Store
+    counters: Mapping[str, Counter]
+    until_s: float
+    returned: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    """The counters of the holds that are due and were refused, by hold id."""
+    refused: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """By tally: the amount from which on it takes nothing back in this sweep, and whether its holds are overdue."""
+
+    @property
+    def over(self) -> bool:
+        """Whether its time is over."""
+        return self.store.clock() >= self.until_s
+
+    def give_back(self, page: Page) -> None:
+        """Give back the holds of a page, and move those out of the range of due ones that would stay there."""
+        moves: list[Write] = []
+        for hold in page:
+            if self.over:
+                return
+            try:
+                moves += self._one(hold)
+            except (KeyError, TypeError, ValueError):  # an item that somebody put manually
+                observe.logger.exception("not a hold", extra={"key": hold["SK"]})
+                self.failed[hold["SK"]["S"]] = "unknown"
+        try:
+            if moves and not apply_once(self.store, moves):
+                observe.logger.info("holds not moved")  # another call was in between: the next sweep moves them
+        except TallyError:
+            observe.logger.exception("holds not moved")
+
+    def report(self, *, all_seen: bool) -> None:
+        """Write the metric. Without a look at all holds, no number is known to be 0."""
+        failed = Multiset(self.failed.values())
+        names = {name for name, counter in self.counters.items() if counter.holdable} if all_seen else set()
+        for name in sorted(names | failed.keys()):
+            observe.gauges(observe.COUNTER, name, {observe.HOLDS_NOT_RETURNED: failed[name]})
+
+    def _one(self, hold: Item) -> list[Write]:
+        """Give back one hold; the writes that move it if it is not due, or its return is refused."""
+        name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
+        owner, amount = owner_of(name, id_), int(hold["amount"]["N"])
+        if hold["state"]["S"] != HELD:
+            return self._moved(hold, settled_key(owner, hold_id))
+        if amount < self.refused.get(owner, (math.inf, False))[0]:
+            try:
+                self.returned += self._settled(name, id_, hold)
+                return []
+            except TallyError as error:
+                why = {"hold_id": hold_id, "tally": owner, "reason": str(error.__cause__ or error)}
+                observe.logger.warning("not given back", extra=why)
+                passing = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
+                self.refused[owner] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
+        self.failed[hold_id] = name
+        if hold["PK"]["S"] == OVERDUE or not self.refused[owner][1]:
+            return []
+        return self._moved(hold, keys.key(OVERDUE, f"{owner}#{hold_id}"))
+
+    def _settled(self, name: str, id_: str, hold: Item) -> bool:
+        if name not in self.counters:
+            raise ConfigurationError(f"The counter {name} is not declared.")
+        call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RETURN_S_MAX))
+        return move(call, self.counters[name], id_, hold, EXPIRED)
+
+    def _moved(self, hold: Item, to: Item) -> list[Write]:
+        """The writes that move a hold as it is, on condition that nobody settles it meanwhile."""
+        table = {"TableName": self.store.settings.ledger_table}
+        unmoved = {
+            "ConditionExpression": "#state = :state",
+            "ExpressionAttributeNames": {"#state": "state"},
+            "ExpressionAttributeValues": {":state": hold["state"]},
+        }
+        key = {"PK": hold["PK"], "SK": hold["SK"]}
+        return [{"Delete": {**table, "Key": key, **unmoved}}, {"Put": {**table, "Item": {**hold, **to}}}]

@@ -35,6 +35,7 @@ class Wish:
     """If it can be part of a batch."""
     late_until_s: float = 0.0
     """Until when a copy of an earlier request may arrive; on the monotonic clock."""
+    attempts: int = 0
 
 
 def _answered(answer: Any) -> Answered:

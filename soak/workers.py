@@ -33,6 +33,7 @@ HOT_SHARE = 0.3  # of the changes are of the first two ids
 WEIGHTS = {"batch": 5.0, "play": 20, "visit": 15, "usage": 10, "like": 25, "number": 5, "stock": 8, "hold": 10}
 LONG_S, LONG_SHARE = 30.0, 0.1  # some changes are sent again much later
 REPEATED_SHARE = 0.02  # of the answers never reach the client: it sends the change again
+ATTEMPTS_MAX = 100  # then nobody knows whether it was counted, and the soak fails
 SLOW_S = 0.9 * READ_TIMEOUT_S  # a call that took so long may have sent a copy that is still on its way
 FLUSH_S = 0.3
 
@@ -211,7 +212,10 @@ class Client:
         now_s = time.monotonic()
         if isinstance(result, RetryableError) or now_s - began_s > SLOW_S:
             wish.late_until_s = now_s + LATE_S_MAX + 0.5
-        if isinstance(result, RetryableError):
+        wish.attempts += 1
+        if isinstance(result, RetryableError) and wish.attempts >= ATTEMPTS_MAX:
+            self._note(Note(notes.UNKNOWN, wish.counter, wish.id, key=wish.key, more=repr(result)))
+        elif isinstance(result, RetryableError):
             late = self._chance.random() < LONG_SHARE
             self._later(wish, self._chance.uniform(0.05, LONG_S if late else 1.0))
         elif isinstance(result, LimitReachedError) and wish.late_until_s > began_s:

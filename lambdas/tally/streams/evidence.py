@@ -34,7 +34,7 @@ ROLLUP, DRIFT = "rollup", "drift"
 COUNTS, RECEIPTS = "counts", "receipts"
 LATE = 1  # minutes after its own in which a change may be committed: retries end after 3 s; frozen writers get a minute
 SETTLE = 5  # judged minutes that a drift must stand to be confirmed: one that comes of a late commit lasts two
-START = 2  # minutes from the first evidence to the first minute that is judged
+START = 2  # minutes from the first sweep to the first minute that may be judged: older ones may lack a half
 PULSES_TRIED = 32  # fixed keys, and as many random ones, for a shard of which no key is known: one key in 32 misses all
 PEEK_CALLS_MAX = 5  # GetRecords in one shard: an answer may be empty although records follow
 PULSE_KEPT_S = 24 * 3600  # as long as a stream keeps its records
@@ -324,7 +324,7 @@ def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float
 
 
 def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now_s: float) -> None:
-    """Store what was found; what was noted before stays usable. The first evidence starts the judge.
+    """Store what was found; what was noted before stays usable. The judge starts when a whole minute is closed.
 
     A sweep that was overtaken by another one notes nothing.
     """
@@ -336,12 +336,13 @@ def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now
         "known_before": before.known_s,
         "rolled_before": before.rolled_s,
     }
-    if before.judged < 0 and known_s:
-        numbers["judged"] = store.settings.minute(known_s) + START
+    began_s, closed = _whole(item, "began", int(now_s)), before.closed(store.settings)
+    if before.judged < 0 and closed >= store.settings.minute(began_s) + START:
+        numbers["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
     sets = {name: {"N": str(value)} for name, value in numbers.items()}
     sets |= {"noted": {"N": str(now_s)}, "unreached": {"S": json.dumps(unreached)}}
     if "began" not in item:
-        sets["began"] = {"N": str(int(now_s))}
+        sets["began"] = {"N": str(began_s)}
     apply_once(store, [{"Update": {
         "TableName": store.settings.ledger_table,
         "Key": JUDGE,

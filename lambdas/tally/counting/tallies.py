@@ -95,7 +95,7 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 
 def minute_now(call: Call) -> int:
     """The current minute, which labels a change: whole minutes since 1970."""
-    return call.store.settings.minute(time.time())
+    return int(time.time() // call.store.settings.minute_s)  # settings.minute, without a step into another module
 
 
 def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, by: str = "") -> Write:

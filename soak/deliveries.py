@@ -78,9 +78,8 @@ class Delivery:
         self._raw = Raw(stage.engine)
         self._chance = random.Random()
         self._declared, self._handler, self._table = declared, handler, Table(table)
-        self._stream = {"counts": stage.settings.counts_stream, "receipts": stage.settings.receipts_stream}[table]
-        shards = self._raw.call("streams", "DescribeStream", StreamArn=self._stream)["StreamDescription"]["Shards"]
-        self._shard = shards[0]["ShardId"]
+        self._stream = stage.stream(table)
+        self._shard = self._raw.shard(self._stream)
         self._place = stage.folder / f"{declared.function}-{table}.place"
 
     def run(self) -> None:

@@ -14,7 +14,7 @@ from . import deliveries, proxies, workers
 from .stage import Stage
 
 START_S_MAX = 20.0
-STRUCK_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
+STRUCK_EVERY_MINUTES = 4.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
 FROZEN_SHARE = 0.25  # the others are killed
 DOWN_MINUTES, DOWN_MINUTES_MAX = 3.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
 AT_ONCE_SHARE = 0.6  # of the killed start again at once

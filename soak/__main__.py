@@ -26,7 +26,7 @@ from .stage import STREAMED, Raw, Stage, create_tables
 from .watch import Watch
 from .workers import ITEMS, POSTS
 
-OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 3, 2
+OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at first: most takes find some, and some find none
 TICK_S = 0.1
 LOOK_S = 1.0

@@ -74,12 +74,14 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
     """What the command `tally` does beside scanning counts and receipts: it reads, repairs a tally, and redrives."""
     on_ledger = {
         "PAGE#": ("Query", "PutItem"),  # a redriven record is booked on a page of its own
-        "DRIFT": ("Query", "GetItem", "UpdateItem"),
+        "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
         "SETASIDE": ("Query", "GetItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
         "REBUILT": ("GetItem", "PutItem", "UpdateItem"),
     }
-    return _on(counters.values(), "Query", "UpdateItem") | _READ_JUDGE | _on_ledger(on_ledger)
+    # What children prove is repaired on condition that every shard is as it was counted.
+    counted = _on(_those(counters, lambda counter: counter.child is not None), "ConditionCheckItem")
+    return _on(counters.values(), "Query", "UpdateItem") | counted | _READ_JUDGE | _on_ledger(on_ledger)
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
@@ -138,8 +140,8 @@ def _release_expired(counters: Mapping[str, Counter]) -> Needs:
 
 
 def _on_holds(counters: Mapping[str, Counter], *actions: str) -> Needs:
-    """The actions on holds, and an update of the counters that can be held."""
-    return _on_ledger({"HOLDS#": actions}) | _on(operations.HOLD.served(counters), "UpdateItem")
+    """The actions on holds, and an update of the counters that may have some."""
+    return _on_ledger({"HOLDS#": actions}) | _on(operations.RELEASE_HOLD.served(counters), "UpdateItem")
 
 
 def _on(counters: Iterable[Counter], *actions: str) -> Needs:

@@ -26,11 +26,11 @@ from tests.e2e.dev import ROOT, Dev, wait_for
 
 LIKERS, LATE_LIKERS = 200, 40
 EDITED_BY = 50
-BEGINS_WITHIN_S = 40.0  # the first evidence, and the first minute after it
-SHOWS_WITHIN_S = 30.0
-CONFIRMED_WITHIN_S = 45.0
+BEGINS_WITHIN_S = 90.0  # the first evidence, and the first minute after it
+SHOWS_WITHIN_S = 60.0  # half a minute, on a machine that does nothing else
+CONFIRMED_WITHIN_S = 120.0
 STALLED_S = 6.0 * MINUTE_DEFAULT_S
-RECOVERS_WITHIN_S = 60.0
+RECOVERS_WITHIN_S = 120.0
 PAGE = "https://example.com/stalled"
 
 
@@ -179,13 +179,12 @@ def test_a_stalled_consumer_stops_as_of_and_judging_and_is_no_drift_and_all_come
 
     with visitors(dev) as visited:
         switch(False)
-        time.sleep(STALLED_S / 2)  # what had been noted before is used up
-        before = page()["as_of"], judged_minute(dev)
-        deadline_s = time.time() + STALLED_S / 2
-        while time.time() < deadline_s:
+        stalled_s = time.time()
+        while time.time() < stalled_s + STALLED_S:
             no_drift()
             time.sleep(0.2)
-        assert (page()["as_of"], judged_minute(dev)) == before
+        assert page()["as_of"] <= stalled_s
+        assert (judged_minute(dev) + 1 + evidence.LATE) * MINUTE_DEFAULT_S <= page()["as_of"], "judged without proof"
         for consumer in ("rollup", "drift"):  # nobody knows what the rollup would still move
             assert evidence_age_s(dev, consumer) >= STALLED_S / 2
         switch(True)

@@ -59,7 +59,7 @@ def count(entries: Sequence[Entry]) -> list[Result]:
     members: list[Member] = []
     for place, (call, increment) in enumerate(entries):
         try:
-            if len(entries) > 1 and packable(increment):
+            if packable(increment):
                 members.append(Member(place, call, increment, receipts.stamp(call, increment.keyed)))
         except Exception as error:
             results[place] = error

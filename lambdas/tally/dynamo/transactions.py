@@ -166,7 +166,7 @@ def transact(
     StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `spills`: the
     caller can write the change alone. Then TallyHotError says when to: after throttling (another try would need four
     times the capacity of a write alone), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict
-    over another item than the tally's, such as the receipt, says nothing of the tally: it is tried again.
+    over another item than the tally's, such as the receipt, says nothing of the tally: the change is sent again.
     """
     store, tally = call.store, counter.partition_start + id_
     if spills and tally in store.breaker.heats and store.breaker.hot(tally):

@@ -90,15 +90,16 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
     nonce = new.get("nonce", {}).get("S", "")
     if not nonce or new["nonce"] == old.get("nonce"):
         return (effect,)  # a manual edit
-    if nonce.startswith(tallies.REPAIRED):
+    if tallies.repaired(nonce, effect.observed):
         return ()
-    if nonce.startswith("-") and "." in nonce:  # an unlike; other nonces have no dot
+    if nonce.startswith("-") and "." in nonce:  # an unlike
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
     made, at = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLED_UP):
         at = made if at is None or at > made + _ROLLUP_AHEAD_MAX else at
         return (effect._replace(minute=at, rolled=effect.observed),)
-    return (effect._replace(minute=label(at, made)),)
+    at = label(at, made)
+    return (effect if at == made else effect._replace(minute=at),)
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:

@@ -1,0 +1,276 @@
+"""What happens to tallies in a world: changes as the handlers make them, and edits by hand around them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import counters
+from tally.counter import Counter
+from tally.counting import holds, increments, likes, posts
+from tally.counting.increments import Increment
+from tally.dynamo import keys
+from tally.dynamo.client import Call
+from tally.errors import HoldSettledError, LimitReachedError
+from tests.invariants.simulation import Tally, World, amount_of
+from tests.invariants.stream_model import Record
+
+VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40
+SETTLED = (holds.COMMITTED, holds.RELEASED)
+RESTORED = "https://example.com/restored"
+"""Pages whose old image somebody puts back."""
+
+
+class Traffic:
+    """Writers, and somebody who edits by hand."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.chance, self.truth = world, world.chance, world.truth
+        self.likes: list[tuple[str, str]] = []
+        """Post and user."""
+        self.holds: list[tuple[str, str, int]] = []
+        """Stock, hold and amount of those that are not settled."""
+        self._users = 0
+        self._before()
+
+    def _before(self) -> None:
+        """What is there when the streams are switched on: posts, likes that are months old, tallies."""
+        now = self.world.settings.minute(self.world.clock.now_s)
+        for number in range(POSTS):
+            posts.write_post(Call(self.world.store, "author"), counters.LIKES, f"p{number}", "hello")
+        for _ in range(OLD_LIKES):
+            post, user = f"p{self.chance.randrange(POSTS)}", self._user()
+            self.put_child(post, user, at=now - self.chance.randint(100, 200_000))
+            self.likes.append((post, user))
+            self.truth.accepted["likes", post] += 1
+            self._add(("likes", post), 0, 1)
+        for number in range(4):
+            self._restore(number, 50, now - self.chance.randint(60, 1000))
+            self.truth.accepted["visits", f"{RESTORED}/{number}"] = 50
+        self.world.forget()
+
+    # ---- changes ----
+
+    def change(self) -> None:
+        """Make one change, by a process whose clock is off and which takes its time between stamp and commit."""
+        plan, chance = self.world.plan, self.chance
+        delay_s = chance.uniform(0, 6) if chance.random() < 0.2 else chance.uniform(0, 0.3)
+        if chance.random() < plan.slow:
+            delay_s = chance.uniform(6, 55)
+        if chance.random() < plan.late:
+            delay_s = chance.uniform(60, 600)
+        kinds = (self.play, self.use, self.visit, self.like, self.unlike, self.stock)
+        (kind,) = chance.choices(kinds, [0.3, 0.1, 0.2, 0.2, 0.2, 0.1])
+        with self.world.clock.off(chance.uniform(-plan.skew_s, plan.skew_s) - delay_s):
+            kind(chance.random() < 0.2)
+
+    def play(self, hot: bool, video: str | None = None) -> None:
+        """A play; a hot video's is written alone."""
+        self.increment(counters.PLAYS, video or f"v{self._low(VIDEOS)}", 1, hot)
+
+    def use(self, hot: bool) -> None:
+        """An amount, up or down."""
+        self.increment(
+            counters.USAGE, f"u{self._low(USERS_OF_USAGE)}", self.chance.choice([1, 3] if hot else [1, 3, -2]), hot
+        )
+
+    def visit(self, hot: bool = True, page: str | None = None) -> None:
+        """A visit, which is always written alone."""
+        self.increment(counters.VISITS, page or f"https://example.com/{self._low(PAGES)}", 1, True)
+
+    def increment(self, counter: Counter, id_: str, amount: int, alone: bool) -> None:
+        """Count, and note it."""
+        change = Increment(counter, id_, amount, "count", secrets.token_hex(12), {"counted": True})
+        self._spread(counter, id_, alone)
+        increments.count(Call(self.world.store), change)
+        self.truth.accepted[counter.name, id_] += amount
+        self._written(counter, id_, amount, alone)
+
+    def like(self, hot: bool, post: str | None = None) -> str:
+        """A like by a new user; a hot post's is written alone."""
+        post, user = post or f"p{self._low(POSTS)}", self._user()
+        self._spread(counters.LIKES, post, hot)
+        likes.set_like(Call(self.world.store, user), counters.LIKES, post, True, operation="like", key=None)
+        self.likes.append((post, user))
+        self.truth.accepted["likes", post] += 1
+        self._written(counters.LIKES, post, 1, hot)
+        return user
+
+    def unlike(self, _: bool = False, of: tuple[str, str] | None = None) -> None:
+        """An unlike, of any like that there is or of a young one."""
+        if not self.likes:
+            return
+        if of is None:
+            young = min(len(self.likes), 5)
+            of = self.chance.choice(self.likes[-young:] if self.chance.random() < 0.5 else self.likes)
+        self.likes.remove(of)
+        post, user = of
+        self._spread(counters.LIKES, post, False)
+        likes.set_like(Call(self.world.store, user), counters.LIKES, post, False, operation="unlike", key=None)
+        self.truth.accepted["likes", post] -= 1
+        self._written(counters.LIKES, post, -1, False)
+
+    def stock(self, _: bool = False) -> None:
+        """Stock up, hold some, or settle a hold, which may have expired."""
+        id_ = f"i{self.chance.randrange(2)}"
+        what = self.chance.choice(["more", "take", "take", "settle", "settle"])
+        if what == "more":
+            self.increment(counters.STOCK, id_, self.chance.randint(1, 5), alone=False)
+        elif what == "take":
+            self.take(id_, self.chance.randint(1, 3), self.chance.choice([60, 900]))
+        elif self.holds:
+            self.settle(self.holds.pop(self.chance.randrange(len(self.holds))), self.chance.choice(SETTLED))
+
+    def take(self, id_: str, amount: int, ttl_s: int) -> None:
+        """Hold an amount, if it is there. Expired holds may be given back for it."""
+        call, key = Call(self.world.store), secrets.token_hex(12)
+        with contextlib.suppress(LimitReachedError):
+            body = holds.take(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
+            self.holds.append((id_, str(body["hold_id"]), amount))
+            self.truth.accepted["stock", id_] -= amount
+        self.world.written()
+
+    def settle(self, hold: tuple[str, str, int], state: str) -> None:
+        """Commit or release a hold. One that has expired is given back."""
+        id_, hold_id, amount = hold
+        try:
+            holds.settle(Call(self.world.store), counters.STOCK, id_, hold_id, state)
+        except HoldSettledError:
+            state = holds.EXPIRED
+        if state != holds.COMMITTED:
+            self.truth.accepted["stock", id_] += amount
+        self.world.written()
+
+    def _spread(self, counter: Counter, id_: str, alone: bool) -> None:
+        """The writers of this tally find it calm, contended, or hot."""
+        store, partition = self.world.store, counter.partition_start + id_
+        store.breaker.heats.clear()
+        store.spread.widths.clear()
+        store.spread.random = random.Random(self.chance.random())  # type: ignore[assignment]
+        if alone:
+            store.breaker.trip(partition)
+        elif self.chance.random() < 0.4:
+            store.spread.conflict(partition, counter.max_shards)
+
+    def _written(self, counter: Counter, id_: str, amount: int, alone: bool) -> None:
+        tally, number = (counter.name, id_), self.world.number()
+        if alone:
+            self.truth.alone[number] = self.world.clock.now_s
+        for record in self.world.written():
+            if "rollup" in record["dynamodb"].get("NewImage", {}):
+                assert alone
+                record["alone"] = tally, number, amount
+                alone = False
+        assert not alone
+
+    # ---- edits by hand ----
+
+    def edit(self) -> None:
+        """Edit something by hand."""
+        kinds: list[Callable[[], object]] = [
+            self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
+        ]  # fmt: skip
+        (kind,) = self.chance.choices(kinds, [0.5, 0.1, 0.1, 0.15, 0.15])
+        kind()
+
+    def move_tally(self, tally: Tally | None = None, amount: int | None = None, shard: int = 0) -> None:
+        """Add to a tally, without a receipt."""
+        tally = tally or self.chance.choice([
+            ("plays", f"v{self._low(VIDEOS)}"), ("likes", f"p{self._low(POSTS)}"),
+            ("visits", f"https://example.com/{self._low(PAGES)}"), ("usage", "u0"),
+        ])  # fmt: skip
+        moved = self.chance.choice([-7, -1, 1, 5, 40]) if amount is None else amount
+        self._add(tally, shard, moved)
+        self._edited(tally, moved)
+
+    def restore(self, by: str | None = None) -> None:
+        """Put an old image of a tally back, with the nonce of a change, the rollup, a repair or an unlike in it."""
+        number, now = self.chance.randrange(4), self.world.settings.minute(self.world.clock.now_s)
+        tally = "visits", f"{RESTORED}/{number}"
+        by = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""]) if by is None else by
+        old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000), by)
+        self.truth.unbooked.add(tally)
+        for record in self.world.written(by_hand=True):
+            self.truth.edits[tally].append((0, amount_of(tally, record["dynamodb"]["NewImage"]) - old))
+
+    def delete_tally(self) -> None:
+        """Delete an item of a tally, but not a post."""
+        items = [
+            one for one in self.world.wire.scan(TableName=self.world.names["counts"])["Items"]
+            if any(name in one for name in ("play_count", "visits", "usage")) and RESTORED not in one["PK"]["S"]
+        ]  # fmt: skip
+        if not items:
+            return
+        item = self.chance.choice(sorted(items, key=lambda one: (one["PK"]["S"], one["SK"]["S"])))
+        self.world.wire.delete_item(
+            TableName=self.world.names["counts"], Key={name: item[name] for name in ("PK", "SK")}
+        )
+        prefix, _, id_ = item["PK"]["S"].partition("#")
+        counter = {"VID": counters.PLAYS, "SITE": counters.VISITS, "USER": counters.USAGE}[prefix]
+        self._edited((counter.name, id_), -int(item[counter.attribute]["N"]))
+
+    def delete_child(self, of: tuple[str, str] | None = None) -> None:
+        """Delete a like, and not its part of the tally."""
+        if not self.likes:
+            return
+        post, user = of or self.chance.choice(self.likes)
+        self.likes.remove((post, user))
+        key = keys.key(f"POST#{post}", f"LIKE#USER#{user}")
+        self.world.wire.delete_item(TableName=self.world.names["counts"], Key=key)
+        self.truth.accepted["likes", post] -= 1
+        self._edited(("likes", post), 1)
+
+    def add_child(self, post: str | None = None) -> None:
+        """Put a like, and not its part of the tally."""
+        post, user = post or f"p{self._low(POSTS)}", self._user()
+        now = self.world.settings.minute(self.world.clock.now_s)
+        at = self.chance.choice([None, now, now - 5000, now + 5000])
+        self.put_child(post, user, at)
+        self.likes.append((post, user))
+        self.truth.accepted["likes", post] += 1
+        self._edited(("likes", post), -1, at)
+
+    def put_child(self, post: str, user: str, at: int | None) -> None:
+        """A like item, as Tally would write it or without a minute."""
+        item = {**keys.key(f"POST#{post}", f"LIKE#USER#{user}"), "likedAt": {"N": "1"}}
+        if at is not None:
+            item |= {"at": {"N": str(at)}, "nonce": {"S": secrets.token_hex(6)}}
+        self.world.wire.put_item(TableName=self.world.names["counts"], Item=item)
+
+    def _edited(self, tally: Tally, amount: int, at: int | None = None) -> None:
+        """Note an edit on the minute of its record, or on `at` if that is near it."""
+
+        def note(record: Record, created_s: int) -> None:
+            minute = self.world.settings.minute(created_s)
+            near = at is not None and minute - 1 <= at <= minute + 1
+            self.truth.edits[tally].append((at if near and at is not None else minute, amount))
+
+        (_,) = self.world.written(note)
+
+    def _add(self, tally: Tally, shard: int, amount: int) -> None:
+        counter = counters.COUNTERS[tally[0]]
+        self.world.wire.update_item(
+            TableName=self.world.names["counts"],
+            Key=keys.key(counter.partition_start + tally[1], counter.shard_key(shard)),
+            UpdateExpression="ADD #number :amount",
+            ExpressionAttributeNames={"#number": counter.attribute},
+            ExpressionAttributeValues={":amount": {"N": str(amount)}},
+        )
+
+    def _restore(self, number: int, amount: int, at: int, by: str = "+") -> int:
+        """Put a tally as it was left long ago; what it said before. `by`: how the nonce begins."""
+        item: dict[str, Any] = keys.key(f"SITE#{RESTORED}/{number}", "VISITS")
+        item |= {"visits": {"N": str(amount)}, "at": {"N": str(at)}, "nonce": {"S": by + secrets.token_hex(6)}}
+        answer = self.world.wire.put_item(TableName=self.world.names["counts"], Item=item, ReturnValues="ALL_OLD")
+        return int(answer.get("Attributes", item)["visits"]["N"])
+
+    def _low(self, number: int) -> int:
+        """A low number, as a rule: some tallies are busier than others."""
+        return min(number - 1, int(self.chance.expovariate(3 / number)))
+
+    def _user(self) -> str:
+        self._users += 1
+        return f"user{self._users}"

@@ -25,6 +25,9 @@ from .costs import measure_batches, measure_likes, measure_reads
 from .designs import COUNTED, TIMED
 from .hot_key import Heat, full, quick, simulate_all
 from .imports import measure_imports
+from .journal import measure_journal
+from .judging import measure_judging
+from .manual_edits import measure_manual_edits
 from .report import lines
 from .results import Results
 from .rolled_up import measure_rolled_up
@@ -45,7 +48,9 @@ class Size:
     batches: int
     heats: list[Heat]
     records: int
-    likes: int
+    changes: int
+    tallies: int
+    phases: int
     visits: int
     """On the local stack; 0 skips it."""
     judge_times: bool
@@ -59,7 +64,9 @@ FULL = Size(
     batches=20,
     heats=full(),
     records=5000,
-    likes=1000,
+    changes=1000,
+    tallies=1_000_000,
+    phases=6,
     visits=30,
     judge_times=True,
 )
@@ -71,7 +78,9 @@ QUICK = Size(
     batches=1,
     heats=quick(),
     records=200,
-    likes=50,
+    changes=50,
+    tallies=20_000,
+    phases=1,
     visits=0,
     judge_times=False,
 )
@@ -88,13 +97,21 @@ def measure(size: Size) -> Results:
         bar.set_description("imports")
         imports = measure_imports(size.import_runs)
         bar.set_description("streams")
-        rollups = measure_rollups(size.records, size.likes)
+        rollups = measure_rollups(size.records)
+        bar.set_description("the journal")
+        ledger = [
+            *measure_journal(size.changes),
+            *measure_judging(size.tallies),
+            *measure_manual_edits(size.phases),
+        ]
         hot = simulate_all(size.heats, bar.set_description)
         bar.set_description("the local stack")
         rolled_up = measure_rolled_up(size.visits) if size.visits else None
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
-    return Results(times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, rolled_up, size.judge_times)
+    return Results(
+        times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, ledger, rolled_up, size.judge_times
+    )
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -102,8 +119,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench",
         description="Count the same play in seven ways on one engine: client time, round trips, capacity units, and the"
         f" error of the count after {FULL.plays:,} plays of which {ANSWERS_LOST_SHARE:.0%} lose their answer and"
-        f" {CRASHES_SHARE:.0%} crash; the cost of the stream consumers; one hot key with up to 5,000 changes a second,"
-        " simulated. Exit status 1 if a claim does not hold.",
+        f" {CRASHES_SHARE:.0%} crash; the cost of the stream consumers and of the journal; one hot key with"
+        " up to 5,000 changes a second, simulated. Exit status 1 if a claim does not hold.",
     )
     parser.add_argument("--out", type=Path, help="file for the JSON (bench/results/latest.json, or quick.json)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, and no judgement of times")

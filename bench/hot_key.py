@@ -36,7 +36,6 @@ same seed gives the same numbers. The assumptions, and their reasons:
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import statistics
@@ -50,8 +49,9 @@ from tally.counting import increments, likes, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from tally.dynamo.contention import Breaker, Retries, Spread
-from tally.dynamo.keys import BUCKETS
 from tally.errors import RetryableError
+from tally.streams.fold import Place
+from tally.streams.rollup import shard_of
 
 from .clients import SETTINGS
 from .hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
@@ -233,9 +233,8 @@ class _Rollup:
         run, counter = self.run, self.run.heat.counter
         client: Any = HotClient(run.tables)
         call = run.call(Store(client, SETTINGS, clock=run.hub.clock, sleep=run.hub.sleep), 0)
-        bucket = int(hashlib.sha256(f"shardId-{self.index}".encode()).hexdigest(), 16) % BUCKETS
-        shard = bucket % counter.max_shards if counter.child is None else 1 + bucket % (counter.max_shards - 1)
-        update = tallies.add(call, counter, HOT_ID, shard, amount, 0)
+        place = Place("counts" if counter.child else "receipts", f"shardId-{self.index}")
+        update = tallies.add(call, counter, HOT_ID, shard_of(counter, place), amount, 0, by=tallies.ROLLED_UP)
         checkpoint = {
             "TableName": SETTINGS.ledger_table,
             "Key": {"PK": {"S": "CHECKPOINT"}, "SK": {"S": str(self.index)}},

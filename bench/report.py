@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .bounds import BEFORE, plural
 from .designs import BARE_TRANSACTION, TIMED
 from .imports import HOT_HANDLERS
-from .results import Results, plural
+from .results import Results
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
@@ -29,6 +30,8 @@ def lines(results: Results) -> Iterator[str]:
     yield from _costs(results)
     yield ""
     yield from _rollups(results)
+    yield ""
+    yield from _ledger(results)
     yield ""
     yield from _hot(results)
     yield ""
@@ -89,15 +92,15 @@ def _hot(results: Results) -> Iterator[str]:
     yield from table(heads, rows)
 
 
+def _ledger(results: Results) -> Iterator[str]:
+    rows = [(one.what, one.unit, one.before, one.shown, one.limit) for one in results.ledger]
+    yield from table(("the ledger", "", BEFORE, "now", "bound"), rows, texts=2)
+
+
 def _rollups(results: Results) -> Iterator[str]:
     found = results.rollups
     for cost in found.rollup_costs:
         yield f"rolling up 1,000 plays of {plural(cost.videos, 'video')}: {cost.write_units:,.0f} WCU"
-    for tracked in found.drift_costs:
-        yield (
-            f"tracking the drift of likes of {plural(tracked.posts, 'post')}: {tracked.records:,} records,"
-            f" {tracked.write_units:,.0f} WCU"
-        )
     yield f"rollup: {found.folded_per_s:,.0f} records folded a second, {found.applied_per_s:,.0f} from stream to tally"
     if (shown := results.rolled_up) is not None:
         yield (

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .accuracy import Accuracy
+from .bounds import Bounded, plural
 from .costs import BATCH_PLAYS, Batch, Like, Read
 from .designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
 from .hot_key import Outcome
@@ -57,6 +58,7 @@ class Results:
     imports: Imports
     hot: list[Outcome]
     rollups: Rollups
+    ledger: list[Bounded]
     rolled_up: RolledUp | None
     """None in a quick run: it would start the whole stack."""
     judge_times: bool
@@ -69,6 +71,7 @@ class Results:
             *self._exactness_claims(),
             *self._hot_claims(),
             *self._rollup_claims(),
+            *self._ledger_claims(),
         ]
 
     def _time_claims(self) -> list[Claim]:
@@ -150,6 +153,17 @@ class Results:
             )
         return claims
 
+    def _ledger_claims(self) -> list[Claim]:
+        return [
+            Claim(
+                figure.what,
+                f"{figure.shown} {figure.unit}",
+                figure.limit,
+                figure.held if self.judge_times or not figure.full_only else None,
+            )
+            for figure in self.ledger
+        ]
+
     def document(self) -> dict[str, Any]:
         """The results as JSON."""
         designs = {
@@ -168,6 +182,7 @@ class Results:
             "batches": [asdict(batch) for batch in self.batches],
             "imports": asdict(self.imports),
             "rollups": asdict(self.rollups),
+            "ledger": [asdict(one) for one in self.ledger],
             "rolled_up": asdict(self.rolled_up) if self.rolled_up else None,
             "hot_key": [asdict(outcome) for outcome in self.hot],
             "claims": [asdict(claim) for claim in self.claims()],
@@ -176,8 +191,3 @@ class Results:
     def _accuracy(self, name: str) -> dict[str, Any]:
         found = self.accuracy.get(name)
         return {**asdict(found), "error": found.error} if found else {}
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 shard`, `16 shards`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

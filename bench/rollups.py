@@ -14,12 +14,12 @@ from typing import Any
 import boto3
 
 import counters
-from tally.counting import likes, posts, tallies
+from tally.counting import tallies
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
-from tally.streams import bookkeeper, fold, rollup
+from tally.streams import fold, rollup
 from tally.streams.consumer import Handler
-from tally.streams.fold import Consumer
+from tally.streams.fold import Consumer, Place
 from tally.streams.record import Declared, Record
 from tally.streams.set_aside import Objects
 
@@ -27,9 +27,8 @@ from .clients import LOCAL, SETTINGS, Clients, clients_of, fresh_engine
 from .watch import Meter
 
 SEED = 1995
-MEASURED = 1000  # plays, and likes
+MEASURED = 1000  # plays
 VIDEOS = (1, 10, 100, 1000)
-POSTS = (1, 10, 100)
 BATCH_RECORDS = 1000  # as in the event source mappings
 SHARD = "shardId-00000001700000000000-bench"
 MINUTE = 28_000_000
@@ -46,31 +45,20 @@ class RollupCost:
 
 
 @dataclass(frozen=True)
-class DriftCost:
-    """The cost to track the drift of MEASURED likes of this many posts: the records of both streams."""
-
-    posts: int
-    records: int
-    write_units: float
-
-
-@dataclass(frozen=True)
 class Rollups:
     """The measurements of the stream consumers."""
 
     rollup_costs: list[RollupCost]
-    drift_costs: list[DriftCost]
     folded_per_s: float
     """Records through the fold alone, in batches, on one core."""
     applied_per_s: float
     """Records of 100 videos, from the engine's stream through the rollup consumer into the tallies."""
 
 
-def measure_rollups(records: int, likes_made: int = MEASURED) -> Rollups:
-    """Measure costs with `likes_made` likes, and speeds with `records` records."""
+def measure_rollups(records: int) -> Rollups:
+    """Measure the costs, and the speeds with `records` records."""
     return Rollups(
         rollup_costs=[_rollup_cost(videos) for videos in VIDEOS],
-        drift_costs=[_drift_cost(posts_made, likes_made) for posts_made in POSTS],
         folded_per_s=_fold_speed(records * 10),
         applied_per_s=_applied_speed(records),
     )
@@ -101,11 +89,14 @@ def receipts(number: int, videos: int) -> list[Record]:
     ]
 
 
-def deliver(handler: Handler, table: str, records: Sequence[Record]) -> None:
-    """Invoke the handler with batches, as an event source mapping does. Raises RuntimeError if it refuses one."""
+def deliver(handler: Handler, table: str, records: Sequence[Record], shard: str = SHARD) -> None:
+    """Invoke the handler with batches of one stream shard, as an event source mapping does.
+
+    Raises RuntimeError if it refuses one.
+    """
     for start in range(0, len(records), BATCH_RECORDS):
         batch = list(records[start : start + BATCH_RECORDS])
-        event = {"Records": batch, "shardId": SHARD, "state": {}, "eventSourceARN": _LOCATOR.format(table)}
+        event = {"Records": batch, "shardId": shard, "state": {}, "eventSourceARN": _LOCATOR.format(table)}
         with redirect_stdout(StringIO()):  # hides its metrics
             answer = handler(event, _CONTEXT)
         if answer["batchItemFailures"]:
@@ -128,32 +119,13 @@ def _rollup_cost(videos: int) -> RollupCost:
     return RollupCost(videos, units)
 
 
-def _drift_cost(posts_made: int, likes_made: int) -> DriftCost:
-    with fresh_engine(streams=True) as endpoint:
-        clients = clients_of(endpoint)
-        for number in range(posts_made):
-            posts.write_post(Call(clients.store, "author"), counters.LIKES, f"post-{number}", "hello")
-        chance = random.Random(SEED)
-        before = len(list(stream(endpoint, SETTINGS.counts_table)))
-        for number in range(likes_made):
-            call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
-            likes.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
-        meter = Meter(clients.store.client)
-        handler, records = handler_of(bookkeeper.CONSUMER, clients), 0
-        for table in (SETTINGS.receipts_table, SETTINGS.counts_table):
-            found = list(stream(endpoint, table))[before if table == SETTINGS.counts_table else 0 :]
-            records += len(found)
-            deliver(handler, table, found)
-    return DriftCost(posts_made, records, meter.write_units)
-
-
 def _fold_speed(number: int) -> float:
     """Records a second of CPU time: other programs do not change it."""
-    declared, batch = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100)
-    fold.fold(rollup.CONSUMER, declared, "receipts", batch)
+    declared, batch, place = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100), Place("receipts", SHARD)
+    fold.fold(rollup.CONSUMER, declared, place, batch)
     started_s, folded = time.process_time(), 0
     while folded < number:
-        fold.fold(rollup.CONSUMER, declared, "receipts", batch)
+        fold.fold(rollup.CONSUMER, declared, place, batch)
         folded += len(batch)
     return folded / (time.process_time() - started_s)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
@@ -46,3 +47,21 @@ class Hub:
 
     def _wait(self, waiter: greenlet, until_s: float) -> None:
         heapq.heappush(self._waiting, (until_s, next(self._turns), waiter))
+
+
+class WallClock:
+    """Time that stands still: within it, `time.time()` says `now_s` in the whole process.
+
+    The clock of retries and deadlines is time.monotonic(), which goes on.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+        self._real = time.time
+
+    def __enter__(self) -> WallClock:
+        self._real, time.time = time.time, lambda: self.now_s
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        time.time = self._real

@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 
 from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.errors import TallyError
-from tally.settings import SETTLE_DEFAULT_S, Settings
+from tally.settings import MINUTE_DEFAULT_S, Settings
 from tally.streams.set_aside import Objects
 
 LOCAL_TIMEOUT_S = 5
@@ -44,7 +44,7 @@ def local(port: int) -> Connection:
             where = json.load(answer)
         store = Store(
             boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **_LOCAL),
-            _settings(where, where["bucket"], where["settle_s"]),
+            _settings(where, where["bucket"], where["minute_s"]),
         )
         return Connection(store, Objects(where["bucket"], lambda: _local_s3(where["s3"])) if where["bucket"] else None)
     except urllib.error.HTTPError as error:
@@ -66,9 +66,8 @@ def deployed(stack: str) -> Connection:
         described: Any = boto3.client("cloudformation", config=_PATIENT).describe_stacks(StackName=stack)
         outputs = {output["OutputKey"]: output["OutputValue"] for output in described["Stacks"][0].get("Outputs", [])}
         tables = {table: outputs[name] for table, name in _TABLES.items()}
-        settle_s = int(outputs.get("SettleSeconds", SETTLE_DEFAULT_S))
         bucket = outputs.get("SetAsideBucketName", "")
-        store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, settle_s))
+        store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, MINUTE_DEFAULT_S))
         return Connection(store, Objects(bucket) if bucket else None)
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
@@ -86,7 +85,7 @@ def deployed(stack: str) -> Connection:
         raise CommandError(f"the call to AWS failed: {error}") from None
 
 
-def _settings(tables: dict[str, str], bucket: str, settle_s: int) -> Settings:
+def _settings(tables: dict[str, str], bucket: str, minute_s: int) -> Settings:
     return Settings(
         counts_table=tables["counts"],
         receipts_table=tables["receipts"],
@@ -94,7 +93,7 @@ def _settings(tables: dict[str, str], bucket: str, settle_s: int) -> Settings:
         page_hosts=frozenset(),
         receipt_ttl_s=0,
         version="command",
-        settle_s=int(settle_s),
+        minute_s=int(minute_s),
         set_aside_bucket=bucket,
     )
 

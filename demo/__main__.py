@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path.cwd() / "lambdas"))  # the recount normalises URLs with the server's own function
 
 from local.base.errors import LocalError
-from local.base.options import Options
 
 from .dev import running
 from .replay import SETTLE_S_MAX, replay
@@ -43,8 +41,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--settle",
         action="store_true",
-        help="wait until Tally has judged the minutes of the run: one to two minutes (TALLY_SETTLE_S: the settle time"
-        " of the server)",
+        help="wait until Tally has judged the minutes of the run: half a minute, or more on a server with a longer"
+        " TALLY_MINUTE_S",
     )
     arguments = parser.parse_args(argv)
     if not 1 <= arguments.port <= 65535:
@@ -60,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         log = read_log(arguments.log)
         with running(arguments.port, APP):
-            settle_s = Options.read([], os.environ, APP).settle_s if arguments.settle else None
-            outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, settle_s))
+            outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, until_judged=arguments.settle))
     except LocalError as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1

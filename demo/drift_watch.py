@@ -1,7 +1,7 @@
 """Asks a running `make dev` for drift, again and again, while the demo replays its log.
 
-`GET /drift` lists the minutes that Tally has judged: the sweep judges a minute after the settle time. A shorter run
-sees only the minutes before it. `judged_at_s` says when Tally has judged a minute of the run.
+`GET /drift` lists the minutes that Tally has judged: the sweep judges a minute once both consumers have provably
+passed it, some minutes later. A shorter run sees only the minutes before it. `judged_at_s` says when that is.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from local.base.options import SCHEDULE_S_MAX
-
 from .visitors import Drifting, Server
 
 ASK_EVERY_S = 1.0
 SWEEP_S_MAX = 10.0  # one sweep and its wait for a process, on a busy machine
-MINUTE_S = 60
+JUDGED_AFTER = 6  # minutes after its own end, if no consumer is behind: late changes, evidence, two sweeps
 
 
 @dataclass
@@ -65,12 +63,12 @@ async def watching(server: Server) -> AsyncIterator[DriftWatch]:
     await watch.ask(server)
 
 
-def judged_at_s(now_s: float, settle_s: int) -> float:
-    """When a sweep has judged the minute of `now_s`: its end, plus the settle time, plus the next sweep."""
-    return math.floor(now_s / MINUTE_S + 1) * MINUTE_S + settle_s + SCHEDULE_S_MAX + SWEEP_S_MAX
+def judged_at_s(now_s: float, minute_s: int) -> float:
+    """When a sweep has judged the minute of `now_s`. `minute_s`: the length of a minute of the ledger."""
+    return math.floor(now_s / minute_s + 1 + JUDGED_AFTER) * minute_s + SWEEP_S_MAX
 
 
-async def until_judged(watch: DriftWatch, settle_s: int) -> None:
+async def wait_until_judged(watch: DriftWatch, minute_s: int) -> None:
     """Wait until Tally has judged every minute up to now."""
-    await asyncio.sleep(judged_at_s(time.time(), settle_s) - time.time())
+    await asyncio.sleep(judged_at_s(time.time(), minute_s) - time.time())
     watch.settled = True

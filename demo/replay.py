@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .drift_watch import DriftWatch, until_judged, watching
+from .drift_watch import DriftWatch, wait_until_judged, watching
 from .visitors import Sent, Server, counts, send
 from .weblog import Weblog
 
@@ -65,10 +65,10 @@ def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
 
 
-async def replay(log: Weblog, port: int, concurrency: int, settle_s: int | None = None) -> Outcome:
+async def replay(log: Weblog, port: int, concurrency: int, *, until_judged: bool = False) -> Outcome:
     """Read the counts, send the visits, read the counts again. Ask for drift all the time. Raises LocalError.
 
-    With `settle_s`, the settle time of the server, wait until Tally has judged the minutes of the run.
+    `until_judged`: wait until Tally has judged the minutes of the run.
     """
     expected = log.recount()
     run = secrets.token_hex(8)  # new keys: a second run counts again
@@ -86,9 +86,9 @@ async def replay(log: Weblog, port: int, concurrency: int, settle_s: int | None 
             due = {page: before[page] + number for page, number in expected.items()}
             settled_s = await settle(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
-            if settle_s is not None:
+            if until_judged:
                 bar.set_description("waiting until its minutes are judged")
-                await until_judged(watch, settle_s)
+                await wait_until_judged(watch, await server.minute_s())
                 after = await counts(server, expected, concurrency, lambda _: None)
     counted = {page: after[page] - before[page] for page in expected}
     return Outcome(log, expected, counted, server.sent, took_s, settled_s, watch)

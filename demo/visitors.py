@@ -105,6 +105,10 @@ class Server:
         answer = await self._ask("GET", "/visits", {"params": {"url": page}})
         return int(answer.document["visits"])
 
+    async def minute_s(self) -> int:
+        """The length of a minute of its ledger in seconds."""
+        return int((await self._ask("GET", "/dev/stack", {})).document["minute_s"])
+
     async def drift(self) -> frozenset[Drifting]:
         """Every tally that drifts in the minutes that Tally has judged."""
         if not self._token:

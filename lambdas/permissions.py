@@ -20,8 +20,7 @@ _NOTHING: Needs = frozenset()
 _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
-_READ_PULSE = frozenset({Need("GetItem", Table.COUNTS, "PULSE")})
-_BOOK = frozenset({Need("UpdateItem", Table.LEDGER, "LEDGER#")})
+_READ_JUDGE = frozenset({Need("GetItem", Table.LEDGER, "JUDGE")})
 
 
 def of_functions(counters: Mapping[str, Counter]) -> dict[str, Needs]:
@@ -51,7 +50,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_LIKE: read_like,
         operations.LIST_LIKES: read_like | _on([LIKES], "Query"),
         operations.VISIT: _count(VISITS) | _count(BOT_VISITS),
-        operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _read_as_of(),
+        operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _READ_JUDGE,
         operations.GET_BADGE: _on([VISITS], "Query"),
         operations.BEACON: _NOTHING,
         operations.INCREMENT: _increment(counters),
@@ -65,38 +64,42 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.RELEASE_HOLD: settle_hold,
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
-        operations.GET_DRIFT: frozenset({Need("Query", Table.LEDGER, "DRIFT")}),
+        operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
         operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
         operations.GET_OPENAPI: _NOTHING,
     }
 
 
 def of_operator(counters: Mapping[str, Counter]) -> Needs:
-    """What the command `tally` does beside scanning the counts table: it reads, repairs a tally, and redrives."""
+    """What the command `tally` does beside scanning counts and receipts: it reads, repairs a tally, and redrives."""
     on_ledger = {
-        "LEDGER#": ("Query", "UpdateItem"),
-        "DRIFT": ("Query", "GetItem", "DeleteItem", "ConditionCheckItem"),
+        "PAGE#": ("Query", "PutItem"),  # a redriven record is booked on a page of its own
+        "DRIFT": ("Query", "GetItem", "UpdateItem"),
         "SETASIDE": ("Query", "GetItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
+        "REBUILT": ("GetItem", "PutItem", "UpdateItem"),
     }
-    tallies = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem")
-    return tallies | _READ_PULSE | _read_checkpoints("receipts", "counts") | _on_ledger(on_ledger)
+    return _on(counters.values(), "Query", "UpdateItem") | _READ_JUDGE | _on_ledger(on_ledger)
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
-    """The sweep releases expired holds, judges the ledger, recounts what drifts, and writes the pulse."""
-    judge = {"LEDGER#": ("Query", "DeleteItem"), "DRIFT": ("Query", "GetItem", "UpdateItem", "DeleteItem")}
-    write_pulse = {Need("UpdateItem", Table.COUNTS, "PULSE"), Need("UpdateItem", Table.RECEIPTS, "pulse")}
-    recount = _on(_those(counters, lambda counter: counter.child is not None), "Query")
-    sweep = _release_expired(counters) | _read_checkpoints("receipts", "counts") | _on_ledger(judge) | recount
-    return {"sweep": sweep | _READ_PULSE | write_pulse}
+    """The sweep writes pulses, reads how far the consumers have come, judges, and releases expired holds."""
+    pulses = {Need("PutItem", Table.COUNTS, "PULSE#"), Need("PutItem", Table.RECEIPTS, "pulse#")}
+    checkpoints = [f"CHECKPOINT#{one.function}#{table.value}" for one in operations.CONSUMERS for table in one.streams]
+    judging = {
+        "JUDGE": ("GetItem", "UpdateItem"),
+        "PAGE#": ("Query",),
+        "DRIFT": ("Query", "BatchGetItem", "GetItem", "UpdateItem"),
+        **dict.fromkeys(checkpoints, ("Query",)),
+    }
+    return {"sweep": _release_expired(counters) | pulses | _on_ledger(judging)}
 
 
 def _of_consumers(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     rolled_up = _those(counters, lambda counter: counter.spills or counter.guarantee is Guarantee.ROLLUP)
     return {
         "rollup": _consume("rollup") | _on(rolled_up, "UpdateItem"),
-        "drift": _consume("drift") | _BOOK,
+        "drift": _consume("drift") | _READ_JUDGE | _on_ledger({"PAGE#": ["PutItem"]}),  # none of a judged minute
     }
 
 
@@ -120,7 +123,7 @@ def _increment(counters: Mapping[str, Counter]) -> Needs:
 def _get_counter(counters: Mapping[str, Counter]) -> Needs:
     served = operations.GET_COUNTER.served(counters)
     rolled_up = any(counter.guarantee is Guarantee.ROLLUP for counter in served)
-    return _on(served, "Query") | (_read_as_of() if rolled_up else _NOTHING)
+    return _on(served, "Query") | (_READ_JUDGE if rolled_up else _NOTHING)
 
 
 def _count(counter: Counter) -> Needs:
@@ -137,22 +140,6 @@ def _release_expired(counters: Mapping[str, Counter]) -> Needs:
 def _on_holds(counters: Mapping[str, Counter], *actions: str) -> Needs:
     """The actions on holds, and an update of the counters that can be held."""
     return _on_ledger({"HOLDS#": actions}) | _on(operations.HOLD.served(counters), "UpdateItem")
-
-
-def _read_as_of() -> Needs:
-    """How far the rollup has come in the receipts' stream (tally/streams/progress.py)."""
-    return _read_checkpoints("receipts") | _READ_PULSE
-
-
-def _read_checkpoints(*streams: str) -> Needs:
-    """How far both consumers have come in the streams of these tables."""
-    return _on_ledger(
-        {
-            f"CHECKPOINT#{consumer.function}#{stream}": ("Query",)
-            for consumer in operations.CONSUMERS
-            for stream in streams
-        }
-    )
 
 
 def _on(counters: Iterable[Counter], *actions: str) -> Needs:

@@ -15,7 +15,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from .base.engine import Engine
 from .base.engine_file import trimming
 from .base.errors import LocalError
-from .base.options import SCHEDULE_S_MAX
 from .base.wire import Wire
 from .functions import runtime
 from .functions.metrics import Metrics
@@ -23,9 +22,9 @@ from .functions.pool import Pool, ThrottledError
 from .gateway import console
 from .gateway.site import site
 from .stack.prepared import Stack, open_log
-from .stack.template import Schedule
 from .streams.positions import Positions
 from .streams.pump import Pump
+from .streams.switches import Switches
 
 ENGINE_LOOK_S = 0.5  # between two looks at the engine
 CODE_LOOK_S = 1.0  # between two looks for changed code
@@ -45,10 +44,13 @@ async def serve(stack: Stack, say: Say) -> None:
     async with contextlib.AsyncExitStack() as entered:
         pools = await entered.enter_async_context(_pools(stack))
         gathered = Metrics([stack.logs / f"{name}.log" for name in pools], stack.options.verbose)
-        await entered.enter_async_context(site(stack, pools, gathered, say))
+        switches = Switches()
+        await entered.enter_async_context(site(stack, pools, gathered, switches, say))
         waiting = [stopped.wait(), _watch_engine(stack.engine), _warm_and_watch_code(stack, pools, warm, say)]
-        waiting += [gathered.run(), _pump(stack, pools, warm, say)]
-        waiting += [_run_on_schedule(schedule, pools[schedule.function]) for schedule in stack.template.schedules]
+        waiting += [gathered.run(), _pump(stack, pools, warm, switches, say)]
+        for schedule in stack.template.schedules:
+            every_s = schedule.every_s * stack.options.minute_s / 60
+            waiting.append(_run_on_schedule(every_s, pools[schedule.function]))
         tasks = [asyncio.ensure_future(one) for one in waiting]
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
@@ -71,24 +73,25 @@ async def _pools(stack: Stack) -> AsyncIterator[dict[str, Pool]]:
             await asyncio.gather(*(pool.close() for pool in pools.values()))
 
 
-async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
+async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, switches: Switches, say: Say) -> None:
     """Once the functions' first processes run, run the event source mappings and keep the stream short."""
     await warm.wait()
     file = stack.engine.db_path if stack.engine else None
+    log = file and file.with_name(f"{file.name}-wal")
     positions = Positions(stack.options.data / "streams.json")
     async with Wire(stack.endpoint, stack.options.streams_endpoint or stack.endpoint) as wire:
-        pump = Pump(stack.template.mappings, pools, wire, positions, say, file and file.with_name(f"{file.name}-wal"))
+        pump = Pump(stack.template.mappings, pools, wire, positions, say, switches, log)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(pump.run())
             if file is not None:
                 tasks.create_task(trimming(file, pump.passed))
 
 
-async def _run_on_schedule(schedule: Schedule, pool: Pool) -> None:
+async def _run_on_schedule(every_s: float, pool: Pool) -> None:
     """Invoke the function as EventBridge does. Its log has the errors, and the next run tries again."""
     event = json.dumps({"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}).encode()
     while True:
-        await asyncio.sleep(min(schedule.every_s, SCHEDULE_S_MAX))
+        await asyncio.sleep(every_s)
         with contextlib.suppress(ThrottledError):
             await pool.invoke(event)
 

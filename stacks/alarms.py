@@ -38,22 +38,25 @@ class Alarm:
 # state, and `sweep` or `iterator-age` reports the silence. Those two are MISSING: the pulse keeps every function busy
 # each minute, so silence turns them to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in that
 # state and notifies nobody; with BREACHING it would.
-DRIFT = Alarm("drift", "A recount confirmed that tallies differ from what was accepted", 0, 1, _Missing.IGNORE)
-ROLLUP_LAG = Alarm(
-    "rollup-lag", "Rolled up numbers have been over a minute behind for 5 minutes", 60, 5, _Missing.IGNORE
+DRIFT = Alarm("drift", "Tallies have differed from what was accepted for 5 judged minutes", 0, 1, _Missing.IGNORE)
+# Held up in one shard is enough, for drift is judged on proof alone. Lambda reports the age of records per function: a
+# disabled mapping, or a shard that nobody reads, hides there behind the others.
+EVIDENCE_AGE = Alarm(
+    "evidence-age",
+    "For over 10 minutes nothing proves that a stream consumer has passed every shard",
+    600,
+    5,
+    _Missing.IGNORE,
 )
 ITERATOR_AGE = Alarm(
     "iterator-age", "A stream consumer has been over a minute behind for 10 minutes", 60_000, 2, _Missing.MISSING
 )
-# Lambda reports the age per function: a disabled mapping hides behind the other one.
-STANDS_STILL = Alarm(
-    "stands-still", "A stream consumer has not moved on in one of its streams for 5 minutes", 0, 5, _Missing.IGNORE
-)
 SET_ASIDE = Alarm("set-aside", "A stream consumer put records aside that it could not apply: redrive them", 0, 1)
 SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judged", 1, 2, _Missing.MISSING, BELOW)
 UNJUDGED = Alarm(
-    "unjudged", "No sweep has come to the end of the ledger for 15 minutes: rows pile up", 0, 15, _Missing.IGNORE
+    "unjudged", "No sweep has judged all that it could for 15 minutes: drift shows late", 0, 15, _Missing.IGNORE
 )
+HOLDS = Alarm("holds", "Expired holds could not be given back for 5 minutes", 0, 5, _Missing.IGNORE)
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", 60, 5)

@@ -31,25 +31,28 @@ class OwnMetrics:
 
     def drift(self, name: str) -> dict[str, cloudwatch.Metric]:
         """How the sweep saw each counter's drift. Counters without receipts have none."""
-        tracked = [counter.name for counter in self.declarations.counters.values() if counter.tracked]
-        return {counter: _own(name, observe.COUNTER, counter, "Maximum") for counter in tracked}
+        return self._seen_by_sweep(name, lambda counter: counter.tracked)
+
+    def holds_not_returned(self) -> dict[str, cloudwatch.Metric]:
+        """How many expired holds of each counter the sweep could not give back."""
+        return self._seen_by_sweep(observe.HOLDS_NOT_RETURNED, lambda counter: counter.holdable)
+
+    def _seen_by_sweep(self, name: str, which: Callable[[Counter], bool]) -> dict[str, cloudwatch.Metric]:
+        counters = [counter.name for counter in self.declarations.counters.values() if which(counter)]
+        return {counter: _own(name, observe.COUNTER, counter, "Maximum") for counter in counters}
 
     def by_consumer(self, name: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
         """Its sum for each stream consumer."""
         return {consumer: _own(name, observe.CONSUMER, consumer, "Sum", period) for consumer in self._consumers}
 
-    def stalled(self) -> dict[str, cloudwatch.Metric]:
-        """In how many streams each consumer was stalled when the sweep looked."""
-        name = observe.STANDS_STILL
+    def evidence_age(self) -> dict[str, cloudwatch.Metric]:
+        """How long ago the time is that each consumer had provably passed in every shard when the sweep looked."""
+        name = observe.EVIDENCE_AGE
         return {consumer: _own(name, observe.CONSUMER, consumer, "Maximum") for consumer in self._consumers}
 
     def sweep_unfinished(self) -> cloudwatch.Metric:
-        """1 if a sweep did not reach the end of the ledger."""
+        """1 if a sweep did not judge all that it could."""
         return _own(observe.SWEEP_UNFINISHED, observe.CONSUMER, observe.SWEEP, "Maximum")
-
-    def rollup_lag(self) -> cloudwatch.Metric:
-        """How many seconds the rolled up numbers were behind."""
-        return _own(observe.ROLLUP_LAG, observe.CONSUMER, "rollup", "Maximum")
 
     @property
     def _consumers(self) -> list[str]:

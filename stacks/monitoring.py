@@ -100,12 +100,16 @@ class Monitoring(Construct):
             "Drift",
             "Are the numbers right?",
             {
-                "Drifting tallies, confirmed by a recount": confirmed,
+                "Drifting tallies, confirmed": confirmed,
                 "Drifting tallies": [*self._own.drift(observe.DRIFTING_TALLIES).values()],
                 "Drift, summed without its sign": [*self._own.drift(observe.DRIFT_ABSOLUTE).values()],
                 "Oldest drift, seconds": [*self._own.drift(observe.OLDEST_DRIFT).values()],
                 "Sweeps that did not come to the end": [
                     watched(self._names, self._own.sweep_unfinished(), alarms.UNJUDGED)
+                ],
+                "Expired holds that could not be given back": [
+                    watched(self._names, metric, alarms.HOLDS, of=counter)
+                    for counter, metric in self._own.holds_not_returned().items()
                 ],
             },
         )
@@ -115,14 +119,14 @@ class Monitoring(Construct):
             {
                 "Changes counted": self._own.by_counter(observe.COUNTED),
                 "Retries answered from their receipt": self._own.by_counter(observe.REPLAYED),
-                "Refused: the caller has to mend it": self._own.by_counter(observe.REFUSED),
+                "Refused: the caller has to correct it": self._own.by_counter(observe.REFUSED),
             },
         )
         self._section(
             "Heat",
             "Is one key hotter than its shards?",
             {
-                "Conflicts, tried again on another shard": self._own.by_counter(observe.CONFLICTS),
+                "Conflicts, retried on another shard": self._own.by_counter(observe.CONFLICTS),
                 "Spilled: counted now, visible soon": self._own.by_counter(
                     observe.SPILLED, which=lambda counter: counter.spills
                 ),
@@ -159,13 +163,12 @@ class Monitoring(Construct):
             "Behind",
             "How far behind are the numbers that are rolled up, and the ledger?",
             {
-                "Rollup lag, seconds": [watched(self._names, self._own.rollup_lag(), alarms.ROLLUP_LAG)],
+                "Age of the proof that a consumer passed every shard, seconds": [
+                    watched(self._names, metric, alarms.EVIDENCE_AGE, of=consumer)
+                    for consumer, metric in self._own.evidence_age().items()
+                ],
                 "Age of the oldest record read, ms": [
                     watched(self._names, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
-                ],
-                "Streams that stand still": [
-                    watched(self._names, metric, alarms.STANDS_STILL, of=consumer)
-                    for consumer, metric in self._own.stalled().items()
                 ],
             },
         )

@@ -36,12 +36,15 @@ class Operator(Construct):
         self.policy = iam.ManagedPolicy(
             self,
             "Policy",
+            # Another text would be another policy under another ARN, which nobody has attached.
             description="Lets people run the command tally: look, mend, redrive",
             statements=[
                 iam.PolicyStatement(actions=["cloudformation:DescribeStacks"], resources=[by_name]),
                 *statements(tables, needs),
                 # A scan names no key, so a condition on keys would refuse it.
-                iam.PolicyStatement(actions=["dynamodb:Scan"], resources=[tables.counts.table_arn]),
+                iam.PolicyStatement(
+                    actions=["dynamodb:Scan"], resources=[tables.counts.table_arn, tables.receipts.table_arn]
+                ),
                 iam.PolicyStatement(
                     actions=["s3:GetObject", "s3:DeleteObject"], resources=[bucket.arn_for_objects("*")]
                 ),

@@ -11,7 +11,6 @@ from .errors import ConfigurationError
 ANY_HOST = "*"
 RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
 MINUTE_DEFAULT_S = 60
-SETTLE_DEFAULT_S = 300  # streams deliver within seconds; a longer delay shows as lag before it shows as drift
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,6 @@ class Settings:
     """Hosts whose pages count; `*` alone takes any host."""
     receipt_ttl_s: int
     version: str
-    settle_s: int = SETTLE_DEFAULT_S
-    """How long a minute of the ledger waits, without new bookings, before the sweep judges it."""
     minute_s: int = MINUTE_DEFAULT_S
     """The length of a minute of the ledger: 60; less in `make dev`, where every wait is scaled down with it."""
     counts_stream: str = ""
@@ -55,7 +52,6 @@ class Settings:
             page_hosts=frozenset(host for host in hosts if host),
             receipt_ttl_s=_seconds(environment, "TALLY_RECEIPT_TTL_S", RECEIPT_TTL_DEFAULT_S),
             version=environment.get("TALLY_VERSION", "dev"),
-            settle_s=_seconds(environment, "TALLY_SETTLE_S", SETTLE_DEFAULT_S),
             minute_s=_seconds(environment, "TALLY_MINUTE_S", MINUTE_DEFAULT_S),
             counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),

@@ -11,8 +11,8 @@ from .errors import LocalError
 
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
-SCHEDULE_S_MAX = 10  # a schedule of a minute on AWS runs this often here: a person waits for drift to show
-SETTLE_DEFAULT_S = 20  # 300 on AWS; here streams deliver within two seconds, and a person waits
+MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and a person waits for drift to show
+MINUTE_S_MAX = 60
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Options:
     """A DynamoDB engine to use instead of the embedded one."""
     page_hosts: str
     verbose: bool = False
-    settle_s: int = SETTLE_DEFAULT_S
-    """The age at which Tally judges a minute of the ledger."""
+    minute_s: int = MINUTE_DEFAULT_S
+    """The length of a minute of the ledger. Schedules run as often as AWS would run them in a minute of 60 s."""
     streams_endpoint: str | None = None
     """The endpoint of that engine's streams, if it differs."""
 
@@ -40,9 +40,9 @@ class Options:
         port = given.port or environment.get("PORT") or PORT_DEFAULT
         if not (port.isascii() and port.isdigit() and int(port) <= 65535):
             raise LocalError(f"the port is {port!r}: it must be a number from 0 to 65535")
-        settle_s = environment.get("TALLY_SETTLE_S") or str(SETTLE_DEFAULT_S)
-        if not (settle_s.isascii() and settle_s.isdigit() and int(settle_s) > 0):
-            raise LocalError(f"TALLY_SETTLE_S is {settle_s!r}: it must be a whole number of seconds from 1")
+        minute_s = environment.get("TALLY_MINUTE_S") or str(MINUTE_DEFAULT_S)
+        if not (minute_s.isascii() and minute_s.isdigit() and 1 <= int(minute_s) <= MINUTE_S_MAX):
+            raise LocalError(f"TALLY_MINUTE_S is {minute_s!r}: it must be a whole number from 1 to {MINUTE_S_MAX}")
         return cls(
             app=app,
             port=int(port),
@@ -50,7 +50,7 @@ class Options:
             endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB") or None,
             page_hosts=environment.get("TALLY_PAGE_HOSTS") or "*",
             verbose=given.verbose,
-            settle_s=int(settle_s),
+            minute_s=int(minute_s),
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
         )
 
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.epilog = (
         "AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine to use instead of the embedded one."
         " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
-        f" TALLY_SETTLE_S: the age at which Tally judges a minute for drift ({SETTLE_DEFAULT_S} s)."
+        f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
         " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
     )
     return parser

@@ -13,7 +13,8 @@ from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
 from ..functions.pool import Pool
 from ..stack.prepared import Stack, open_log
-from . import console, openapi_page, tokens
+from ..streams.switches import Switches
+from . import console, mappings, openapi_page, tokens
 from .gateway import BODY_BYTES_MAX, HEADER_BYTES_MAX, Gateway
 
 STOP_S_MAX = 3.0  # lets requests end when the server stops
@@ -21,7 +22,7 @@ STOP_S_MAX = 3.0  # lets requests end when the server stops
 
 @contextlib.asynccontextmanager
 async def site(
-    stack: Stack, pools: Mapping[str, Pool], gathered: Metrics, say: Callable[[str], None]
+    stack: Stack, pools: Mapping[str, Pool], gathered: Metrics, switches: Switches, say: Callable[[str], None]
 ) -> AsyncIterator[None]:
     """Serve while the block runs."""
     audience = {
@@ -34,6 +35,9 @@ async def site(
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post(invoke.PATH, invoker.handle)
         _add_dev_routes(app, stack, issuer, gathered)
+        shown = mappings.Mappings(stack, switches, say)
+        app.router.add_get(mappings.PATH, shown.list)
+        app.router.add_patch(mappings.PATH + "/{consumer}/{table}", shown.change)
         app.router.add_route("*", "/{path:(?s:.*)}", gateway.handle)  # any path, even with a line break in it
         runner = web.AppRunner(
             app,

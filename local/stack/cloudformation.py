@@ -138,12 +138,17 @@ class Document:
             case "AWS::DynamoDB::Table", "Arn":
                 return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{self.table_name(id_)}"
             case "AWS::DynamoDB::Table", "StreamArn":
-                return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{self.table_name(id_)}/stream/local"
+                return stream_stand_in(self.table_name(id_))
             case "AWS::Lambda::Function", "Arn":
                 return _function_arn(self.function_name(id_))
             case "AWS::S3::Bucket", "Arn":
                 return f"arn:aws:s3:::{self.bucket_name(id_)}"
         return f"{id_}.{attribute}"
+
+
+def stream_stand_in(table: str) -> str:
+    """What stands for the ARN of a table's stream until the engine has made it."""
+    return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}/stream/local"
 
 
 def _function_arn(name: str) -> str:

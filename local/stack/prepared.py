@@ -57,24 +57,29 @@ class Stack:
         """The variables that functions have here and not on AWS."""
         return {
             "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint,
+            "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.options.streams_endpoint or self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.store,
             "TALLY_PAGE_HOSTS": self.options.page_hosts,
-            "TALLY_SETTLE_S": str(self.options.settle_s),
+            "TALLY_MINUTE_S": str(self.options.minute_s),
+        }
+
+    @property
+    def tables(self) -> dict[str, str | None]:
+        """The tables' names on the engine, by the names that Tally uses."""
+        return {
+            name: next((one for one in self._named(f"TALLY_{name.upper()}_TABLE") if one in self.template.tables), None)
+            for name in ("counts", "receipts", "ledger")
         }
 
     def where(self) -> dict[str, object]:
         """The endpoints and names of the stack's parts, for /dev/stack."""
-        tables = {
-            name: next((one for one in self._named(f"TALLY_{name.upper()}_TABLE") if one in self.template.tables), None)
-            for name in ("counts", "receipts", "ledger")
-        }
         set_aside = self._named("TALLY_SET_ASIDE_BUCKET") or list(self.template.buckets)
         return {
             "dynamodb": self.endpoint,
             "s3": self.store,
-            **tables,
+            **self.tables,
             "bucket": next(iter(set_aside), None),
-            "settle_s": self.options.settle_s,
+            "minute_s": self.options.minute_s,
             "url": self.url,
         }
 
@@ -93,7 +98,7 @@ def prepared(options: Options) -> Iterator[Stack]:
         template = synthesized(options.app)
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
-        tables.create(template.tables.values(), endpoint)
+        template = template.with_streams(tables.create(template.tables.values(), endpoint))
         if engine and engine.db_path:
             index_stream_records(engine.db_path)
         yield Stack(template, options, listener, endpoint, engine)

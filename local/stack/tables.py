@@ -37,8 +37,10 @@ def client(endpoint: str) -> DynamoDBClient:
     )
 
 
-def create(tables: Iterable[Table], endpoint: str) -> None:
+def create(tables: Iterable[Table], endpoint: str) -> dict[str, str]:
     """Create the missing tables, with stream and TTL. Existing tables keep their items.
+
+    Returns the ARNs of the streams, by table.
 
     Raises LocalError if the engine does not answer, or if it has such a table with another key.
     """
@@ -46,12 +48,16 @@ def create(tables: Iterable[Table], endpoint: str) -> None:
         with closing(client(endpoint)) as dynamodb:
             pages = dynamodb.get_paginator("list_tables").paginate()
             present = {name for page in pages for name in page["TableNames"]}
+            arns: dict[str, str] = {}
             for table in tables:
                 if table.name in present:
                     _check(dynamodb, table, endpoint)
                 else:
                     dynamodb.create_table(TableName=table.name, **table.arguments)
                 _expire(dynamodb, table)
+                if arn := dynamodb.describe_table(TableName=table.name)["Table"].get("LatestStreamArn"):
+                    arns[table.name] = arn
+            return arns
     except (ClientError, BotoCoreError, ValueError) as error:  # ValueError: not a URL
         raise LocalError(f"no usable DynamoDB engine at {endpoint}: {error}") from None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import LocalError
 from . import synth
-from .cloudformation import Document
+from .cloudformation import Document, stream_stand_in
 from .mappings import StreamMapping, read_mapping
 
 _TABLE_PROPERTIES = (
@@ -110,6 +110,16 @@ class Template:
     mappings: tuple[StreamMapping, ...] = ()
     buckets: tuple[str, ...] = ()
     access_log_format: str | None = None
+
+    def with_streams(self, arns: Mapping[str, str]) -> Template:
+        """The same stack, whose functions know their tables' streams. `arns`: the engine's, by table."""
+        made = {stream_stand_in(table): arn for table, arn in arns.items()}
+
+        def knowing(function: Function) -> Function:
+            variables = {name: made.get(value, value) for name, value in function.environment.items()}
+            return replace(function, environment=variables)
+
+        return replace(self, functions={name: knowing(function) for name, function in self.functions.items()})
 
 
 def synthesized(app: Path) -> Template:

@@ -21,6 +21,7 @@ from ..functions.pool import Pool, ThrottledError
 from ..stack.mappings import StreamMapping
 from .batches import Buffer, Record, Step, Verdict, halves, judge
 from .positions import Place, Positions
+from .switches import Switches
 
 POLL_S = 0.15  # between two reads of a shard that had no more; a batch then waits for its window
 LOOK_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
@@ -41,6 +42,7 @@ class Pump:
     wire: Wire
     positions: Positions
     say: Say
+    switches: Switches = field(default_factory=Switches)
     written: Path | None = None
     """A file that changes with every write of the engine. While it does not, the pump reads less often."""
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -221,6 +223,7 @@ class Reader:
         pending: deque[Sequence[Record]] = deque([step.records])
         failures = attempts = 0
         while pending:
+            await self._pump.switches.wait(self._mapping.name)
             records = pending.popleft()
             verdict = await self._invoke(step, records)
             self._take(verdict, len(records))

@@ -90,7 +90,7 @@ def test_the_stack_says_where_everything_is(dev: Dev, where: dict[str, Any]) -> 
         "receipts": "Tally-local-ReceiptsTable",
         "ledger": "Tally-local-LedgerTable",
         "bucket": where["bucket"],
-        "settle_s": 20,
+        "minute_s": 3,
         "url": dev.url,
     }
     assert json.dumps(where["bucket"]).lower().startswith('"tally-local-')

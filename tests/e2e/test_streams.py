@@ -314,6 +314,37 @@ def test_a_killed_process_is_a_failed_invocation_and_nothing_is_left_out(task_ro
     assert any("Runtime.ExitError" in line for line in said)
 
 
+def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        it.put("a")
+        await it.until(lambda: it.flat == ["a"])
+        it.pump.switches.set("Mapping", False)
+        it.pump.switches.set("Mapping", False)
+        it.put("b", "c")
+        await asyncio.sleep(4 * pump.POLL_S)
+        assert (it.flat, it.pump.passed()) == (["a"], {TABLE: 1}), "nor may the engine trim what waits"
+        it.pump.switches.set("Mapping", True)
+        await it.until(lambda: it.pump.passed() == {TABLE: 3})
+        assert it.flat == ["a", "b", "c"]
+
+    run(body, task_root, fresh, "plain")
+
+
+def test_a_failing_batch_is_not_retried_while_its_mapping_is_disabled(task_root: Path, fresh: Engine) -> None:
+    async def body(it: Running) -> None:
+        await it.until(lambda: bool(it.seen))
+        it.pump.switches.set("Mapping", False)
+        await asyncio.sleep(0.2)  # the attempt that had begun
+        tried = len(it.seen)
+        await asyncio.sleep(4 * pump.RETRY_FIRST_S)
+        assert len(it.seen) == tried
+        (it.root / "cured").touch()
+        it.pump.switches.set("Mapping", True)
+        await it.until(lambda: it.pump.passed() == {TABLE: 1})
+
+    run(body, task_root, fresh, "poisoned", ["poison"])
+
+
 def test_an_engine_without_streams_is_one_line(task_root: Path) -> None:
     bare = Table(TABLE, {name: value for name, value in streamed().arguments.items() if "Stream" not in name}, None)
     with Engine() as engine:

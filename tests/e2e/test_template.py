@@ -188,6 +188,25 @@ def test_tables_are_created_once_and_keep_what_they_hold() -> None:
         client.close()
 
 
+def test_functions_get_the_engines_own_stream_arns() -> None:
+    """The sweep lists the stream's shards: a made-up ARN leads nowhere."""
+    document = copy.deepcopy(MINIATURE)
+    variables = document["Resources"]["PlaysFunction"]["Properties"]["Environment"]["Variables"]
+    variables["TALLY_COUNTS_STREAM"] = {"Fn::GetAtt": ["CountsTable", "StreamArn"]}
+    template = parse(document)
+    with Engine() as engine:
+        arns = tables.create(template.tables.values(), engine.endpoint)
+        client = tables.client(engine.endpoint)
+        assert arns == {COUNTS: client.describe_table(TableName=COUNTS)["Table"]["LatestStreamArn"]}
+        assert tables.create(template.tables.values(), engine.endpoint) == arns
+        client.close()
+    found = template.with_streams(arns).functions["plays"].environment
+    assert found["TALLY_COUNTS_STREAM"] == arns[COUNTS]
+    assert {**found, "TALLY_COUNTS_STREAM": ""} == {
+        **template.functions["plays"].environment, "TALLY_COUNTS_STREAM": ""
+    }  # fmt: skip
+
+
 def test_a_table_that_had_no_stream_gets_it() -> None:
     found = parse(MINIATURE).tables[COUNTS]
     with Engine() as engine:

@@ -83,7 +83,8 @@ def test_roles_in_plain_words(dev: Template) -> None:
     assert set(grants(dev, functions["drift"])) == {
         Grant("GetItem", "LedgerTable", "CHECKPOINT#drift#*"),
         Grant("UpdateItem", "LedgerTable", "CHECKPOINT#drift#*"),
-        Grant("UpdateItem", "LedgerTable", "LEDGER#*"),
+        Grant("PutItem", "LedgerTable", "PAGE#*"),
+        Grant("GetItem", "LedgerTable", "JUDGE"),
         Grant("PutItem", "LedgerTable", "SETASIDE"),
     }
 
@@ -208,7 +209,7 @@ def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Templat
     stack = others.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
     assert stack[-1] == ":stack/Tally-dev/*"
     assert others == {
-        "dynamodb:Scan": {"Fn::GetAtt": ["CountsTable", "Arn"]},
+        "dynamodb:Scan": [{"Fn::GetAtt": ["CountsTable", "Arn"]}, {"Fn::GetAtt": ["ReceiptsTable", "Arn"]}],
         str(["s3:DeleteObject", "s3:GetObject"]): {"Fn::Join": ["", [bucket, "/*"]]},
         "s3:ListBucket": bucket,
     }
@@ -221,11 +222,9 @@ def test_the_command_may_neither_count_nor_touch_receipts_holds_and_checkpoints(
         if "Condition" in statement
     )
     assert {grant.table for grant in found} == {"CountsTable", "LedgerTable"}
-    assert {grant.action for grant in found if grant.table == "CountsTable"} == {
-        "Query", "UpdateItem", "ConditionCheckItem", "GetItem",
-    }  # fmt: skip
-    assert {grant.action for grant in found if grant.pattern.startswith("CHECKPOINT#")} == {"Query"}
-    assert not {grant for grant in found if grant.pattern.startswith("HOLDS")}
+    assert {grant.action for grant in found if grant.table == "CountsTable"} == {"Query", "UpdateItem"}
+    assert {grant.action for grant in found if grant.pattern == "JUDGE"} == {"GetItem"}
+    assert not {grant for grant in found if grant.pattern.startswith(("HOLDS", "CHECKPOINT#"))}
 
 
 def test_the_policy_for_other_lambdas_lets_them_invoke_the_aliases_only(dev: Template) -> None:

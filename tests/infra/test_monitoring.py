@@ -84,7 +84,7 @@ def test_every_metric_shown_is_one_that_the_code_emits_and_every_one_emitted_is_
     assert {name for _, name, _ in own(shown(dev))} == set(EMITTED)
     assert {name for _, name, _ in own(watched(dev))} <= set(EMITTED)
     assert {name for _, name, _ in own(watched(dev))} == {
-        "DriftConfirmed", "RecordsSetAside", "RollupLagSeconds", "StandsStill", "SweepUnfinished",
+        "DriftConfirmed", "EvidenceAgeSeconds", "HoldsNotReturned", "RecordsSetAside", "SweepUnfinished",
     }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_dimensions_are_counters_and_consumers_never_items(dev: Template) -> Non
         assert found.pop("service") == "tally"
         [(dimension, of)] = found.items()
         assert of in names[dimension]
-        of_consumers = metric.startswith(("Records", "Rollup", "Stands", "Sweep"))
+        of_consumers = metric.startswith(("Records", "Evidence", "Sweep"))
         assert dimension == ("consumer" if of_consumers else "counter")
         assert (of == observe.SWEEP) == (metric == "SweepUnfinished")
 
@@ -112,6 +112,7 @@ def test_a_counter_that_is_declared_is_shown(dev: Template) -> None:
         "Counted": {*counters.COUNTERS},
         "DriftConfirmed": {name for name, counter in counters.COUNTERS.items() if counter.tracked},
         "Spilled": {name for name, counter in counters.COUNTERS.items() if counter.spills},
+        "HoldsNotReturned": {name for name, counter in counters.COUNTERS.items() if counter.holdable},
     }.items():
         assert {dict(dimensions)["counter"] for _, name, dimensions in own(shown(dev)) if name == metric} == expected
 
@@ -218,15 +219,19 @@ WHEN = {  # written out a second time, to check the declarations
         for name, counter in counters.COUNTERS.items()
         if counter.tracked
     },
-    "rollup-lag": ("Maximum", "> 60", 5, 60, "ignore"),
+    "evidence-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
+    "evidence-age-drift": ("Maximum", "> 600", 5, 60, "ignore"),
     "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "missing"),
     "iterator-age-drift": ("Maximum", "> 60000", 2, 300, "missing"),
-    "stands-still-rollup": ("Maximum", "> 0", 5, 60, "ignore"),
-    "stands-still-drift": ("Maximum", "> 0", 5, 60, "ignore"),
     "set-aside-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
     "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
     "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
+    **{
+        f"holds-{name}": ("Maximum", "> 0", 5, 60, "ignore")
+        for name, counter in counters.COUNTERS.items()
+        if counter.holdable
+    },
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
     "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),

@@ -37,7 +37,7 @@ def port(engine: Engine, store: Store) -> Iterator[int]:
     settings = store.settings
     where = {
         "dynamodb": engine.endpoint, "s3": engine.endpoint, "counts": settings.counts_table,
-        "receipts": settings.receipts_table, "ledger": settings.ledger_table, "bucket": "aside", "settle_s": 1,
+        "receipts": settings.receipts_table, "ledger": settings.ledger_table, "bucket": "aside", "minute_s": 60,
     }  # fmt: skip
 
     class Dev(BaseHTTPRequestHandler):

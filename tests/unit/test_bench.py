@@ -16,6 +16,7 @@ import pytest
 import bench.__main__ as command
 from bench import ROOT
 from bench.accuracy import Accuracy, Schedule
+from bench.bounds import Bounded
 from bench.clients import clients_of, fresh_engine
 from bench.costs import Batch, Like, Read
 from bench.designs import (
@@ -36,7 +37,7 @@ from bench.imports import Imports
 from bench.report import lines
 from bench.results import Results
 from bench.rolled_up import RolledUp
-from bench.rollups import DriftCost, RollupCost, Rollups
+from bench.rollups import RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
 from faults import LOSE_RESPONSE, FaultProxy, script
@@ -74,7 +75,11 @@ GOOD = Results(
         )
     ]
     + [Outcome("likes 5,000/s", 5000, False, 1000, 800, 900.0, 3000.0, 9.0, 0.9, 2.0, 2000, 50, 9000)],
-    rollups=Rollups([RollupCost(1, 4.0)], [DriftCost(1, 2000, 8.0)], folded_per_s=60_000.0, applied_per_s=3000.0),
+    rollups=Rollups([RollupCost(1, 4.0)], folded_per_s=60_000.0, applied_per_s=3000.0),
+    ledger=[
+        Bounded("drift", "WCU", "8,044", 40, 40),
+        Bounded("judged", "a second", "", 5, 5, least=True, full_only=True),
+    ],
     rolled_up=RolledUp(30, median_s=1.2, longest_s=1.6),
     judge_times=True,
 )
@@ -133,6 +138,8 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
         ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
         ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
+        ({"ledger": [replace(GOOD.ledger[0], measured=40.01)]}, "drift"),
+        ({"ledger": [replace(GOOD.ledger[1], measured=4)]}, "judged"),
         ({"imports": replace(GOOD.imports, ratio=1.26)}, "import: hot handler to boto3 with a client"),
         ({"imports": replace(GOOD.imports, heavy={"plays": ["pydantic"]})}, "hot handlers: heavy modules imported"),
         ({"costs": GOOD.costs | {EXACT.name: Cost(2, 4, 0)}}, "EXACT: round trips"),
@@ -173,7 +180,8 @@ def test_a_count_that_is_off_or_was_never_put_to_the_test_is_named(
 
 
 def test_times_are_not_judged_in_a_quick_run() -> None:
-    slow = replace(GOOD, times_us=GOOD.times_us | {EXACT.name: 9999.0}, judge_times=False)
+    ledger = [replace(GOOD.ledger[1], measured=1)]
+    slow = replace(GOOD, times_us=GOOD.times_us | {EXACT.name: 9999.0}, ledger=ledger, judge_times=False)
     assert broken(slow) == []
     assert "not judged" in "\n".join(lines(slow))
 

@@ -24,7 +24,6 @@ from aiohttp import web
 from demo import __main__ as demo
 from demo import dev, drift_watch, replay, visitors
 from demo.weblog import SITE, read_log
-from local.base.options import SCHEDULE_S_MAX
 
 HEALTHY = {"status": "ok", "version": "test"}
 LINE = 'host - - [01/Aug/1995:00:00:01 -0400] "GET {path} HTTP/1.0" 200 1839'
@@ -56,6 +55,8 @@ class FakeTally:
         if request.path == "/dev/token":
             assert (await request.json())["scope"] == "tally/read"
             return web.json_response({"access_token": "its-token"})
+        if request.path == "/dev/stack":
+            return web.json_response({"minute_s": 7})
         if request.path == "/drift":
             return self.drift(request)
         self.requests += 1
@@ -261,15 +262,16 @@ def test_settle_waits_until_the_minutes_of_the_run_are_judged(
     serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged_s = time.monotonic() + 1
-    monkeypatch.setattr(drift_watch, "judged_at_s", lambda now_s, settle_s: now_s + 1 + (settle_s - 7))
-    monkeypatch.setenv("TALLY_SETTLE_S", "7")
+    monkeypatch.setattr(drift_watch, "judged_at_s", lambda now_s, minute_s: now_s + 1 + (minute_s - 7))
     ran = run(serve(drifts=lambda _: [drifting("a", 3)] if time.monotonic() > judged_s else []), "--settle")
     assert (ran.status, "1 tallies drifted (the run's minutes were judged)" in ran.out) == (1, True)
 
 
-def test_a_minute_is_judged_after_its_end_the_settle_time_and_a_sweep() -> None:
-    assert drift_watch.judged_at_s(600.0, 20) == 660 + 20 + SCHEDULE_S_MAX + drift_watch.SWEEP_S_MAX
-    assert drift_watch.judged_at_s(659.9, 20) == drift_watch.judged_at_s(600.0, 20)
+def test_a_minute_is_judged_some_minutes_after_its_end() -> None:
+    after_s = drift_watch.SWEEP_S_MAX
+    assert drift_watch.judged_at_s(600.0, 60) == 660 + drift_watch.JUDGED_AFTER * 60 + after_s
+    assert drift_watch.judged_at_s(659.9, 60) == drift_watch.judged_at_s(600.0, 60)
+    assert drift_watch.judged_at_s(600.0, 3) == 603 + drift_watch.JUDGED_AFTER * 3 + after_s
 
 
 @pytest.mark.parametrize(

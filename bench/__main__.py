@@ -23,6 +23,7 @@ from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accura
 from .clients import ENDPOINT_VARIABLE
 from .costs import measure_batches, measure_likes, measure_reads
 from .designs import COUNTED, TIMED
+from .holds import measure_refusal
 from .hot_key import Heat, full, quick, simulate_all
 from .imports import measure_imports
 from .journal import measure_journal
@@ -46,6 +47,7 @@ class Size:
     reads: int
     import_runs: int
     batches: int
+    holds: int
     heats: list[Heat]
     records: int
     changes: int
@@ -62,6 +64,7 @@ FULL = Size(
     reads=300,
     import_runs=15,
     batches=20,
+    holds=40_000,
     heats=full(),
     records=5000,
     changes=1000,
@@ -76,6 +79,7 @@ QUICK = Size(
     reads=5,
     import_runs=1,
     batches=1,
+    holds=400,
     heats=quick(),
     records=200,
     changes=50,
@@ -103,6 +107,7 @@ def measure(size: Size) -> Results:
             *measure_journal(size.changes),
             *measure_judging(size.tallies),
             *measure_manual_edits(size.phases),
+            measure_refusal(size.holds),
         ]
         hot = simulate_all(size.heats, bar.set_description)
         bar.set_description("the local stack")

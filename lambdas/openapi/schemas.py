@@ -41,7 +41,11 @@ _VISIBLE: Schema = {
     "enum": ["now", "soon"],
     "description": "When reads show the change: `now`, or `soon`, which is within seconds. It is counted either way.",
 }
-_AS_OF: Schema = {**_SECONDS, "description": "Seconds since 1970. The number holds every change before this time."}
+_AS_OF: Schema = {
+    "type": ["integer", "null"],
+    "minimum": 0,
+    "description": "Seconds since 1970. The number holds every change before this time. Null: not known yet.",
+}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
 SCHEMAS: dict[str, Schema] = {
     "play": _object("A play was counted.", video_id=_TEXT, counted=_YES, visible=_VISIBLE),
@@ -66,8 +70,8 @@ SCHEMAS: dict[str, Schema] = {
         drift={
             "type": "array",
             "items": _object(
-                "One tally: how far it is above the counted number, since when (seconds since 1970), and whether a"
-                " recount confirmed it.",
+                "One tally: how far it is above the counted number, since when (seconds since 1970), and whether that"
+                " is confirmed: it has stood for five minutes that Tally has judged.",
                 **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
             ),
         },

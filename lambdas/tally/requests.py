@@ -120,7 +120,7 @@ class Visits:
     visits: int
     bot_visits: int = 0
     as_of: int | None = None
-    """Epoch seconds: the numbers include every visit that was counted before."""
+    """Epoch seconds: the numbers include every visit that was counted before. None: the time is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ class Health:
 class Value:
     """A counter. `set_counter` compares `version`; it is None for a counter that may spread over shards.
 
-    `as_of` of a rolled up counter, in epoch seconds: the value includes every change that was counted before.
+    `as_of` of a rolled up counter, in epoch seconds: the value includes every change that was counted before. None: the
+    time is not known yet.
     """
 
     counter: str

@@ -1,27 +1,50 @@
-"""A manual edit of a tally while 200 people like it: `tally` names it and repairs it, and no like is lost."""
+"""What drifts shows and is repaired while people like; a consumer that is stalled is no drift.
+
+A minute of the ledger is 3 s long here.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from local.base.options import MINUTE_DEFAULT_S
 from local.stack import tables
+from tally.streams import evidence
 from tests.e2e.dev import ROOT, Dev, wait_for
 
-Start = Callable[..., Dev]
-LIKERS = 200
-EDITED_BY = 7
-NAMED_WITHIN_S = 120.0
-LOOK_S = 0.5
-SANE_LAG_S = 600
-NEW_PAGE = "/visits?url=https://example.com/new"
+LIKERS, LATE_LIKERS = 200, 40
+EDITED_BY = 50
+BEGINS_WITHIN_S = 40.0  # the first evidence, and the first minute after it
+SHOWS_WITHIN_S = 30.0
+CONFIRMED_WITHIN_S = 45.0
+STALLED_S = 6.0 * MINUTE_DEFAULT_S
+RECOVERS_WITHIN_S = 60.0
+PAGE = "https://example.com/stalled"
+
+
+@pytest.fixture(scope="module")
+def judging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """A `make dev` whose minutes are judged."""
+    started = Dev(tmp_path_factory.mktemp("judging") / "data")
+    try:
+        started.wait_until_ready()
+        assert started.call("GET", f"/visits?url={PAGE}").body["as_of"] is None, "nothing is known yet"
+        wait_for(lambda: judged_minute(started) * MINUTE_DEFAULT_S > time.time() - 60, BEGINS_WITHIN_S)
+        yield started
+    finally:
+        started.stop()
 
 
 def tally(dev: Dev, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,94 +55,142 @@ def tally(dev: Dev, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def drifting(dev: Dev, token: str) -> Any:
-    return dev.call("GET", "/drift", token=token).body["drift"]
+def drifting(dev: Dev) -> dict[tuple[str, str], int]:
+    rows = dev.call("GET", "/drift", token=dev.token("operator", scope="tally/read")).body["drift"]
+    return {(row["counter"], row["id"]): row["drift"] for row in rows}
 
 
-def like_from_200_people_and_edit(dev: Dev) -> None:
-    """200 likes, 4 at a time. Before the hundredth, edit the tally directly."""
-    where = dev.call("GET", "/dev/stack").body
-    client = tables.client(dev.endpoint)
+def judged_minute(dev: Dev) -> int:
+    """The last minute that is judged, from the ledger; 0 before there is one."""
+    where, client = dev.call("GET", "/dev/stack").body, tables.client(dev.endpoint)
+    item = client.get_item(TableName=where["ledger"], Key=evidence.JUDGE, ConsistentRead=True).get("Item", {})
+    client.close()
+    return int(item.get("judged", {"N": "0"})["N"])
 
-    def like(number: int) -> int:
-        if number == LIKERS // 2:
-            client.update_item(
-                TableName=where["counts"], Key={"PK": {"S": "POST#p"}, "SK": {"S": "META"}},
-                UpdateExpression="ADD likeTally :by", ExpressionAttributeValues={":by": {"N": str(EDITED_BY)}},
-            )  # fmt: skip
+
+def evidence_age_s(dev: Dev, consumer: str) -> int:
+    """The last value of the metric."""
+    metrics = dev.call("GET", "/dev/metrics?format=json").body["metrics"]
+    [found] = [
+        one["last"]
+        for one in metrics
+        if one["metric"] == "EvidenceAgeSeconds" and one["dimensions"]["consumer"] == consumer
+    ]
+    return int(found)
+
+
+def like(dev: Dev, numbers: range) -> None:
+    """Each number likes the post, 4 at a time."""
+
+    def one(number: int) -> int:
         return dev.call("PUT", "/posts/p/like", token=dev.token(f"user-{number}")).status
 
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(like, range(LIKERS))) == [200] * LIKERS
-    client.close()
+        assert list(threads.map(one, numbers)) == [200] * len(numbers)
 
 
-def test_a_manual_edit_among_200_likes_is_named_and_repaired_and_costs_no_like(start: Start) -> None:
-    began_s = time.time()
-    dev = start(TALLY_SETTLE_S=os.environ.get("DRIFT_TEST_SETTLE_S", "4")).wait_until_ready()
-    reader = dev.token("operator", scope="tally/read")
-    assert dev.call("PUT", "/posts/p", {"body": "hello"}, token=dev.token()).status == 201
-    assert drifting(dev, reader) == []
-    like_from_200_people_and_edit(dev)
-    assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS + EDITED_BY
-
-    def named() -> bool:
-        """Meanwhile, a new stack must not report times of 1970."""
-        assert began_s - SANE_LAG_S < dev.call("GET", NEW_PAGE).body["as_of"] <= time.time()
-        assert_lags_are_sane(dev)
-        time.sleep(LOOK_S)
-        return bool(drifting(dev, reader))
-
-    wait_for(named, NAMED_WITHIN_S)
-    [row] = drifting(dev, reader)
-    assert (row["counter"], row["id"], row["drift"]) == ("likes", "p", EDITED_BY)
-
-    looked = tally(dev, "reconcile", "--post", "p")
-    line = f"likes p: tally {LIKERS + EDITED_BY} children {LIKERS} difference -{EDITED_BY} drift +{EDITED_BY}"
-    assert (looked.returncode, looked.stdout) == (1, f"differs  {line}\n1 differ\n"), looked.stderr
-    repaired = tally(dev, "reconcile", "--post", "p", "--repair", "--by", "ann", "--why", "edited by hand")
-    assert (repaired.returncode, repaired.stdout) == (0, f"repaired {line}\nall is well\n"), repaired.stderr
-
-    assert drifting(dev, reader) == []
-    assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS
-    [entry] = map(json.loads, tally(dev, "history", "p", "--json").stdout.splitlines())
-    assert (entry["by"], entry["why"], entry["amount"]) == ("ann", "edited by hand", -EDITED_BY)
-    assert (entry["before"], entry["after"]) == (LIKERS + EDITED_BY, LIKERS)
-    assert children(dev) == LIKERS
-    wait_for(lambda: ledger_is_even(dev), 30)
-    again = tally(dev, "reconcile", "--post", "p")
-    assert (again.returncode, again.stdout) == (0, "all is well\n"), again.stderr
-    assert lags(dev)
-    assert_lags_are_sane(dev)
-
-
-def children(dev: Dev) -> int:
+def edit(dev: Dev) -> None:
+    """Change the tally around the API."""
     where, client = dev.call("GET", "/dev/stack").body, tables.client(dev.endpoint)
-    found = client.query(
-        TableName=where["counts"], Select="COUNT", KeyConditionExpression="PK = :pk AND begins_with(SK, :child)",
-        ExpressionAttributeValues={":pk": {"S": "POST#p"}, ":child": {"S": "LIKE#USER#"}},
+    client.update_item(
+        TableName=where["counts"], Key={"PK": {"S": "POST#p"}, "SK": {"S": "META"}},
+        UpdateExpression="ADD likeTally :by", ExpressionAttributeValues={":by": {"N": str(EDITED_BY)}},
     )  # fmt: skip
     client.close()
-    return int(found["Count"])
 
 
-def ledger_is_even(dev: Dev) -> bool:
-    """Whether no unjudged minute will drift again: the repair books on both sides."""
-    where, client = dev.call("GET", "/dev/stack").body, tables.client(dev.endpoint)
-    minutes: Counter[str] = Counter()
-    for row in client.scan(TableName=where["ledger"])["Items"]:
-        if row["PK"]["S"].startswith("LEDGER#"):
-            amounts = [int(row.get(side, {"N": "0"})["N"]) for side in ("observed", "expected")]
-            minutes[row["minute"]["N"]] += amounts[0] - amounts[1]
-    client.close()
-    return not any(minutes.values())
+def test_a_manual_edit_among_200_likes_shows_and_is_repaired_and_costs_no_like(judging: Dev) -> None:
+    dev = judging
+    assert dev.call("PUT", "/posts/p", {"body": "hello"}, token=dev.token()).status == 201
+    like(dev, range(LIKERS // 2))
+    edit(dev)
+    like(dev, range(LIKERS // 2, LIKERS))
+    assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS + EDITED_BY
+    wait_for(lambda: ("likes", "p") in drifting(dev), SHOWS_WITHIN_S)
+    assert drifting(dev)["likes", "p"] == EDITED_BY
+    assert tally(dev, "reconcile", "--post", "p").returncode == 1
+
+    def repaired() -> bool:
+        """It is refused until the drift is confirmed."""
+        done = tally(dev, "reconcile", "--post", "p", "--repair", "--by", "ann", "--why", "edited by hand")
+        assert done.returncode in (0, 1), done.stderr
+        return done.returncode == 0
+
+    late = threading.Thread(target=like, args=(dev, range(LIKERS, LIKERS + LATE_LIKERS)))
+    late.start()
+    wait_for(repaired, CONFIRMED_WITHIN_S)
+    late.join()
+    assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS + LATE_LIKERS
+    [entry] = map(json.loads, tally(dev, "history", "p", "--json").stdout.splitlines())
+    assert (entry["by"], entry["why"], entry["amount"]) == ("ann", "edited by hand", -EDITED_BY)
+    until_judged(dev, time.time())
+    assert drifting(dev) == {}
+    assert tally(dev, "reconcile", "--post", "p").returncode == 0
 
 
-def lags(dev: Dev) -> list[Any]:
-    metrics = dev.call("GET", "/dev/metrics?format=json").body["metrics"]
-    return [one for one in metrics if one["metric"] == "RollupLagSeconds"]
+def until_judged(dev: Dev, epoch_s: float, look: Callable[[], object] = lambda: None) -> None:
+    """Wait until Tally has judged the minute of a time; look meanwhile."""
+    wanted = int(epoch_s // MINUTE_DEFAULT_S)
+
+    def done() -> bool:
+        look()
+        return judged_minute(dev) >= wanted
+
+    wait_for(done, RECOVERS_WITHIN_S)
 
 
-def assert_lags_are_sane(dev: Dev) -> None:
-    for lag in lags(dev):
-        assert 0 <= lag["min"] <= lag["max"] < SANE_LAG_S, lag
+@contextmanager
+def visitors(dev: Dev) -> Iterator[Callable[[], int]]:
+    """Visit the page, and play a video, all the time; how often so far."""
+    stop, done = threading.Event(), itertools.count()
+    visited = [0]
+
+    def visit() -> None:
+        for number in done:
+            if stop.is_set():
+                return
+            key = f"stalled-{number:020}"
+            sent = dev.call("POST", "/visits", {"url": PAGE, "key": key}, user_agent="Mozilla/5.0 Firefox/140.0")
+            played = dev.call("POST", "/videos/stalled/plays", idempotency_key=key)
+            assert (sent.status, played.status) == (202, 200)
+            visited[0] += 1
+            time.sleep(0.02)
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(visit)
+        try:
+            yield lambda: visited[0]
+        finally:
+            stop.set()
+            running.result()
+
+
+def test_a_stalled_consumer_stops_as_of_and_judging_and_is_no_drift_and_all_comes_right(judging: Dev) -> None:
+    dev = judging
+
+    def switch(enabled: bool) -> None:
+        assert dev.call("PATCH", "/dev/mappings/rollup/receipts", {"enabled": enabled}).status == 200
+
+    def page() -> Any:
+        return dev.call("GET", f"/visits?url={PAGE}").body
+
+    def no_drift() -> None:
+        assert not [id_ for _, id_ in drifting(dev) if "stalled" in id_]
+
+    with visitors(dev) as visited:
+        switch(False)
+        time.sleep(STALLED_S / 2)  # what had been noted before is used up
+        before = page()["as_of"], judged_minute(dev)
+        deadline_s = time.time() + STALLED_S / 2
+        while time.time() < deadline_s:
+            no_drift()
+            time.sleep(0.2)
+        assert (page()["as_of"], judged_minute(dev)) == before
+        for consumer in ("rollup", "drift"):  # nobody knows what the rollup would still move
+            assert evidence_age_s(dev, consumer) >= STALLED_S / 2
+        switch(True)
+        enabled_s = time.time()
+        wait_for(lambda: page()["as_of"] > enabled_s, RECOVERS_WITHIN_S)
+    until_judged(dev, time.time(), no_drift)
+    assert page()["visits"] == visited()
+    assert evidence_age_s(dev, "rollup") < STALLED_S / 2

@@ -21,12 +21,13 @@ import permissions
 from cli import commands, options
 from cli.connection import Connection
 from functions import sweep
+from local.base.engine import Engine
 from tally.counting import holds, tallies
-from tally.drift import judge, rows
-from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import apply_once
+from tally.drift import rows
+from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.shards import Shard
 from tally.operation import Need, Operation, Table
-from tally.streams import set_aside
+from tally.streams import evidence, pages, set_aside
 from tests.contexts import Context
 from tests.events import KEY
 
@@ -223,31 +224,68 @@ def test_an_operation_does_what_it_declares_and_no_more(
     assert recorder.needs == permissions.of_operations(counters.COUNTERS)[operation]
 
 
+class OneShard:
+    """The streams' shards: one of each, without a pulse so far."""
+
+    def listed(self, table: str) -> list[Shard]:
+        return [Shard(f"shardId-{table}")]
+
+    def records_after(self, *_: object) -> Iterator[list[Any]]:
+        return iter(())
+
+
 def something_to_judge(store: Store) -> None:
-    """A minute that comes out even, a tally that begins to drift, one that ends to, and a post to be recounted."""
-    key = rows.key("plays", "ends")
-    store.client.transact_write_items(
-        TransactItems=[
-            judge.drift_write(store, rows.key("likes", "a91f"), {}, "likes", "a91f", 1, 1_700_000_000),
-            judge.drift_write(store, key, {}, "plays", "ends", 3, 1_700_000_000),
-        ]
-    )
-    for target, expected, observed in (("even", 1, 1), ("begins", 0, 1), ("ends", 3, 0)):
-        row = tallies.book(store.settings, "plays", target, 28_000_000, 0, expected=expected, observed=observed)
-        row["Update"]["ExpressionAttributeValues"][":now"] = {"N": "1700000000"}
-        store.client.update_item(**row["Update"])
+    """A closed minute: one tally that comes out even, one that begins to drift, and one that ends to."""
+    now_s = int(time.time())
+    minute = judged_up_to_now(store, less=3) + 1
+    entries = [pages.Entry("plays", "even", "", 1, 1), pages.Entry("plays", "begins", "", 0, 1)]
+    entries.append(pages.Entry("plays", "ends", "", 3, 0))
+    page = pages.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
+    store.client.put_item(**page["Put"])
+    drift_row(store, "plays", "ends", 3, minute - 1)
+
+
+def judged_up_to_now(store: Store, less: int = 0) -> int:
+    """Evidence, and every minute that it closes judged, `less` some; the last one that is."""
+    now_s = int(time.time())
+    known_s = now_s // 60 * 60 + 5
+    judged = known_s // 60 - 2 - less
+    facts = {"judged": judged, "known": known_s, "rolled": known_s, "noted": now_s - 60, "began": now_s - 600}
+    item = evidence.JUDGE | {name: {"N": str(value)} for name, value in facts.items()}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=item)
+    return judged
+
+
+def drift_row(store: Store, counter: str, target: str, drift: int, upto: int) -> None:
+    numbers = {"drift": drift, "upto": upto, "since": 60 * upto}
+    item = {"counter": {"S": counter}, "target": {"S": target}}
+    item |= {name: {"N": str(value)} for name, value in numbers.items()}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=rows.key(counter, target) | item)
 
 
 def test_the_sweep_does_what_its_schedule_declares_and_no_more(
-    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another judge writes a row between its look and its write: it looks again."""
     stocked_and_held(invoke)
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
     monkeypatch.setattr(sweep, "_store", store)
+    monkeypatch.setattr(sweep, "_shards", OneShard())
     something_to_judge(store)
     recorder = Recorder(store)
+    rival = Store(dynamodb_client(endpoint_url=engine.endpoint), store.settings)
+
+    def overtake(**_: Any) -> None:
+        drift_row(rival, "plays", "begins", 7, 1)
+
+    store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
     swept = sweep.handler({}, Context())
-    assert {name: swept[name] for name in ("returned", "equal", "moved")} == {"returned": 1, "equal": 1, "moved": 2}
+    assert {name: swept[name] for name in ("returned", "minutes", "uneven")} == {
+        "returned": 1,
+        "minutes": 3,
+        "uneven": 2,
+    }
+    assert [(drift.target, drift.drift) for _, drift in rows.every(store)] == [("begins", 8)]
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
 
@@ -275,8 +313,9 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
         TableName=store.settings.counts_table, Key=tallies.key(counters.LIKES, "a91f", 0),
         UpdateExpression="ADD likeTally :two", ExpressionAttributeValues={":two": {"N": "2"}},
     )  # fmt: skip
-    key = rows.key("plays", "9f3a")
-    assert apply_once(store, [judge.drift_write(store, key, {}, "plays", "9f3a", -3, 1_700_000_000)])
+    minute = judged_up_to_now(store)
+    drift_row(store, "likes", "a91f", 2, minute - evidence.SETTLE)
+    drift_row(store, "plays", "9f3a", -3, minute - evidence.SETTLE)
     image = {
         "id": {"S": "tally#x"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}, "amount": {"N": "1"},
         "at": {"N": "28000000"}, "rollup": {"BOOL": True},
@@ -293,9 +332,7 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
 def test_the_command_does_what_its_policy_allows(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each command once; a pulse, so that what is there has come through."""
-    monkeypatch.setattr("tally.streams.progress.DELIVERY_S", 0.2)
-    monkeypatch.setattr("tally.drift.reconcile.LOOK_PAUSE_S", 0.1)
+    """Each command once."""
     bucket = Bucket()
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
@@ -310,6 +347,6 @@ def test_the_command_does_what_its_policy_allows(
     assert bucket.objects == {}
     assert recorder.needs <= permissions.of_operator(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {
-        ("UpdateItem", "POST#"), ("ConditionCheckItem", "POST#"), ("UpdateItem", "VID#"), ("DeleteItem", "DRIFT"),
-        ("DeleteItem", "SETASIDE"), ("UpdateItem", "LEDGER#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),
+        ("UpdateItem", "POST#"), ("UpdateItem", "VID#"), ("UpdateItem", "DRIFT"), ("GetItem", "JUDGE"),
+        ("DeleteItem", "SETASIDE"), ("PutItem", "PAGE#"), ("Query", "PAGE#"), ("PutItem", "HISTORY#"),
     }  # fmt: skip

@@ -15,6 +15,7 @@ from tally.counter import Counter
 from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.dynamo.contention import Spread
 from tally.settings import Settings
+from tests.invariants.counting import Clock, Counting
 from tests.invariants.world import World
 
 HASTY_READ_S = 0.4  # read time-out where a test waits for it; 2 s otherwise, as deployed
@@ -61,3 +62,16 @@ def make_world(engine: Engine, proxy: FaultProxy, settings: Settings) -> Iterato
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
     return make_world()
+
+
+@pytest.fixture
+def counting(world: World) -> Counting:
+    return Counting(world)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that the test moves."""
+    made = Clock()
+    made.install(monkeypatch)
+    return made

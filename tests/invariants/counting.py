@@ -90,11 +90,19 @@ class Counting:
         """Put an amount in stock."""
         self.increment(counters.STOCK, amount)
 
-    def take(self, amount: int, ttl_s: int = 60, key: str | None = None, *, call: Call | None = None) -> Outcome:
+    def take(
+        self,
+        amount: int = 1,
+        ttl_s: int = 60,
+        key: str | None = None,
+        *,
+        call: Call | None = None,
+        counter: Counter = counters.STOCK,
+        id_: str = ITEM,
+    ) -> Outcome:
         """Hold an amount of the stock."""
-        return holds.take(
-            call or self.world.call("ann"), counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key or new_key()
-        )
+        call = call or self.world.call("ann")
+        return holds.take(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
 
     def settle(self, hold_id: str, state: str) -> dict[str, Any]:
         """Commit or release a hold of the stock."""
@@ -116,6 +124,11 @@ class Counting:
         )
         items = [dict(item) for page in pages for item in page["Items"]]
         return [item for item in items if item["PK"]["S"].startswith("HOLDS#")]
+
+    def hold(self) -> Item:
+        """The only hold there is, as it is stored."""
+        (hold,) = self.ledger()
+        return hold
 
     def states(self) -> dict[str, str]:
         """The state of each hold, by its id; no hold is stored twice."""
@@ -141,6 +154,12 @@ class Counting:
         """All that was ever stocked: what is left, what is held and what was taken for good."""
         amounts = self.amounts()
         return self.stored(counters.STOCK) + amounts.get(holds.HELD, 0) + amounts.get(holds.COMMITTED, 0)
+
+
+def neighbour() -> str:
+    """Another item, whose holds are in the same bucket."""
+    bucket = holds.bucket(counters.STOCK, ITEM)
+    return next(id_ for id_ in map(str, range(500)) if holds.bucket(counters.STOCK, id_) == bucket)
 
 
 def new_key() -> str:

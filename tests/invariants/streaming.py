@@ -20,10 +20,11 @@ from tally.counter import Counter, Guarantee
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
-from tally.streams import bookkeeper, rollup, set_aside
+from tally.streams import bookkeeper, evidence, pages, rollup, set_aside
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records
 from tally.streams.fold import Consumer
+from tally.streams.pages import Entry
 from tally.streams.set_aside import Objects
 from tests.contexts import Context
 
@@ -105,35 +106,39 @@ class Facts:
     redriven: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """What redriving must add, once the retired counter is declared again."""
     sequence: int = 0
+    made: int = 0
 
     @property
     def now_minute(self) -> int:
         return int(NOW_S // 60)
 
     def minute(self) -> int:
-        """Three minutes, so that a batch often holds two of them for one tally."""
-        return self.now_minute - self.chance.randrange(3)
+        """A stamp: in time on three minutes, so that a batch often holds two of them for one tally; or strange."""
+        return self.now_minute + self.chance.choice((-900, -2, -1, -1, 0, 0, 0, 1, 2))
+
+    def label(self, at: int) -> int:
+        """The minute that a change is booked on."""
+        return at if abs(at - self.now_minute) <= 1 else self.now_minute
 
     def target(self) -> str:
         return f"s{self.seed}-{self.chance.randrange(4)}"
 
-    def record(self, name: str, change: dict[str, Any], *, age_s: float = 0.0) -> dict[str, Any]:
+    def record(self, name: str, change: dict[str, Any]) -> dict[str, Any]:
         """A record with the next sequence number."""
         self.sequence += self.chance.choice((1, 1, 1, 2, 7))
-        change |= {"SequenceNumber": str(self.sequence), "ApproximateCreationDateTime": NOW_S - age_s}
+        self.made += 1
+        change |= {"SequenceNumber": str(self.sequence), "ApproximateCreationDateTime": NOW_S + self.made / 100}
         return {"eventID": str(self.sequence), "eventName": name, "eventSource": "aws:dynamodb", "dynamodb": change}
 
-    def receipt(
-        self, *, counter: str = "plays", alone: bool = True, name: str = "INSERT", **how: Any
-    ) -> dict[str, Any]:
+    def receipt(self, *, counter: str = "plays", alone: bool = True, name: str = "INSERT") -> dict[str, Any]:
         """An accepted change: of a play by default, written alone."""
         target, at, amount = self.target(), self.minute(), self.chance.choice((1, 1, 1, 3, -2, 10**9))
         image = _receipt(counter, target, amount, at, alone)
-        made = self.record(name, {"Keys": {"id": image["id"]}, "NewImage": image}, **how)
+        made = self.record(name, {"Keys": {"id": image["id"]}, "NewImage": image})
         if alone and counter != "retired":
             self.tallies[counter, target] += amount
         if counter not in ("retired", "fast"):
-            self.ledger[counter, target, at][0] += amount
+            self.ledger[counter, target, self.label(at)][0] += amount
         if alone and counter == "retired":
             for consumer in self.set_aside.values():
                 consumer.add(str(self.sequence))
@@ -141,16 +146,21 @@ class Facts:
         return made
 
     def nothing(self) -> dict[str, Any]:
-        """A record of the receipts that means nothing: an expiry, a keyed like's receipt, a pulse."""
+        """A record of the receipts that has no effect: an expiry, a keyed like's receipt, a pulse."""
         image = _receipt("plays", self.target(), 5, self.minute(), True)
-        keys = {"Keys": {"id": image["id"]}}
+        of_receipt = {"Keys": {"id": image["id"]}}
         kind = self.chance.randrange(3)
         if kind == 0:
-            return self.record("REMOVE", keys)
+            return self.record("REMOVE", of_receipt)
+        if kind == 1:
+            return self.pulse({"id": {"S": f"pulse#{self.chance.randrange(9)}"}})
         bare = {name: value for name, value in image.items() if name in ("id", "status", "data", "expiration")}
-        return self.record(
-            "INSERT", keys | {"NewImage": bare if kind == 1 else {"id": {"S": "pulse"}, "at": {"N": "1"}}}
-        )
+        return self.record("INSERT", of_receipt | {"NewImage": bare})
+
+    def pulse(self, key: Item) -> dict[str, Any]:
+        """A pulse of the sweep; each carries a later time."""
+        image = {**key, "at": {"N": "1"}, "rolled": {"N": str(int(NOW_S) + self.made)}, "expiration": {"N": "2"}}
+        return self.record(self.chance.choice(("INSERT", "MODIFY")), {"Keys": key, "NewImage": image})
 
     def poison(self) -> dict[str, Any]:
         """A receipt that nobody can apply: malformed, or a target that DynamoDB does not take."""
@@ -172,7 +182,7 @@ class Facts:
         made = self.record(name, {"Keys": {"id": {"S": "x"}}} | ({} if image is None else {"NewImage": image}))
         self.set_aside["rollup"].add(str(self.sequence))
         if kind == 5:  # DynamoDB refuses it as a key; the ledger has only its digest in one
-            self.ledger["plays", LONG, int(image["at"]["N"])][0] += 1
+            self.ledger["plays", LONG, self.label(int(image["at"]["N"]))][0] += 1
         else:
             self.set_aside["drift"].add(str(self.sequence))
         return made
@@ -204,49 +214,54 @@ class Facts:
 
     def child(self) -> dict[str, Any]:
         """A like that came (alone, or with its tally), went, or was edited."""
-        target, at, kind = self.target(), self.minute() - 7, self.chance.randrange(6)
+        target, at, kind = self.target(), self.minute(), self.chance.randrange(6)
         keys = {"PK": {"S": f"POST#{target}"}, "SK": {"S": f"LIKE#USER#u{self.sequence}"}}
         image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(at)}, "nonce": {"S": "n"}}
         if kind == 5:
             return self.record("MODIFY", {"Keys": keys, "NewImage": image, "OldImage": image})
-        if kind == 4:  # a manual edit, without a minute
+        if kind == 4:  # made manually, without a minute
             del image["at"]
             at = self.now_minute
-        if kind in (2, 4):
-            self.ledger["likes", target, at][0] -= 1
-            return self.record("REMOVE", {"Keys": keys, "OldImage": image})
         if kind == 3:
             image["rollup"] = {"BOOL": True}
             self.tallies["likes", target] += 1
-        self.ledger["likes", target, at][0] += 1
+        if kind == 2:
+            self.ledger["likes", target, self.now_minute][0] -= 1
+            return self.record("REMOVE", {"Keys": keys, "OldImage": image})
+        self.ledger["likes", target, self.label(at)][0] += 1
         return self.record("INSERT", {"Keys": keys, "NewImage": image})
 
     def tally(self) -> dict[str, Any]:
-        """A tally item that moved, or came or went; by Tally or by a manual edit."""
-        name, target, at = self.chance.choice(("plays", "likes", "stock", "contest")), self.target(), self.minute() - 7
+        """A tally item that moved, or came or went: by a change, an unlike, the rollup, a repair, or manually."""
+        name, target, at = self.chance.choice(("plays", "likes", "stock", "contest")), self.target(), self.minute()
         counter = ALL[name]
         shard = self.chance.randrange(counter.max_shards)
         keys = {"PK": {"S": counter.partition_start + target}, "SK": {"S": counter.shard_key(shard)}}
         old, new = self.chance.randrange(50), self.chance.randrange(50)
-        image = {**keys, counter.attribute: {"N": str(new)}, "at": {"N": str(at)}, "nonce": {"S": "new"}}
+        now, label = self.now_minute, self.label(at)
+        by, booked = self.chance.choice(
+            (("", label), ("-", label), ("-0123456789ab.", now), ("+", min(at, now)), ("~", None), (None, now))
+        )
+        if by == "+":
+            at = booked or 0
         before = {**keys, counter.attribute: {"N": str(old)}, "at": {"N": str(at - 1)}, "nonce": {"S": "old"}}
-        kind = self.chance.randrange(4)
-        if kind == 0:
-            self.ledger[name, target, at][1] += new - counter.start
-            return self.record("INSERT", {"Keys": keys, "NewImage": image})
-        if kind == 1:
+        nonce = before["nonce"] if by is None else {"S": f"{by}new"}
+        image = {**keys, counter.attribute: {"N": str(new)}, "at": {"N": str(at)}, "nonce": nonce}
+        if self.chance.randrange(4) == 0:
             self.ledger[name, target, self.now_minute][1] += counter.start - old
             return self.record("REMOVE", {"Keys": keys, "OldImage": before})
-        if kind == 2:  # a manual edit keeps the nonce
-            image["nonce"] = before["nonce"]
-            at = self.now_minute
-        self.ledger[name, target, at][1] += new - old
-        return self.record("MODIFY", {"Keys": keys, "NewImage": image, "OldImage": before})
+        there = by is None or self.chance.randrange(3) > 0
+        if booked is not None:
+            self.ledger[name, target, booked][1] += new - (old if there else counter.start)
+        images = {"NewImage": image} | ({"OldImage": before} if there else {})
+        return self.record("MODIFY" if there else "INSERT", {"Keys": keys, **images})
 
     def other(self) -> dict[str, Any]:
-        """An item that is no tally and no child: a post's text, the pulse, an item of another team's."""
-        partition, sort = self.chance.choice((("POST#p", "META.BODY"), ("PULSE", "PULSE"), ("VID#v", "STATS#TOTALS")))
+        """An item that is no tally and no child: a post's text, a pulse, an item of another team's."""
+        partition, sort = self.chance.choice((("POST#p", "META.BODY"), ("PULSE#7", "PULSE"), ("VID#v", "STATS#TOTALS")))
         keys = {"PK": {"S": partition}, "SK": {"S": sort}}
+        if sort == "PULSE":
+            return self.pulse(keys)
         return self.record("INSERT", {"Keys": keys, "NewImage": {**keys, "likeTally": {"N": "3"}}})
 
 
@@ -312,16 +327,30 @@ class StreamWorld:
     def rows(self, prefix: str) -> list[Item]:
         return [item for item in self.scan(self.store.settings.ledger_table) if item["PK"]["S"].startswith(prefix)]
 
-    def ledger(self, rows: list[Item] | None = None) -> dict[tuple[str, str, int], list[int]]:
-        """(counter, target, minute) -> expected and observed, summed over buckets; zeros left out."""
+    def pages(self) -> list[tuple[int, str, list[Entry]]]:
+        """The minute of each page, its sort key, and its entries: both those of plain changes and halves of unlikes."""
+        found = []
+        for row in self.rows("PAGE#"):
+            entries = pages.pairs(row)
+            for counter, (ids, *columns) in pages.sums(row).items():
+                entries += [Entry(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
+            found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], entries))
+        return found
+
+    def ledger(self) -> dict[tuple[str, str, int], list[int]]:
+        """(counter, target, minute) -> expected and observed, summed over the pages; zeros left out."""
         found: defaultdict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
-        for row in self.rows("LEDGER#") if rows is None else rows:
-            if not row["PK"]["S"].startswith("LEDGER#"):
-                continue
-            sums = found[row["counter"]["S"], row["target"]["S"], int(row["minute"]["N"])]
-            sums[0] += int(row["expected"]["N"])
-            sums[1] += int(row["observed"]["N"])
+        for minute, _, entries in self.pages():
+            for entry in entries:
+                sums = found[entry.counter, entry.id, minute]
+                sums[0] += entry.expected
+                sums[1] += entry.observed
         return {key: sums for key, sums in found.items() if any(sums)}
+
+    def put_judged(self, minute: int) -> None:
+        """Say that the minutes up to this one are judged."""
+        item = evidence.JUDGE | {"judged": {"N": str(minute)}}
+        self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
         """The attributes of a checkpoint; empty if there is none."""
@@ -346,7 +375,7 @@ class StreamWorld:
         objects = Objects("bucket", lambda: self.bucket)
         known = stream_records.Declared(declared)
         return [
-            set_aside.redrive(call, objects, CONSUMERS, known, marker)[0].value
+            set_aside.redrive(call, objects, CONSUMERS, known, marker, evidence.judged(call.store))[0].value
             for marker in list(set_aside.listed(call))
         ]
 

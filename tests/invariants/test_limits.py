@@ -19,7 +19,7 @@ from tally.errors import (
 )
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, meanwhile, persist
+from tests.invariants.world import meanwhile, persist
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
@@ -29,11 +29,6 @@ FAST_SEATS = Counter(
 )
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
 LOSSES = {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}}
-
-
-@pytest.fixture
-def counting(world: World) -> Counting:
-    return Counting(world)
 
 
 def test_usage_5_then_7_and_4_and_10_at_once_is_26(counting: Counting) -> None:

@@ -279,6 +279,25 @@ def test_keyed_like_that_arrives_after_its_retry_and_an_unlike_does_not_like_aga
     assert world.likes() == (0, set())
 
 
+@pytest.mark.parametrize(
+    ("spilled", "then"),
+    [(False, None), (True, None), (True, faults.CONFLICT), (True, faults.THROTTLED_TRANSACTION)],
+    ids=["exact", "spilled", "spilled, then a conflict", "spilled, then throttled"],
+)
+def test_like_without_a_key_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(
+    make_world: Callable[..., World], spilled: bool, then: Fault | None
+) -> None:
+    """`then`: what the SDK's own retry of the delayed request meets, so that Tally tries once more."""
+    world = make_world(hasty=True)
+    heat(world) if spilled else world.write_post()
+    world.proxy.plan = writes(faults.delay(LATE_S), then)
+    assert world.like("ann")[0]["changed"] is True
+    assert world.unlike("ann")[0]["changed"] is True
+    world.proxy.settle()
+    assert world.likes()[1] == set()
+    assert world.rolled_up(counters.LIKES, POST) == 0
+
+
 @pytest.mark.parametrize("code", ["TransactionInProgressException", "ThrottlingException", "RequestLimitExceeded"])
 def test_busy_answer_to_a_transaction_that_went_through_counts_once_as_a_first_answer(world: World, code: str) -> None:
     world.proxy.strip_tokens = True

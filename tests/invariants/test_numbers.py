@@ -21,7 +21,7 @@ from tally.errors import (
 )
 from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import World, persist
+from tests.invariants.world import persist
 
 PRIZES = 50
 CONTEST = Counter(
@@ -36,11 +36,6 @@ SOME_OF_ALL = {
     faults.LOSE_RESPONSE: 0.08, faults.FAIL_AFTER: 0.04, faults.FAIL_BEFORE: 0.04, faults.CONFLICT: 0.1,
     faults.THROTTLED_TRANSACTION: 0.04,
 }  # fmt: skip
-
-
-@pytest.fixture
-def counting(world: World) -> Counting:
-    return Counting(world)
 
 
 def given(counting: Counting, counter: Counter) -> list[dict[str, Any]]:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counter import Counter, Guarantee
-from tally.counting import holds, tallies
+from tally.counter import Guarantee
+from tally.counting import tallies
 from tally.drift import recount
 from tally.dynamo.client import Call, Store
 from tally.streams import broken as tally_broken
-from tally.streams import rollup
 from tally.streams.record import Declared
 from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld, Watched
 from tests.invariants.world import POST, World
@@ -53,8 +52,6 @@ def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_o
         assert streams_world.deliver(consumer, "receipts", SHARD, records) is None
     assert streams_world.tallies() == {("plays", "v"): 6}
     assert streams_world.ledger() == {("plays", "v", MINUTE): [6, 0]}
-    assert streams_world.checkpoint("drift", "receipts", SHARD)["pending"] == "3"
-    assert not rollup.awaited_receipt(records[1])
 
 
 def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(streams_world: StreamWorld) -> None:
@@ -70,7 +67,7 @@ def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(
     again = replace(REDECLARED["retired"], guarantee=Guarantee.EXACT, child="LIKE#USER#")
     assert streams_world.redrive({"retired": again}) == ["applied"] * 4
     assert streams_world.tallies() == {("retired", "v"): 4}
-    assert streams_world.ledger() == {("retired", "v", MINUTE): [4, 0]}
+    assert sum(expected for expected, _ in streams_world.ledger().values()) == 4
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
@@ -124,7 +121,7 @@ def test_what_is_wrong_with_a_record_is_said_in_words(table: str, broken: Any, r
 
 
 @pytest.mark.parametrize(
-    "sort_key", ["STATS#TOTAL#3x", "STATS#TOTAL#03", "STATS#TOTAL#-1", "STATS#TOTAL!", "STATS#TOTAL#²"]
+    "sort_key", ["STATS#TOTAL#3x", "STATS#TOTAL#03", "STATS#TOTAL#-1", "STATS#TOTAL!", "STATS#TOTAL#²", "STATS#TOTALS"]
 )
 def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(
     streams_world: StreamWorld, sort_key: str
@@ -137,7 +134,7 @@ def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(
     assert tallies.read(call, counters.PLAYS, "v") == 2
     assert recount.number(counters.PLAYS, recount.shards_of(call, counters.PLAYS, "v")) == 2
     assert streams_world.deliver("drift", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
-    assert streams_world.rows("LEDGER#") == []
+    assert streams_world.pages() == []
 
 
 class Crowded(Watched):
@@ -190,14 +187,3 @@ def test_a_number_that_was_edited_into_a_fraction_is_read_and_its_drift_found(
     (meta,) = (item for item in world.items() if item["SK"]["S"] == "META")
     world.put(meta | {"likeTally": {"N": "12.5"}})
     assert tallies.read(world.call(), counters.LIKES, POST) == 12
-
-
-def test_what_is_given_back_to_a_counter_that_is_tracked_no_more_is_not_expected(streams_world: StreamWorld) -> None:
-    call, stock = Call(streams_world.store), counters.STOCK
-    key = tallies.key(stock, "i", 0)
-    streams_world.raw.put_item(TableName=call.store.settings.counts_table, Item={**key, "qty": {"N": "5"}})
-    body, _ = holds.take(call, stock, "i", 2, 60, operation="hold", key="key-1")
-    fast: Counter = replace(stock, guarantee=Guarantee.FAST)
-    assert holds.settle(call, fast, "i", body["hold_id"], holds.RELEASED)["changed"] is True
-    assert streams_world.tallies() == {("stock", "i"): 5}
-    assert streams_world.rows("LEDGER#") == []

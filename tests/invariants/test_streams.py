@@ -18,12 +18,25 @@ import counters
 import faults
 from faults import FaultProxy
 from tally.dynamo import keys
-from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.errors import ConfigurationError, StoreRefusedError, StoreUnreachableError
+from tally.dynamo.client import Store
+from tally.errors import ConfigurationError, StoreRefusedError
 from tally.streams import consumer as streams
-from tally.streams import fold, rollup, set_aside
+from tally.streams import fold, pages, rollup
 from tally.streams import record as stream_records
-from tally.streams.set_aside import Objects
+from tally.streams.fold import Place
+from tests.invariants.stream_records import (
+    BAD,
+    MINUTE,
+    SHARD,
+    Writes,
+    bucket,
+    like,
+    lossy_world,
+    play,
+    pulse,
+    record,
+    recording,
+)
 from tests.invariants.streaming import (
     CONSUMERS,
     LONG,
@@ -32,13 +45,11 @@ from tests.invariants.streaming import (
     Context,
     Facts,
     StreamWorld,
-    Watched,
     failed,
 )
 from tests.invariants.threads import at_once
 
-SHARD, OTHER_SHARD = "shardId-1", "shardId-4"
-MINUTE = int(NOW_S // 60)
+OTHER_SHARD = "shardId-4"
 FOLD_RECORDS_PER_S_MIN = 50_000
 
 
@@ -49,56 +60,7 @@ def world(store: Store) -> StreamWorld:
 
 @pytest.fixture
 def lossy(store: Store, proxy: FaultProxy) -> StreamWorld:
-    """Its handlers' requests go through the proxy, without the SDK's tokens."""
-    proxy.strip_tokens = True
-    return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
-
-
-def play(sequence: int | str, video: str = "v", amount: object = 1, at: int = MINUTE, **more: Any) -> dict[str, Any]:
-    """The record of a play that was written alone."""
-    image = {
-        "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},
-        "amount": {"N": str(amount)}, "at": {"N": str(at)}, "rollup": {"BOOL": True},
-    }  # fmt: skip
-    return record(sequence, "INSERT", {"NewImage": image | more})
-
-
-def record(sequence: int | str, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
-    stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": created_s}
-    return {"eventName": name, "dynamodb": stamped}
-
-
-def like(sequence: int, user: str, name: str = "INSERT", **more: Any) -> dict[str, Any]:
-    keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"LIKE#USER#{user}"}}
-    image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}} | more
-    return record(sequence, name, {"Keys": keys, "OldImage" if name == "REMOVE" else "NewImage": image})
-
-
-BAD = play(50, amount="x")
-
-
-class Writes(Watched):
-    """Keeps the writes that a client sends."""
-
-    def __init__(self, client: Any) -> None:
-        super().__init__(client)
-        self.sent: list[tuple[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        real = super().__getattr__(name)
-        if name not in ("transact_write_items", "update_item", "put_item"):
-            return real
-
-        def write(**parameters: Any) -> Any:
-            self.sent.append((name, parameters))
-            return real(**parameters)
-
-        return write
-
-
-def recording(world: StreamWorld) -> tuple[Store, Writes]:
-    client = Writes(world.store.client)
-    return replace(world.store, client=client), client  # type: ignore[arg-type]
+    return lossy_world(store, proxy)
 
 
 def test_an_event_without_a_shard_is_a_fault_of_the_configuration(world: StreamWorld) -> None:
@@ -128,12 +90,12 @@ def test_an_empty_window_end_is_answered_with_state(world: StreamWorld) -> None:
 @pytest.mark.parametrize("name", CONSUMERS)
 def test_records_without_effect_move_the_checkpoint_in_one_plain_update(world: StreamWorld, name: str) -> None:
     store, client = recording(world)
-    pulses = [record(number, "INSERT", {"NewImage": {"id": {"S": "pulse"}, "at": {"N": "1"}}}) for number in (1, 2)]
-    assert world.deliver(name, "receipts", SHARD, pulses, store=store) is None
+    records = [pulse(1), record(2, "INSERT", {"NewImage": {"id": {"S": "tally#2"}}}), record(3, "REMOVE", {})]
+    assert world.deliver(name, "receipts", SHARD, records, store=store) is None
     assert [operation for operation, _ in client.sent] == ["update_item"]
-    assert world.checkpoint(name, "receipts", SHARD)["sequence"] == "2"
-    assert world.deliver(name, "receipts", SHARD, pulses[:1]) is None
-    assert world.checkpoint(name, "receipts", SHARD)["sequence"] == "2"
+    assert world.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
+    assert world.deliver(name, "receipts", SHARD, records[:1]) is None
+    assert world.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
 
 
 def test_a_batch_is_one_write_for_each_tally_and_one_transaction(world: StreamWorld) -> None:
@@ -162,37 +124,20 @@ def test_a_tally_is_stamped_with_the_minute_of_what_is_added_and_a_run_has_one(w
     assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == [(2, MINUTE - 1), (2, MINUTE)]
 
 
-def test_two_minutes_of_the_ledger_are_two_rows_of_one_transaction(world: StreamWorld) -> None:
-    store, client = recording(world)
-    world.deliver("drift", "receipts", SHARD, [play(1, at=MINUTE - 1), play(2, at=MINUTE)], store=store)
-    assert len(client.sent) == 1
-    assert world.ledger() == {("plays", "v", MINUTE - 1): [1, 0], ("plays", "v", MINUTE): [1, 0]}
-
-
-def test_a_row_for_an_old_minute_is_kept_as_long_as_any_other(world: StreamWorld) -> None:
-    world.deliver("drift", "counts", SHARD, [like(1, "ann", "REMOVE", at={"N": "100"})])
-    (row,) = world.rows("LEDGER#")
-    assert int(row["expiration"]["N"]) > time.time() + 29 * 24 * 3600
-
-
-def test_what_sums_up_to_nothing_is_not_written(world: StreamWorld) -> None:
-    store, client = recording(world)
-    world.deliver("drift", "counts", SHARD, [like(1, "ann"), like(2, "ann", "REMOVE")], store=store)
-    assert [operation for operation, _ in client.sent] == ["update_item"]
-
-
 def test_two_stream_shards_add_to_different_tally_items(world: StreamWorld) -> None:
     for shard in (SHARD, OTHER_SHARD):
         world.deliver("rollup", "receipts", shard, [play(1)])
     sort_keys = {item["SK"]["S"] for item in world.scan(world.store.settings.counts_table)}
-    assert sort_keys == {counters.PLAYS.shard_key(fold.bucket(shard)) for shard in (SHARD, OTHER_SHARD)}
+    assert sort_keys == {counters.PLAYS.shard_key(bucket(shard)) for shard in (SHARD, OTHER_SHARD)}
     assert len(sort_keys) == 2
     assert world.tallies() == {("plays", "v"): 2}
 
 
 def test_stream_shards_use_all_buckets_and_each_has_the_same_one_in_every_process() -> None:
-    assert {fold.bucket(f"shardId-{number}") for number in range(200)} == set(range(keys.BUCKETS))
-    assert [fold.bucket(f"shardId-{number}") for number in range(1, 6)] == [9, 6, 5, 1, 1]
+    assert (
+        {bucket(f"shardId-{number}") for number in range(200)} == set(range(fold.BUCKETS)) == set(range(pages.BUCKETS))
+    )
+    assert [bucket(f"shardId-{number}") for number in range(1, 6)] == [9, 6, 5, 1, 1]
 
 
 def test_a_spilled_like_never_makes_a_post(world: StreamWorld) -> None:
@@ -202,51 +147,22 @@ def test_a_spilled_like_never_makes_a_post(world: StreamWorld) -> None:
     assert world.tallies() == {("likes", "p"): 40}
 
 
-def test_the_minute_of_an_edit_by_hand_is_its_records(world: StreamWorld) -> None:
-    keys = {"PK": {"S": "POST#p"}, "SK": {"S": "META"}}
-
-    def item(number: int, nonce: str | None) -> dict[str, Any]:
-        stamp = {"at": {"N": str(MINUTE - 9)}} | ({"nonce": {"S": nonce}} if nonce else {})
-        return {**keys, "likeTally": {"N": str(number)}, **stamp}
-
-    moves = [(item(5, "a"), item(6, "b")), (item(6, "b"), item(7, "b")), (item(7, "b"), item(8, None))]
-    world.deliver("drift", "counts", SHARD, [
-        record(number, "MODIFY", {"Keys": keys, "OldImage": old, "NewImage": new})
-        for number, (old, new) in enumerate(moves, 1)
-    ])  # fmt: skip
-    world.deliver("drift", "counts", SHARD, [record(9, "REMOVE", {"Keys": keys, "OldImage": item(8, "c")})])
-    assert world.ledger() == {("likes", "p", MINUTE - 9): [0, 1], ("likes", "p", MINUTE): [0, 2 - 8]}
-
-
-def test_an_item_beside_the_shards_of_a_tally_is_none_of_it(world: StreamWorld) -> None:
-    for number, sort_key in enumerate(("META.BODY", "META#A", "METAL", "LIKE"), 1):
-        keys = {"PK": {"S": "POST#p"}, "SK": {"S": sort_key}}
-        image = {**keys, "likeTally": {"N": "3"}}
-        world.deliver("drift", "counts", SHARD, [record(number, "INSERT", {"Keys": keys, "NewImage": image})])
-    assert world.ledger() == {}
-
-
-def test_the_checkpoint_says_how_far_when_and_what_is_awaited(world: StreamWorld) -> None:
-    now_s = int(time.time())
-    records = [
-        record(7, "INSERT", play(7)["dynamodb"], now_s - 2.5),
-        record(8, "INSERT", {"NewImage": {}}, now_s - 1.5),
+def test_the_checkpoint_says_how_far_and_carries_the_newest_pulse(world: StreamWorld) -> None:
+    timeless = {"eventName": "INSERT", "dynamodb": {**play(4)["dynamodb"], "ApproximateCreationDateTime": None}}
+    batches = [
+        ([play(1), pulse(2, "a", 600, NOW_S + 1.9)], ("2", NOW_S + 1, "a", 600)),
+        ([record(3, "INSERT", {"NewImage": {}}, NOW_S + 3), timeless], ("4", NOW_S + 3, "a", 600)),
+        ([pulse(5, "b", 540, NOW_S + 5)], ("5", NOW_S + 5, "b", 600)),  # of another sweep: the time never falls
+        ([pulse(6, "c", 660, NOW_S + 5), pulse(7, "a", 720, NOW_S + 5)], ("7", NOW_S + 5, "a", 720)),
+        ([pulse(8, "a", "x", NOW_S + 6)], ("8", NOW_S + 6, "a", 720)),  # type: ignore[arg-type]
     ]
-    world.deliver("drift", "receipts", SHARD, records)
-    checkpoint = world.checkpoint("drift", "receipts", SHARD)
-    assert (checkpoint["sequence"], checkpoint["pending"]) == ("8", "7")
-    assert int(checkpoint["through"]) == int(now_s - 1.5)
-    assert int(checkpoint["began"]) == int(now_s - 2.5)
-    assert 0 <= int(checkpoint["moved"]) - now_s <= 60
-    assert int(checkpoint["expiration"]) - int(checkpoint["moved"]) == keys.CHECKPOINT_KEPT_S
-    assert "late" not in checkpoint
-    world.deliver("drift", "receipts", SHARD, [record(9, "INSERT", {"NewImage": {}}, now_s)])
-    assert world.checkpoint("drift", "receipts", SHARD)["pending"] == "7"
-    world.deliver("drift", "receipts", SHARD, [record(10, "INSERT", {"NewImage": {}}, now_s - 151), play(11)])
-    assert int(world.checkpoint("drift", "receipts", SHARD)["late"]) >= now_s
-    assert int(world.checkpoint("drift", "receipts", SHARD)["began"]) == int(now_s - 2.5)  # it stays
-    world.deliver("rollup", "receipts", SHARD, records)
-    assert "pending" not in world.checkpoint("rollup", "receipts", SHARD)
+    for name in CONSUMERS:
+        for batch, (sequence, through, key, rolled) in batches:
+            assert world.deliver(name, "receipts", SHARD, batch) is None
+            found = world.checkpoint(name, "receipts", SHARD)
+            assert [found[fact] for fact in ("sequence", "pulse", "rolled")] == [sequence, key, str(rolled)]
+            assert int(found["through"]) == through
+            assert abs(int(found["expiration"]) - time.time() - keys.CHECKPOINT_KEPT_S) < 60
 
 
 POISON = {
@@ -381,7 +297,7 @@ def test_conflicts_that_outlast_the_retries_are_reported_from_the_run_that_met_t
     lossy: StreamWorld, proxy: FaultProxy
 ) -> None:
     proxy.plan = faults.script({"TransactWriteItems": [None] + [faults.CONFLICT] * 100})
-    records = [play(1, at=1), play(2, at=2), play(3, at=2)]
+    records = [play(1, at=MINUTE - 1), play(2), play(3)]
     assert lossy.deliver("rollup", "receipts", SHARD, records) == "2"
     assert lossy.tallies() == {("plays", "v"): 1}
     proxy.plan = faults.no_faults
@@ -391,7 +307,7 @@ def test_conflicts_that_outlast_the_retries_are_reported_from_the_run_that_met_t
 
 def test_a_bucket_that_fails_is_reported_and_loses_nothing(world: StreamWorld) -> None:
     world.bucket.failing = 1
-    records = [play(1, at=1), play(2, at=2), BAD, play(60)]
+    records = [play(1, at=MINUTE - 1), play(2), BAD, play(60)]
     assert world.deliver("rollup", "receipts", SHARD, records) == "2"
     assert world.marked()["rollup"] == set()
     assert world.deliver("rollup", "receipts", SHARD, records[1:]) is None
@@ -421,21 +337,22 @@ def test_a_checkpoint_that_keeps_moving_ends_in_a_report(world: StreamWorld) -> 
     assert world.tallies() == {("plays", "v"): 39}
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_many_processes_with_one_shard_apply_each_record_once(world: StreamWorld, seed: int) -> None:
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_many_processes_with_one_shard_apply_each_record_once(world: StreamWorld, name: str) -> None:
     records = [play(number, f"v{number % 3}", at=MINUTE - number // 20) for number in range(1, 101)]
 
     def consume(start: int) -> Callable[[], None]:
         def run() -> None:
             for at in range(0, 100, 10):
-                world.deliver("rollup", "receipts", SHARD, records[: at + 10][max(0, at - start) :])
+                world.deliver(name, "receipts", SHARD, records[: at + 10][max(0, at - start) :])
 
         return run
 
     at_once([consume(start) for start in (0, 10, 30, 50)])
-    while world.deliver("rollup", "receipts", SHARD, records) is not None:
+    while world.deliver(name, "receipts", SHARD, records) is not None:
         pass
-    assert sum(world.tallies().values()) == 100
+    counted = world.tallies().values() if name == "rollup" else [sums[0] for sums in world.ledger().values()]
+    assert sum(counted) == 100
 
 
 def test_metrics_say_what_was_applied_skipped_and_set_aside(
@@ -459,90 +376,5 @@ def test_the_pure_fold_does_fifty_thousand_records_a_second() -> None:
         for table, records in batches.items():
             started_s = time.process_time()
             for _ in range(5):
-                fold.fold(consumer, declared, table, records)
+                fold.fold(consumer, declared, Place(table, SHARD), records)
             assert 5 * len(records) / (time.process_time() - started_s) > FOLD_RECORDS_PER_S_MIN, (consumer.name, table)
-
-
-# Redriving
-
-
-def aside(world: StreamWorld) -> None:
-    """Two plays of a counter that is not declared, set aside."""
-    retired = {"counter": {"S": "retired"}}
-    world.deliver("rollup", "receipts", SHARD, [play(1, **retired), play(2, amount=5, **retired), play(3)])
-    assert world.marked()["rollup"] == {"1", "2"}
-
-
-def test_a_redriven_record_takes_effect_once_and_is_set_aside_no_more(world: StreamWorld) -> None:
-    aside(world)
-    assert world.redrive() == ["applied", "applied"]
-    assert world.redrive() == []
-    assert world.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-    assert world.bucket.objects == {}
-    assert world.rows("SETASIDE") == []
-
-
-def test_a_record_that_still_cannot_be_applied_stays_and_says_why(world: StreamWorld) -> None:
-    world.deliver("rollup", "receipts", SHARD, [BAD, play(51, LONG), play(52, counter={"S": "retired"})])
-    call, known = Call(world.store), stream_records.Declared(counters.COUNTERS)
-    objects = Objects("bucket", lambda: world.bucket)
-    found = [set_aside.redrive(call, objects, CONSUMERS, known, marker) for marker in list(set_aside.listed(call))]
-    assert {outcome.value for outcome, _ in found} == {"kept"}
-    for (_, why), part in zip(found, ("amount is no whole number", "", "retired"), strict=True):
-        assert part in why
-    assert world.marked()["rollup"] == {"50", "51", "52"}
-    assert world.tallies() == {}
-
-
-def test_a_tally_item_of_the_wrong_type_is_mended_and_what_it_kept_out_redriven(world: StreamWorld) -> None:
-    broken = {"PK": {"S": "VID#v"}, "SK": {"S": counters.PLAYS.shard_key(fold.bucket(SHARD))}, "play_count": {"S": "x"}}
-    world.raw.put_item(TableName=world.store.settings.counts_table, Item=broken)
-    assert world.deliver("rollup", "receipts", SHARD, [play(1, "w"), play(2), play(3, "w"), play(4)]) is None
-    assert world.marked()["rollup"] == {"2", "4"}
-    assert world.redrive() == ["kept", "kept"]
-    world.raw.put_item(TableName=world.store.settings.counts_table, Item=broken | {"play_count": {"N": "7"}})
-    assert world.redrive() == ["applied", "applied"]
-    assert world.tallies() == {("plays", "w"): 2, ("plays", "v"): 9}
-
-
-def test_two_who_redrive_at_once_apply_it_once(world: StreamWorld) -> None:
-    aside(world)
-    marked = list(set_aside.listed(Call(world.store)))
-    known, objects = stream_records.Declared(REDECLARED), Objects("bucket", lambda: world.bucket)
-
-    def redrive() -> list[str]:
-        call = Call(world.store)
-        return [set_aside.redrive(call, objects, CONSUMERS, known, marker)[0].value for marker in marked]
-
-    found = at_once([redrive] * 4)
-    assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
-    assert world.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_redrive_whose_answer_is_lost_applies_once(lossy: StreamWorld, proxy: FaultProxy, times: int) -> None:
-    aside(lossy)
-    proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * times})
-    try:
-        lossy.redrive()
-    except StoreUnreachableError:
-        lossy.redrive()
-    assert lossy.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-    assert lossy.marked()["rollup"] == set()
-
-
-def test_what_drift_set_aside_is_booked_when_redriven(world: StreamWorld) -> None:
-    broken = play(1, at=10**11)
-    world.deliver("drift", "receipts", SHARD, [broken, play(2)])
-    (key,) = world.bucket.objects
-    kept = json.loads(world.bucket.objects[key])
-    kept["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # the operator has mended it
-    world.bucket.objects[key] = json.dumps(kept).encode()
-    assert world.redrive() == ["applied"]
-    assert world.ledger() == {("plays", "v", MINUTE): [2, 0]}
-
-
-def test_an_object_that_is_gone_is_said(world: StreamWorld) -> None:
-    aside(world)
-    world.bucket.objects.clear()
-    assert world.redrive() == ["kept", "kept"]

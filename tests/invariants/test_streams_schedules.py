@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from faults import FaultProxy
 from local.base.engine import Engine
 from tally.dynamo import keys
 from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.keys import Item
 from tally.settings import Settings
 from tests.conftest import create_tables
 from tests.invariants.deliveries import TURNS_MAX, Deliveries
@@ -29,6 +32,7 @@ pytestmark = pytest.mark.slow
 SCHEDULES = int(os.environ.get("SCHEDULES", "90"))
 NETWORK_SCHEDULES = SCHEDULES // 6
 _numbers = itertools.count()
+Sums = defaultdict[tuple[str, str, int], list[int]]
 
 
 @pytest.fixture(scope="module")
@@ -86,26 +90,63 @@ def deliver_all(world: StreamWorld, seed: int, facts: Facts, chance: random.Rand
     raise AssertionError(f"schedule {seed} does not come to an end")
 
 
-def check(world: StreamWorld, facts: Facts, delivered: list[Deliveries]) -> None:
+def check(world: StreamWorld, facts: Facts, delivered: list[Deliveries], judged: int) -> None:
     """Everything took effect once, and nothing else did; every checkpoint stands at the end of its shard."""
     assert world.tallies() == {key: amount for key, amount in facts.tallies.items() if amount}
-    rows = world.rows("")
-    assert world.ledger(rows) == {key: sums for key, sums in facts.ledger.items() if any(sums)}
-    stands = {(row["PK"]["S"], row["SK"]["S"]): row["sequence"]["S"] for row in rows if "sequence" in row}
+    check_pages(world, facts, judged)
+    rows = world.rows("CHECKPOINT#")
+    stands = {(row["PK"]["S"], row["SK"]["S"]): _stand(row) for row in rows}
     assert stands == {
-        keys.checkpoint_key(one.consumer, one.table, one.shard): one.records[-1]["dynamodb"]["SequenceNumber"]
-        for one in delivered
-        if one.records
+        keys.checkpoint_key(one.consumer, one.table, one.shard): _end(one.records) for one in delivered if one.records
     }
     assert world.marked() == facts.set_aside
+
+
+def check_pages(world: StreamWorld, facts: Facts, judged: int) -> None:
+    """Every entry is on its minute; those of judged minutes are on later ones, and of no unlike."""
+    booked: Sums = defaultdict(lambda: [0, 0])
+    for (counter, target, minute), sums in world.ledger().items():
+        assert minute > judged
+        _add(booked, (counter, target, minute if judged < 0 else 0), sums)
+    wanted: Sums = defaultdict(lambda: [0, 0])
+    for (counter, target, minute), sums in facts.ledger.items():
+        _add(wanted, (counter, target, minute if judged < 0 else 0), sums)
+    assert {key: sums for key, sums in booked.items() if any(sums)} == {
+        key: sums for key, sums in wanted.items() if any(sums)
+    }
+    pairs = [entry.pair for _, _, entries in world.pages() for entry in entries if entry.pair]
+    assert judged < 0 or not pairs
+
+
+def _add(sums: Sums, key: tuple[str, str, int], more: list[int]) -> None:
+    sums[key] = [there + one for there, one in zip(sums[key], more, strict=True)]
+
+
+def _stand(row: Item) -> tuple[str, ...]:
+    return tuple(next(iter(row[name].values())) for name in ("sequence", "through", "pulse", "rolled") if name in row)
+
+
+def _end(records: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What a checkpoint says that has passed these records: `_stand`."""
+    change = records[-1]["dynamodb"]
+    end = (change["SequenceNumber"], str(int(change["ApproximateCreationDateTime"])))
+    for record in reversed(records):
+        image = record["dynamodb"].get("NewImage") or {}
+        if "rolled" in image:
+            key = (image.get("PK") or image["id"])["S"]
+            return (*end, key.partition("#")[2], image["rolled"]["N"])
+    return end
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_each_record_takes_effect_exactly_once(make_world: Callable[..., StreamWorld], seed: int) -> None:
     world, chance = make_world(), random.Random(seed)
     facts = Facts(seed, chance)
+    judged = facts.now_minute + 1 if seed % 5 == 0 else -1
+    if judged > 0:
+        world.put_judged(judged)
     delivered = deliver_all(world, seed, facts, chance)
-    check(world, facts, delivered)
+    check(world, facts, delivered, judged)
     if not facts.redriven:
         return
     for _ in range(2):
@@ -146,4 +187,4 @@ def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
         delivered = deliver_all(world, seed, facts, chance)
     finally:
         shared_proxy.plan = faults.no_faults
-    check(world, facts, delivered)
+    check(world, facts, delivered, -1)

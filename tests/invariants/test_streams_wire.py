@@ -16,6 +16,7 @@ from botocore.config import Config
 import counters
 from local.base.engine import Engine
 from tally.counting import likes, tallies
+from tally.drift import judge
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.conftest import create_tables
@@ -90,3 +91,5 @@ def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(streamed:
         there[1] += observed
     assert sums == {("plays", "9f3a"): [24, 24], ("likes", "p"): [2, 2]}
     assert world.marked() == {"rollup": set(), "drift": set()}
+    minutes = {minute for minute, _, _ in world.pages()}
+    assert [sums for minute in minutes for sums in judge.differences(store, minute).values() if sums] == []

@@ -10,6 +10,7 @@ tally. The pair key names the like item that it removed, so both halves of an un
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -64,8 +65,9 @@ class _Wish:
 def set_like(call: Call, counter: Counter, post_id: str, liked: bool, *, operation: str, key: str | None) -> Counted:
     """Like (`liked`) or unlike the post as `call.caller`: `{"post_id","liked","changed","visible"}`.
 
-    4 WCU, 6 with a key. A like of a hot post takes 1, or 4 with a key, after a read of the post. An unlike reads the
-    like first. Each read is 1 RCU. Raises NotFoundError for a missing post, and the errors of transactions.transact.
+    4 WCU, 6 with a key. A like of a hot post takes 2, or 4 with a key, after a read of the post. An unlike reads the
+    like first. Each read is 1 RCU. A request without a key that was not answered may take effect late. Raises
+    NotFoundError for a missing post, and the errors of transactions.transact.
     """
     if key is None:
         return Counted(_move(_Wish(call, counter, post_id, liked, None)), replayed=False)
@@ -118,13 +120,14 @@ def _like(wish: _Wish, shard: int | None) -> Body:
 def _like_alone(wish: _Wish) -> Body:
     """The like item by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
 
-    Nothing in the write notices a missing post. So its `META` is read first, for 1 RCU.
+    Nothing in the write notices a missing post. So its `META` is read first, for 1 RCU. Without a receipt a token keeps
+    a late copy of the write from liking again after an unlike.
     """
     if not queries.get(wish.call.store.client, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
         raise NotFoundError(f"There is no post {wish.post_id}.")
     child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
-        put(wish.call, child)
+        put(wish.call, child, secrets.token_urlsafe(24))
     else:
         wish.commit(child, done)
     observe.count(wish.counter.name, observe.SPILLED)

@@ -1,7 +1,7 @@
 """Keys of the items of the ledger table, and the minute that items carry.
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
-    page        PAGE#minute#bucket, stream shard#first sequence -> body, pairs
+    page        PAGE#minute#bucket, table#stream shard#first sequence -> body, pairs
     judge       JUDGE, JUDGE -> judged, known, rolled, noted, known_before, rolled_before, began, unreached
     drift       DRIFT, digest -> counter, target, drift, upto, since
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, pulse, rolled

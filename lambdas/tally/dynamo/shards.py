@@ -13,7 +13,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..errors import from_botocore
+from ..errors import StoreRefusedError, from_botocore
 from ..settings import Settings
 
 PAGES_MAX = 100  # of 100 shards: a table with 10,000 open shards takes 10 million writes a second
@@ -59,13 +59,17 @@ class Shards:
         return found
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
-        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""
-        where: dict[str, str] = {"StreamArn": self._arns[table], "ShardId": shard}
-        if sequence is None:
-            where |= {"ShardIteratorType": "TRIM_HORIZON"}
-        else:
-            where |= {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence}
-        iterator = self._ask("get_shard_iterator", **where)["ShardIterator"]
+        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included.
+
+        Behind a record that DynamoDB has removed after its day, those are read that it still has.
+        """
+        where = {"StreamArn": self._arns[table], "ShardId": shard}
+        after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence or ""}
+        every = {"ShardIteratorType": "TRIM_HORIZON"}
+        try:
+            iterator = self._ask("get_shard_iterator", **where, **(after if sequence else every))["ShardIterator"]
+        except StoreRefusedError:  # TrimmedDataAccessException, unless it is refused again
+            iterator = self._ask("get_shard_iterator", **where, **every)["ShardIterator"]
         while iterator:
             answer = self._ask("get_records", ShardIterator=iterator)
             yield answer["Records"]

@@ -142,7 +142,8 @@ class PageRun(Run):
             self._add(key, effect)
 
     def writes(self, call: Call, declared: Declared) -> list[Write]:
-        settings, now_s, name = call.store.settings, time.time(), f"{self.place.shard}#{self.first}"
+        settings, now_s = call.store.settings, time.time()
+        name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has it: it never comes again
         return [
             pages.write(settings, minute, self.place.bucket, name, entries, now_s)
             for minute, entries in self.pages().items()

@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from .. import observe
@@ -34,9 +34,11 @@ ROLLUP, DRIFT = "rollup", "drift"
 COUNTS, RECEIPTS = "counts", "receipts"
 LATE = 1  # minutes after its own in which a change may be committed: retries end after 3 s; frozen writers get a minute
 SETTLE = 5  # judged minutes that a drift must stand to be confirmed: one that comes of a late commit lasts two
-START = 2  # minutes from the first evidence to the first minute that is judged
-PULSES_TRIED = 32  # fixed keys, and as many random ones, for a shard of which no key is known: one key in 32 misses all
-PEEK_CALLS_MAX = 5  # GetRecords in one shard: an answer may be empty although records follow
+START = 2  # minutes from the first sweep to the first minute that may be judged: older ones may lack a half
+PULSES_TRIED = 32  # fixed keys, and as many random ones for each shard of which no key is known
+PULSES_TRIED_MAX = 256  # random ones in all: a sweep writes them one after the other; a shard they miss is peeked at
+PEEK_EMPTY = 5  # empty answers of GetRecords in one shard: one may be empty although records follow
+PEEK_CALLS_MAX = 20  # of 1,000 records each: who has more behind it than this is not at the end
 PULSE_KEPT_S = 24 * 3600  # as long as a stream keeps its records
 CACHED_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
@@ -163,6 +165,8 @@ class Look:
     marks: Marks
     unreached: Mapping[str, Unreached]
     """By leaf, as the last sweep left them."""
+    peeks: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    """By consumer, table and shard: whether records may be left for the consumer. Each shard is asked once."""
 
     def leaves(self, table: str) -> list[Shard]:
         """The shards of a table's stream that no other one follows."""
@@ -183,6 +187,11 @@ class Look:
             peeked = self._peeked(DRIFT, COUNTS, leaf)
             times.append(max(own, peeked.rolled_s if peeked else 0))
         return min(times, default=0)
+
+    def pulses(self, table: str, leaf: Shard) -> set[str]:
+        """The key of a pulse that reaches a leaf; before one is known, those that reached the shards before it."""
+        own, *before = (mark.pulse for mark in self._lineage(DRIFT, table, leaf))
+        return {own} if own else {pulse for pulse in before if pulse}
 
     def behind(self, consumer: str) -> list[str]:
         """The leaves in which a consumer has passed least, for the log: those that hold up the evidence."""
@@ -212,22 +221,33 @@ class Look:
         return found
 
     def _peeked(self, consumer: str, table: str, leaf: Shard) -> Unreached | None:
-        """What the pulses of the last sweep say of a leaf that none reaches, if nothing is there for the consumer.
+        """What the last pulses say of a leaf that none reaches, if the consumer has passed the time of their sweep.
 
-        This is weak: an empty answer is no proof. An error makes a passing difference, because no entry is lost.
+        It has if it has passed a later record, or if no record is left for it. The latter is weak: an empty answer is
+        no proof. An error makes a passing difference, because no entry is lost.
         """
         found = self.unreached.get(leaf.id)
         if not found or not found.sent_s or self.marks.get((DRIFT, table, leaf.id), Checkpoint()).pulse:
             return None
+        through_s = max(mark.through_s for mark in self._lineage(consumer, table, leaf))
+        if through_s - Waits(self.store.settings.minute_s).skew_s >= found.sent_s:
+            return found
+        return None if any(self._left(consumer, table, id_) for id_ in self._open(consumer, table, leaf)) else found
+
+    def _open(self, consumer: str, table: str, leaf: Shard) -> list[str]:
+        """The leaf, and those shards before it that a consumer may not have finished: it has begun none behind them."""
+        finished = {shard.parent for shard in self.trees[table] if (consumer, table, shard.id) in self.marks}
+        line = takewhile(lambda id_: id_ not in finished, self._line(table, leaf))
         listed = {shard.id for shard in self.trees[table]}
-        line = [id_ for id_ in self._line(table, leaf) if id_ in listed]
-        return found if not any(self._left(consumer, table, id_) for id_ in line) else None
+        return [id_ for id_ in line if id_ in listed]
 
     def _left(self, consumer: str, table: str, shard: str) -> bool:
         """Whether a shard may hold a record that the consumer has not passed."""
-        sequence = self.marks.get((consumer, table, shard), Checkpoint()).sequence
-        answers = islice(self.shards.records_after(table, shard, sequence), PEEK_CALLS_MAX)
-        return any(_is_for(consumer, table, record) for records in answers for record in records)
+        place = consumer, table, shard
+        if place not in self.peeks:
+            sequence = self.marks.get(place, Checkpoint()).sequence
+            self.peeks[place] = _any_for(consumer, table, self.shards.records_after(table, shard, sequence))
+        return self.peeks[place]
 
     def known_s(self) -> float:
         """The time up to which minutes can be judged."""
@@ -236,6 +256,18 @@ class Look:
     def counted_s(self) -> float:
         """The time until which the rollup has added everything."""
         return min(self.passed_s(ROLLUP, RECEIPTS), self.passed_s(ROLLUP, COUNTS))
+
+
+def _any_for(consumer: str, table: str, answers: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether one of these records is for the consumer, as far as a few answers show."""
+    empty = 0
+    for number, records in enumerate(answers, 1):
+        if number > PEEK_CALLS_MAX or any(_is_for(consumer, table, record) for record in records):
+            return True
+        empty += not records
+        if empty == PEEK_EMPTY:
+            break
+    return False
 
 
 def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
@@ -289,24 +321,26 @@ def _send(found: Look, rolled_s: int, now_s: float) -> dict[str, Unreached]:
     waits = Waits(found.store.settings.minute_s)
     for table in (COUNTS, RECEIPTS):
         wanted: set[str] = set()
+        unknown = 0
         for leaf in found.leaves(table):
-            known = found.marks.get((DRIFT, table, leaf.id), Checkpoint()).pulse
-            if known:
-                wanted.add(known)
+            wanted |= found.pulses(table, leaf)
+            if found.marks.get((DRIFT, table, leaf.id), Checkpoint()).pulse:
                 continue
-            wanted |= _tried()
+            unknown += 1
             since = found.unreached.get(leaf.id, Unreached(now_s))
             waited = now_s - since.since_s >= waits.unreached_s
             unreached[leaf.id] = since._replace(sent_s=now_s, rolled_s=rolled_s) if waited else since
             if waited:
                 observe.logger.warning("no pulse reaches a shard", extra={"table": table, "shard": leaf.id})
-        for name in sorted(wanted):
+        for name in sorted(wanted | _tried(unknown)):
             put(Call(found.store), pulse(found.store.settings, table, name, rolled_s, now_s))
     return unreached
 
 
-def _tried() -> set[str]:
-    return {*map(str, range(PULSES_TRIED)), *(secrets.token_hex(8) for _ in range(PULSES_TRIED))}
+def _tried(unknown: int) -> set[str]:
+    """Keys of pulses for a number of shards of which no key is known: one of them may lie in each."""
+    fixed = map(str, range(PULSES_TRIED)) if unknown else ()
+    return {*fixed, *(secrets.token_hex(8) for _ in range(min(PULSES_TRIED * unknown, PULSES_TRIED_MAX)))}
 
 
 def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float) -> Write:
@@ -324,7 +358,7 @@ def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float
 
 
 def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now_s: float) -> None:
-    """Store what was found; what was noted before stays usable. The first evidence starts the judge.
+    """Store what was found; what was noted before stays usable. The judge starts when a whole minute is closed.
 
     A sweep that was overtaken by another one notes nothing.
     """
@@ -336,12 +370,13 @@ def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now
         "known_before": before.known_s,
         "rolled_before": before.rolled_s,
     }
-    if before.judged < 0 and known_s:
-        numbers["judged"] = store.settings.minute(known_s) + START
+    began_s, closed = _whole(item, "began", int(now_s)), before.closed(store.settings)
+    if before.judged < 0 and closed >= store.settings.minute(began_s) + START:
+        numbers["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
     sets = {name: {"N": str(value)} for name, value in numbers.items()}
     sets |= {"noted": {"N": str(now_s)}, "unreached": {"S": json.dumps(unreached)}}
     if "began" not in item:
-        sets["began"] = {"N": str(int(now_s))}
+        sets["began"] = {"N": str(began_s)}
     apply_once(store, [{"Update": {
         "TableName": store.settings.ledger_table,
         "Key": JUDGE,

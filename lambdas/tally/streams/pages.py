@@ -39,7 +39,7 @@ Sums = dict[str, list[list[Any]]]
 
 
 def write(settings: Settings, minute: int, bucket: int, name: str, entries: Iterable[Entry], now_s: float) -> Write:
-    """The write of a page. `name`: the stream shard and the first sequence number, which no other page has."""
+    """The write of a page. `name`: table, stream shard and first sequence number, which no other page has."""
     item = keys.key(f"PAGE#{minute}#{bucket}", name) | _encoded(entries)
     item["expiration"] = {"N": str(int(now_s) + KEPT_S)}
     return {"Put": {"TableName": settings.ledger_table, "Item": item}}

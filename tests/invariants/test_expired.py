@@ -1,0 +1,259 @@
+"""The sweep of holds: what has expired is given back in time, or reported; nothing keeps the others waiting."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+import faults
+from functions import sweep as sweep_handler
+from tally.counter import Counter, declared
+from tally.counting import expired, holds, tallies
+from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
+from tally.dynamo.client import Call
+from tally.dynamo.contention import Spread
+from tally.errors import (
+    HoldSettledError,
+    LimitReachedError,
+    StoreBusyError,
+)
+from tests.contexts import Context
+from tests.invariants.counting import ITEM, Clock, Counting, neighbour, refusal
+from tests.invariants.world import First, Last, meanwhile
+
+
+def stock_by_hand(counting: Counting, qty: dict[str, str], id_: str = ITEM) -> None:
+    """Put a number, or what is none, in stock past Tally."""
+    counting.world.put({**tallies.key(counters.STOCK, id_, 0), "qty": qty, "version": {"N": "1"}})
+
+
+def settled_before(counting: Counting, number: int, amount: int = 1, pad: int = 0) -> list[str]:
+    """Holds of the item that an earlier Tally settled: they stay in the bucket, with their state. Their ids."""
+    now_s, ids = int(time.time()), []
+    for hold in range(number):
+        ids.append(f"{now_s - 600 + hold}-{hold:016d}")
+        item = {
+            **holds._key(counters.STOCK, ITEM, ids[-1]), "counter": {"S": "stock"}, "target": {"S": ITEM},
+            "hold_id": {"S": ids[-1]}, "state": {"S": COMMITTED}, "amount": {"N": str(amount)},
+            "expires": {"N": str(now_s - 600 + hold)}, "expiration": {"N": str(now_s + 3600)}, "pad": {"S": "x" * pad},
+        }  # fmt: skip
+        counting.world.raw.put_item(TableName=counting.world.store.settings.ledger_table, Item=item)
+    return ids
+
+
+def not_returned(out: str) -> dict[str, int]:
+    """What the metric says, by counter."""
+    lines = [json.loads(line) for line in out.splitlines() if '"HoldsNotReturned"' in line]
+    return {line["counter"]: int(line["HoldsNotReturned"][0]) for line in lines}
+
+
+def test_a_hold_that_the_sweep_takes_for_due_too_early_stays_held(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The condition on time is in the write itself."""
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    monkeypatch.setattr(expired, "due", lambda *_: iter([[counting.hold()]]))
+    assert counting.sweep() == 0
+    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
+    assert counting.hold()["state"] == {"S": HELD}
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_a_sweep_ends_in_time_and_the_next_one_does_the_rest_bucket_by_bucket_in_turn(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each return takes a second. Behind a bucket that is full, others get their turn."""
+    ids = {holds.bucket(counters.STOCK, id_): id_ for id_ in map(str, range(99))}
+    for bucket, number in ((0, 9), (15, 2)):
+        counting.increment(counters.STOCK, number, id_=ids[bucket])
+        for _ in range(number):
+            counting.take(id_=ids[bucket])
+    clock.pass_s(61)
+    counting.world.proxy.forget()
+    done = partial(counting.world.sent, "TransactWriteItems")
+    slow = replace(counting.world.store, clock=lambda: len(done()), spread=Spread(random=First()))
+    for until_s, page_max, returned in (
+        (2, 1, (1, 1)),
+        (2, 1, (1, 1)),
+        (3, 1, (1, 2)),
+        (5, 50, (3, 2)),
+        (99, 50, (9, 2)),
+    ):
+        monkeypatch.setattr(expired, "PAGE_MAX", page_max)
+        before = len(done())
+        assert counting.swept(slow, until_s=until_s) == (min(until_s, 11) - before, 0, until_s == 99)
+        assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
+        slow.spread.random = Last()
+
+
+def test_a_bucket_that_cannot_be_read_keeps_no_other_one_waiting(
+    counting: Counting, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    mine = f"HOLDS#{holds.bucket(counters.STOCK, ITEM)}"
+
+    def plan(operation: str, body: bytes, number: int) -> Any:
+        reads_another = operation == "Query" and json.loads(body)["ExpressionAttributeValues"][":pk"]["S"] != mine
+        return faults.TRUNCATE if reads_another else None
+
+    counting.world.proxy.plan = plan
+    assert counting.swept() == (1, 0, False)
+    assert not_returned(capsys.readouterr().out) == {}  # nobody knows that it is 0
+
+
+def test_holds_that_cannot_be_given_back_keep_no_other_one_waiting_and_are_reported_until_they_are(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(holds, "LOOK_MAX", 5)
+    broken = neighbour()
+    for id_, amount in ((broken, 7), (ITEM, 1)):
+        counting.increment(counters.STOCK, amount, id_=id_)
+    for id_ in [broken] * 7 + [ITEM]:
+        counting.take(id_=id_)
+        clock.pass_s(1)
+    stock_by_hand(counting, {"S": "many"}, broken)
+    clock.pass_s(61)
+    counting.world.proxy.forget()
+    for returned in (1, 0):
+        assert counting.swept() == (returned, 7, True)
+        assert not_returned(capsys.readouterr().out) == {"stock": 7}
+    sent = [len(sent["TransactItems"]) for sent in counting.world.sent("TransactWriteItems")]
+    assert sorted(sent) == [4, 4, 4, 14]  # each sweep tries one of the seven; they move together
+    assert counting.take(1)[1] is False  # they do not fill the look
+    stock_by_hand(counting, {"N": "0"}, broken)
+    assert counting.swept() == (7, 0, True)
+    assert not_returned(capsys.readouterr().out) == {"stock": 0}
+    assert counting.stored(counters.STOCK, broken) == 7
+
+
+def test_a_hold_whose_return_a_ceiling_refuses_is_reported_and_comes_back_when_there_is_room(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counting.stock(9)
+    big, small, early = (counting.take(amount, ttl_s=60 - amount)[0]["hold_id"] for amount in (4, 1, 2))
+    low = replace(counters.STOCK, ceiling=3)  # there are 2
+    monkeypatch.setattr(counters, "COUNTERS", declared([low]))
+    settle = partial(holds.settle, counting.world.call("ann"), low, ITEM)
+    assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}
+    clock.pass_s(61)
+    assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
+    assert counting.swept() == (1, 2, True)
+    assert counting.swept() == (0, 2, True)
+    assert not_returned(capsys.readouterr().out) == {"stock": 2}
+    assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
+    assert refusal(partial(settle, big, RELEASED)).members == {"left": 0}
+    assert counting.states() == {big: HELD, small: EXPIRED, early: HELD}
+    stock_by_hand(counting, {"N": "0"})
+    take = partial(holds.take, counting.world.call("ann"), low, ITEM, operation="hold")
+    take(2, 60, key="one")  # a refusal gives back what is overdue, too: what fits of it
+    assert counting.states()[early] == EXPIRED
+    assert refusal(partial(settle, big, RELEASED)).members == {"left": 3}
+    monkeypatch.setattr(counters, "COUNTERS", declared([counters.STOCK]))
+    assert counting.swept() == (1, 0, True)
+
+
+def test_a_hold_that_another_gives_back_before_the_sweep_moves_it_is_not_moved(
+    counting: Counting, clock: Clock
+) -> None:
+    counting.stock(1)
+    hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+    clock.pass_s(61)
+    stock_by_hand(counting, {"S": "many"})
+
+    def give_back() -> None:
+        stock_by_hand(counting, {"N": "0"})
+        call = Call(replace(counting.world.store, client=counting.world.raw), "ann")
+        assert holds.settle(call, counters.STOCK, ITEM, hold_id, RELEASED)["state"] == EXPIRED
+
+    counting.world.proxy.plan = meanwhile({1: give_back})  # 0: refused, 1: the move
+    assert counting.swept() == (0, 1, True)
+    assert counting.states() == {hold_id: EXPIRED}
+    assert counting.stored(counters.STOCK) == 1
+
+
+def test_what_fails_in_passing_stays_due_and_comes_back_with_the_next_sweep(counting: Counting, clock: Clock) -> None:
+    counting.stock(2)
+    for _ in range(2):
+        counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    due = counting.ledger()
+    counting.world.proxy.plan = lambda _, body, __: faults.FAIL_BEFORE if b"Update" in body else None
+    assert counting.swept() == (0, 2, True)
+    assert counting.ledger() == due
+    counting.world.proxy.plan = faults.no_faults
+    assert counting.swept() == (2, 0, True)
+
+
+def test_holds_of_a_counter_that_is_declared_no_more_and_what_is_no_hold_keep_no_other_one_waiting(
+    counting: Counting, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = Counter("gone", prefix="GONE", sort_key="STOCK", attribute="qty", floor=0)
+    bucket = holds.bucket(counters.STOCK, ITEM)
+    id_ = next(id_ for id_ in map(str, range(500)) if holds.bucket(gone, id_) == bucket)
+    ledger = counting.world.store.settings.ledger_table
+    counting.world.raw.put_item(TableName=ledger, Item={"PK": {"S": f"HOLDS#{bucket}"}, "SK": {"S": "1"}})
+    counting.increment(gone, 1, id_=id_)
+    counting.take(id_=id_, counter=gone)
+    counting.stock(1)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(61)
+    assert counting.take(1, ttl_s=60)[1] is False
+    clock.pass_s(61)
+    assert counting.swept() == (1, 2, True)
+    assert not_returned(capsys.readouterr().out) == {"stock": 0, "gone": 1, "unknown": 1}
+    assert expired.sweep(counting.world.store, declared([gone]), time.monotonic() + 9).returned == 1
+    assert counting.stored(gone, id_) == 1
+
+
+def test_holds_that_were_settled_in_their_bucket_are_found_and_the_sweep_moves_them(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack is deployed over. Until the sweep has come by, they are in the way of a look, and it says so."""
+    monkeypatch.setattr(holds, "LOOK_MAX", 60)
+    counting.stock(1)
+    before = settled_before(counting, 120, pad=2000)
+    clock.pass_s(-620)
+    assert counting.settle(before[0], COMMITTED)["changed"] is False
+    assert isinstance(refusal(partial(counting.settle, before[0], RELEASED)), HoldSettledError)
+    counting.take(1, ttl_s=60)
+    clock.pass_s(681)
+    with pytest.raises(StoreBusyError):
+        counting.increment(counters.STOCK, -1, id_=neighbour())
+    monkeypatch.setattr(holds, "LOOK_MAX", 200)
+    assert refusal(partial(counting.take, 2)).members == {"left": 1}
+    for moved in (False, True):
+        assert counting.settle(before[0], COMMITTED)["changed"] is False
+        assert isinstance(refusal(partial(counting.settle, before[-1], RELEASED)), HoldSettledError)
+        if not moved:
+            assert counting.swept() == (0, 0, True)
+    assert counting.take(1)[1] is False
+    settled = [hold for hold in counting.ledger() if hold["state"]["S"] == COMMITTED]
+    assert {hold["PK"]["S"] for hold in settled} == {f"HOLDS#SETTLED#stock/{ITEM}"}
+    assert len(settled) == 120
+    assert all("expiration" in hold for hold in settled)
+    assert counting.stored(counters.STOCK) == 0
+
+
+def test_the_scheduled_function_sweeps_every_bucket(
+    counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [str(number) for number in range(40)]
+    assert len({holds.bucket(counters.STOCK, id_) for id_ in ids}) == 12
+    for id_ in ids:
+        counting.increment(counters.STOCK, 1, id_=id_)
+        counting.take(id_=id_)
+    clock.pass_s(61)
+    monkeypatch.setattr(sweep_handler, "_store", counting.world.store)
+    monkeypatch.setattr(sweep_handler, "renew", lambda *_: {})  # it reads streams
+    assert sweep_handler.handler({}, Context())["returned"] == 40
+    assert counting.amounts() == {EXPIRED: 40}
+    assert sweep_handler.handler({}, Context())["returned"] == 0

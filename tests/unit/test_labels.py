@@ -1,0 +1,179 @@
+"""On which minute each half of a change is booked: the table of the journal, for every kind of record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import counters
+from tally.counter import Counter, Guarantee
+from tally.counting import tallies
+from tally.dynamo.keys import pair_of
+from tally.streams import bookkeeper, rollup
+from tally.streams.bookkeeper import PageRun
+from tally.streams.fold import Effect, Place
+from tally.streams.pages import Entry
+from tally.streams.record import Declared, Record
+
+NOW = 29_916_666
+FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
+DECLARED = Declared({**counters.COUNTERS, "fast": FAST})
+Keys = dict[str, Any]
+PLAYS: Keys = tallies.key(counters.PLAYS, "v", 3)
+CHILD: Keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}
+STAMPS = {
+    "in time": (NOW, NOW),
+    "a minute late": (NOW - 1, NOW - 1),
+    "a minute ahead": (NOW + 1, NOW + 1),
+    "two minutes late": (NOW - 2, NOW),
+    "two minutes ahead": (NOW + 2, NOW),
+    "hours late": (NOW - 300, NOW),
+}
+UNSTAMPED: list[Any] = [None, {"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"N": str(10**10)}, {"NULL": True}]
+
+
+def record(name: str, keys: Keys, new: Any = None, old: Any = None, made_s: float = NOW * 60 + 59.9) -> Record:
+    images = {which: image for which, image in (("NewImage", new), ("OldImage", old)) if image is not None}
+    return {"eventName": name, "dynamodb": {"Keys": keys, "ApproximateCreationDateTime": made_s, **images}}
+
+
+def plays(number: int, nonce: str | None, at: Any = NOW) -> Keys:
+    """The image of a tally item."""
+    stamp = {"N": str(at)} if isinstance(at, int) else at
+    more = {"at": stamp, "nonce": {"S": nonce} if nonce else None}
+    return {**PLAYS, "play_count": {"N": str(number)}} | {name: value for name, value in more.items() if value}
+
+
+def moved(new: Keys | None, old: Keys | None) -> list[Effect]:
+    """The effects of a tally item that changed."""
+    name = "REMOVE" if new is None else "INSERT" if old is None else "MODIFY"
+    return list(bookkeeper.read_count(DECLARED, record(name, PLAYS, new, old)))
+
+
+def receipt(at: Any = NOW, counter: str = "plays", **more: Any) -> Record:
+    image = {"counter": {"S": counter}, "target": {"S": "v"}, "amount": {"N": "3"}, "at": {"N": str(at)}} | more
+    return record("INSERT", {"id": {"S": "tally#1"}}, image)
+
+
+def child(at: Any = NOW, name: str = "INSERT", **more: Any) -> Record:
+    stamp = {"N": str(at)} if isinstance(at, int) else at
+    image = {**CHILD, "likedAt": {"N": "1"}, "nonce": {"S": "n"}} | ({"at": stamp} if stamp else {}) | more
+    return record(name, CHILD, *((None, image) if name == "REMOVE" else (image, None)))
+
+
+@pytest.mark.parametrize(("at", "booked"), STAMPS.values(), ids=STAMPS)
+def test_stamp_counts_if_it_is_within_a_minute_of_the_record(at: int, booked: int) -> None:
+    """For a receipt, a child and a tally item, and for the rollup, which stamps the tally with the minute it finds."""
+    assert bookkeeper.read_receipt(DECLARED, receipt(at)) == (Effect("plays", "v", booked, 3),)
+    assert rollup.read_receipt(DECLARED, receipt(at, rollup={"BOOL": True})) == (Effect("plays", "v", booked, 3),)
+    assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", booked, 1),)
+    assert rollup.read_count(DECLARED, child(at, rollup={"BOOL": True})) == (Effect("likes", "p", booked, 1),)
+    assert moved(plays(7, "a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=2)]
+    assert moved(plays(7, "-a_b-c", at), None) == [Effect("plays", "v", booked, observed=7)], "no unlike: it has no dot"
+
+
+@pytest.mark.parametrize("at", UNSTAMPED, ids=str)
+def test_item_without_a_minute_is_booked_on_its_records(at: Any) -> None:
+    assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", NOW, 1),)
+    assert rollup.read_count(DECLARED, child(at, rollup={"BOOL": True})) == (Effect("likes", "p", NOW, 1),)
+    assert moved(plays(7, "a", at), None) == [Effect("plays", "v", NOW, observed=7)]
+    assert moved(plays(7, "+a", at), None) == [Effect("plays", "v", NOW, observed=7, rolled=7)]
+
+
+@pytest.mark.parametrize(("at", "booked"), [(NOW, NOW), (NOW - 300, NOW - 300), (NOW + 2, NOW + 2), (NOW + 3, NOW)])
+def test_what_the_rollup_adds_is_booked_on_the_minute_that_it_says_however_late(at: int, booked: int) -> None:
+    assert moved(plays(9, "+a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=4, rolled=4)]
+
+
+def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_name() -> None:
+    one = child(NOW - 500, "REMOVE")
+    pair = pair_of(one["dynamodb"]["OldImage"])
+    assert bookkeeper.read_count(DECLARED, one) == (Effect("likes", "p", NOW, -1, pair=pair),)
+    unliked = plays(4, f"{tallies.unliked(pair)}xyz", NOW - 500)
+    assert moved(unliked, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (plays(7, "a", NOW - 500), plays(5, "a", NOW - 500)),
+        (plays(7, "+a", NOW - 500), plays(5, "+a", NOW - 500)),
+        (plays(7, "~a", NOW - 500), plays(5, "~a", NOW - 500)),
+        (plays(7, None, NOW - 500), plays(5, "a", NOW - 500)),
+        (plays(2, None, NOW - 500), None),
+        (None, plays(-2, "a", NOW - 500)),
+        (None, plays(-2, "~a", NOW - 500)),
+    ],
+    ids=["same nonce", "the rollup's nonce", "a repair's nonce", "nonce removed", "put", "removed", "removed repair"],
+)
+def test_manual_edit_is_booked_on_its_records_minute(new: Keys | None, old: Keys | None) -> None:
+    assert moved(new, old) == [Effect("plays", "v", NOW, observed=2)]
+
+
+def test_what_is_no_change_of_a_number_has_no_effect() -> None:
+    assert moved(plays(9, "~a"), plays(5, "b")) == [], "a repair is booked nowhere"
+    assert moved(plays(5, "c"), plays(5, "b")) == []
+    assert bookkeeper.read_count(DECLARED, child(name="MODIFY")) == ()
+    assert bookkeeper.read_receipt(DECLARED, receipt(counter="fast")) == ()
+    fast = tallies.key(FAST, "v", 0)
+    assert bookkeeper.read_count(DECLARED, record("INSERT", fast, {**fast, "number": {"N": "3"}})) == ()
+
+
+@pytest.mark.parametrize("sort_key", ["META.BODY", "META#A", "METAL", "LIKE"])
+def test_item_beside_tallies_and_children_has_no_effect(sort_key: str) -> None:
+    keys = {"PK": {"S": "POST#p"}, "SK": {"S": sort_key}}
+    assert bookkeeper.read_count(DECLARED, record("INSERT", keys, {**keys, "likeTally": {"N": "3"}})) == ()
+
+
+def test_minutes_have_the_length_that_the_deployment_says() -> None:
+    declared = Declared(counters.COUNTERS, minute_s=5)
+    made_s = 5 * NOW + 4.9
+    one = record("INSERT", {"id": {"S": "tally#1"}}, receipt(NOW - 1)["dynamodb"]["NewImage"], made_s=made_s)
+    assert bookkeeper.read_receipt(declared, one) == (Effect("plays", "v", NOW - 1, 3),)
+    one["dynamodb"]["ApproximateCreationDateTime"] += 5
+    assert bookkeeper.read_receipt(declared, one) == (Effect("plays", "v", NOW + 1, 3),)
+
+
+# A run
+
+
+def entries(*effects: Effect, judged: int = -1) -> dict[int, list[Entry]]:
+    """The pages of a run of these, one record each."""
+    run = PageRun("1", Place("counts", "s", NOW, judged))
+    for effect in effects:
+        run.add([effect])
+    return run.pages()
+
+
+GONE = Effect("likes", "p", NOW, -1, pair="x")
+UNLIKED = Effect("likes", "p", NOW, observed=-1, pair="x")
+
+
+def test_unlike_whose_halves_meet_in_a_run_is_a_plain_entry() -> None:
+    other = GONE._replace(pair="y")
+    found = entries(GONE, Effect("likes", "p", NOW, 1, 1), other, UNLIKED)
+    assert sorted(found[NOW]) == [Entry("likes", "p", "y", -1, 0)]
+    found = entries(GONE, other, UNLIKED)
+    assert sorted(found[NOW]) == [Entry("likes", "p", "", -1, -1), Entry("likes", "p", "y", -1, 0)]
+
+
+def test_halves_on_two_minutes_keep_their_name() -> None:
+    found = entries(GONE, UNLIKED._replace(minute=NOW + 1))
+    assert found == {NOW: [Entry("likes", "p", "x", -1, 0)], NOW + 1: [Entry("likes", "p", "x", 0, -1)]}
+
+
+def test_what_comes_to_nothing_is_left_out_and_so_is_its_page() -> None:
+    effect = Effect("plays", "v", NOW, 2)
+    assert entries(effect, effect._replace(accepted=-2)) == {}
+    rolled = Effect("plays", "v", NOW, observed=2, rolled=2)
+    assert entries(rolled, Effect("plays", "v", NOW, observed=-2)) == {NOW: [Entry("plays", "v", "", 0, 0, 2)]}
+
+
+@pytest.mark.parametrize(("judged", "current"), [(NOW, NOW + 2), (NOW - 2, NOW), (NOW + 60, NOW + 62)])
+def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judged: int, current: int) -> None:
+    late = [effect._replace(minute=judged - 1) for effect in (GONE, UNLIKED, Effect("plays", "v", NOW, 5))]
+    assert entries(*late[:1], *late[2:], judged=judged) == {
+        current: [Entry("likes", "p", "", -1, 0), Entry("plays", "v", "", 5, 0)]
+    }
+    assert entries(GONE._replace(minute=judged + 1), judged=judged) == {judged + 1: [Entry("likes", "p", "x", -1, 0)]}

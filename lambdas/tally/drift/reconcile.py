@@ -114,7 +114,7 @@ class Reconciler:
                 return
             tell(left)
             self.sleep(minute_s / WAITS_PER_MINUTE)
-        self._check_judged(self._seen(), asked)
+        self.check_judged(self._seen(), asked)
 
     def repair(
         self, counter: Counter, target: str, by: str, why: str, *, asked: int = -1, counted: int | None = None
@@ -126,7 +126,7 @@ class Reconciler:
         """
         for _ in range(REPAIRS_MAX):
             seen = self._seen()
-            self._check_judged(seen, asked)
+            self.check_judged(seen, asked)
             found = self._finding(counter, target, seen)
             row, held = found.drift, None
             if counted is not None:
@@ -140,7 +140,7 @@ class Reconciler:
             self._check(found)
             if apply_once(self.store, self._writes(found, row, by, why, held=held is not None)):
                 return found
-            self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
+            self.pause()
         name = f"{counter.name} {target}"
         raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
 
@@ -156,6 +156,20 @@ class Reconciler:
             )
         return replace(found, tally=again.tally, difference=counted, shards=again.shards, how=history.RECOUNT)
 
+    def check_judged(self, seen: Evidence, asked: int) -> None:
+        """Raise NotProvenError if the ledger is not judged through this minute, or a record is set aside by now."""
+        late = self.store.settings.minute(self.clock()) - seen.judged
+        if seen.judged < 0:
+            raise NotProvenError("The ledger is not judged yet: do its consumers and sweep run?")
+        if seen.judged < asked:
+            raise NotProvenError(f"The ledger is judged up to {late} minutes ago only: do its consumers and sweep run?")
+        if set_aside.any_left(self.store):
+            raise NotProvenError("Records are set aside, and may be what drifts: run `tally redrive` first.")
+
+    def pause(self) -> None:
+        """Wait a moment before another try."""
+        self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
+
     def _seen(self) -> Evidence:
         return evidence.read(self.store, self.clock())
 
@@ -167,16 +181,6 @@ class Reconciler:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
         left = max(0, evidence.SETTLE - (seen.judged - drift.upto)) if drift and drift.drift else 0
         return Finding(counter, target, recount.number(counter, shards), difference, drift, left, shards)
-
-    def _check_judged(self, seen: Evidence, asked: int) -> None:
-        """Raise NotProvenError if the ledger is not judged through this minute, or a record is set aside by now."""
-        late = self.store.settings.minute(self.clock()) - seen.judged
-        if seen.judged < 0:
-            raise NotProvenError("The ledger is not judged yet: do its consumers and sweep run?")
-        if seen.judged < asked:
-            raise NotProvenError(f"The ledger is judged up to {late} minutes ago only: do its consumers and sweep run?")
-        if set_aside.any_left(self.store):
-            raise NotProvenError("Records are set aside, and may be what drifts: run `tally redrive` first.")
 
     def _check(self, found: Finding) -> None:
         """Raise NotProvenError or OutOfBoundsError if the drift must not be repaired now."""

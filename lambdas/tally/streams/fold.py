@@ -36,6 +36,8 @@ class Effect(NamedTuple):
     """The name that both halves of an unlike share."""
     rolled: int = 0
     """The part of `observed` that the rollup added."""
+    day: int = -1
+    """The day that a receipt is stamped with, which the rollup notes; -1: none."""
 
 
 class Place(NamedTuple):

@@ -11,7 +11,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench test check mutations openapi events fuzz lint synth diff deploy smoke lock clean
+.PHONY: help setup dev demo bench soak test check mutations openapi events fuzz lint synth diff deploy smoke lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -45,8 +45,11 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 demo: setup ## replay a real web server log against `make dev` and recount it
 	@$(PY) -m demo --port $(PORT) $(ARGS)
 
-bench: setup ## the same play counted in seven ways, what each thing costs, the streams, one hot key simulated
+bench: setup ## the same play counted in seven ways, what each thing costs, the streams, the journal, one hot key
 	@$(PY) -m bench $(ARGS)
+
+soak: setup ## a million changes while requests fail and consumers are killed, then every tally compared (ARGS=--operations=20000)
+	@$(PY) -m soak $(ARGS)
 
 test: setup lint ## lint and every test
 	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ARGS)

@@ -264,8 +264,8 @@ class HotClient:
 
         return self._send("BatchGetItem", look)
 
-    def transact_write_items(self, TransactItems: Sequence[Write]) -> dict[str, Any]:
-        """TransactWriteItems. botocore retries no cancelled transaction."""
+    def transact_write_items(self, TransactItems: Sequence[Write], **token: str) -> dict[str, Any]:
+        """TransactWriteItems. botocore retries no cancelled transaction. No answer is lost here: tokens do nothing."""
         try:
             self._tables.transact(TransactItems)
         except _CancelledError as cancelled:

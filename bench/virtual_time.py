@@ -50,7 +50,7 @@ class Hub:
 
 
 class WallClock:
-    """Time that stands still: within it, `time.time()` says `now_s` in the whole process.
+    """Time that waits: while it is entered, `time.time()` says `now_s` in the whole process.
 
     The clock of retries and deadlines is time.monotonic(), which goes on.
     """

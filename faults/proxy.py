@@ -11,7 +11,7 @@ It runs on an event loop in its own thread, with one upstream connection for eac
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import threading
 import time
 from collections import Counter, deque
@@ -26,6 +26,7 @@ from .plans import UNFORWARDED, Fault, Kind, Plan, no_faults
 START_S_MAX = 5.0
 STOP_S_MAX = 5.0
 SETTLE_S_MAX = 10.0
+_TOKEN = re.compile(rb', ?"ClientRequestToken": ?"[^"]*"|"ClientRequestToken": ?"[^"]*", ?')
 REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; the counts include older ones
 
 
@@ -44,16 +45,24 @@ class FaultProxy:
     """The proxy; a context manager. Clients connect to `endpoint`. Assign `plan` to change the faults.
 
     `strip_tokens` removes ClientRequestToken from forwarded requests, so that only the receipt protects a change.
+    `requests_kept`: how many requests the record keeps with their bodies.
     """
 
-    def __init__(self, upstream_endpoint: str, plan: Plan = no_faults, *, strip_tokens: bool = False) -> None:
+    def __init__(
+        self,
+        upstream_endpoint: str,
+        plan: Plan = no_faults,
+        *,
+        strip_tokens: bool = False,
+        requests_kept: int = REQUESTS_KEPT_MAX,
+    ) -> None:
         parts = urlsplit(upstream_endpoint)
         self.upstream = (parts.hostname or "", parts.port or 80)
         self.strip_tokens = strip_tokens
         self.endpoint = ""
         self._plan = plan
         self._numbers: Counter[str] = Counter()
-        self._requests: deque[Request] = deque(maxlen=REQUESTS_KEPT_MAX)
+        self._requests: deque[Request] = deque(maxlen=requests_kept)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -73,7 +82,7 @@ class FaultProxy:
 
     @property
     def requests(self) -> list[Request]:
-        """The requests since `forget`, oldest first; the last REQUESTS_KEPT_MAX."""
+        """The requests since `forget`, oldest first; the last `requests_kept`."""
         return list(self._requests)
 
     @property
@@ -89,7 +98,7 @@ class FaultProxy:
 
     def forget(self) -> None:
         """Empty the record."""
-        self._requests, self._counts = deque(maxlen=REQUESTS_KEPT_MAX), Counter()
+        self._requests, self._counts = deque(maxlen=self._requests.maxlen), Counter()
 
     def settle(self) -> None:
         """Wait until no request is in flight, not even a late one. Raises TimeoutError after SETTLE_S_MAX."""
@@ -105,9 +114,7 @@ class FaultProxy:
         self._numbers[operation] += 1
         fault = self._plan(operation, body, number)
         if self.strip_tokens and b'"ClientRequestToken"' in body:
-            document = json.loads(body)
-            document.pop("ClientRequestToken", None)
-            body = json.dumps(document).encode()
+            body = _TOKEN.sub(b"", body)
         self._counts[fault.kind.name if fault else "NONE", operation] += 1
         forwarded = fault is None or fault.kind not in UNFORWARDED
         self._requests.append(Request(operation, body, number, fault, forwarded))

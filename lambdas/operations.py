@@ -21,6 +21,7 @@ RARE = Throttle(rate_per_s=10, burst=20)
 
 _VERSIONED: Callable[[Counter], bool] = attrgetter("versioned")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
+_MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
 _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
 _OPTIONAL_KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key", required=False)
@@ -239,7 +240,7 @@ COMMIT_HOLD = Operation(
     throttle=WRITES,
     fields=(_COUNTER, _ID, _HOLD),
     counts=True,
-    serves=_HOLDABLE,
+    serves=_MAY_HAVE_HOLDS,
 )
 RELEASE_HOLD = Operation(
     name="release_hold",
@@ -250,7 +251,7 @@ RELEASE_HOLD = Operation(
     throttle=WRITES,
     fields=(_COUNTER, _ID, _HOLD),
     counts=True,
-    serves=_HOLDABLE,
+    serves=_MAY_HAVE_HOLDS,
 )
 
 ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD)

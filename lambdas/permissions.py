@@ -138,8 +138,8 @@ def _release_expired(counters: Mapping[str, Counter]) -> Needs:
 
 
 def _on_holds(counters: Mapping[str, Counter], *actions: str) -> Needs:
-    """The actions on holds, and an update of the counters that can be held."""
-    return _on_ledger({"HOLDS#": actions}) | _on(operations.HOLD.served(counters), "UpdateItem")
+    """The actions on holds, and an update of the counters that may have some."""
+    return _on_ledger({"HOLDS#": actions}) | _on(operations.RELEASE_HOLD.served(counters), "UpdateItem")
 
 
 def _on(counters: Iterable[Counter], *actions: str) -> Needs:

@@ -35,7 +35,7 @@ class OwnMetrics:
 
     def holds_not_returned(self) -> dict[str, cloudwatch.Metric]:
         """How many expired holds of each counter the sweep could not give back."""
-        return self._seen_by_sweep(observe.HOLDS_NOT_RETURNED, lambda counter: counter.holdable)
+        return self._seen_by_sweep(observe.HOLDS_NOT_RETURNED, lambda counter: counter.may_have_holds)
 
     def _seen_by_sweep(self, name: str, which: Callable[[Counter], bool]) -> dict[str, cloudwatch.Metric]:
         counters = [counter.name for counter in self.declarations.counters.values() if which(counter)]

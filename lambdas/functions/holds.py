@@ -19,12 +19,12 @@ def hold(call: Call, *, counter: Counter, id: str, amount: int, ttl_s: int, idem
 
 def commit_hold(call: Call, *, counter: Counter, id: str, hold_id: str) -> Answer:
     """Keep the amount of the hold."""
-    return Answer(holds.settle(call, _holdable(counter), id, hold_id, holds.COMMITTED))
+    return Answer(holds.settle(call, _with_holds(counter), id, hold_id, holds.COMMITTED))
 
 
 def release_hold(call: Call, *, counter: Counter, id: str, hold_id: str) -> Answer:
     """Give back the amount of the hold."""
-    return Answer(holds.settle(call, _holdable(counter), id, hold_id, holds.RELEASED))
+    return Answer(holds.settle(call, _with_holds(counter), id, hold_id, holds.RELEASED))
 
 
 def _holdable(counter: Counter) -> Counter:
@@ -33,6 +33,11 @@ def _holdable(counter: Counter) -> Counter:
             f"{counter.name} has no floor, or a fixed step: nothing of it can be held.", field="counter"
         )
     return counter
+
+
+def _with_holds(counter: Counter) -> Counter:
+    """A ceiling that came later keeps nobody from settling what is held."""
+    return counter if counter.may_have_holds else _holdable(counter)
 
 
 handler = Entry(

@@ -24,7 +24,7 @@ def increment(
         raise InvalidInputError("Idempotency-Key is missing.", field="Idempotency-Key")
     body = {"counter": counter.name, "id": id, "counted": True}
     target = operations.INCREMENT.receipt_target(counter, id)
-    room = holds.made_room if counter.holdable else None
+    room = holds.made_room if counter.may_have_holds else None
     name = operations.INCREMENT.name
     return Increment(counter, id, by, name, idempotency_key, body, receipt_target=target, make_room=room)
 

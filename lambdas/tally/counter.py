@@ -143,8 +143,13 @@ class Counter:
     @cached_property
     def holdable(self) -> bool:
         """Whether callers can hold an amount: it can run out, takes any amount, and has no numbers."""
+        return self.may_have_holds and self.ceiling is None
+
+    @cached_property
+    def may_have_holds(self) -> bool:
+        """Whether holds of it can be settled: it is holdable, or was before it got a ceiling."""
         exact = self.guarantee is Guarantee.EXACT
-        return exact and self.floor is not None and self.ceiling is None and self.delta is None and not self.numbered
+        return exact and self.floor is not None and self.delta is None and not self.numbered
 
     @cached_property
     def signed(self) -> bool:

@@ -18,7 +18,7 @@ from tests.contexts import Context
 from tests.e2e import chromium
 from tests.e2e.dev import Dev, wait_for
 from tests.e2e.servers import LOST, Api, Site
-from tests.invariants.simulation import Present, deployed
+from tests.invariants.deployment import Deployment
 
 COUNT_S_MAX = 10.0  # a beacon takes milliseconds, and longer on a busy machine
 ROLLED_UP_S_MAX = 30.0  # `make dev` takes two
@@ -101,7 +101,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 def api(store: Store, engine: Engine) -> Iterator[Api]:
     # The real consumers on the engine's own streams. Each question for a count runs them, so that no test waits for a
     # batch to fill, and the next answer has a visit that was sent twice.
-    behind = deployed(store, engine.endpoint, Present())
+    behind = Deployment(store, engine)
     entries = {
         name: Entry(importlib.import_module(f"functions.{name}").handler.functions, store)
         for name in ("visits", "beacon")
@@ -109,7 +109,7 @@ def api(store: Store, engine: Engine) -> Iterator[Api]:
     made = Api(lambda function, event: entries[function](event, Context()), behind.deliver)
     with made.server.running():
         yield made
-    behind.streams.close()
+    behind.wire.close()
 
 
 @pytest.fixture

@@ -47,6 +47,11 @@ def test_an_enqueued_play_counts_later(tally: Tally) -> None:
     wait_for(lambda: tally.get_plays("client-2").play_count == 1, 10)
 
 
+def test_an_enqueued_batch_counts_later(tally: Tally) -> None:
+    tally.enqueue_batch([requests.play("client-4") for _ in range(120)])
+    wait_for(lambda: tally.get_plays("client-4").play_count == 120, 10)
+
+
 def test_a_call_whose_function_is_killed_is_counted_once(tally: Tally, dev: Dev) -> None:
     """Kill the idle processes: the next call fails and retries, or starts a new process."""
     for number in range(5):

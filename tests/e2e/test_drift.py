@@ -179,13 +179,12 @@ def test_a_stalled_consumer_stops_as_of_and_judging_and_is_no_drift_and_all_come
 
     with visitors(dev) as visited:
         switch(False)
-        time.sleep(STALLED_S / 2)  # what had been noted before is used up
-        before = page()["as_of"], judged_minute(dev)
-        deadline_s = time.time() + STALLED_S / 2
-        while time.time() < deadline_s:
+        stalled_s = time.time()
+        while time.time() < stalled_s + STALLED_S:
             no_drift()
             time.sleep(0.2)
-        assert (page()["as_of"], judged_minute(dev)) == before
+        assert page()["as_of"] <= stalled_s
+        assert (judged_minute(dev) + 1 + evidence.LATE) * MINUTE_DEFAULT_S <= page()["as_of"], "judged without proof"
         for consumer in ("rollup", "drift"):  # nobody knows what the rollup would still move
             assert evidence_age_s(dev, consumer) >= STALLED_S / 2
         switch(True)

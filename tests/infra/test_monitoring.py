@@ -112,7 +112,7 @@ def test_a_counter_that_is_declared_is_shown(dev: Template) -> None:
         "Counted": {*counters.COUNTERS},
         "DriftConfirmed": {name for name, counter in counters.COUNTERS.items() if counter.tracked},
         "Spilled": {name for name, counter in counters.COUNTERS.items() if counter.spills},
-        "HoldsNotReturned": {name for name, counter in counters.COUNTERS.items() if counter.holdable},
+        "HoldsNotReturned": {name for name, counter in counters.COUNTERS.items() if counter.may_have_holds},
     }.items():
         assert {dict(dimensions)["counter"] for _, name, dimensions in own(shown(dev)) if name == metric} == expected
 
@@ -230,7 +230,7 @@ WHEN = {  # written out a second time, to check the declarations
     **{
         f"holds-{name}": ("Maximum", "> 0", 5, 60, "ignore")
         for name, counter in counters.COUNTERS.items()
-        if counter.holdable
+        if counter.may_have_holds
     },
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),

@@ -8,6 +8,7 @@ import pytest
 
 import operations
 from local.stack.mappings import read_mapping
+from tally.dynamo import keys
 from tally.operation import Table
 from tests.infra.template import Json, Template, listed
 
@@ -75,6 +76,11 @@ def test_a_mapping_gives_up_no_record(dev: Template, which: tuple[str, str]) -> 
 def test_filters_look_at_the_kind_of_change_and_let_pulses_through(dev: Template, which: tuple[str, str]) -> None:
     criteria = mappings(dev)[which].get("FilterCriteria", {"Filters": []})
     assert [json.loads(entry["Pattern"]) for entry in criteria["Filters"]] == FILTERS[which]
+
+
+def test_the_filter_lets_those_pulses_through_that_the_sweep_writes() -> None:
+    [rollup] = [consumer for consumer in operations.CONSUMERS if consumer.prefixes]
+    assert (rollup.function, rollup.prefixes) == ("rollup", {Table.COUNTS: keys.PULSE_START})
 
 
 LIKE: Json = {"Keys": {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#USER#b"}}}

@@ -1,31 +1,86 @@
-"""The sweep: holds, ledger, pulse. None of them is kept from its turn by another."""
+"""The sweep: pulses, judge, drift, holds. None of them is kept from its turn by another."""
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 import counters
 from functions import sweep
-from tally.counting import expired, tallies
-from tally.drift import judge
+from tally.counting import expired
+from tally.drift import judge, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Store
+from tally.dynamo.shards import Shard
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError, TallyError
-from tally.streams import progress
+from tally.streams import evidence, pages
+from tally.streams.evidence import Evidence
+from tally.streams.pages import Entry
 from tests.contexts import Context
 
 
+class Streams:
+    """One shard for each stream."""
+
+    def listed(self, table: str) -> list[Shard]:
+        return [Shard(f"shard-{table}")]
+
+
+@dataclass
+class Ledger:
+    """A ledger whose minutes from -9 to -5 are closed, as a sweep noted a minute ago. Minutes count from now."""
+
+    store: Store
+    now_s: int
+
+    @property
+    def minute(self) -> int:
+        return self.now_s // 60
+
+    def put(self, key: Any, **facts: int | str) -> None:
+        item = {name: {"N": str(value)} if isinstance(value, int) else {"S": value} for name, value in facts.items()}
+        self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | item)
+
+    def mark(self, consumer: str, table: str, ago_s: int) -> None:
+        key = keys.key(*keys.checkpoint_key(consumer, table, f"shard-{table}"))
+        through, rolled = self.now_s - ago_s, self.now_s - ago_s - 60
+        self.put(key, sequence="9", through=through, pulse="k", rolled=rolled)
+
+    def book(self, minute: int, *amounts: int) -> None:
+        entries = [Entry("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
+        assert apply_once(self.store, [pages.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
+
+    def drift(self) -> list[int]:
+        return [drift.drift for _, drift in rows.every(self.store)]
+
+    def pulses(self) -> list[str]:
+        """The keys of the pulses in both tables."""
+        counts = self.store.client.scan(TableName=self.store.settings.counts_table)["Items"]
+        receipts = self.store.client.scan(TableName=self.store.settings.receipts_table)["Items"]
+        return sorted([item["PK"]["S"] for item in counts] + [item["id"]["S"] for item in receipts])
+
+
 @pytest.fixture(autouse=True)
-def _store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    made = Ledger(store, int(time.time() // 60) * 60 + 30)
+    monkeypatch.setattr(time, "time", lambda: float(made.now_s))
     monkeypatch.setattr(sweep, "_store", store)
-    row = tallies.book(store.settings, "plays", "v", 28_000_000, 0, observed=5)["Update"]
-    row["ExpressionAttributeValues"][":now"] = {"N": "1700000000"}
-    store.client.update_item(**row)
+    monkeypatch.setattr(sweep, "_shards", Streams())
+    known_s = 60 * (made.minute - 3) + 5
+    made.put(
+        evidence.JUDGE, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
+        known_before=known_s - 60, rolled_before=known_s - 60, began=made.now_s - 3600, unreached="{}",
+    )  # fmt: skip
+    for consumer in ("rollup", "drift"):
+        for table in ("counts", "receipts"):
+            made.mark(consumer, table, 2)
+    made.book(-9, 5)
+    return made
 
 
 def fail(*_: Any, **__: Any) -> Any:
@@ -40,55 +95,77 @@ def metrics(out: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def pulses(store: Store) -> int:
-    return progress.read_all(store).pulse.at
-
-
-def drift(store: Store) -> list[int]:
-    items = store.client.scan(TableName=store.settings.ledger_table)["Items"]
-    return [int(item["drift"]["N"]) for item in items if "drift" in item]
-
-
 def test_sweep_judges_and_says_how_things_stand_for_every_counter(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep.handler({}, Context()) == {
-        "returned": 0, "not_returned": 0, "equal": 0, "moved": 1, "left": 0, "finished": 1,
+        "rollup_age_s": 60, "drift_age_s": 62, "minutes": 5, "uneven": 1, "finished": 1,
+        "returned": 0, "not_returned": 0, "holds_finished": 1,
     }  # fmt: skip
     told = metrics(capsys.readouterr().out)
     assert set(told) == {*counters.COUNTERS, "rollup", "drift", "sweep"}
-    assert told["rollup"]["RollupLagSeconds"] == [0.0]
-    assert (told["rollup"]["StandsStill"], told["drift"]["StandsStill"]) == ([0.0], [0.0])
+    assert (told["rollup"]["EvidenceAgeSeconds"], told["drift"]["EvidenceAgeSeconds"]) == ([60.0], [62.0])
     assert told["sweep"]["SweepUnfinished"] == [0.0]
-    assert (told["plays"]["DriftAbsolute"], told["plays"]["DriftingTallies"]) == ([5.0], [1.0])
     names = ("DriftAbsolute", "DriftingTallies", "DriftConfirmed", "OldestDriftSeconds")
+    assert [told["plays"][name] for name in names] == [[5.0], [1.0], [0.0], [9 * 60 + 30.0]]
     assert [told["likes"][name] for name in names] == [[0.0]] * 4
-    assert (drift(store), pulses(store) > 0) == ([5], True)
+    assert (ledger.drift(), ledger.pulses()) == ([5], ["PULSE#k", "pulse#k"])
+    sweep.handler({}, Context())
+    assert metrics(capsys.readouterr().out)["plays"]["DriftConfirmed"] == [0.0], "four judged minutes are too few"
 
 
-def test_sweep_that_does_not_come_to_the_end_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(judge, "GROUPS_MAX", 0)
-    assert sweep.handler({}, Context())["finished"] == 0
+def test_judge_gets_what_was_noted_a_sweep_ago_and_never_what_this_one_finds(ledger: Ledger) -> None:
+    ledger.book(-4, 7)
+    assert sweep.handler({}, Context())["minutes"] == 5
+    assert (ledger.drift(), evidence.judged(ledger.store)) == ([5], ledger.minute - 5)
+    ledger.now_s += 60
+    assert sweep.handler({}, Context())["minutes"] == 2
+    assert ledger.drift() == [12]
+
+
+def test_sweep_that_does_not_come_to_the_end_says_so(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    swept = sweep.handler({}, Context(remaining_ms=int(sweep.RESERVE_S * 1000)))
+    assert (swept["minutes"], swept["finished"]) == (0, 0)
     assert metrics(capsys.readouterr().out)["sweep"]["SweepUnfinished"] == [1.0]
+    assert ledger.pulses() == ["PULSE#k", "pulse#k"], "pulses come first"
+    assert sweep.handler({}, Context())["minutes"] == 5
+    assert ledger.drift() == [5]
 
 
-def test_stream_that_a_consumer_does_not_pass_is_told_and_named(
-    store: Store, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+def test_each_part_has_its_share_of_the_time_that_the_pulses_leave(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_s = int(time.time())
-    progress.pulse(store, now_s - 120)
-    progress.pulse(store, now_s - 60)
-    for consumer, table, age_s in (("rollup", "receipts", 600), ("drift", "receipts", 10), ("drift", "counts", 10)):
-        times = {name: {"N": str(now_s - age_s)} for name in ("through", "moved")}
-        item = keys.key(*keys.checkpoint_key(consumer, table, "s")) | {"sequence": {"S": "9"}} | times
-        store.client.put_item(TableName=store.settings.ledger_table, Item=item)
+    clock, given = [100.0], dict[str, float]()
+    monkeypatch.setattr(sweep, "_store", replace(ledger.store, clock=lambda: clock[0]))
+    renew = evidence.renew
+
+    def slowly(*how: Any) -> Any:
+        clock[0] += 8
+        return renew(*how)
+
+    def note(part: str, answer: Any) -> Any:
+        def run(*how: Any, until_s: float = 0.0) -> Any:
+            given[part] = until_s or how[-1]
+            return answer
+
+        return run
+
+    monkeypatch.setattr(evidence, "renew", slowly)
+    monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
+    monkeypatch.setattr(expired, "sweep", note("holds", expired.Swept(0, 0, True)))
+    sweep.handler({}, Context(remaining_ms=30_000))
+    assert given == {"judge": 108 + 0.6 * 20, "holds": 128}
+
+
+def test_consumer_that_is_behind_is_named_with_the_shard(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.mark("rollup", "receipts", 700)
     sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
-    assert (told["rollup"]["StandsStill"], told["drift"]["StandsStill"]) == ([1.0], [0.0])
-    [named] = [vars(record) for record in caplog.records if record.message == "stalled"]
-    assert (named["consumer"], named["table"]) == ("rollup", "receipts")
+    assert (told["rollup"]["EvidenceAgeSeconds"], told["drift"]["EvidenceAgeSeconds"]) == ([700.0], [62.0])
+    [named] = [vars(record) for record in caplog.records if record.message == "behind"]
+    assert (named["consumer"], named["in"][0]) == ("rollup", "receipts shard-receipts")
 
 
 def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,33 +179,27 @@ def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "function", "judged", "pulsed"),
-    [(expired, "sweep", True, True), (judge, "sweep", False, True), (progress, "pulse", True, False)],
+    ("module", "function"), [(evidence, "renew"), (judge, "judge"), (rows, "summaries"), (expired, "sweep")]
 )
 def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
-    store: Store, monkeypatch: pytest.MonkeyPatch, module: Any, function: str, judged: bool, pulsed: bool
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str
 ) -> None:
+    swept = list[str]()
+    monkeypatch.setattr(expired, "sweep", lambda *_: swept.append("holds") or expired.Swept(0, 0, True))
     monkeypatch.setattr(module, function, fail)
     with pytest.raises(TallyError, match="busy"):
         sweep.handler({}, Context())
-    assert (drift(store) == [5], pulses(store) > 0) == (judged, pulsed)
+    told = metrics(capsys.readouterr().out)
+    assert (bool(ledger.pulses()), "rollup" in told) == (module is not evidence,) * 2
+    assert (ledger.drift() == [5], "sweep" in told) == (module is not judge,) * 2
+    assert ("plays" in told) == (module is not rows)
+    assert bool(swept) == (module is not expired)
 
 
-def test_slot_that_fails_is_raised_after_the_drift_was_summed_up(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = keys.key("LEDGER#3", f"{1:010d}#x#0")
-    store.client.put_item(TableName=store.settings.ledger_table, Item=key)
-    with pytest.raises(KeyError):
-        sweep.handler({}, Context())
-    assert drift(store) == [5]
-    assert metrics(capsys.readouterr().out)["plays"]["DriftAbsolute"] == [5.0]
-
-
-def test_drift_is_answered_a_page_at_a_time(store: Store, invoke: Any) -> None:
-    for number in range(5):
-        key = keys.key(keys.DRIFT_KEY, keys.digest("usage", f"u{number}"))
-        assert apply_once(store, [judge.drift_write(store, key, {}, "usage", f"u{number}", number + 1, 1)])
+def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke: Any) -> None:
+    ledger.book(-8, *(0 if number % 2 else number + 1 for number in range(10)))
+    ledger.book(-7, -1, *[0] * 8, 4)
+    judge.judge(store, Evidence(ledger.minute - 9, ledger.now_s), ledger.now_s, until_s=float("inf"))
     found, cursor = [], None
     for _ in range(3):
         event = {"operation": "get_drift", "caller": "watch", "limit": 2} | ({"cursor": cursor} if cursor else {})
@@ -136,8 +207,9 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, invoke: Any) -> None:
         found += body["drift"]
         cursor = body["cursor"]
     assert cursor is None
-    assert sorted((row["id"], row["drift"]) for row in found) == [(f"u{number}", number + 1) for number in range(5)]
+    since = 60 * (ledger.minute - 8)
+    assert sorted((row["id"], row["drift"], row["since"], row["confirmed"]) for row in found) == [
+        *((f"v{number}", number + 1, since, False) for number in (2, 4, 6, 8)),
+        ("v9", 4, since + 60, False),
+    ]
     assert invoke("drifts", {"operation": "get_drift", "caller": "watch", "cursor": "!"})["status"] == 400
-
-
-# NEEDS CONTEXT

@@ -12,6 +12,7 @@ import pytest
 
 import counters
 import faults
+from functions import holds as handler
 from functions import sweep as sweep_handler
 from tally.counter import Counter, declared
 from tally.counting import expired, holds, tallies
@@ -142,7 +143,11 @@ def test_a_hold_whose_return_a_ceiling_refuses_is_reported_and_comes_back_when_t
     big, small, early = (counting.take(amount, ttl_s=60 - amount)[0]["hold_id"] for amount in (4, 1, 2))
     low = replace(counters.STOCK, ceiling=3)  # there are 2
     monkeypatch.setattr(counters, "COUNTERS", declared([low]))
-    settle = partial(holds.settle, counting.world.call("ann"), low, ITEM)
+
+    def settle(hold_id: str, state: str) -> dict[str, Any]:
+        change = handler.commit_hold if state == COMMITTED else handler.release_hold
+        return dict(change(counting.world.call("ann"), counter=low, id=ITEM, hold_id=hold_id).body)
+
     assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}
     clock.pass_s(61)
     assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
@@ -153,8 +158,7 @@ def test_a_hold_whose_return_a_ceiling_refuses_is_reported_and_comes_back_when_t
     assert refusal(partial(settle, big, RELEASED)).members == {"left": 0}
     assert counting.states() == {big: HELD, small: EXPIRED, early: HELD}
     stock_by_hand(counting, {"N": "0"})
-    take = partial(holds.take, counting.world.call("ann"), low, ITEM, operation="hold")
-    take(2, 60, key="one")  # a refusal gives back what is overdue, too: what fits of it
+    counting.increment(low, -2)  # a refusal gives back what is overdue, too: what fits of it
     assert counting.states()[early] == EXPIRED
     assert refusal(partial(settle, big, RELEASED)).members == {"left": 3}
     monkeypatch.setattr(counters, "COUNTERS", declared([counters.STOCK]))

@@ -6,14 +6,19 @@ failed beside them is judged afresh by the retry, for who knows what was about t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import counters
 import faults
+from tally.counting import batches
+from tally.counting.increments import Increment
+from tally.counting.receipts import Counted
+from tally.dynamo.contention import SPILL_RETRIES_MAX
 from tally.errors import NotFoundError
-from tests.invariants.world import POST, VIDEO, World
+from tests.invariants.world import POST, VIDEO, Outcome, World
 
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
 RECEIPT, LIKE, TALLY = 0, 1, 2  # the places of the writes in the transaction of a keyed like
@@ -112,6 +117,41 @@ def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [conflict]})
     assert world.play("key-1") == (PLAYED, True)
     assert world.tally() == 1
+
+
+ELSEWHERE = faults.Fault(faults.Kind.CONFLICT, at=0)
+"""A conflict over the receipt, or over the like item if there is no receipt, and not over the tally."""
+
+
+@pytest.mark.parametrize(
+    ("change", "tally"),
+    [
+        (lambda world: world.play("key-1"), counters.PLAYS.partition_start + VIDEO),
+        (lambda world: world.like("ann"), counters.LIKES.partition_start + POST),
+        (lambda world: world.like("ann", key="key-1"), counters.LIKES.partition_start + POST),
+        (lambda world: world.unlike("bob"), counters.LIKES.partition_start + POST),
+    ],
+    ids=["play", "like", "keyed like", "unlike"],
+)
+def test_conflicts_over_a_receipt_or_a_like_neither_spread_nor_heat_the_tally(
+    world: World, change: Callable[[World], Outcome], tally: str
+) -> None:
+    world.write_post()
+    world.like("bob")
+    world.proxy.plan = faults.script({"TransactWriteItems": [ELSEWHERE] * (SPILL_RETRIES_MAX + 2)})
+    assert change(world)[0]["visible"] == "now"
+    assert world.store.spread.shards(tally) == 1
+    assert not world.store.breaker.heats
+
+
+def test_conflicts_over_the_receipts_of_a_pack_neither_spread_nor_heat_its_tallies(world: World) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": [ELSEWHERE] * (SPILL_RETRIES_MAX + 2)})
+    plays = [Increment(counters.PLAYS, VIDEO, 1, "play", f"k{number}", dict(PLAYED)) for number in range(5)]
+    results = batches.count([batches.Entry(world.call(), play) for play in plays])
+    assert [isinstance(result, Counted) and result.body["visible"] for result in results] == ["now"] * 5
+    assert world.tally() == 5
+    assert world.store.spread.shards(counters.PLAYS.partition_start + VIDEO) == 1
+    assert not world.store.breaker.heats
 
 
 def test_throttling_beside_a_refusal_does_not_spread(world: World) -> None:

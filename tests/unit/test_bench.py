@@ -70,7 +70,7 @@ GOOD = Results(
         Outcome(name, per_s, warm, 1000, 0, 20.0, 60.0, 3.5, 0.1, 2.0, 20, 50, 0)
         for name, per_s, warm in (
             ("plays 200/s", 200, False),
-            ("likes 1,000/s", 1000, False),
+            ("likes 400/s", 400, False),
             ("plays 5,000/s warm", 5000, True),
         )
     ]
@@ -150,7 +150,7 @@ def test_good_results_hold_every_claim() -> None:
         ({"reads": [Read(1, 1, 1.0, 9.0), Read(16, 16, 8.0, 9.0)]}, "a read, 16 shards: requests"),
         ({"hot": [replace(GOOD.hot[0], failed=1)]}, "hot key, plays 200/s: failed"),
         ({"hot": [replace(GOOD.hot[0], p99_ms=100.0)]}, "hot key, plays 200/s: p99"),
-        ({"hot": [replace(GOOD.hot[1], failed=5)]}, "hot key, likes 1,000/s: failed"),
+        ({"hot": [replace(GOOD.hot[1], failed=5)]}, "hot key, likes 400/s: failed"),
         ({"hot": [replace(GOOD.hot[2], failed=1)]}, "hot key, plays 5,000/s warm: failed"),
         ({"hot": [replace(GOOD.hot[0], catch_up_s=math.inf)]}, "hot key, plays 200/s: catch-up"),
     ],

@@ -141,6 +141,11 @@ def test_what_can_run_out_by_any_amount_can_be_held(fields: dict[str, Any], hold
     assert declare(**fields).holdable is holdable
 
 
+def test_a_ceiling_that_came_later_keeps_holds_alive() -> None:
+    assert declare(floor=0, ceiling=10).may_have_holds
+    assert not declare(floor=0, delta=-1).may_have_holds
+
+
 @pytest.mark.parametrize(("shard", "key"), [(0, "STOCK"), (1, "STOCK#1"), (15, "STOCK#15"), (255, "STOCK#255")])
 def test_the_keys_of_a_tally(shard: int, key: str) -> None:
     counter = declare()

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "data/README.md"]
 SENTENCE_WORDS_MAX = 30  # the aim is 25; a list of values may be longer
-FOLDERS = ("bench", "cli", "data", "demo", "docs", "events", "faults", "lambdas", "local", "stacks", "tests")
+FOLDERS = ("bench", "cli", "data", "demo", "docs", "events", "faults", "lambdas", "local", "soak", "stacks", "tests")
 PRIVATE_ENGLISH = (
     "is told", "are told", "be told", "been told", "what stands there", "stands still", "stood still", "comes in",
     "came in", "mend", "anew", "by hand of", "somebody's hand", "of the order of", "whoever",

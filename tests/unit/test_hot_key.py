@@ -239,8 +239,8 @@ def _never_hot(self: object, tally: str, hot_s: float = 0.0) -> None:
 def test_a_throttled_transaction_is_not_tried_again_but_written_alone(
     boto: DynamoDBClient, tables: HotTables, hub: Hub
 ) -> None:
-    tables.partitions()[0].writes.left = 1.0  # room for a like, not for a like and its tally
-    tables.partitions()[0].writes.rate_per_s = 1.0
+    bucket = tables.partitions()[0].writes
+    bucket.left, bucket.seen_s = 0.0, hub.now_s  # used up, but milliseconds later there is room again
     tables.items.add((TABLE, "POST#hot", "META"))
     store = Store(HotClient(tables), SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)  # type: ignore[arg-type]
     call = Call(store, "reader", hub.now_s + 8)

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
-from ..counting import batches
+from ..counting import batches, increments
 from ..counting.increments import Increment
 from ..dynamo.client import Call, Store, dynamodb_client
 from ..errors import (
@@ -218,7 +218,7 @@ def _refused_batch(event: Mapping[str, Any]) -> CallerError | None:
 def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
     """Count the increments that wait, several of them packed. Empties `waiting`; the outcomes by place."""
     outcomes: dict[int, Outcome] = {}
-    results = batches.count([batches.Entry(one.call, one.increment) for one in waiting.values()])
+    results = _results([batches.Entry(one.call, one.increment) for one in waiting.values()])
     for (place, one), result in zip(waiting.items(), results, strict=True):
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
@@ -228,6 +228,16 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         _record(replace(one.request, counter=one.request.counter and one.increment.counter.name), outcomes[place])
     waiting.clear()
     return outcomes
+
+
+def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
+    """The result of each increment. A single one, which nearly every request is, needs no packing."""
+    if len(entries) != 1:
+        return batches.count(entries)
+    try:
+        return [increments.count(*entries[0])]
+    except Exception as error:
+        return [error]
 
 
 def _as_error(error: Exception) -> TallyError:

@@ -20,7 +20,7 @@ from ..counter import Guarantee
 from ..dynamo.client import Call, Store
 from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S
 from ..dynamo.keys import Item
-from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Write, pause, send, spread_wider
+from ..dynamo.transactions import CONDITION_FAILED, CONFLICT, TRANSACTION_ITEMS_MAX, Write, pause, send, spread_wider
 from ..errors import StoreBusyError, StoreRefusedError, TallyError
 from . import increments, receipts, tallies
 from .increments import Increment
@@ -59,7 +59,7 @@ def count(entries: Sequence[Entry]) -> list[Result]:
     members: list[Member] = []
     for place, (call, increment) in enumerate(entries):
         try:
-            if len(entries) > 1 and packable(increment):
+            if packable(increment):
                 members.append(Member(place, call, increment, receipts.stamp(call, increment.keyed)))
         except Exception as error:
             results[place] = error
@@ -193,8 +193,11 @@ def _commit(pack: Sequence[Member]) -> dict[int, Result]:
 
 
 def _spill(store: Store, tried: _Tried, may_spill: Collection[Tally], *, last: bool) -> set[Tally]:
-    """The tallies whose members are written alone from now on. Those that were in the way of the pack are hot."""
-    if not (tried.throttled or last):
+    """The tallies whose members are written alone from now on. Those that were in the way of the pack are hot.
+
+    A conflict over receipts alone says nothing of the tallies.
+    """
+    if not (tried.throttled or (last and tried.in_the_way)):
         return set()
     hot = set(may_spill).intersection(tried.in_the_way)
     for tally in hot:
@@ -227,10 +230,11 @@ def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> _Tried:
     if found:
         return _Tried(stored={member.place: _stored(member, item) for member, item in found})
     conflict = sent.conflict_or_raise()
-    in_the_way = [tally for tally, code in zip(sums, sent.codes[len(members) :], strict=False) if code != "None"]
-    for tally in in_the_way if conflict else ():
-        spread_wider(call, *tally)
-    return _Tried(in_the_way=in_the_way, throttled=not conflict)
+    codes = dict(zip(sums, sent.codes[len(members) :], strict=False))
+    for tally, code in codes.items():
+        if code == CONFLICT:
+            spread_wider(call, *tally)
+    return _Tried(in_the_way=[tally for tally, code in codes.items() if code != "None"], throttled=not conflict)
 
 
 def _receipt(member: Member, alone: Collection[Tally], at: int) -> Write:

@@ -1,9 +1,9 @@
 """The sweep's share of holds: it gives back what expired ones have taken, and reports those that it cannot give back.
 
-A hold whose return is refused moves to the partition of overdue ones: its tally is at a ceiling that was declared
-later, its item is broken, or its counter is declared no more. There it delays no other one, and every sweep tries it.
-What fails in passing, as by throttling, stays where it is. Buckets of a stack that is deployed over may have settled
-holds from before: they move to where settled ones are now.
+A hold whose return is refused moves behind those that may be due, to the overdue ones: its tally is at a ceiling that
+was declared later, its item is broken, or its counter is declared no more. There it delays no other one, and every
+sweep tries it. What fails in passing, as by throttling, stays where it is. Buckets of a stack that is deployed over may
+have settled holds from before: they move to where settled ones are now.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, apply_once
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .holds import BUCKETS, EXPIRED, HELD, OVERDUE, due, move, owner_of, settled_key
+from .holds import BUCKETS, EXPIRED, HELD, OVERDUE, due, move, overdue, owner_of, settled_key
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
 RETURN_S_MAX = 1.0  # for one hold: the others wait
@@ -45,9 +44,8 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
     """
     run, finished = _Sweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
-    turns = deque(due(store, (first + number) % BUCKETS, PAGE_MAX) for number in range(BUCKETS))
-    overdue = queries.pages(store, store.settings.ledger_table, OVERDUE, queries.FIRST, queries.LAST, Limit=PAGE_MAX)
-    turns.append(overdue)
+    buckets = [(first + number) % BUCKETS for number in range(BUCKETS)]
+    turns = deque([read(store, bucket, PAGE_MAX) for read in (due, overdue) for bucket in buckets])
     while turns and not run.over:
         pages = turns.popleft()
         try:
@@ -102,7 +100,7 @@ class _Sweep:
     def report(self, *, all_seen: bool) -> None:
         """Write the metric. Without a look at all holds, no number is known to be 0."""
         failed = Multiset(self.failed.values())
-        names = {name for name, counter in self.counters.items() if counter.holdable} if all_seen else set()
+        names = {name for name, counter in self.counters.items() if counter.may_have_holds} if all_seen else set()
         for name in sorted(names | failed.keys()):
             observe.gauges(observe.COUNTER, name, {observe.HOLDS_NOT_RETURNED: failed[name]})
 
@@ -122,9 +120,9 @@ class _Sweep:
                 passing = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
                 self.refused[owner] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
         self.failed[hold_id] = name
-        if hold["PK"]["S"] == OVERDUE or not self.refused[owner][1]:
+        if hold["SK"]["S"].startswith(OVERDUE) or not self.refused[owner][1]:
             return []
-        return self._moved(hold, keys.key(OVERDUE, f"{owner}#{hold_id}"))
+        return self._moved(hold, {"SK": {"S": f"{OVERDUE}{owner}#{hold_id}"}})
 
     def _settled(self, name: str, id_: str, hold: Item) -> bool:
         if name not in self.counters:

@@ -1,9 +1,9 @@
 """Holds: an amount taken at once, and later kept (committed) or given back (released, or expired), exactly once.
 
 Holds are in the ledger table. PK, SK -> state:
-    HOLDS#bucket                <hold id>#<counter>/<id>  held. An id begins with the time of expiry: expired ones first
-    HOLDS#OVERDUE               <counter>/<id>#<hold id>  held, expired, and its return was refused
-    HOLDS#SETTLED#counter/id    <hold id>                 committed, released or expired, for SETTLED_KEPT_S
+    HOLDS#bucket              <hold id>#counter/id          held. An id begins with the time of expiry
+    HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
+    HOLDS#SETTLED#counter/id  <hold id>                     committed, released or expired, for SETTLED_KEPT_S
 
 A hold is settled once. One transaction takes it away, on condition that it is held, puts a record of its state, and
 moves the tally. So the range of holds that are due has no settled ones, and a hold that has its amount has no TTL.
@@ -36,7 +36,7 @@ from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, once
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-OVERDUE = "HOLDS#OVERDUE"
+OVERDUE = "OVERDUE#"  # behind all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # as long as receipts by default: a late commit or release gets the hold's state
 LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
 HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
@@ -177,7 +177,8 @@ def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int
 def _state(call: Call, counter: Counter, id_: str, hold_id: str) -> str:
     """How the hold is settled. One that is still held has expired: it is given back now. Raises NotFoundError."""
     owner = owner_of(counter.name, id_)
-    live, overdue = _key(counter, id_, hold_id), keys.key(OVERDUE, f"{owner}#{hold_id}")
+    live = _key(counter, id_, hold_id)
+    overdue = keys.key(live["PK"]["S"], f"{OVERDUE}{owner}#{hold_id}")
     held = False
     for key in (live, overdue, settled_key(owner, hold_id)):  # a hold moves in this direction only
         hold = _read(call, key)
@@ -199,8 +200,11 @@ def _read(call: Call, key: Item) -> Item:
 def _own_due(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     """The holds of this tally that are due. Raises StoreBusyError if a look is full of others."""
     owner, table = owner_of(counter.name, id_), call.store.settings.ledger_table
-    yield from queries.query(call.store, table, OVERDUE, f"{owner}#", f"{owner}#~", Limit=LOOK_MAX)
-    for page in due(call.store, bucket(counter, id_), LOOK_MAX):
+    number = bucket(counter, id_)
+    if counter.ceiling is not None:  # otherwise a return is refused by a tally that takes no change at all
+        first = f"{OVERDUE}{owner}#"
+        yield from queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=LOOK_MAX)
+    for page in due(call.store, number, LOOK_MAX):
         own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and hold.get("state") == {"S": HELD}]
         yield from own
         if page.more and not own:
@@ -211,6 +215,12 @@ def due(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     """Holds of a bucket that expired before now, the oldest first, `most` a page."""
     partition, end = f"HOLDS#{bucket_number}", str(int(time.time()) + 1)
     return queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, end, Limit=most)
+
+
+def overdue(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
+    """Holds of a bucket whose return was refused, `most` a page."""
+    partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.LAST}"
+    return queries.pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
 
 
 def _returning() -> StoreBusyError:

@@ -49,7 +49,7 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
-    by_key = {item["SK"]["S"]: item for item in queries.query(call.store, table, partition, counter.sort_key, TEXT_KEY)}
+    by_key = {item["SK"]["S"]: item for item in queries.items(call.store, table, partition, counter.sort_key, TEXT_KEY)}
     meta = by_key.get(counter.sort_key)
     if meta is None:
         return None

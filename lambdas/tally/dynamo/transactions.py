@@ -165,7 +165,8 @@ def transact(
     Raises ReceiptFoundError if the key has a live receipt, ChangeRefusedError if a condition of `writes` failed,
     StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to. `spills`: the
     caller can write the change alone. Then TallyHotError says when to: after throttling (another try would need four
-    times the capacity of a write alone), after SPILL_RETRIES_MAX conflicts, and while the breaker is open.
+    times the capacity of a write alone), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict
+    over another item than the tally's, such as the receipt, says nothing of the tally: the change is sent again.
     """
     store, tally = call.store, counter.partition_start + id_
     if spills and tally in store.breaker.heats and store.breaker.hot(tally):
@@ -174,16 +175,18 @@ def transact(
     if shard is None:
         shard = store.spread.pick(tally, counter.max_shards) if tally in store.spread.widths else 0
     while True:
-        sent = send(store.client, [receipt, *writes(shard)] if receipt else writes(shard))
+        asked = [receipt, *writes(shard)] if receipt else writes(shard)
+        sent = send(store.client, asked)
         if tally in store.breaker.heats and not sent.busy:
             store.breaker.cool(tally)  # DynamoDB judged it
         if sent.committed:
             return
         conflict = _judged(sent, shard, has_receipt=receipt is not None)
-        if conflict:
+        contended = conflict and _over_tally(sent, asked, counter)
+        if contended:
             spread_wider(call, counter, id_)
         retries = retries or call.retries(since_s)
-        if spills and (not conflict or retries.attempts >= SPILL_RETRIES_MAX):
+        if spills and (not conflict or (contended and retries.attempts >= SPILL_RETRIES_MAX)):
             store.breaker.trip(tally, HOT_S if conflict else THROTTLED_S)
             raise TallyHotError
         pause(retries)
@@ -201,6 +204,16 @@ def _judged(sent: Sent, shard: int, *, has_receipt: bool) -> bool:
     if sent.refused and not sent.busy:
         raise ChangeRefusedError(sent.old_items()[1 if has_receipt else 0 :], shard)
     return sent.conflict_or_raise()
+
+
+def _over_tally(sent: Sent, writes: Sequence[Write], counter: Counter) -> bool:
+    """Whether one of the writes that met a conflict was of a tally item, and not of a receipt, a child or a text."""
+    for write, code in zip(writes, sent.codes, strict=False):
+        ((_, target),) = write.items()
+        sort_key = target.get("Key", target.get("Item", {})).get("SK")
+        if code == CONFLICT and sort_key is not None and counter.shard_of(sort_key["S"]) is not None:
+            return True
+    return False
 
 
 def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]) -> None:

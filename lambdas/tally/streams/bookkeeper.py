@@ -98,7 +98,8 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
     if nonce.startswith(tallies.ROLLED_UP):
         at = made if at is None or at > made + _ROLLUP_AHEAD_MAX else at
         return (effect._replace(minute=at, rolled=effect.observed),)
-    return (effect._replace(minute=label(at, made)),)
+    at = label(at, made)
+    return (effect if at == made else effect._replace(minute=at),)
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:

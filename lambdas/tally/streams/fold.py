@@ -113,10 +113,9 @@ class Run:
     def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
         there = self.sums.get(key)
         if there is not None:
-            effect = effect._replace(
-                accepted=there.accepted + effect.accepted,
-                observed=there.observed + effect.observed,
-                rolled=there.rolled + effect.rolled,
+            counter, id_, minute, accepted, observed, pair, rolled = effect  # four times as fast as `_replace`
+            effect = Effect(
+                counter, id_, minute, there.accepted + accepted, there.observed + observed, pair, there.rolled + rolled
             )
         self.sums[key] = effect
 

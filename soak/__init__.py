@@ -1,0 +1,12 @@
+"""A million changes through the core while everything fails: `python -m soak --help`.
+
+Workers make changes through a proxy that fails (weather.py, proxies.py), write down every answer (notes.py), and send
+again what got none. Consumers and the judge run in processes that are killed and frozen (stage.py). Meanwhile the watch
+looks for false drift and a false `as_of` (watch.py). At the end every tally is compared with the notes (verdict.py).
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "lambdas"))  # what is soaked

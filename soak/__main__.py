@@ -1,0 +1,246 @@
+"""`make soak`, or `python -m soak`. Exit status 1 if anything is off."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+import counters
+from local.base.engine import Engine
+from tally.counting import posts
+from tally.dynamo.client import Call
+
+from . import notes, troupe, verdict
+from .notes import Accepted, Note, Reader
+from .stage import STREAMED, Raw, Stage, create_tables
+from .watch import Watch
+from .workers import ITEMS, POSTS
+
+OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 3, 2
+STOCK = 60  # of each item at first: most takes find some, and some find none
+TICK_S = 0.1
+LOOK_S = 1.0
+REST_S_MAX = (
+    180.0  # from the last answer until everything is rolled up, expired and judged; it takes eight minutes' worth
+)
+ENGINE = "engine.db"
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m soak",
+        description="Make changes of every kind through the core, on the embedded engine, while one request in twenty"
+        " fails in one of fifteen ways and the consumers and the sweep are killed and frozen. Then compare every tally"
+        " with what was accepted. Exit status 1 if anything is off.",
+    )
+    parser.add_argument("--operations", type=int, default=OPERATIONS, help=f"intended changes ({OPERATIONS:,})")
+    parser.add_argument("--seed", type=int, default=None, help="of what is changed, what fails, who is killed (random)")
+    parser.add_argument("--minute-s", type=int, default=MINUTE_S, help=f"the ledger's minute in seconds ({MINUTE_S})")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the engine's file, the notes and the logs here")
+    parser.add_argument("--check", type=Path, metavar="DIR", help="only compare the tables in such a folder, once more")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from the command line. Returns the exit status."""
+    given = _arguments(argv)
+    if given.check:
+        return _check(given.check)
+    seed = int.from_bytes(os.urandom(2)) if given.seed is None else given.seed
+    with ExitStack() as stack:
+        if given.keep:
+            given.keep.mkdir(parents=True, exist_ok=True)
+            folder = given.keep.absolute()
+            if (folder / ENGINE).exists():
+                print(f"tally: {folder} has a soak already", file=sys.stderr)
+                return 2
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tally-soak-")))
+        print(f"tally: soak with --seed={seed} in {folder}", file=sys.stderr)
+        try:
+            return Soak(folder, seed, given.minute_s, given.operations).run()
+        except KeyboardInterrupt:
+            return 130
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, folder: Path, seed: int, minute_s: int, operations: int) -> None:
+        self._folder, self._seed, self._minute_s, self._operations = folder, seed, minute_s, operations
+
+    def run(self) -> int:
+        """The exit status."""
+        began_s = time.monotonic()
+        with _engine(self._folder) as engine:
+            create_tables(self._folder, engine)
+            stage = Stage(self._folder, self._seed, self._minute_s, engine.endpoint)
+            os.environ.update(stage.environment)
+            troupe.prepare()
+            _open(stage)
+            stage, proxies, calm = troupe.begin_proxies(stage)
+            players = troupe.Troupe(stage)
+            crowd = troupe.begin_workers(stage, WORKERS, self._operations)
+            watch = Watch(stage, stage.store())
+            try:
+                self._play(stage, players, crowd, watch)
+                calm.set()
+                rested = self._rest(stage, players, watch)
+            finally:
+                for process in crowd:
+                    process.kill()
+                players.stop()
+                proxies.kill()
+            if not rested:
+                watch.ahead.append(f"after {REST_S_MAX:.0f} s not everything was rolled up and judged")
+            raw = Raw(stage.engine)
+            found = verdict.everything(raw)
+            raw.close()
+            said = [*verdict.complaints(watch.accepted, found), *watch.ahead]
+            said += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in watch.drifts]
+        return self._report(watch, players, found, said, time.monotonic() - began_s)
+
+    def _play(self, stage: Stage, players: troupe.Troupe, crowd: list[Any], watch: Watch) -> None:
+        """Watch until the workers are done."""
+        shards = _shards(stage)
+        look_s = 0.0
+        with tqdm(total=self._operations, unit=" operations", file=sys.stderr, disable=None, smoothing=0.05) as bar:
+            while any(process.is_alive() for process in crowd):
+                now_s = time.monotonic()
+                players.turn(now_s, strikes=True)
+                if now_s >= look_s:
+                    look_s = now_s + LOOK_S
+                    watch.look()
+                    watch.trim(shards)
+                    bar.n = watch.accepted.operations
+                    bar.set_postfix(off=watch.off, faults=_faults(stage), kills=players.kills)
+                time.sleep(TICK_S)
+            watch.look()
+            bar.n = watch.accepted.operations
+            bar.set_postfix(off=watch.off, faults=_faults(stage), kills=players.kills)
+        if any(process.exitcode for process in crowd):
+            raise RuntimeError(f"a worker failed: see {stage.folder}/worker-*.log")
+
+    def _rest(self, stage: Stage, players: troupe.Troupe, watch: Watch) -> bool:
+        """Wait until every tally is as accepted and every minute up to then is judged; whether that came."""
+        raw, settings = Raw(stage.engine), stage.settings
+        until_s = time.monotonic() + REST_S_MAX
+        rest_at: int | None = None
+        wanted = {name: amount for name, amount in watch.accepted.tallies().items() if amount}
+        while time.monotonic() < until_s:
+            players.turn(time.monotonic(), strikes=False)
+            watch.look()
+            if rest_at is None:
+                found = {name: amount for name, amount in verdict.counted(raw).tallies.items() if amount}
+                rest_at = settings.minute(time.time()) if found == wanted else None
+            elif watch.last_judged > rest_at:
+                break
+            time.sleep(LOOK_S)
+        raw.close()
+        return rest_at is not None and watch.last_judged > rest_at
+
+    def _report(
+        self, watch: Watch, players: troupe.Troupe, found: verdict.Found, said: list[str], took_s: float
+    ) -> int:
+        for complaint in said[: verdict.COMPLAINTS_MAX]:
+            print(f"tally: {complaint}")
+        if len(said) > verdict.COMPLAINTS_MAX:
+            print(f"tally: and {len(said) - verdict.COMPLAINTS_MAX} more")
+        accepted = watch.accepted
+        faults = json.loads((self._folder / "faults.json").read_text())
+        kinds = {name: count for name, count in sorted(faults.items()) if name != "NONE"}
+        print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in kinds.items())}")
+        print(
+            f"{watch.judged:,} minutes of {self._minute_s} s judged, {watch.looks:,} looks, {watch.passing:,} passing"
+            f" rows, {players.freezes} freezes, {took_s:,.0f} s, {self._operations / took_s:,.0f} operations a second"
+        )
+        print(
+            _last_line(accepted, found, said, sum(kinds.values()), players.kills, len(watch.drifts) + len(found.drifts))
+        )
+        return int(bool(said))
+
+
+def _last_line(
+    accepted: Accepted, found: verdict.Found, said: Sequence[str], faults: int, kills: int, drifts: int
+) -> str:
+    wanted = accepted.tallies()
+    lost, doubled = verdict.off_by(wanted, found.tallies)
+    totals = {name: sum(amount for of, amount in found.tallies.items() if of[0] == name) for name in counters.COUNTERS}
+    parts = [
+        f"{name} {totals[name]:,} = sum of {counter.prefix}#*"
+        for name, counter in counters.COUNTERS.items()
+        if name in {of for of, _ in wanted} and name != "likes"
+    ]
+    likers = sum(map(len, found.likers.values()))
+    states = list(found.holds.values())
+    holds = ", ".join(f"{states.count(state):,} {state}" for state in (notes.COMMITTED, "released", notes.EXPIRED))
+    return (
+        f"{accepted.operations:,} operations, {faults:,} faults, {kills:,} kills:"
+        f" {lost:,} lost, {doubled:,} doubled, {drifts:,} false drift, {len(said):,} off; {'; '.join(parts)};"
+        f" likes {totals['likes']:,} = {likers:,} like items; holds {holds}"
+    )
+
+
+@contextmanager
+def _engine(folder: Path) -> Iterator[Engine]:
+    with Engine(folder / ENGINE) as engine:
+        os.environ.update(Stage(folder, 0, 1, engine.endpoint).environment)
+        yield engine
+
+
+def _open(stage: Stage) -> None:
+    """Write the posts, and put stock on the shelves: noted like everything else."""
+    from . import wishes
+
+    store = stage.store()
+    for post in range(POSTS):
+        posts.write_post(Call(store, "author"), counters.LIKES, f"p{post}", "hello")
+    with (stage.folder / "notes-shelves.tsv").open("w") as file:
+        for item in range(ITEMS):
+            wish = wishes.increment(store, counters.STOCK, f"i{item}", STOCK, f"shelves-{item}")
+            wish.send()
+            file.write(notes.line(Note(notes.STOCKED, "stock", f"i{item}", STOCK, wish.key, time.time())))
+
+
+def _shards(stage: Stage) -> dict[str, str]:
+    """The stream shard of each table."""
+    raw, arns = Raw(stage.engine), (stage.settings.counts_stream, stage.settings.receipts_stream)
+    found = {}
+    for table, arn in zip(STREAMED, arns, strict=True):
+        described = raw.call("streams", "DescribeStream", StreamArn=arn)["StreamDescription"]
+        found[table] = described["Shards"][0]["ShardId"]
+    raw.close()
+    return found
+
+
+def _faults(stage: Stage) -> int:
+    path = stage.folder / "faults.json"
+    return sum(count for name, count in json.loads(path.read_text()).items() if name != "NONE") if path.exists() else 0
+
+
+def _check(folder: Path) -> int:
+    accepted = Accepted()
+    accepted.add(Reader(folder).new())
+    with _engine(folder) as engine:
+        raw = Raw(engine.endpoint)
+        found = verdict.everything(raw)
+        raw.close()
+    said = verdict.complaints(accepted, found)
+    for complaint in said:
+        print(f"tally: {complaint}")
+    print(f"{accepted.operations:,} operations compared: {len(said)} off")
+    return int(bool(said))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

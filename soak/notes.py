@@ -1,0 +1,114 @@
+"""What workers write down of each intended change: one line for its final answer. The tables are compared with it.
+
+counted <TAB> plays <TAB> v7 <TAB> 1 <TAB> key <TAB> 1700000000.123 <TAB>
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Multiset
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, NamedTuple
+
+STOCKED, COUNTED, HELD, REFUSED, UNKNOWN, WRONG = "stocked", "counted", "held", "refused", "unknown", "wrong"
+LIKED, UNLIKED = "liked", "unliked"
+COMMITTED, RELEASED, EXPIRED = "committed", "released", "expired"
+Tally = tuple[str, str]
+"""Counter and id."""
+
+
+class Note(NamedTuple):
+    """The final answer to one intended change. `more`: its number, its hold, who likes, or what is wrong."""
+
+    what: str
+    counter: str
+    id: str
+    amount: int = 0
+    key: str = ""
+    answered_s: float = 0.0
+    """Epoch seconds."""
+    more: str = ""
+
+
+def line(note: Note) -> str:
+    """The note as a line."""
+    return "\t".join(map(str, note)) + "\n"
+
+
+def parsed(text: str) -> Note:
+    """The note in a line."""
+    what, counter, id_, amount, key, answered_s, more = text.rstrip("\n").split("\t")
+    return Note(what, counter, id_, int(amount), key, float(answered_s), more)
+
+
+class Reader:
+    """Reads the notes in a folder, again and again: each call returns what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[Path, IO[str]] = {}
+        self._rest: dict[Path, str] = defaultdict(str)
+
+    def new(self) -> Iterator[Note]:
+        """The notes since the last call."""
+        for path in sorted(self._folder.glob("notes-*.tsv")):
+            file = self._files.setdefault(path, path.open())
+            *lines, self._rest[path] = (self._rest[path] + file.read()).split("\n")
+            yield from map(parsed, lines)
+
+
+@dataclass
+class Accepted:
+    """What was accepted, by the notes."""
+
+    answers: Multiset[str] = field(default_factory=Multiset)
+    sums: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """By tally: the increments. Holds and likes are apart."""
+    taken: dict[str, tuple[Tally, int]] = field(default_factory=dict)
+    """By hold: what it took."""
+    settled: dict[str, str] = field(default_factory=dict)
+    """By hold: its last state."""
+    likers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By post."""
+    numbers: dict[Tally, list[int]] = field(default_factory=lambda: defaultdict(list))
+    wrong: list[Note] = field(default_factory=list)
+
+    def add(self, notes: Iterable[Note]) -> None:
+        """Take in more notes."""
+        for note in notes:
+            self.answers[note.what] += 1
+            self._add(note)
+
+    def _add(self, note: Note) -> None:
+        tally = note.counter, note.id
+        match note.what:
+            case "stocked" | "counted":
+                self.sums[tally] += note.amount
+                if note.more:
+                    self.numbers[tally].append(int(note.more))
+            case "held":
+                self.taken[note.more] = tally, note.amount
+            case "committed" | "released" | "expired":
+                self.settled[note.more] = note.what
+            case "liked":
+                self.likers[note.id].add(note.more)
+            case "unliked":
+                self.likers[note.id].discard(note.more)
+            case "unknown" | "wrong":
+                self.wrong.append(note)
+
+    @property
+    def operations(self) -> int:
+        """How many intended changes have their final answer."""
+        return sum(self.answers.values()) - self.answers[STOCKED]
+
+    def tallies(self) -> dict[Tally, int]:
+        """What every tally must be at the end, beside its start: by then a hold that nobody committed has expired."""
+        found = defaultdict(int, self.sums)
+        for hold_id, (tally, amount) in self.taken.items():
+            found[tally] -= amount if self.settled.get(hold_id) == COMMITTED else 0
+        for post, likers in self.likers.items():
+            found["likes", post] = len(likers)
+        return dict(found)

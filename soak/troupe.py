@@ -1,0 +1,126 @@
+"""The processes of a soak: forked, killed and frozen at random, and started again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import deliveries, proxies, workers
+from .stage import Stage
+
+START_S_MAX = 20.0
+STRUCK_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
+FROZEN_SHARE = 0.25  # the others are killed
+DOWN_MINUTES_MAX = 3.0  # frozen, or away after a kill
+AT_ONCE_SHARE = 0.6  # of the killed start again at once
+ROLES: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
+    "rollup": (deliveries.consume, ("rollup",)),
+    "drift": (deliveries.consume, ("drift",)),
+    "sweep": (deliveries.sweep, ()),
+}
+_context = multiprocessing.get_context("forkserver")
+
+
+def prepare() -> None:
+    """Start the process that the others are forked from."""
+    _context.set_forkserver_preload(["soak.troupe"])
+
+
+def begin_proxies(stage: Stage) -> tuple[Stage, Any, Any]:
+    """Start the proxies: the stage with their endpoints, their process, and the event that ends the faults."""
+    (here, there), calm = _context.Pipe(), _context.Event()
+    process = _context.Process(target=proxies.fail, args=(stage, there, calm), daemon=True)
+    process.start()
+    if not here.poll(START_S_MAX):
+        raise TimeoutError("the proxies do not start")
+    return here.recv(), process, calm
+
+
+def begin_workers(stage: Stage, count: int, operations: int) -> list[Any]:
+    """Start the workers, which share the operations."""
+    shares = [operations * (at + 1) // count - operations * at // count for at in range(count)]
+    made = [
+        _context.Process(target=workers.work, args=(stage, at, share), daemon=True) for at, share in enumerate(shares)
+    ]
+    for process in made:
+        process.start()
+    return made
+
+
+@dataclass
+class Troupe:
+    """The consumers and the sweep. Call `turn` often: it strikes, and starts again what is down for long enough."""
+
+    stage: Stage
+    kills: int = 0
+    freezes: int = 0
+    _running: dict[str, Any] = field(default_factory=dict)
+    _down_until_s: dict[str, float] = field(default_factory=dict)
+    _next_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(f"{self.stage.seed}/troupe")
+        for role in ROLES:
+            self._start(role)
+
+    def _start(self, role: str) -> None:
+        target, arguments = ROLES[role]
+        self._running[role] = _context.Process(target=target, args=(self.stage, *arguments), daemon=True)
+        self._running[role].start()
+
+    def turn(self, now_s: float, *, strikes: bool) -> None:
+        """Start again what was down, and strike if it is time. `now_s`: on the monotonic clock."""
+        for role, until_s in list(self._down_until_s.items()):
+            if until_s <= now_s or not strikes:
+                del self._down_until_s[role]
+                self._up(role)
+        self._check()
+        if strikes and now_s >= self._next_s:
+            if self._next_s:
+                self._strike(now_s)
+            pause_s = self._chance.expovariate(1 / STRUCK_EVERY_MINUTES) * self.stage.minute_s
+            self._next_s = now_s + pause_s
+
+    def _up(self, role: str) -> None:
+        process = self._running[role]
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGCONT)
+        else:
+            self._start(role)
+
+    def _check(self) -> None:
+        """Raise RuntimeError if one has ended by itself."""
+        for role, process in self._running.items():
+            if role not in self._down_until_s and not process.is_alive():
+                raise RuntimeError(f"{role} ended by itself: see {role}.log")
+
+    def _strike(self, now_s: float) -> None:
+        up = [role for role in ROLES if role not in self._down_until_s]
+        if not up:
+            return
+        role = self._chance.choice(up)
+        process = self._running[role]
+        down_s = self._chance.uniform(0, DOWN_MINUTES_MAX) * self.stage.minute_s
+        if self._chance.random() < FROZEN_SHARE:
+            os.kill(process.pid, signal.SIGSTOP)
+            self.freezes += 1
+            self._down_until_s[role] = now_s + down_s
+            return
+        process.kill()
+        process.join()
+        self.kills += 1
+        if self._chance.random() < AT_ONCE_SHARE:
+            self._start(role)
+        else:
+            self._down_until_s[role] = now_s + down_s
+
+    def stop(self) -> None:
+        """Kill them all."""
+        for process in self._running.values():
+            process.kill()
+            process.join()

@@ -1,0 +1,140 @@
+"""Compares the tables with what was accepted: each tally, like, hold, number, receipt, and entry of the journal."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import counters
+from tally.counting import holds, tallies
+from tally.dynamo import keys
+from tally.streams import pages
+from tally.streams.record import Declared
+
+from .notes import EXPIRED, Accepted, Tally
+from .stage import Raw
+
+COMPLAINTS_MAX = 20  # printed
+
+Sums = Mapping[Tally, int]
+
+
+@dataclass
+class Found:
+    """What the tables hold."""
+
+    tallies: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """Less what each started with."""
+    likers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    holds: dict[str, str] = field(default_factory=dict)
+    """By hold: its state."""
+    receipts: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    expected: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    drifts: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
+
+
+def counted(raw: Raw) -> Found:
+    """The tallies and the likes."""
+    found, declared = Found(), Declared(counters.COUNTERS)
+    start = counters.LIKES.children[0]
+    for item in raw.scan("counts"):
+        prefix, _, id_ = item["PK"]["S"].partition("#")
+        sort_key = item["SK"]["S"]
+        counter = declared.tally(prefix, sort_key)
+        if counter is not None:
+            found.tallies[counter.name, id_] += tallies.stored(counter, item, counter.start) - counter.start
+        elif prefix == counters.LIKES.prefix and sort_key.startswith(start):
+            found.likers[id_].add(sort_key.removeprefix(start))
+    return found
+
+
+def everything(raw: Raw) -> Found:
+    """All three tables."""
+    found = counted(raw)
+    for receipt in raw.scan("receipts"):
+        if "counter" in receipt:
+            found.receipts[receipt["counter"]["S"], receipt["target"]["S"]] += int(receipt["amount"]["N"])
+    for item in raw.scan("ledger"):
+        _ledger(item, found)
+    return found
+
+
+def _ledger(item: dict[str, Any], found: Found) -> None:
+    partition = item["PK"]["S"]
+    if partition.startswith("PAGE#"):
+        page = {name: {"B": b64decode(value["B"])} for name, value in item.items() if "B" in value}
+        for counter, (ids, expected, observed, *_) in pages.sums(page).items():
+            for id_, more, moved in zip(ids, expected, observed, strict=True):
+                found.expected[counter, id_] += more
+                found.observed[counter, id_] += moved
+        for half in pages.pairs(page):
+            found.expected[half.counter, half.id] += half.expected
+            found.observed[half.counter, half.id] += half.observed
+    elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":
+        found.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {item['drift']['N']}")
+    elif partition == keys.SET_ASIDE_KEY:
+        found.set_aside.append(item["SK"]["S"])
+    elif partition.startswith("HOLDS#SETTLED#"):
+        found.holds[item["SK"]["S"]] = item["state"]["S"]
+    elif partition.startswith("HOLDS#"):
+        found.holds[item["hold_id"]["S"]] = holds.HELD
+
+
+def differences(what: str, wanted: Sums, found: Sums) -> list[str]:
+    """One line for each tally that is not as wanted."""
+    names = sorted({*wanted, *found})
+    return [
+        f"{counter} {id_}: {wanted.get((counter, id_), 0)} accepted, {found.get((counter, id_), 0)} {what}"
+        for counter, id_ in names
+        if wanted.get((counter, id_), 0) != found.get((counter, id_), 0)
+    ]
+
+
+def off_by(wanted: Sums, found: Sums) -> tuple[int, int]:
+    """How much is lost, and how much is counted too often."""
+    amounts = [found.get(name, 0) - wanted.get(name, 0) for name in {*wanted, *found}]
+    return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
+
+
+def complaints(accepted: Accepted, found: Found) -> list[str]:
+    """Everything that is not as it was accepted."""
+    wanted = accepted.tallies()
+    likes = {name for name in wanted if name[0] == "likes"}
+    receipted = {name: amount for name, amount in wanted.items() if name not in likes}
+    said = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.wrong]
+    said += differences("in the tally", wanted, found.tallies)
+    said += differences("in receipts", receipted, found.receipts)
+    said += differences("expected by the journal", wanted, found.expected)
+    said += differences("observed by the journal", wanted, found.observed)
+    said += [*_likes(accepted, found), *_holds(accepted, found), *_numbers(accepted)]
+    return [*said, *found.drifts, *(f"set aside: {name}" for name in found.set_aside)]
+
+
+def _likes(accepted: Accepted, found: Found) -> Iterable[str]:
+    for post in sorted({*accepted.likers, *found.likers}):
+        answered, stored = accepted.likers.get(post, set()), found.likers.get(post, set())
+        if answered != stored:
+            yield f"likes {post}: not answered {sorted(stored - answered)}, not stored {sorted(answered - stored)}"
+
+
+def _holds(accepted: Accepted, found: Found) -> Iterable[str]:
+    for hold_id in sorted({*accepted.taken, *found.holds}):
+        wanted = accepted.settled.get(hold_id, EXPIRED) if hold_id in accepted.taken else "never answered"
+        state = found.holds.get(hold_id, "missing")
+        if state != wanted:
+            yield f"hold {hold_id}: {wanted}, stored as {state}"
+
+
+def _numbers(accepted: Accepted) -> Iterable[str]:
+    """Numbers are given out once each, without a gap."""
+    for (counter, id_), given in sorted(accepted.numbers.items()):
+        declared = counters.COUNTERS[counter]
+        step = declared.delta or 1
+        wanted = [declared.start + step * (at + 1) for at in range(len(given))]
+        if sorted(given) != sorted(wanted):
+            yield f"{counter} {id_}: {len(given)} numbers between {min(given)} and {max(given)}, some missing or twice"

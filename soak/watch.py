@@ -1,0 +1,118 @@
+"""Looks at the tables while everything runs: is there false drift, is `as_of` ahead of the truth?"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import counters
+from local.base.engine_file import trim
+from tally.counting import tallies
+from tally.drift import rows
+from tally.dynamo import keys, queries
+from tally.dynamo.client import Call, Store
+from tally.streams import evidence
+
+from . import notes
+from .notes import Accepted, Note, Reader, Tally
+from .stage import STREAMED, Stage
+
+GROWING = {"plays": counters.PLAYS, "visits": counters.VISITS}
+"""Counters that only count up: a read shows at least what was accepted before `as_of`."""
+LOOKED_AT = 6  # tallies that are read in each look
+TRIM_MARGIN = 3_000  # records that both consumers have passed stay, so that a restart delivers some again
+
+
+@dataclass
+class Watch:
+    """What was seen so far. `drifts`: false drifts, confirmed. `ahead`: reads that lacked what `as_of` promises."""
+
+    stage: Stage
+    store: Store
+    accepted: Accepted = field(default_factory=Accepted)
+    drifts: set[tuple[str, str, int]] = field(default_factory=set)
+    ahead: list[str] = field(default_factory=list)
+    passing: int = 0
+    """Rows that were seen before they were confirmed: halves of one change that are judged apart."""
+    judged: int = 0
+    """Minutes."""
+    last_judged: int = -1
+    looks: int = 0
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.stage.seed)
+        self._reader = Reader(self.stage.folder)
+        self._growth: dict[Tally, Growth] = defaultdict(Growth)
+        self._first: int | None = None
+        self._seen: set[tuple[str, str, int]] = set()
+
+    @property
+    def off(self) -> int:
+        """How much is wrong."""
+        return len(self.drifts) + len(self.ahead) + len(self.accepted.wrong)
+
+    def look(self) -> None:
+        """Take in the new notes, and look at the ledger and at some tallies."""
+        new = list(self._reader.new())
+        self.accepted.add(new)
+        for note in new:
+            self._grow(note)
+        seen = evidence.read(self.store, time.time())
+        if seen.judged >= 0:
+            self._first = seen.judged if self._first is None else self._first
+            self.judged, self.last_judged = seen.judged - self._first, seen.judged
+        for _, drift in rows.every(self.store):
+            if drift.confirmed(seen):
+                self.drifts.add((drift.counter, drift.target, drift.drift))
+            row = (drift.counter, drift.target, drift.upto)
+            self.passing += row not in self._seen
+            self._seen.add(row)
+        self._check_as_of(seen.as_of(self.store.settings))
+        self.looks += 1
+
+    def _grow(self, note: Note) -> None:
+        if note.what == notes.COUNTED and note.counter in GROWING:
+            self._growth[note.counter, note.id].add(note.answered_s, note.amount)
+
+    def _check_as_of(self, as_of_s: int | None) -> None:
+        if as_of_s is None:
+            return
+        for tally in self._chance.sample(sorted(self._growth), min(LOOKED_AT, len(self._growth))):
+            shown = tallies.read(Call(self.store), GROWING[tally[0]], tally[1])
+            accepted = self._growth[tally].before(as_of_s)
+            if shown < accepted:
+                self.ahead.append(f"{tally} showed {shown} as of {as_of_s}: {accepted} were accepted before")
+
+    def trim(self, shards: dict[str, str]) -> None:
+        """Delete stream records that both consumers have passed: the engine slows down with each that it keeps."""
+        passed = {}
+        for table in STREAMED:
+            places = []
+            for consumer in ("rollup", "drift"):
+                key = keys.key(*keys.checkpoint_key(consumer, table, shards[table]))
+                item = queries.get(self.store.client, self.store.settings.ledger_table, key)
+                places.append(int(item["sequence"]["S"]) if item else 0)
+            passed[f"soak-{table}"] = max(0, min(places) - TRIM_MARGIN)
+        trim(self.stage.folder / "engine.db", passed)
+
+
+@dataclass
+class Growth:
+    """What was accepted of one tally, by time."""
+
+    sum_: int = 0
+    """Before the last time that was asked for."""
+    _waiting: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, answered_s: float, amount: int) -> None:
+        """This was accepted, and answered at this time."""
+        heapq.heappush(self._waiting, (answered_s, amount))
+
+    def before(self, until_s: float) -> int:
+        """What was answered before; `until_s` never goes back."""
+        while self._waiting and self._waiting[0][0] < until_s:
+            self.sum_ += heapq.heappop(self._waiting)[1]
+        return self.sum_

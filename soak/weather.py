@@ -1,0 +1,65 @@
+"""Which request meets which fault: at random by seed, every kind that the proxy has, and storms over hot keys."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+
+from faults import Fault, Kind, Plan
+
+SHARE = 0.05
+READ_TIMEOUT_S = 2.0  # of the core's client
+LATE_S_MAX = 3.0  # a request or an answer arrives at most this late: after the client has given up, and sent another
+STORM_EVERY_S, STORM_S = 10.0, 2.0  # a storm over a hot key: most of its transactions meet a conflict
+STORM_SHARE = 0.7
+HOT = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"')
+WRITES = ("PutItem", "UpdateItem", "DeleteItem")
+CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
+CODES_AFTER = (*CODES, "InternalServerError")
+_CONFLICT = Fault(Kind.CONFLICT)
+
+Make = Callable[[random.Random], Fault]
+
+
+def plan(seed: int, share: float = SHARE, now_s: Callable[[], float] = time.monotonic) -> Plan:
+    """Faults for this share of the requests, and storms."""
+
+    def decide(operation: str, body: bytes, number: int) -> Fault | None:
+        chance = random.Random(f"{seed}/{operation}/{number}")
+        if operation == "TransactWriteItems" and chance.random() < _storm(body, now_s()):
+            return _CONFLICT
+        return _fault(operation, body, chance) if chance.random() < share else None
+
+    return decide
+
+
+def _storm(body: bytes, now_s: float) -> float:
+    """How likely a conflict is now; the storms over different keys follow each other."""
+    for place, name in enumerate(HOT):
+        if name.encode() in body and (now_s + place * STORM_S) % STORM_EVERY_S < STORM_S:
+            return STORM_SHARE
+    return 0.0
+
+
+def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
+    kinds = list(Kind)
+    if operation != "TransactWriteItems":
+        kinds = [kind for kind in kinds if kind not in (Kind.THROTTLED_TRANSACTION, Kind.MIXED)]
+        if operation not in WRITES:  # reads meet no conflict
+            kinds.remove(Kind.CONFLICT)
+    kind = chance.choice(kinds)
+    if kind is Kind.MIXED and len(json.loads(body)["TransactItems"]) < 2:
+        kind = Kind.CONFLICT  # one write has one reason
+    match kind:
+        case Kind.DELAY | Kind.LATE_ANSWER:
+            return Fault(kind, delay_s=chance.uniform(0, LATE_S_MAX))
+        case Kind.ANSWER:
+            return Fault(kind, code=chance.choice(CODES))
+        case Kind.ANSWER_AFTER:
+            return Fault(kind, code=chance.choice(CODES_AFTER))
+        case Kind.MIXED:
+            return Fault(kind, at=0, refused_at=-1)
+        case _:
+            return Fault(kind)

@@ -1,0 +1,64 @@
+"""`make soak`, small: nothing is lost, doubled or off."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from soak.notes import Accepted, Note
+from soak.verdict import Found, complaints
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATIONS = 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)  # half a minute on two cores of its own
+def test_20_000_operations_through_faults_and_kills_are_exact(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "soak", f"--operations={OPERATIONS}", "--minute-s=1", f"--keep={tmp_path}"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = ran.stdout + ran.stderr
+    assert ran.returncode == 0, said
+    last = ran.stdout.strip().splitlines()[-1]
+    found = re.match(r"20,000 operations, ([\d,]+) faults, (\d+) kills: 0 lost, 0 doubled, 0 false drift, 0 off;", last)
+    assert found, said
+    assert int(found[1].replace(",", "")) > OPERATIONS / 50
+    assert int(found[2]) > 0
+
+
+def accepted(*notes: Note) -> Accepted:
+    made = Accepted()
+    made.add(notes)
+    return made
+
+
+def test_every_kind_of_difference_is_a_complaint() -> None:
+    found = Found()
+    notes = accepted(
+        Note("counted", "plays", "v1", 1),
+        Note("counted", "ticket", "q1", 1, more="1"),
+        Note("counted", "ticket", "q1", 1, more="1"),
+        Note("liked", "likes", "p1", more="ann"),
+        Note("held", "stock", "i1", 3, more="h1"),
+        Note("committed", "stock", "i1", more="h1"),
+        Note("unknown", "plays", "v2"),
+    )
+    found.tallies |= {("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1}
+    found.likers["p1"] = {"bob"}
+    found.holds["h1"] = "expired"
+    for sums in (found.receipts, found.expected, found.observed):
+        sums.update({("plays", "v1"): 1, ("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1})
+    del found.receipts["likes", "p1"]
+    found.drifts.append("plays v1 drifts by 5")
+    assert complaints(notes, found) == [
+        "unknown: plays v2  ",
+        "plays v1: 1 accepted, 0 in the tally",
+        "likes p1: not answered ['bob'], not stored ['ann']",
+        "hold h1: committed, stored as expired",
+        "ticket q1: 2 numbers between 1 and 1, some missing or twice",
+        "plays v1 drifts by 5",
+    ]

@@ -1,0 +1,87 @@
+"""Processes that die or sleep at a write of theirs: a client that raises, or waits, before or after its n-th write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+WRITES = frozenset({"transact_write_items", "update_item", "put_item", "delete_item"})
+
+
+class Crash(BaseException):
+    """The process is gone. No code of Tally's catches it."""
+
+
+class Watched:
+    """A client that calls `before(number, name, parameters)` and `after(number)` around each write."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._number = 0
+        self.before: Callable[[int, str, dict[str, Any]], None] = lambda number, name, parameters: None
+        self.after: Callable[[int], None] = lambda number: None
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._client, name)
+        if name not in WRITES:
+            return real
+
+        def write(**parameters: Any) -> Any:
+            number = self._number
+            self._number += 1
+            self.before(number, name, parameters)
+            answer = real(**parameters)
+            self.after(number)
+            return answer
+
+        return write
+
+
+def killed(client: Any, at: int, *, committed: bool) -> Watched:
+    """A client whose process dies at its write number `at` (from 0), before or after it is committed."""
+    watched = Watched(client)
+
+    def die(number: int, *_: object) -> None:
+        if number == at:
+            raise Crash
+
+    if committed:
+        watched.after = die
+    else:
+        watched.before = die
+    return watched
+
+
+class Sleeper:
+    """A process that sleeps before its write number `at`, until it is woken. Only one of them runs at any time."""
+
+    def __init__(self, client: Any, at: int, run: Callable[[Any], object]) -> None:
+        """Run it until it sleeps or ends. `run` gets its client."""
+        self._woken, self._stopped = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+        watched = Watched(client)
+
+        def sleep(number: int, *_: object) -> None:
+            if number == at:
+                self._stopped.set()
+                self._woken.wait()
+
+        def process() -> None:
+            try:
+                run(watched)
+            except BaseException as error:
+                self._error = error
+            self._stopped.set()
+
+        watched.before = sleep
+        self._thread = threading.Thread(target=process, daemon=True)
+        self._thread.start()
+        self._stopped.wait()
+
+    def wake(self) -> None:
+        """Let it go on to its end. Raises what it raised."""
+        self._woken.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,134 @@
+"""What the embedded engine's streams lack: shards that split and roll over, and are listed late; DynamoDB's stamps.
+
+The engine has one shard a table. Its records are put into modelled shards by their keys. A table's keys lie between 0
+and 1, and a shard covers an interval. An item collection is an interval too, so that a split may cut it by sort key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tally.dynamo.shards import Shard
+
+TABLES = ("counts", "receipts")
+COLLECTIONS = 40  # places of item collections on the line of keys
+OPEN_MAX = 7  # shards of a table: each more is a pulse, four deliveries and two checkpoints a minute
+Record = dict[str, Any]
+
+
+@dataclass
+class Modelled:
+    """A stream shard. `rolled_up`: what was written alone and is not in its tally yet, by tally, in order."""
+
+    id: str
+    parent: Modelled | None
+    table: str
+    low: float
+    high: float
+    listed_s: float
+    is_open: bool = True
+    records: list[Record] = field(default_factory=list)
+    last_s: int = 0
+    alone: defaultdict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=lambda: defaultdict(deque))
+
+
+@dataclass
+class Streams:
+    """The shards of both tables. It stands in for `tally.dynamo.shards.Shards`."""
+
+    chance: random.Random
+    clock: Callable[[], float]
+    """The true time."""
+    shards: dict[str, list[Modelled]] = field(default_factory=lambda: {table: [] for table in TABLES})
+    partial: bool = True
+    """Whether the children of a split may be listed one after the other."""
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+    _sequences: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        for table in TABLES:
+            number = self.chance.randint(1, 3)
+            for part in range(number):
+                self._add(table, None, part / number, (part + 1) / number)
+
+    def _add(self, table: str, parent: Modelled | None, low: float, high: float) -> None:
+        late_s = self.chance.choice([0.0, self.chance.uniform(0, 45)]) if parent and self.partial else 0.0
+        made = Modelled(f"shard-{table}-{next(self._numbers):03}", parent, table, low, high, self.clock() + late_s)
+        self.shards[table].append(made)
+
+    def open_shards(self, table: str) -> list[Modelled]:
+        """Those that take records."""
+        return [shard for shard in self.shards[table] if shard.is_open]
+
+    def split(self) -> None:
+        """A shard splits in two, perhaps inside an item collection, or rolls over."""
+        table = self.chance.choice(TABLES)
+        shard = self.chance.choice(self.open_shards(table))
+        shard.is_open = False
+        if self.chance.random() < 0.3 or len(self.open_shards(table)) >= OPEN_MAX - 1:
+            self._add(table, shard, shard.low, shard.high)
+            return
+        self.split_at(shard, self.chance.uniform(shard.low, shard.high))
+
+    def split_at(self, shard: Modelled, middle: float) -> None:
+        """Split one in two."""
+        shard.is_open = False
+        self._add(shard.table, shard, shard.low, middle)
+        self._add(shard.table, shard, middle, shard.high)
+
+    def carve(self) -> None:
+        """Cut a part of an item collection off, which no key of the sweep's own lies in."""
+        place = self.chance.randrange(COLLECTIONS)
+        for part in (0.55, 0.75):
+            at = (place + part) / COLLECTIONS
+            (shard,) = (one for one in self.open_shards("counts") if one.low <= at < one.high)
+            self.split_at(shard, at)
+
+    def append(self, table: str, record: Record) -> Modelled:
+        """Put a record into its shard: with a sequence number, and stamped in whole seconds by the shard's node."""
+        at = position(record["dynamodb"]["Keys"])
+        (shard,) = (one for one in self.open_shards(table) if one.low <= at < one.high)
+        node_skew_s = int(hashlib.md5(shard.id.encode()).hexdigest()[:4], 16) % 200 / 100 - 1
+        shard.last_s = max(shard.last_s, int(self.clock() + node_skew_s))
+        change = record["dynamodb"] | {"SequenceNumber": f"{next(self._sequences)}"}
+        shard.records.append(record | {"dynamodb": change | {"ApproximateCreationDateTime": shard.last_s}})
+        return shard
+
+    def listed(self, table: str) -> list[Shard]:
+        """As DescribeStream lists them: a child some seconds after it was made, its sister sooner."""
+        known = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
+        return [Shard(shard.id, shard.parent.id if shard.parent else None) for shard in known]
+
+    def records_after(self, table: str, shard_id: str, sequence: str | None) -> Iterator[list[Record]]:
+        """The records of a shard beyond a sequence number, all of them without one; sometimes an empty answer first."""
+        (shard,) = (one for one in self.shards[table] if one.id == shard_id)
+        after = int(sequence or 0)
+        yield from [[]] * self.chance.randrange(3)
+        yield [one for one in shard.records if int(one["dynamodb"]["SequenceNumber"]) > after]
+
+
+def position(keys: dict[str, dict[str, str]]) -> float:
+    """Where a key lies. A receipt's is a point of its own; that of an item of the counts is in its item collection."""
+    if "id" in keys:
+        return _part(keys["id"]["S"])
+    place = int(_part(keys["PK"]["S"]) * COLLECTIONS)
+    return (place + _part(keys["SK"]["S"])) / COLLECTIONS
+
+
+def _part(text: str) -> float:
+    return int(hashlib.md5(text.encode()).hexdigest()[:8], 16) / 2**32
+
+
+def passes_filter(consumer: str, table: str, record: Record) -> bool:
+    """Whether the filter of the consumer's mapping lets a record through."""
+    if consumer == "drift":
+        return table == "counts" or record["eventName"] != "REMOVE"
+    if table == "receipts":
+        return bool(record["eventName"] != "REMOVE")
+    return bool(record["eventName"] == "INSERT" or record["dynamodb"]["Keys"]["PK"]["S"].startswith("PULSE#"))

@@ -1,0 +1,377 @@
+"""The judge: each closed minute is judged once, whoever judges it, and whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tally.counter import Counter, Guarantee
+from tally.drift import judge, rows
+from tally.drift.rows import Drift, Summary
+from tally.dynamo import queries
+from tally.dynamo.client import Call, Store
+from tally.dynamo.transactions import apply_once
+from tally.errors import StoreBusyError
+from tally.streams import evidence, pages
+from tally.streams.evidence import Evidence
+from tally.streams.pages import Entry
+from tests.invariants.streaming import Crash, StreamWorld, Watched
+from tests.invariants.threads import at_once
+
+M = 29_900_000  # the first minute that is not judged
+NOW_S = (M + 100) * 60.0
+TWO_DAYS_S = 2 * 24 * 3600
+FOREVER = float("inf")
+
+
+@pytest.fixture(autouse=True)
+def _judged(store: Store) -> None:
+    StreamWorld(store, store.client).put_judged(M - 1)
+
+
+def book(store: Store, minute: int, *entries: Entry, name: str = "s#1", bucket: int = 0) -> None:
+    assert apply_once(store, [pages.write(store.settings, minute, bucket, name, entries, 0)])
+
+
+def plays(amount: int, target: str = "v", expected: int = 0) -> Entry:
+    return Entry("plays", target, "", expected, expected + amount)
+
+
+def seen(store: Store, closed: int) -> Evidence:
+    """What may be concluded when the minutes up to `closed` are closed."""
+    return Evidence(evidence.judged(store), 60 * (closed + 2) + 5)
+
+
+def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.Judged:
+    return judge.judge(store, seen(store, closed), now_s, until_s=until_s)
+
+
+def row(store: Store, target: str = "v", counter: str = "plays") -> Drift | None:
+    return rows.read(store, counter, target)
+
+
+def drifts(store: Store) -> dict[str, int]:
+    return {drift.target: drift.drift for _, drift in rows.every(store)}
+
+
+def watched(store: Store) -> tuple[Store, Watched]:
+    client = Watched(store.client)
+    return replace(store, client=client), client  # type: ignore[arg-type]
+
+
+# What is uneven
+
+
+def test_a_minute_is_summed_up_over_its_pages_and_what_is_even_has_no_row(store: Store) -> None:
+    book(store, M, plays(3), plays(0, "even", 7), Entry("likes", "v", "", 4, 1))
+    book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
+    book(store, M, plays(5), plays(2, "halves"), bucket=15)
+    book(store, M + 1, plays(100))
+    assert run(store, M) == judge.Judged(minutes=1, changes=2)
+    assert row(store) == Drift("plays", "v", 7, M, 60 * M)
+    assert row(store, counter="likes") == Drift("likes", "v", -3, M, 60 * M)
+    assert len(list(rows.every(store))) == 2
+    assert evidence.judged(store) == M
+
+
+@pytest.mark.parametrize(
+    "known", [Evidence(), Evidence(-1, 60 * (M + 9)), Evidence(M - 1), Evidence(M - 1, 60 * (M + 2) + 4)]
+)
+def test_without_evidence_nothing_is_judged(store: Store, known: Evidence) -> None:
+    book(store, M, plays(3))
+    book(store, 0, plays(3))
+    assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.Judged()
+    assert (drifts(store), evidence.judged(store)) == ({}, M - 1)
+
+
+def test_what_is_taken_back_in_a_later_minute_ends_at_zero(store: Store) -> None:
+    book(store, M, plays(5))
+    book(store, M + 2, plays(-5))
+    assert run(store, M + 3) == judge.Judged(minutes=4, changes=2)
+    assert row(store) == Drift("plays", "v", 0, M + 2, 0)
+    assert drifts(store) == {}
+
+
+GONE, UNLIKED = Entry("likes", "p", "0123456789ab", -1, 0), Entry("likes", "p", "0123456789ab", 0, -1)
+
+
+@pytest.mark.parametrize(("gone", "unliked"), [(0, 0), (0, 1), (1, 0), (1, 2), (2, 1), (4, 3)])
+@pytest.mark.parametrize("runs", [1, 6], ids=["in one run", "a run for each minute"])
+def test_halves_of_an_unlike_on_two_neighbouring_minutes_are_no_drift(
+    store: Store, gone: int, unliked: int, runs: int
+) -> None:
+    book(store, M + gone, GONE)
+    book(store, M + unliked, UNLIKED, name="s#2")
+    for last in range(6)[-runs:]:
+        run(store, M + last)
+        assert row(store, "p", "likes") is None
+
+
+def test_half_of_an_unlike_that_stands_alone_is_drift(store: Store) -> None:
+    book(store, M, GONE, GONE._replace(pair="x", id="q"))
+    book(store, M, GONE._replace(pair="x", counter="other", observed=5), name="s#2")
+    book(store, M + 1, UNLIKED._replace(pair="another"))
+    assert run(store, M + 1).changes == 4
+    assert (row(store, "p", "likes"), row(store, "q", "likes")) == (
+        Drift("likes", "p", 0, M + 1, 0),
+        Drift("likes", "q", 1, M, 60 * M),
+    )
+    assert row(store, "p", "other") == Drift("other", "p", 6, M, 60 * M)
+
+
+def test_halves_that_are_too_far_apart_are_passing_drift(store: Store) -> None:
+    book(store, M, GONE)
+    book(store, M + 2, UNLIKED)
+    run(store, M + 1)
+    assert drifts(store) == {"p": 1}
+    run(store, M + 2)
+    assert drifts(store) == {}
+
+
+# Rows
+
+
+def stored(store: Store) -> dict[str, str]:
+    item = queries.get(store.client, store.settings.ledger_table, rows.key("plays", "v"))
+    return {name: next(iter(value.values())) for name, value in item.items() if name not in ("PK", "SK")}
+
+
+def test_row_says_since_when_and_a_row_at_zero_goes_after_two_days(store: Store) -> None:
+    life = [
+        (5, {"drift": "5", "since": str(60 * M)}),
+        (-7, {"drift": "-2", "since": str(60 * M)}),
+        (2, {"drift": "0", "expiration": str(int(NOW_S) + TWO_DAYS_S)}),
+        (4, {"drift": "4", "since": str(60 * (M + 3))}),
+    ]
+    for number, (amount, facts) in enumerate(life):
+        book(store, M + number, plays(amount))
+        run(store, M + number)
+        assert stored(store) == {"counter": "plays", "target": "v", "upto": str(M + number)} | facts
+
+
+def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
+    short = replace(store, settings=replace(store.settings, minute_s=5))
+    book(store, M, plays(5))
+    judge.judge(short, Evidence(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
+    assert row(store) == Drift("plays", "v", 5, M, 5 * M)
+
+
+def test_row_of_an_older_version_without_a_last_minute_is_added_to(store: Store) -> None:
+    old = rows.key("plays", "v") | {"counter": {"S": "plays"}, "target": {"S": "v"}, "drift": {"N": "3"}}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=old | {"since": {"N": "77"}})
+    book(store, M, plays(5))
+    run(store, M)
+    assert row(store) == Drift("plays", "v", 8, M, 77)
+
+
+def test_drift_is_confirmed_after_five_judged_minutes_without_a_change(store: Store) -> None:
+    book(store, M, plays(5), plays(1, "zero"))
+    book(store, M + 1, plays(-1, "zero"))
+    run(store, M + 4)
+    found = row(store), row(store, "zero")
+    assert [drift and drift.confirmed(seen(store, 0)) for drift in found] == [False, False]
+    run(store, M + 9)
+    assert [drift and drift.confirmed(seen(store, 0)) for drift in found] == [True, False]
+
+
+# Whatever happens meanwhile
+
+
+def uneven(store: Store, minutes: int = 3, targets: int = 3) -> dict[str, int]:
+    """Some tallies that are uneven in some minutes; what they must come to."""
+    total = {f"v{target}": 0 for target in range(targets)}
+    for minute in range(minutes):
+        amounts = {f"v{target}": 10**minute * (target + 1) for target in range(targets) if target != minute}
+        book(store, M + minute, *(plays(amount, target) for target, amount in amounts.items()))
+        for target, amount in amounts.items():
+            total[target] += amount
+    return total
+
+
+WRITES_OF_UNEVEN = 2 * 3 + 3
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN))
+def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store: Store, at: int, after: bool) -> None:
+    wanted = uneven(store)
+    dying, client = watched(store)
+
+    def crash(number: int) -> None:
+        if number == at:
+            raise Crash
+
+    setattr(client, "after" if after else "before", crash)
+    with pytest.raises(Crash):
+        run(dying, M + 2)
+    run(store, M + 2)
+    assert (drifts(store), evidence.judged(store)) == (wanted, M + 2)
+
+
+@pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN))
+def test_judge_that_sleeps_while_another_one_judges_changes_nothing_more(store: Store, at: int) -> None:
+    wanted = uneven(store)
+    sleeping, client = watched(store)
+    known = seen(store, M + 1)
+
+    def sleep(number: int) -> None:
+        if number == at:
+            run(store, M + 2)
+
+    client.before = sleep
+    judge.judge(sleeping, known, NOW_S, until_s=FOREVER)
+    run(store, M + 2)
+    assert (drifts(store), evidence.judged(store)) == (wanted, M + 2)
+
+
+def test_judges_at_once_come_to_the_same_rows(store: Store) -> None:
+    wanted = uneven(store, minutes=4, targets=30)
+    at_once([lambda: run(store, M + 3)] * 4)
+    assert (drifts(store), evidence.judged(store)) == (wanted, M + 3)
+
+
+def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Store) -> None:
+    book(store, M, plays(5))
+    book(store, M + 1, plays(-5))
+    early = seen(store, M)
+    run(store, M + 1)
+    judge.judge(store, early, NOW_S, until_s=FOREVER)
+    assert (drifts(store), evidence.judged(store)) == ({}, M + 1)
+
+
+def repair(store: Store, found: Drift | None) -> bool:
+    assert found
+    return apply_once(store, [rows.taken_back(store, found, NOW_S)])
+
+
+def test_repair_between_a_judges_reading_and_writing_is_not_undone(store: Store) -> None:
+    book(store, M, plays(5))
+    run(store, M)
+    book(store, M + 1, plays(2))
+    judging, client = watched(store)
+    client.before = lambda number: number or repair(store, row(store))
+    run(judging, M + 1)
+    assert row(store) == Drift("plays", "v", 2, M + 1, 60 * (M + 1))
+
+
+def test_repair_is_refused_once_the_judge_has_moved_the_row_though_it_says_the_same(store: Store) -> None:
+    book(store, M, plays(5))
+    run(store, M)
+    before = row(store)
+    for minute, amount in ((1, 2), (2, -2)):
+        book(store, M + minute, plays(amount))
+        run(store, M + minute)
+    assert not repair(store, before)
+    assert repair(store, row(store))
+    assert stored(store) == {
+        "counter": "plays", "target": "v", "upto": str(M + 2), "drift": "0",
+        "expiration": str(int(NOW_S) + TWO_DAYS_S),
+    }  # fmt: skip
+    assert not repair(store, before), "nor twice"
+
+
+def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again(store: Store) -> None:
+    book(store, M, plays(5))
+    judging, client = watched(store)
+    amounts: Iterator[int] = iter(range(1, 100))
+
+    def change(_: int) -> None:
+        key = rows.key("plays", "v")
+        item = key | {"counter": {"S": "plays"}, "target": {"S": "v"}, "drift": {"N": str(next(amounts))}}
+        store.client.put_item(TableName=store.settings.ledger_table, Item=item | {"upto": {"N": "1"}})
+
+    client.before = change
+    with pytest.raises(StoreBusyError):
+        run(judging, M)
+    assert evidence.judged(store) == M - 1
+    run(store, M)
+    assert drifts(store) == {"v": judge.TRIES_MAX + 5}
+
+
+# Many tallies, and little time
+
+
+def test_many_uneven_tallies_of_a_minute_each_have_a_row(store: Store) -> None:
+    targets = {f"v{number}": number + 1 for number in range(250)}
+    book(store, M, *(plays(amount, target) for target, amount in targets.items()))
+    assert run(store, M) == judge.Judged(minutes=1, changes=250)
+    assert drifts(store) == targets
+    assert run(store, M + 1) == judge.Judged(minutes=1, changes=0)
+
+
+def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(store: Store) -> None:
+    targets = {f"v{number}": number + 1 for number in range(250)}
+    book(store, M, *(plays(amount, target) for target, amount in targets.items()))
+    book(store, M + 1, plays(7, "v1"))
+    passing, client = watched(store)
+    now = [0.0]
+    passing = replace(passing, clock=lambda: now[0])
+
+    def pass_time(_: int) -> None:
+        now[0] += 1
+
+    client.after = pass_time
+    assert run(passing, M + 1, until_s=150) == judge.Judged(minutes=0, changes=200, finished=False)
+    assert (len(drifts(store)), evidence.judged(store)) == (200, M - 1)
+    now[0] = 0
+    assert run(passing, M + 1, until_s=50) == judge.Judged(minutes=1, changes=250, finished=False)
+    assert (drifts(store), evidence.judged(store)) == (targets, M)
+    assert run(passing, M + 1) == judge.Judged(minutes=1, changes=1)
+    assert drifts(store) == targets | {"v1": 2 + 7}
+
+
+def test_judge_that_has_time_for_the_last_minute_only_has_finished(store: Store) -> None:
+    assert run(store, M, until_s=0) == judge.Judged(minutes=1)
+    assert run(store, M + 2, until_s=0) == judge.Judged(minutes=1, finished=False)
+
+
+# Reading
+
+
+def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_not(store: Store) -> None:
+    targets = {f"v{number}": number % 5 for number in range(60)}
+    book(store, M, *(plays(1, target) for target in targets))
+    book(store, M + 1, *(plays(amount - 1, target) for target, amount in targets.items() if amount != 1))
+    run(store, M + 9)
+    call, found, after = Call(store), list[Any](), None
+    for _ in range(7):
+        body = rows.listed(call, 7, after, NOW_S)
+        found += body["drift"]
+        after = list(rows.every(store))[len(found) - 1][0]
+    assert body["cursor"] is None
+    assert {one["id"]: one["drift"] for one in found} == {
+        target: amount for target, amount in targets.items() if amount
+    }
+    assert len(found) == 48
+    assert {one["confirmed"] for one in found} == {True}
+
+
+def test_drifts_are_summed_up_for_every_counter_that_is_tracked(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    book(store, M, plays(5), plays(-7, "w"), Entry("gone", "x", "", 0, 1))
+    book(store, M + 3, plays(1), *(plays(0, f"even{number}", 3) for number in range(3)))
+    run(store, M + 5)
+    fast = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
+    tracked = [replace(fast, name=name, guarantee=Guarantee.EXACT) for name in ("plays", "likes")]
+    found = rows.summaries(
+        store, {counter.name: counter for counter in (*tracked, fast)}, seen(store, M + 5), (M + 10) * 60
+    )
+    assert found == {
+        "plays": Summary(absolute=13, tallies=2, confirmed=1, oldest_s=600),
+        "likes": Summary(),
+        "gone": Summary(absolute=1, tallies=1, confirmed=1, oldest_s=600),
+    }
+    assert sum(record.message == "drifts" for record in caplog.records) == 3
+
+
+def test_what_is_not_judged_yet_is_summed_up_for_one_tally(store: Store) -> None:
+    book(store, M - 1, plays(1000))
+    book(store, M, plays(5), plays(70, "w"), GONE)
+    book(store, M + 2, plays(-2), UNLIKED._replace(pair="other"))
+    now_s = (M + 1) * 60.0
+    assert judge.unjudged(store, seen(store, M), "plays", "v", now_s) == 3
+    assert judge.unjudged(store, seen(store, M), "likes", "p", now_s) == 0
+    run(store, M)
+    assert judge.unjudged(store, seen(store, M), "plays", "v", now_s) == -2

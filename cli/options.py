@@ -22,7 +22,7 @@ _EXAMPLES = """examples:
   tally get likes a91f                           a tally, shard by shard
   tally history a91f                             who repaired it, when and why
   tally redrive                                  apply the records that were set aside, once
-  tally rebuild --all                            what consumers lost that stood still for more than a day
+  tally rebuild --all                            what consumers lost that were stalled for a day
 
 """
 _EXIT_STATUS = (

@@ -69,7 +69,7 @@ class Look(NamedTuple):
 
 
 def reconcile(given: argparse.Namespace, stack: Stack) -> int:
-    """Say which tallies are wrong; repair them with --repair. Returns 1 if one still is, or if it cannot be told."""
+    """Say which tallies are wrong; repair them with --repair. Returns 1 if one still is, or is unclear."""
     reconciler = Reconciler(stack.store, stack.counters)
     asked = [Tally(LIKES, given.post)] if given.post else _suspects(stack)
     if given.post and not _is_there(stack.store, given.post):

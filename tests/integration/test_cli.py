@@ -81,7 +81,13 @@ def _judged(store: Store) -> None:
 def judged(store: Store, ahead: int = 5) -> None:
     """The ledger is judged up to some minutes from now; everything is rolled up."""
     now_s = int(time.time())
-    numbers = {"judged": store.settings.minute(now_s) + ahead, "known": now_s, "rolled": now_s, "noted": now_s - 99}
+    numbers = {
+        "judged": store.settings.minute(now_s) + ahead,
+        "known": now_s,
+        "rolled": now_s,
+        "noted": now_s - 99,
+        "began": 1,
+    }
     item = {name: {"N": str(number)} for name, number in numbers.items()}
     store.client.put_item(TableName=store.settings.ledger_table, Item=evidence.JUDGE | item)
 
@@ -220,6 +226,59 @@ def test_edit_that_made_a_tally_right_is_accepted(run: Run, store: Store) -> Non
     assert run("drift")[0] == 0
 
 
+def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
+    """A receipt of some days ago that was written alone, and never rolled up; the day."""
+    at = store.settings.minute(time.time()) - ago_days * tallies.DAY
+    texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
+    item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
+    item |= {"at": {"N": str(at)}, "amount": {"N": str(amount)}}
+    store.client.put_item(TableName=store.settings.receipts_table, Item=item)
+    return time.strftime("%Y-%m-%d", time.gmtime(at * 60))
+
+
+def test_what_was_lost_is_listed_and_added_once(run: Run, store: Store) -> None:
+    page = "https://example.com/a"
+    day = lose(store, page, 7)
+    lose(store, page, 5)
+    lose(store, "v", 2, "plays")
+    lose(store, "v", 9, "plays", ago_days=1)  # it may still be delivered
+    lose(store, "x", 9, "gone")
+    code, out, err = run("rebuild", "--all")
+    first, last = (time.strftime("%Y-%m-%d", time.gmtime(time.time() - ago * 86400)) for ago in (7, 2))
+    assert (code, err) == (1, "")
+    assert out.splitlines() == [
+        f"lost     plays v: tally 0, missing {day} 2",
+        f"lost     visits {page}: tally 0, missing {day} 12",
+        f"2 lack receipts of {first} to {last}",
+    ]
+    assert run("rebuild", "plays", "v")[1].splitlines()[0] == f"lost     plays v: tally 0, missing {day} 2"
+    assert run("get", "visits", page)[1] == f"visits {page}: 0, nothing is stored\n"
+    drifts(store, "plays", "v", -1)
+    code, out, err = run("rebuild", "--all", *REPAIR)
+    assert (code, err) == (1, "tally: plays v drifts by -1: `tally reconcile` comes first.\n")
+    assert out == f"rebuilt  visits {page}: +12 (0 to 12)\n1 lack receipts of {first} to {last}\n"
+    assert run("rebuild", "visits", page, *REPAIR) == (0, f"nothing is missing of {first} to {last}\n", "")
+    assert run("get", "visits", page)[1] == f"visits {page}: 12\n"
+    assert json.loads(run("history", page, "--counter", "visits", "--json")[1])["how"] == "rebuild"
+    run("reconcile", *REPAIR)
+    assert run("rebuild", "--all", *REPAIR)[1].splitlines()[0] == "rebuilt  plays v: +1 (1 to 2)"
+
+
+def test_stack_without_a_whole_day_cannot_tell_what_was_lost(run: Run, store: Store) -> None:
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=evidence.JUDGE)
+    code, out, err = run("rebuild", "--all")
+    assert (code, out) == (2, "")
+    assert err.startswith("tally: Cannot tell yet: no whole day since the ledger began is judged")
+
+
+@pytest.mark.parametrize(
+    ("counter", "hint"), [("likes", "`tally reconcile` counts its items again"), ("stock", "it is never rolled up")]
+)
+def test_counter_without_receipts_of_its_own_is_not_rebuilt(run: Run, store: Store, counter: str, hint: str) -> None:
+    said = f"tally: {counter} has no receipts to rebuild it from: {hint}\n"
+    assert run("rebuild", counter, "x") == (2, "", said)
+
+
 def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
     post(store, "off", off_by=5)
@@ -265,6 +324,12 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
         (["reconcile", "--by", "ann", "--why", "x"], "--by and --why go with --repair"),
         (["reconcile", "--repair", "--by", " ", "--why", "x"], "argument --by"),
         (["reconcile", "--repair", "--by", "a\nb", "--why", "x"], "argument --by"),
+        (["rebuild"], "rebuild takes COUNTER and ID, or --all"),
+        (["rebuild", "plays"], "rebuild takes COUNTER and ID, or --all"),
+        (["rebuild", "plays", "v", "--all"], "rebuild takes COUNTER and ID, or --all"),
+        (["rebuild", "plays", "a#b"], "argument ID"),
+        (["rebuild", "nope", "x"], "there is no counter 'nope'"),
+        (["rebuild", "--all", "--repair"], "--repair needs --by NAME and --why TEXT"),
         (["get", "nope", "x"], "there is no counter 'nope'"),
         (["get", "plays"], "required: ID"),
         (["history", "x", "--counter", "nope"], "there is no counter 'nope'"),

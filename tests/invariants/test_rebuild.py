@@ -15,7 +15,7 @@ from tally.drift.rebuild import Accepted, Loss, Window
 from tally.drift.reconcile import NotProvenError, Reconciler
 from tally.dynamo.client import Store
 from tally.streams import evidence, set_aside
-from tests.invariants.deployment import PLAYS, VISITS, Deployment, deployed
+from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
 from tests.invariants.streaming import Watched
 from tests.invariants.test_reconcile import redrive, set_one_aside
 
@@ -135,7 +135,7 @@ def test_nothing_is_lost_where_the_bookkeeper_alone_stood_still(world: Deploymen
 
 
 def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Deployment, reconciler: Reconciler) -> None:
-    """The rollup alone stood still for a time, and both for another."""
+    """The rollup alone was stalled for a time, and both for another."""
     lose(world, ROLLUP, lambda: world.spill(times=7))
     lose(world, EVERYBODY, lambda: world.spill(times=2))
     judge_on(world)

@@ -18,7 +18,7 @@ from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
 from tally.streams import evidence, set_aside
 from tally.streams.record import Declared
-from tests.invariants.deployment import CONSUMERS, LIKES, PLAYS, Deployment, deployed
+from tests.invariants.judged import CONSUMERS, LIKES, PLAYS, Deployment, deployed
 
 MENDED = ("ann", "edited by hand")
 

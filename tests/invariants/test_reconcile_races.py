@@ -14,7 +14,7 @@ from local.base.engine import Engine
 from tally.drift import history
 from tally.drift.reconcile import NotProvenError, Reconciler
 from tally.dynamo.client import Store
-from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
+from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.streaming import Watched
 
 pytestmark = pytest.mark.slow

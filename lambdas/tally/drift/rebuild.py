@@ -1,6 +1,6 @@
 """Adds what was accepted and never rolled up, by the receipts.
 
-A stream keeps its records for a day. A rollup that stands still for longer loses receipts that were written alone. The
+A stream keeps its records for a day. A rollup that is stalled for longer loses receipts that were written alone. The
 receipts live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day. What a day's
 receipts come to beyond that was lost. Both sides go by the minute that the receipt is stamped with. So neither a late
 commit nor a redrive makes a difference, and nothing that the bookkeeper missed is taken for lost.

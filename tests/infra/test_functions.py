@@ -222,7 +222,9 @@ def test_the_command_may_neither_count_nor_touch_receipts_holds_and_checkpoints(
         if "Condition" in statement
     )
     assert {grant.table for grant in found} == {"CountsTable", "LedgerTable"}
-    assert {grant.action for grant in found if grant.table == "CountsTable"} == {"Query", "UpdateItem"}
+    assert {grant.action for grant in found if grant.table == "CountsTable"} == {
+        "Query", "UpdateItem", "ConditionCheckItem",
+    }  # fmt: skip
     assert {grant.action for grant in found if grant.pattern == "JUDGE"} == {"GetItem"}
     assert not {grant for grant in found if grant.pattern.startswith(("HOLDS", "CHECKPOINT#"))}
 

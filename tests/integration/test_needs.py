@@ -306,14 +306,17 @@ class Bucket:
 
 
 def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) -> None:
-    """A post with a like and a tally that is off, a video that drifts, and a receipt for each consumer to redrive."""
+    """A post with a like and a tally that is off, one that was off before the ledger began, a video that drifts, and a
+    receipt for each consumer to redrive."""
+    old = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
+    store.client.put_item(TableName=store.settings.counts_table, Item=old)
     invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
     invoke("likes", {"operation": "like", "post_id": "a91f", "caller": "bob"})
     store.client.update_item(
         TableName=store.settings.counts_table, Key=tallies.key(counters.LIKES, "a91f", 0),
         UpdateExpression="ADD likeTally :two", ExpressionAttributeValues={":two": {"N": "2"}},
     )  # fmt: skip
-    minute = judged_up_to_now(store)
+    minute = judged_up_to_now(store, less=-4)  # a repair waits until the present minute is judged
     drift_row(store, "likes", "a91f", 2, minute - evidence.SETTLE)
     drift_row(store, "plays", "9f3a", -3, minute - evidence.SETTLE)
     image = {
@@ -323,10 +326,12 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
     record = {
         "eventName": "INSERT",
         "dynamodb": {
-            "SequenceNumber": "7", "NewImage": image, "Keys": {"id": image["id"]},
-            "ApproximateCreationDateTime": 28_000_000 * 60.0,
+            "SequenceNumber": "7",
+            "ApproximateCreationDateTime": int(time.time()),
+            "NewImage": image,
+            "Keys": {"id": image["id"]},
         },
-    }  # fmt: skip
+    }
     lost = image | {"target": {"S": "lost"}, "at": {"N": str(int(time.time()) // 60 - 3 * tallies.DAY)}}
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
     for consumer in ("rollup", "drift"):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import counters
+from tally.counting.holds import RELEASED
 from tally.drift import judge, reconcile, rows
 from tally.dynamo.client import Call, Store
 from tally.streams import evidence
@@ -182,6 +183,8 @@ class Schedule:
                 break
         else:
             self.bad["judge stuck"] += 1
+        if self.world.settings.minute(self.world.clock.now_s) - self.judged() > reconcile.JUDGED_LATE_MAX:
+            self.bad["judge behind"] += 1
         for sleeper in self.asleep:
             self._ended(sleeper.wake)
         self.world.written()
@@ -223,6 +226,8 @@ def roughly(world: World) -> dict[str, int]:
     world.soon(60, schedule.check_as_of)
     world.run(max([end_s, *(one.to_s for one in world.stalls)]))
     schedule.repairs = False
+    for hold in schedule.traffic.holds:
+        schedule.traffic.settle(hold, RELEASED)
     schedule.rest()
     schedule.check_at_rest()
     for tally in schedule.drifts():

@@ -210,7 +210,9 @@ class World:
 
     # ---- the streams ----
 
-    def written(self, note: Callable[[Record, int], None] = lambda record, created_s: None) -> list[Record]:
+    def written(
+        self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, by_hand: bool = False
+    ) -> list[Record]:
         """Take the records of what was just written; each will be in its shard in a moment, and then be noted."""
         taken = []
         for table in TABLES:
@@ -219,7 +221,8 @@ class World:
                 self._iterators[table] = page["NextShardIterator"]
                 for record in page["Records"]:
                     taken.append(record)
-                    self._moved(record)
+                    if not by_hand:
+                        self._repaired(record)
                     self._send(table, record, note)
                 if len(page["Records"]) < 1000:
                     break
@@ -249,7 +252,7 @@ class World:
         for consumer in CONSUMERS:
             self._wake(consumer, shard)
 
-    def _moved(self, record: Record) -> None:
+    def _repaired(self, record: Record) -> None:
         """Note what a repair moved."""
         tally, amount = moved_by("~", record)
         if tally is not None:

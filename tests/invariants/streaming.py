@@ -245,14 +245,15 @@ class Facts:
         if by == "+":
             at = booked or 0
         before = {**keys, counter.attribute: {"N": str(old)}, "at": {"N": str(at - 1)}, "nonce": {"S": "old"}}
-        nonce = before["nonce"] if by is None else {"S": f"{by}new"}
+        there = by is None or self.chance.randrange(3) > 0
+        moved = new - (old if there else counter.start)
+        nonce = before["nonce"] if by is None else {"S": f"{by}{moved}.new" if by == "~" else f"{by}new"}
         image = {**keys, counter.attribute: {"N": str(new)}, "at": {"N": str(at)}, "nonce": nonce}
         if self.chance.randrange(4) == 0:
             self.ledger[name, target, self.now_minute][1] += counter.start - old
             return self.record("REMOVE", {"Keys": keys, "OldImage": before})
-        there = by is None or self.chance.randrange(3) > 0
         if booked is not None:
-            self.ledger[name, target, booked][1] += new - (old if there else counter.start)
+            self.ledger[name, target, booked][1] += moved
         images = {"NewImage": image} | ({"OldImage": before} if there else {})
         return self.record("MODIFY" if there else "INSERT", {"Keys": keys, **images})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -133,25 +134,27 @@ def test_both_consumers_that_are_down_for_half_an_hour_are_no_drift(journal: Sch
     assert settled(journal) == {}
 
 
-def test_changes_under_way_when_judging_begins_are_no_drift() -> None:
+@pytest.mark.parametrize("stalled_s", [100, 450])
+def test_changes_under_way_when_judging_begins_are_no_drift(stalled_s: int) -> None:
     """The first judged minute was ahead of what the consumers had passed: a half that came later stood alone."""
     clock = Clock()
     with Engine() as engine, seeded(clock, SEED):
         world = World(engine, clock, SEED, CALM)
         journal = Schedule(world)
-        world.stalls = [Stall(clock.now_s + after, clock.now_s + 1200, "drift", "counts") for after in (100,)]
+        world.stalls = [Stall(clock.now_s + stalled_s, clock.now_s + 1200, "drift", "counts")]
         world.soon(0, journal.sweep_roughly)
-        heavy(journal, 10)
+        heavy(journal, 12)
         assert settled(journal) == {}
         world.close()
 
 
 def test_unlike_whose_halves_fall_on_two_sides_of_a_minute_is_no_drift(journal: Schedule) -> None:
     heavy(journal, 2)
-    now_s = journal.world.clock.now_s
-    journal.world.run(now_s // 60 * 60 + 59.9)
-    for _ in range(12):
-        journal.traffic.unlike()  # its two records come up to 0.2 s later
+    journal.world.plan = replace(CALM, gaps=1)  # its records come up to 1.9 s later, one after the other
+    for _ in range(3):
+        journal.world.run(journal.world.clock.now_s // 60 * 60 + 118.5)
+        for _ in range(4):
+            journal.traffic.unlike()
     assert settled(journal) == {}
 
 
@@ -251,10 +254,11 @@ def test_edit_by_hand_is_found_with_its_amount(
     assert journal.drifts() == {(counter, target): amount}
 
 
-def test_old_image_that_is_put_back_is_found(journal: Schedule) -> None:
-    """It carries the rollup's nonce and a minute that is judged long since."""
+@pytest.mark.parametrize("by", ["", "+", "~60.", "-0123456789ab."])
+def test_old_image_that_is_put_back_is_found(journal: Schedule, by: str) -> None:
+    """It has the nonce of a change, of the rollup, a repair or an unlike, and a minute that is judged long since."""
     heavy(journal, 2)
-    journal.traffic.restore()
+    journal.traffic.restore(by)
     heavy(journal, 2)
     assert settled(journal) == {}
     (((counter, target), drift),) = journal.drifts().items()

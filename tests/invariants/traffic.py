@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 from collections.abc import Callable
@@ -9,14 +10,16 @@ from typing import Any
 
 import counters
 from tally.counter import Counter
-from tally.counting import increments, likes, posts
+from tally.counting import holds, increments, likes, posts
 from tally.counting.increments import Increment
 from tally.dynamo import keys
 from tally.dynamo.client import Call
+from tally.errors import HoldSettledError, LimitReachedError
 from tests.invariants.simulation import Tally, World, amount_of
 from tests.invariants.stream_model import Record
 
 VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40
+SETTLED = (holds.COMMITTED, holds.RELEASED)
 RESTORED = "https://example.com/restored"
 """Pages whose old image somebody puts back."""
 
@@ -28,6 +31,8 @@ class Traffic:
         self.world, self.chance, self.truth = world, world.chance, world.truth
         self.likes: list[tuple[str, str]] = []
         """Post and user."""
+        self.holds: list[tuple[str, str, int]] = []
+        """Stock, hold and amount of those that are not settled."""
         self._users = 0
         self._before()
 
@@ -57,10 +62,8 @@ class Traffic:
             delay_s = chance.uniform(6, 55)
         if chance.random() < plan.late:
             delay_s = chance.uniform(60, 600)
-        kinds: list[tuple[Callable[[bool], object], float]] = [
-            (self.play, 0.3), (self.use, 0.1), (self.visit, 0.2), (self.like, 0.2), (self.unlike, 0.2),
-        ]  # fmt: skip
-        (kind,) = chance.choices([one for one, _ in kinds], [share for _, share in kinds])
+        kinds = (self.play, self.use, self.visit, self.like, self.unlike, self.stock)
+        (kind,) = chance.choices(kinds, [0.3, 0.1, 0.2, 0.2, 0.2, 0.1])
         with self.world.clock.off(chance.uniform(-plan.skew_s, plan.skew_s) - delay_s):
             kind(chance.random() < 0.2)
 
@@ -110,6 +113,37 @@ class Traffic:
         self.truth.accepted["likes", post] -= 1
         self._written(counters.LIKES, post, -1, False)
 
+    def stock(self, _: bool = False) -> None:
+        """Stock up, hold some, or settle a hold, which may have expired."""
+        id_ = f"i{self.chance.randrange(2)}"
+        what = self.chance.choice(["more", "take", "take", "settle", "settle"])
+        if what == "more":
+            self.increment(counters.STOCK, id_, self.chance.randint(1, 5), alone=False)
+        elif what == "take":
+            self.take(id_, self.chance.randint(1, 3), self.chance.choice([60, 900]))
+        elif self.holds:
+            self.settle(self.holds.pop(self.chance.randrange(len(self.holds))), self.chance.choice(SETTLED))
+
+    def take(self, id_: str, amount: int, ttl_s: int) -> None:
+        """Hold an amount, if it is there. Expired holds may be given back for it."""
+        call, key = Call(self.world.store), secrets.token_hex(12)
+        with contextlib.suppress(LimitReachedError):
+            body = holds.take(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
+            self.holds.append((id_, str(body["hold_id"]), amount))
+            self.truth.accepted["stock", id_] -= amount
+        self.world.written()
+
+    def settle(self, hold: tuple[str, str, int], state: str) -> None:
+        """Commit or release a hold. One that has expired is given back."""
+        id_, hold_id, amount = hold
+        try:
+            holds.settle(Call(self.world.store), counters.STOCK, id_, hold_id, state)
+        except HoldSettledError:
+            state = holds.EXPIRED
+        if state != holds.COMMITTED:
+            self.truth.accepted["stock", id_] += amount
+        self.world.written()
+
     def _spread(self, counter: Counter, id_: str, alone: bool) -> None:
         """The writers of this tally find it calm, contended, or hot."""
         store, partition = self.world.store, counter.partition_start + id_
@@ -136,9 +170,10 @@ class Traffic:
 
     def edit(self) -> None:
         """Edit something by hand."""
-        kinds = [(self.move_tally, 0.5), (self.restore, 0.1), (self.delete_tally, 0.1), (self.delete_child, 0.15)]
-        kinds += [(self.add_child, 0.15)]
-        (kind,) = self.chance.choices([one for one, _ in kinds], [share for _, share in kinds])
+        kinds: list[Callable[[], object]] = [
+            self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
+        ]  # fmt: skip
+        (kind,) = self.chance.choices(kinds, [0.5, 0.1, 0.1, 0.15, 0.15])
         kind()
 
     def move_tally(self, tally: Tally | None = None, amount: int | None = None, shard: int = 0) -> None:
@@ -151,13 +186,14 @@ class Traffic:
         self._add(tally, shard, moved)
         self._edited(tally, moved)
 
-    def restore(self) -> None:
-        """Put an old image of a tally back, with the rollup's nonce in it."""
+    def restore(self, by: str | None = None) -> None:
+        """Put an old image of a tally back, with the nonce of a change, the rollup, a repair or an unlike in it."""
         number, now = self.chance.randrange(4), self.world.settings.minute(self.world.clock.now_s)
         tally = "visits", f"{RESTORED}/{number}"
-        old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000))
+        by = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""]) if by is None else by
+        old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000), by)
         self.truth.unbooked.add(tally)
-        for record in self.world.written():
+        for record in self.world.written(by_hand=True):
             self.truth.edits[tally].append((0, amount_of(tally, record["dynamodb"]["NewImage"]) - old))
 
     def delete_tally(self) -> None:
@@ -224,10 +260,10 @@ class Traffic:
             ExpressionAttributeValues={":amount": {"N": str(amount)}},
         )
 
-    def _restore(self, number: int, amount: int, at: int) -> int:
-        """Put a tally as the rollup left it long ago; what it said before."""
+    def _restore(self, number: int, amount: int, at: int, by: str = "+") -> int:
+        """Put a tally as it was left long ago; what it said before. `by`: how the nonce begins."""
         item: dict[str, Any] = keys.key(f"SITE#{RESTORED}/{number}", "VISITS")
-        item |= {"visits": {"N": str(amount)}, "at": {"N": str(at)}, "nonce": {"S": f"+{secrets.token_hex(6)}"}}
+        item |= {"visits": {"N": str(amount)}, "at": {"N": str(at)}, "nonce": {"S": by + secrets.token_hex(6)}}
         answer = self.world.wire.put_item(TableName=self.world.names["counts"], Item=item, ReturnValues="ALL_OLD")
         return int(answer.get("Attributes", item)["visits"]["N"])
 

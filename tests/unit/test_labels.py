@@ -99,20 +99,32 @@ def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_n
     [
         (plays(7, "a", NOW - 500), plays(5, "a", NOW - 500)),
         (plays(7, "+a", NOW - 500), plays(5, "+a", NOW - 500)),
-        (plays(7, "~a", NOW - 500), plays(5, "~a", NOW - 500)),
+        (plays(7, "~2.a", NOW - 500), plays(5, "~2.a", NOW - 500)),
         (plays(7, None, NOW - 500), plays(5, "a", NOW - 500)),
         (plays(2, None, NOW - 500), None),
         (None, plays(-2, "a", NOW - 500)),
-        (None, plays(-2, "~a", NOW - 500)),
+        (None, plays(-2, "~2.a", NOW - 500)),
+        (plays(7, "~4.a", NOW - 500), plays(5, "b", NOW)),
+        (plays(7, "~a", NOW - 500), plays(5, "b", NOW)),
     ],
-    ids=["same nonce", "the rollup's nonce", "a repair's nonce", "nonce removed", "put", "removed", "removed repair"],
+    ids=[
+        "same nonce",
+        "the rollup's nonce",
+        "a repair's nonce",
+        "nonce removed",
+        "put",
+        "removed",
+        "removed repair",
+        "an old image of a repair",
+        "no repair's nonce",
+    ],
 )
 def test_manual_edit_is_booked_on_its_records_minute(new: Keys | None, old: Keys | None) -> None:
     assert moved(new, old) == [Effect("plays", "v", NOW, observed=2)]
 
 
 def test_what_is_no_change_of_a_number_has_no_effect() -> None:
-    assert moved(plays(9, "~a"), plays(5, "b")) == [], "a repair is booked nowhere"
+    assert moved(plays(9, "~4.a"), plays(5, "b")) == [], "a repair is booked nowhere"
     assert moved(plays(5, "c"), plays(5, "b")) == []
     assert bookkeeper.read_count(DECLARED, child(name="MODIFY")) == ()
     assert bookkeeper.read_receipt(DECLARED, receipt(counter="fast")) == ()

@@ -105,9 +105,10 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
     """The update that adds `amount` to one shard, within the counter's limits.
 
     It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
-    begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing. It makes the shard if there is none. A refusal
-    at a limit returns the old item.
+    begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too. It makes
+    the shard if there is none. A refusal at a limit returns the old item.
     """
+    by = f"{by}{amount}." if by == REPAIRED else by
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -221,6 +222,11 @@ def key(counter: Counter, id_: str, shard: int) -> Item:
 def unliked(pair: str) -> str:
     """The start of the nonce of a tally item that an unlike moved. `pair`: the name that both its halves share."""
     return f"-{pair}."
+
+
+def repaired(nonce: str, moved: int) -> bool:
+    """Whether a repair moved a tally item by this, and gave it this nonce. An old image that is put back is none."""
+    return nonce.startswith(f"{REPAIRED}{moved}.")
 
 
 def _nonce(by: str = "") -> Item:

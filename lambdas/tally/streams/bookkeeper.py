@@ -90,9 +90,9 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
     nonce = new.get("nonce", {}).get("S", "")
     if not nonce or new["nonce"] == old.get("nonce"):
         return (effect,)  # a manual edit
-    if nonce.startswith(tallies.REPAIRED):
+    if tallies.repaired(nonce, effect.observed):
         return ()
-    if nonce.startswith("-") and "." in nonce:  # an unlike; other nonces have no dot
+    if nonce.startswith("-") and "." in nonce:  # an unlike
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
     made, at = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLED_UP):

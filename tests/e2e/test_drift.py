@@ -33,6 +33,8 @@ STALLED_S = 6.0 * MINUTE_DEFAULT_S
 RECOVERS_WITHIN_S = 120.0
 PAGE = "https://example.com/stalled"
 
+pytestmark = pytest.mark.timeout(400)  # a loaded machine; alone a test takes 40 to 50 s
+
 
 @pytest.fixture(scope="module")
 def judging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:

@@ -363,14 +363,3 @@ def test_drifts_are_summed_up_for_every_counter_that_is_tracked(store: Store, ca
         "gone": Summary(absolute=1, tallies=1, confirmed=1, oldest_s=600),
     }
     assert sum(record.message == "drifts" for record in caplog.records) == 3
-
-
-def test_what_is_not_judged_yet_is_summed_up_for_one_tally(store: Store) -> None:
-    book(store, M - 1, plays(1000))
-    book(store, M, plays(5), plays(70, "w"), GONE)
-    book(store, M + 2, plays(-2), UNLIKED._replace(pair="other"))
-    now_s = (M + 1) * 60.0
-    assert judge.unjudged(store, seen(store, M), "plays", "v", now_s) == 3
-    assert judge.unjudged(store, seen(store, M), "likes", "p", now_s) == 0
-    run(store, M)
-    assert judge.unjudged(store, seen(store, M), "plays", "v", now_s) == -2

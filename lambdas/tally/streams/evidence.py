@@ -184,8 +184,3 @@ def ages_s(found: Look, before: Evidence, now_s: float) -> dict[str, int]:
 def confirmed(evidence: Evidence, upto: int) -> bool:
     """Whether a drift that was last changed by minute `upto` has stood for long enough."""
     return evidence.judged - upto >= SETTLE
-
-
-def late_s(evidence: Evidence, settings: Settings, now_s: float) -> float:
-    """How long ago the last judged minute ended, in seconds."""
-    return now_s - (evidence.judged + 1) * settings.minute_s

@@ -37,13 +37,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     from tally.errors import ConfigurationError, TallyError
 
     from . import connection, options
-    from .commands import COMMANDS, Stack
+    from .commands import COMMANDS
 
     try:
         counters = Declarations.load(app / "lambdas/counters.py").counters
         given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser(counters))
         found = connection.local(given.port) if given.local else connection.deployed(given.stack)
-        return COMMANDS[given.command](given, Stack(found, counters))
+        return COMMANDS[given.command](given, connection.Stack(found, counters))
     except ConfigurationError as error:
         print(f"tally: {error}", file=sys.stderr)
     except connection.CommandError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
+from tally.counter import Counter
 from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.errors import TallyError
 from tally.settings import MINUTE_DEFAULT_S, Settings
@@ -34,6 +36,19 @@ class Connection:
 
     store: Store
     objects: Objects | None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The tables of a stack, and the counters that the app declares."""
+
+    at: Connection
+    counters: Mapping[str, Counter]
+
+    @property
+    def store(self) -> Store:
+        """The tables."""
+        return self.at.store
 
 
 def local(port: int) -> Connection:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from tally import fields
 from tally.counter import Counter
+from tally.drift import rebuild
 from tally.errors import InvalidInputError
 from tally.shipped import BOT_VISITS, LIKES, VISITS
 
@@ -21,6 +22,7 @@ _EXAMPLES = """examples:
   tally get likes a91f                           a tally, shard by shard
   tally history a91f                             who repaired it, when and why
   tally redrive                                  apply the records that were set aside, once
+  tally rebuild --all                            what consumers lost that were stalled for a day
 
 """
 _EXIT_STATUS = (
@@ -28,7 +30,7 @@ _EXIT_STATUS = (
 )
 _ID = "of a post, a video, …; for visits the page's URL"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
-COMMANDS = ("reconcile", "drift", "get", "redrive", "history")
+COMMANDS = ("reconcile", "drift", "get", "redrive", "history", "rebuild")
 _PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
 """The counters whose ids are URLs."""
 
@@ -61,6 +63,7 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     history = _command(commands, "history", "who repaired a tally, when, why and by how much", json=True)
     history.add_argument("id", metavar="ID", help=_ID)
     history.add_argument("--counter", metavar="COUNTER", type=counter, default=LIKES, help="default: likes")
+    _rebuild(commands, counters)
     return made
 
 
@@ -69,7 +72,20 @@ def _reconcile(commands: argparse._SubParsersAction[Parser]) -> None:
     which = made.add_mutually_exclusive_group()
     which.add_argument("--post", metavar="ID", type=_checked(fields.identifier), help="one post")
     which.add_argument("--all", action="store_true", help="every post and every drifting tally (the default)")
-    made.add_argument("--repair", action="store_true", help="repair what differs; needs --by and --why")
+    _repair(made)
+
+
+def _rebuild(commands: argparse._SubParsersAction[Parser], counters: Mapping[str, Counter]) -> None:
+    made = _command(commands, "rebuild", "find what was accepted and never rolled up; with --repair, add it")
+    named = ", ".join(name for name, counter in counters.items() if rebuild.rebuildable(counter))
+    made.add_argument("counter", metavar="COUNTER", nargs="?", type=_counter(counters), help=f"one of: {named}")
+    made.add_argument("id", metavar="ID", nargs="?", help=_ID)
+    made.add_argument("--all", action="store_true", help="every tally that is rolled up, instead of one")
+    _repair(made)
+
+
+def _repair(made: Parser) -> None:
+    made.add_argument("--repair", action="store_true", help="write the repair; needs --by and --why")
     made.add_argument("--by", metavar="NAME", type=_text(NAME_CHARACTERS_MAX), help="who repairs it, for the history")
     made.add_argument("--why", metavar="TEXT", type=_text(WHY_CHARACTERS_MAX), help="why, for the history")
 
@@ -121,12 +137,14 @@ def _check_order(arguments: Sequence[str], made: Parser) -> None:
 
 def _check(given: argparse.Namespace, made: Parser) -> None:
     """Check one option against another. Exits with 2."""
-    if given.command in ("get", "history"):
+    if given.command == "rebuild" and (given.id is not None) == given.all:
+        made.error("rebuild takes COUNTER and ID, or --all")
+    if given.command in ("get", "history", "rebuild") and given.id is not None:
         try:
             given.id = _PAGES.get(given.counter, fields.identifier)(given.id, "ID")
         except InvalidInputError as error:
             made.error(f"argument ID: {error.detail}")
-    if given.command != "reconcile":
+    if given.command not in ("reconcile", "rebuild"):
         return
     if given.repair and not (given.by and given.why):
         made.error("--repair needs --by NAME and --why TEXT: the history keeps them")

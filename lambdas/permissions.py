@@ -73,15 +73,12 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
 def of_operator(counters: Mapping[str, Counter]) -> Needs:
     """What the command `tally` does beside scanning counts and receipts: it reads, repairs a tally, and redrives."""
     on_ledger = {
-        "PAGE#": ("Query", "PutItem"),  # a redriven record is booked on a page of its own
+        "PAGE#": ("PutItem",),  # a redriven record is booked on a page of its own
         "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
         "SETASIDE": ("Query", "GetItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
-        "REBUILT": ("GetItem", "PutItem", "UpdateItem"),
     }
-    # What children prove is repaired on condition that every shard is as it was counted.
-    counted = _on(_those(counters, lambda counter: counter.child is not None), "ConditionCheckItem")
-    return _on(counters.values(), "Query", "UpdateItem") | counted | _READ_JUDGE | _on_ledger(on_ledger)
+    return _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE | _on_ledger(on_ledger)
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,11 +24,13 @@ from cli.__main__ import main
 from local.base.engine import Engine
 from tally.counting import increments, likes, posts, tallies
 from tally.counting.increments import Increment
-from tally.drift import judge, rows
+from tally.drift import reconcile, rows
 from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import apply_once
+from tally.streams import evidence
 
 ROOT = Path(__file__).resolve().parents[2]
+SINCE = "2027-01-15 08:00:00 UTC"
+REPAIR = ("--repair", "--by", "ann", "--why", "edited by hand")
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -71,9 +74,22 @@ def run(port: int, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tally.streams.progress.DELIVERY_S", 0.2)
-    monkeypatch.setattr("tally.drift.reconcile.LOOK_PAUSE_S", 0.1)
+def _judged(store: Store) -> None:
+    judged(store)
+
+
+def judged(store: Store, ahead: int = 5) -> None:
+    """The ledger is judged up to some minutes from now; everything is rolled up."""
+    now_s = int(time.time())
+    numbers = {
+        "judged": store.settings.minute(now_s) + ahead,
+        "known": now_s,
+        "rolled": now_s,
+        "noted": now_s - 99,
+        "began": 1,
+    }
+    item = {name: {"N": str(number)} for name, number in numbers.items()}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=evidence.JUDGE | item)
 
 
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
@@ -91,9 +107,12 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
     )  # fmt: skip
 
 
-def drifts(store: Store, counter: str, target: str, amount: int) -> None:
-    key = rows.key(counter, target)
-    assert apply_once(store, [judge.drift_write(store, key, {}, counter, target, amount, 1_800_000_000)])
+def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
+    """A drift row that was changed so many judged minutes ago."""
+    numbers = {"drift": amount, "upto": evidence.judged(store) - ago, "since": 1_800_000_000}
+    item = {name: {"N": str(number)} for name, number in numbers.items()}
+    item |= {"counter": {"S": counter}, "target": {"S": target}}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=rows.key(counter, target) | item)
 
 
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
@@ -123,8 +142,8 @@ def test_a_difference_is_printed_with_status_1_and_changes_nothing(run: Run, sto
     drifts(store, "plays", "v", -3)
     code, out, _ = run("reconcile", "--all")
     assert (code, out.splitlines()) == (1, [
-        "differs  likes off: tally 7 children 2 difference -5 drift +5",
-        "differs  plays v: tally 0 difference +3 drift -3",
+        f"differs  likes off: tally 7, children 2, drift +5 since {SINCE}, confirmed, a repair adds -5",
+        f"differs  plays v: tally 0, drift -3 since {SINCE}, confirmed, a repair adds +3",
         "2 differ",
     ])  # fmt: skip
     assert run("reconcile", "--post", "off")[0] == 1
@@ -135,25 +154,138 @@ def test_a_difference_is_printed_with_status_1_and_changes_nothing(run: Run, sto
 def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> None:
     post(store, "off", off_by=5)
     drifts(store, "likes", "off", 5)
-    code, out, _ = run("reconcile", "--post", "off", "--repair", "--by", "ann", "--why", "edited by hand")
-    assert (code, out.splitlines()[-1]) == (0, "all is well")
-    assert "repaired likes off: tally 7 children 2 difference -5" in out
+    code, out, err = run("reconcile", "--post", "off", *REPAIR)
+    assert (code, out, err) == (0, "repaired likes off: -5 (7 to 2), by recount\nall is well\n", "")
     assert run("drift")[:2] == (0, "nothing drifts\n")
     assert json.loads(run("get", "likes", "off", "--json")[1]) == {
         "counter": "likes", "id": "off", "value": 2, "shards": {"0": 2}, "drift": 0,
     }  # fmt: skip
     entry = json.loads(run("history", "off", "--json")[1])
     assert entry | {"at": 0} == {
-        "at": 0, "by": "ann", "why": "edited by hand", "amount": -5, "before": 7, "after": 2,
+        "at": 0, "by": "ann", "why": "edited by hand", "how": "recount", "amount": -5, "before": 7, "after": 2,
     }  # fmt: skip
-    assert "-5 (7 to 2) by ann: edited by hand" in run("history", "off")[1]
+    assert "-5 (7 to 2) by ann (recount): edited by hand" in run("history", "off")[1]
 
 
 def test_drift_is_printed_for_people_and_for_scripts(run: Run, store: Store) -> None:
     drifts(store, "plays", "v", -3)
-    assert run("drift")[:2] == (1, "plays v: -3 since 2027-01-15 08:00:00 UTC\n")
-    row = {"counter": "plays", "id": "v", "drift": -3, "since": 1_800_000_000, "confirmed": False}
+    assert run("drift")[:2] == (1, f"plays v: -3 since {SINCE}  confirmed\n")
+    row = {"counter": "plays", "id": "v", "drift": -3, "since": 1_800_000_000, "confirmed": True}
     assert json.loads(run("drift", "--json")[1]) == row
+    drifts(store, "plays", "v", -3, ago=4)
+    assert run("drift")[:2] == (1, f"plays v: -3 since {SINCE}\n")
+    assert json.loads(run("drift", "--json")[1]) == row | {"confirmed": False}
+
+
+def test_drift_that_is_not_confirmed_is_not_repaired_and_says_when(run: Run, store: Store) -> None:
+    drifts(store, "plays", "v", -3, ago=2)
+    line = f"differs  plays v: tally 0, drift -3 since {SINCE}, confirmed in 3 minutes, a repair adds +3\n1 differ\n"
+    assert run("reconcile") == (1, line, "")
+    code, out, err = run("reconcile", *REPAIR)
+    said = "tally: plays v: the drift is not confirmed yet. Try again in 3 minutes.\n"
+    assert (code, out, err) == (1, "1 differ\n", said)
+    assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored, drifts by -3\n"
+
+
+def test_row_at_0_is_no_drift(run: Run, store: Store) -> None:
+    drifts(store, "plays", "v", 0)
+    assert run("drift") == (0, "nothing drifts\n", "")
+    assert run("reconcile") == (0, "all is well\n", "")
+    assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored\n"
+
+
+def test_row_of_the_old_ledger_is_listed_confirmed_and_repaired(run: Run, store: Store) -> None:
+    key = rows.key("plays", "v")
+    old = {"drift": 4, "judged": 1_800_000_300, "since": 1_800_000_000}
+    item = {name: {"N": str(number)} for name, number in old.items()} | {"counter": {"S": "plays"}}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=key | item | {"target": {"S": "v"}})
+    edit(store, tallies.key(counters.PLAYS, "v", 0), "play_count", 9)
+    assert run("drift")[:2] == (1, f"plays v: +4 since {SINCE}  confirmed\n")
+    assert run("reconcile", *REPAIR)[:2] == (0, "repaired plays v: -4 (9 to 5), by ledger\nall is well\n")
+    assert run("drift")[:2] == (0, "nothing drifts\n")
+
+
+def test_tally_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -> None:
+    """A like that the rollup may still have to add."""
+    post(store, "p")
+    child = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#late"}, "rollup": {"BOOL": True}}
+    child["likedAt"] = {"N": str(int(time.time()))}
+    store.client.put_item(TableName=store.settings.counts_table, Item=child)
+    line = "likes p: tally 2, by its children +0 to +1, but as_of is older than the newest child that is rolled up"
+    assert run("reconcile") == (1, f"unclear  {line}\n1 unclear\n", "")
+    assert run("reconcile", *REPAIR) == (1, f"unclear  {line}\n1 unclear\n", "")
+    assert run("get", "likes", "p")[1] == "likes p: 2\n"
+
+
+def test_edit_that_made_a_tally_right_is_accepted(run: Run, store: Store) -> None:
+    post(store, "p")
+    drifts(store, "likes", "p", 3)
+    line = f"differs  likes p: tally 2, children 2, drift +3 since {SINCE}, confirmed, a repair accepts the number"
+    assert run("reconcile")[1].splitlines()[0] == line
+    assert run("reconcile", *REPAIR)[:2] == (0, "repaired likes p: +0 (2 to 2), by recount\nall is well\n")
+    assert run("drift")[0] == 0
+
+
+def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
+    """A receipt of some days ago that was written alone, and never rolled up; the day."""
+    at = store.settings.minute(time.time()) - ago_days * tallies.DAY
+    texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
+    item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
+    item |= {"at": {"N": str(at)}, "amount": {"N": str(amount)}}
+    store.client.put_item(TableName=store.settings.receipts_table, Item=item)
+    return time.strftime("%Y-%m-%d", time.gmtime(at * 60))
+
+
+def test_what_was_lost_is_listed_and_added_once(run: Run, store: Store) -> None:
+    page = "https://example.com/a"
+    day = lose(store, page, 7)
+    lose(store, page, 5)
+    lose(store, "v", 2, "plays")
+    lose(store, "v", 9, "plays", ago_days=1)  # it may still be delivered
+    lose(store, "x", 9, "gone")
+    code, out, err = run("rebuild", "--all")
+    first, last = (time.strftime("%Y-%m-%d", time.gmtime(time.time() - ago * 86400)) for ago in (7, 2))
+    assert (code, err) == (1, "")
+    assert out.splitlines() == [
+        f"lost     plays v: tally 0, missing {day} 2",
+        f"lost     visits {page}: tally 0, missing {day} 12",
+        f"2 lack receipts of {first} to {last}",
+    ]
+    assert run("rebuild", "plays", "v")[1].splitlines()[0] == f"lost     plays v: tally 0, missing {day} 2"
+    assert run("get", "visits", page)[1] == f"visits {page}: 0, nothing is stored\n"
+    drifts(store, "plays", "v", -1)
+    code, out, err = run("rebuild", "--all", *REPAIR)
+    assert (code, err) == (1, "tally: plays v drifts by -1: `tally reconcile` comes first.\n")
+    assert out == f"rebuilt  visits {page}: +12 (0 to 12)\n1 lack receipts of {first} to {last}\n"
+    assert run("rebuild", "visits", page, *REPAIR) == (0, f"nothing is missing of {first} to {last}\n", "")
+    assert run("get", "visits", page)[1] == f"visits {page}: 12\n"
+    assert json.loads(run("history", page, "--counter", "visits", "--json")[1])["how"] == "rebuild"
+    run("reconcile", *REPAIR)
+    assert run("rebuild", "--all", *REPAIR)[1].splitlines()[0] == "rebuilt  plays v: +1 (1 to 2)"
+
+
+def test_stack_without_a_whole_day_cannot_tell_what_was_lost(run: Run, store: Store) -> None:
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=evidence.JUDGE)
+    code, out, err = run("rebuild", "--all")
+    assert (code, out) == (2, "")
+    assert err.startswith("tally: Cannot tell yet: no whole day since the ledger began is judged")
+
+
+@pytest.mark.parametrize(
+    ("counter", "hint"), [("likes", "`tally reconcile` counts its items again"), ("stock", "it is never rolled up")]
+)
+def test_counter_without_receipts_of_its_own_is_not_rebuilt(run: Run, store: Store, counter: str, hint: str) -> None:
+    said = f"tally: {counter} has no receipts to rebuild it from: {hint}\n"
+    assert run("rebuild", counter, "x") == (2, "", said)
+
+
+def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
+    post(store, "off", off_by=5)
+    judged(store, ahead=-30)
+    code, out, err = run("reconcile", *REPAIR)
+    assert (code, out) == (2, "")
+    assert err == "tally: The ledger is judged up to 30 minutes ago only: do its consumers and sweep run?\n"
 
 
 def test_a_tally_that_cannot_be_repaired_does_not_stop_the_others(run: Run, store: Store) -> None:
@@ -192,6 +324,12 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
         (["reconcile", "--by", "ann", "--why", "x"], "--by and --why go with --repair"),
         (["reconcile", "--repair", "--by", " ", "--why", "x"], "argument --by"),
         (["reconcile", "--repair", "--by", "a\nb", "--why", "x"], "argument --by"),
+        (["rebuild"], "rebuild takes COUNTER and ID, or --all"),
+        (["rebuild", "plays"], "rebuild takes COUNTER and ID, or --all"),
+        (["rebuild", "plays", "v", "--all"], "rebuild takes COUNTER and ID, or --all"),
+        (["rebuild", "plays", "a#b"], "argument ID"),
+        (["rebuild", "nope", "x"], "there is no counter 'nope'"),
+        (["rebuild", "--all", "--repair"], "--repair needs --by NAME and --why TEXT"),
         (["get", "nope", "x"], "there is no counter 'nope'"),
         (["get", "plays"], "required: ID"),
         (["history", "x", "--counter", "nope"], "there is no counter 'nope'"),
@@ -252,14 +390,17 @@ def test_without_region_or_credentials_it_says_so(environment: dict[str, str], s
 
 
 def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, store: Store) -> None:
-    """Ctrl-C while it waits for its second look."""
+    """Ctrl-C while it waits for the judge. Nothing is written."""
     post(store, "off", off_by=5)
-    with command("reconcile", "--all", "--local", "--port", str(port)) as process:
+    judged(store, ahead=-4)
+    with command("reconcile", "--all", *REPAIR, "--local", "--port", str(port)) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == "tally: likes off: -5; looking again when the streams have caught up\n"
+        line = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
+    assert line.startswith("tally: nothing is written until the ledger has judged what happened so far: ")
     assert (process.returncode, out, err) == (130, "", "tally: stopped\n")
+    assert tallies.read(Call(store), counters.LIKES, "off") == 7
 
 
 def test_no_such_stack_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import counters
 import operations
 import permissions
 from cli import commands, options
-from cli.connection import Connection
+from cli.connection import Connection, Stack
 from functions import sweep
 from local.base.engine import Engine
 from tally.counting import holds, tallies
@@ -250,7 +250,7 @@ def judged_up_to_now(store: Store, less: int = 0) -> int:
     now_s = int(time.time())
     known_s = now_s // 60 * 60 + 5
     judged = known_s // 60 - 2 - less
-    facts = {"judged": judged, "known": known_s, "rolled": known_s, "noted": now_s - 60, "began": now_s - 600}
+    facts = {"judged": judged, "known": known_s, "rolled": known_s, "noted": now_s - 60, "began": now_s - 5 * 86400}
     item = evidence.JUDGE | {name: {"N": str(value)} for name, value in facts.items()}
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
     return judged
@@ -332,6 +332,8 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
             "Keys": {"id": image["id"]},
         },
     }
+    lost = image | {"target": {"S": "lost"}, "at": {"N": str(int(time.time()) // 60 - 3 * tallies.DAY)}}
+    store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
     for consumer in ("rollup", "drift"):
         marker = set_aside.keep(Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test")
         store.client.put_item(**marker["Put"])
@@ -344,18 +346,20 @@ def test_the_command_does_what_its_policy_allows(
     bucket = Bucket()
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
+    judged_up_to_now(store, less=-5)
     recorder = Recorder(store)
-    stack = commands.Stack(Connection(store, objects), counters.COUNTERS)
+    stack = Stack(Connection(store, objects), counters.COUNTERS)
     for line, code in {
         "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
         "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
+        "rebuild --all": 1, "rebuild --all --repair --by ann --why test": 0,
     }.items():  # fmt: skip
         given = options.parsed(line.split(), options.parser(counters.COUNTERS))
         assert commands.COMMANDS[given.command](given, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
     assert recorder.needs <= permissions.of_operator(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {
-        ("UpdateItem", "POST#"), ("ConditionCheckItem", "POST#"), ("UpdateItem", "VID#"), ("UpdateItem", "DRIFT"),
-        ("ConditionCheckItem", "DRIFT"), ("GetItem", "JUDGE"),
-        ("DeleteItem", "SETASIDE"), ("PutItem", "PAGE#"), ("PutItem", "HISTORY#"),
+        ("UpdateItem", "POST#"), ("UpdateItem", "VID#"), ("UpdateItem", "DRIFT"), ("GetItem", "JUDGE"),
+        ("DeleteItem", "SETASIDE"), ("PutItem", "PAGE#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),
+        ("ConditionCheckItem", "POST#"), ("ConditionCheckItem", "VID#"),
     }  # fmt: skip

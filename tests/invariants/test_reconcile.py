@@ -1,369 +1,506 @@
-"""What is wrong is found with the right amount and repaired once, while people like."""
+"""What is wrong is found with the right amount and repaired once, while people like; a right number is left alone."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 import counters
+from local.base.engine import Engine
 from tally.counter import Counter
-from tally.counting import likes, posts, tallies
-from tally.drift import history, judge, reconcile, recount, rows
-from tally.drift.reconcile import Reconciler
+from tally.counting import tallies
+from tally.drift import history, reconcile, recount, rows
+from tally.drift.reconcile import NotProvenError, Reconciler, UnclearError
 from tally.dynamo import keys
-from tally.dynamo.client import Call, Store
+from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
-from tally.dynamo.transactions import apply_once
-from tally.errors import TallyError
+from tally.streams import evidence, set_aside
+from tally.streams.record import Declared
+from tests.invariants.judged import CONSUMERS, LIKES, PLAYS, Deployment, deployed
 
-LIKES, PLAYS = counters.LIKES, counters.PLAYS
-SWEEP_EVERY_S = 10
-
-
-@dataclass
-class Clock:
-    """Wall time that passes only while somebody sleeps."""
-
-    now_s: float = field(default_factory=time.time)
-
-    def sleep(self, pause_s: float) -> None:
-        self.now_s += max(pause_s, 0.001)
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def now_and_then(do: Callable[[float], object]) -> Callable[[float], None]:
-    """`do`, but not again before this many seconds of the clock have passed: nothing new would be there to sweep."""
-    next_s = 0.0
-
-    def sometimes(clock_s: float) -> None:
-        nonlocal next_s
-        if clock_s >= next_s:
-            next_s = clock_s + SWEEP_EVERY_S
-            do(clock_s)
-
-    return sometimes
+MENDED = ("ann", "edited by hand")
 
 
 @pytest.fixture
-def reconciler(store: Store) -> Reconciler:
-    clock = Clock()
-    return Reconciler(store, counters.COUNTERS, clock=clock, sleep=clock.sleep)
+def world(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    return deployed(store, engine.endpoint, monkeypatch)
 
 
-def like(store: Store, user: str, liked: bool = True, post: str = "p") -> None:
-    operation = "like" if liked else "unlike"
-    likes.set_like(Call(store, user), LIKES, post, liked, operation=operation, key=None)
+@pytest.fixture
+def reconciler(world: Deployment) -> Reconciler:
+    return Reconciler(world.store, counters.COUNTERS, clock=world.clock, sleep=world.sleep)
 
 
-def put_post(store: Store, likers: int = 0, post: str = "p") -> None:
-    posts.write_post(Call(store, "author"), LIKES, post, "hello")
-    for number in range(likers):
-        like(store, f"u{number}", post=post)
+def delete(world: Deployment, key: Item) -> None:
+    world.store.client.delete_item(TableName=world.store.settings.counts_table, Key=key)
 
 
-def edit(store: Store, amount: int, counter: Counter = LIKES, target: str = "p", shard: int = 0) -> None:
-    """Edit a tally manually, around the API."""
-    store.client.update_item(
-        TableName=store.settings.counts_table,
-        Key=tallies.key(counter, target, shard),
-        UpdateExpression="ADD #number :amount",
-        ExpressionAttributeNames={"#number": counter.attribute},
-        ExpressionAttributeValues={":amount": {"N": str(amount)}},
-    )
+def mend(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> reconcile.Finding | None:
+    """As the command does: look, wait for the judge, repair."""
+    counted = reconciler.count(counter, target) if counter.child else None
+    asked = reconciler.asked()
+    reconciler.wait(asked)
+    exact = counted.low if counted and not counted.unclear else None
+    return reconciler.repair(counter, target, *MENDED, asked=asked, counted=exact)
 
 
-def delete(store: Store, key: Item) -> None:
-    store.client.delete_item(TableName=store.settings.counts_table, Key=key)
+def amounts(world: Deployment, counter: Counter = LIKES, target: str = "p") -> list[tuple[int, str]]:
+    return [(entry["amount"], entry["how"]) for entry in history.read(world.store, counter.name, target)]
 
 
-def put_drift(store: Store, amount: int, counter: Counter = LIKES, target: str = "p") -> None:
-    key = rows.key(counter.name, target)
-    assert apply_once(store, [judge.drift_write(store, key, {}, counter.name, target, amount, 1_800_000_000)])
+def put_row(world: Deployment, amount: int, counter: Counter, target: str, **more: Any) -> None:
+    item = rows.key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
+    numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.judged - 9} | more
+    item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
+    world.store.client.put_item(TableName=world.store.settings.ledger_table, Item=item)
 
 
-def booked(store: Store) -> int:
-    """What was booked as expected, over every ledger row."""
-    items = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
-    return sum(int(item["expected"]["N"]) for item in items if item["PK"]["S"].startswith("LEDGER#"))
-
-
-def stored(store: Store, counter: Counter = LIKES, target: str = "p") -> int:
-    return recount.number(counter, recount.shards_of(Call(store), counter, target))
-
-
-def test_tally_that_equals_its_children_is_left_alone(store: Store, reconciler: Reconciler) -> None:
-    put_post(store, 3)
+def test_tally_that_is_right_is_left_alone(world: Deployment, reconciler: Reconciler) -> None:
+    world.post(3)
+    world.run(10)
     assert not reconciler.look(LIKES, "p").differs
-    assert reconciler.repair(LIKES, "p", "ann", "why not") is None
-    assert list(history.read(store, "likes", "p")) == []
+    counted = reconciler.count(LIKES, "p")
+    assert (counted.low, counted.high, counted.unclear) == (0, 0, "")
+    assert mend(reconciler) is None
+    assert amounts(world) == []
 
 
 @pytest.mark.parametrize("amount", [5, -2, -7])
-def test_tally_edited_by_hand_is_found_and_mended_by_exactly_that(
-    store: Store, reconciler: Reconciler, amount: int
-) -> None:
-    put_post(store, 3)
-    edit(store, amount)
+def test_manual_edit_is_found_and_taken_back_once(world: Deployment, reconciler: Reconciler, amount: int) -> None:
+    world.post(3)
+    world.edit(amount)
+    world.run(14)
+    assert world.drift() == {("likes", "p"): amount}
     found = reconciler.look(LIKES, "p")
-    assert (found.tally, found.children, found.difference) == (3 + amount, 3, -amount)
-    repaired = reconciler.repair(LIKES, "p", "ann", "edited by hand")
-    assert repaired is not None
-    assert repaired.difference == -amount
-    assert (stored(store), booked(store)) == (3, -amount)
-    (entry,) = history.read(store, "likes", "p")
-    expected = {"by": "ann", "why": "edited by hand", "amount": -amount, "before": 3 + amount, "after": 3}
-    assert {name: entry[name] for name in expected} == expected
-    assert not reconciler.look(LIKES, "p").differs
+    assert (found.tally, found.difference, found.left) == (3 + amount, -amount, 0)
+    assert mend(reconciler) is not None
+    assert (world.tally(), world.drift(), amounts(world)) == (3, {}, [(-amount, "recount")])
+    world.run(14)
+    assert (world.tally(), world.drift()) == (3, {})
+    assert mend(reconciler) is None
 
 
-def test_drift_row_goes_with_the_repair(store: Store, reconciler: Reconciler) -> None:
-    put_post(store, 3)
-    edit(store, 5)
-    put_drift(store, 5)
-    assert reconciler.look(LIKES, "p").body["drift"] == 5
-    reconciler.repair(LIKES, "p", "ann", "x")
-    assert list(rows.every(store)) == []
-    assert stored(store) == 3
-
-
-def test_likes_deleted_around_the_api_are_found(store: Store, reconciler: Reconciler) -> None:
-    put_post(store, 4)
-    for user in ("u0", "u3"):
-        delete(store, keys.key("POST#p", f"LIKE#USER#{user}"))
-    assert reconciler.look(LIKES, "p").difference == -2
-    reconciler.repair(LIKES, "p", "ann", "x")
-    assert stored(store) == 2
-
-
-def test_children_without_tally_get_one_and_no_post_is_made(store: Store, reconciler: Reconciler) -> None:
-    put_post(store, 4)
-    for key in ("META", "META.BODY"):
-        delete(store, keys.key("POST#p", key))
-    assert reconciler.look(LIKES, "p").difference == 4
-    reconciler.repair(LIKES, "p", "ann", "x")
-    assert set(recount.shards_of(Call(store), LIKES, "p")) == {1}
-    assert stored(store) == 4
-
-
-def test_tally_without_child_is_brought_to_0(store: Store, reconciler: Reconciler) -> None:
-    put_post(store)
-    edit(store, 9, shard=3)
-    reconciler.repair(LIKES, "p", "ann", "x")
-    assert stored(store) == 0
-
-
-def test_drift_without_children_is_taken_back(store: Store, reconciler: Reconciler) -> None:
-    edit(store, 7, PLAYS, "v")
-    put_drift(store, 5, PLAYS, "v")
-    found = reconciler.look(PLAYS, "v")
-    assert (found.tally, found.children, found.difference) == (7, None, -5)
-    reconciler.repair(PLAYS, "v", "ann", "x")
-    assert (stored(store, PLAYS, "v"), booked(store), list(rows.every(store))) == (2, -5, [])
-
-
-def test_stock_is_not_taken_below_its_floor(store: Store, reconciler: Reconciler) -> None:
-    edit(store, 2, counters.STOCK, "mug")
-    put_drift(store, 5, counters.STOCK, "mug")
-    with pytest.raises(reconcile.OutOfBoundsError, match="at 2 does not take -5"):
-        reconciler.repair(counters.STOCK, "mug", "ann", "x")
-    assert stored(store, counters.STOCK, "mug") == 2
-
-
-def test_numbers_that_were_given_are_not_given_again(store: Store, reconciler: Reconciler) -> None:
-    edit(store, 9, counters.TICKET, "q")
-    put_drift(store, 5, counters.TICKET, "q")
-    repaired = reconciler.repair(counters.TICKET, "q", "ann", "five numbers were skipped")
-    assert repaired is not None
-    assert (stored(store, counters.TICKET, "q"), list(rows.every(store))) == (9, [])
-    assert [entry["amount"] for entry in history.read(store, "ticket", "q")] == [0]
-
-
-def test_numbers_that_would_be_given_again_are_skipped(store: Store, reconciler: Reconciler) -> None:
-    edit(store, 4, counters.TICKET, "q")
-    put_drift(store, -5, counters.TICKET, "q")
-    reconciler.repair(counters.TICKET, "q", "ann", "x")
-    assert stored(store, counters.TICKET, "q") == 9
-
-
-def test_spilled_like_on_its_way_is_no_difference(store: Store, reconciler: Reconciler) -> None:
-    """The rollup adds it while the reconciler waits."""
-    put_post(store, 2)
-    child = {**keys.key("POST#p", "LIKE#USER#late"), "rollup": {"BOOL": True}}
-    made_s = int(reconciler.clock())
-    child |= {"likedAt": {"N": str(made_s)}, "at": {"N": str(made_s // 60)}, "nonce": {"S": "x"}}
-    store.client.put_item(TableName=store.settings.counts_table, Item=child)
-    sleeps = []
-
-    def sleep(pause_s: float) -> None:
-        reconciler.sleep(pause_s)
-        sleeps.append(pause_s)
-        if len(sleeps) == 2:
-            edit(store, 1, shard=1)  # as the rollup does
-
-    found = Reconciler(store, counters.COUNTERS, clock=reconciler.clock, sleep=sleep).look(LIKES, "p")
-    assert (found.difference, found.children) == (0, 3)
-
-
-def test_difference_must_be_seen_twice_with_the_streams_come_through_between(
-    store: Store, reconciler: Reconciler
+def test_drift_of_a_tally_without_children_is_taken_back_while_people_play(
+    world: Deployment, reconciler: Reconciler
 ) -> None:
-    """A spilled like was taken back before it was rolled up: the tally is one short until the rollup has come."""
-    put_post(store, 2)
-    edit(store, -1)
-    sleeps = []
-
-    def sleep(pause_s: float) -> None:
-        reconciler.sleep(pause_s)
-        sleeps.append(pause_s)
-        if len(sleeps) == 3:
-            edit(store, 1, shard=1)  # as the rollup does
-
-    assert (
-        Reconciler(store, counters.COUNTERS, clock=reconciler.clock, sleep=sleep).repair(LIKES, "p", "a", "x") is None
-    )
-
-
-def test_repair_waits_until_the_ledger_has_judged_what_it_carries(store: Store, reconciler: Reconciler) -> None:
-    """Else the edit would show as drift after it was repaired."""
-    put_post(store, 2)
-    edit(store, 5)
-    row = tallies.book(store.settings, "likes", "p", int(time.time() // 60), 3, observed=5)["Update"]
-    store.client.update_item(**row)
-    said: list[str] = []
-
-    @now_and_then
-    def sweep(clock_s: float) -> None:
-        judge.sweep(store, int(clock_s) - store.settings.settle_s, clock_s, until_s=float("inf"))
-
-    def sleep(pause_s: float) -> None:
-        reconciler.sleep(pause_s)
-        sweep(reconciler.clock())
-
-    patient = Reconciler(store, counters.COUNTERS, said.append, reconciler.clock, sleep)
-    repaired = patient.repair(LIKES, "p", "ann", "x")
+    world.play(times=4)
+    world.edit(50, PLAYS, "v")
+    world.run(12, world.play)
+    repaired = reconciler.repair(PLAYS, "v", *MENDED)
     assert repaired is not None
-    assert repaired.drift is not None
-    assert (stored(store), list(rows.every(store))) == (2, [])
-    assert "waiting until its minutes are settled" in said[0]
+    assert (repaired.difference, world.tally(PLAYS, "v")) == (-50, 4 + 24)
+    world.run(12, world.play)
+    assert (world.tally(PLAYS, "v"), world.drift(), amounts(world, PLAYS, "v")) == (52, {}, [(-50, "ledger")])
+    entry = next(history.read(world.store, "plays", "v"))
+    expected = {"by": "ann", "why": "edited by hand", "amount": -50, "before": 78, "after": 28}
+    assert {name: entry[name] for name in expected} == expected
 
 
-def test_ledger_that_nobody_judges_is_said_and_nothing_is_mended(store: Store, reconciler: Reconciler) -> None:
-    put_post(store, 2)
-    edit(store, 5)
-    row = tallies.book(store.settings, "likes", "p", int(time.time() // 60), 3, observed=5)["Update"]
-    store.client.update_item(**row)
-    with pytest.raises(reconcile.RestlessError, match="do its consumers and sweep run"):
-        reconciler.repair(LIKES, "p", "ann", "x")
-    assert stored(store) == 7
+def test_busy_post_is_repaired_by_the_ledger(
+    world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves during each count."""
+    world.post(3)
+    world.edit(5)
+    world.run(14)
+    users = iter(range(1000))
+    real = recount.queries.pages
+
+    def pages(*how: Any, **more: Any) -> Any:
+        if "ProjectionExpression" in more:
+            world.like(f"new{next(users)}")
+        return real(*how, **more)
+
+    monkeypatch.setattr(recount.queries, "pages", pages)
+    counted = reconciler.count(LIKES, "p")
+    assert counted.unclear == recount.MOVED
+    assert counted.low <= -5 <= counted.high
+    assert not counted.even
+    assert mend(reconciler) is not None
+    likers = next(users)
+    assert (world.tally(), amounts(world)) == (3 + likers, [(-5, "ledger")])
 
 
-@pytest.mark.parametrize("counter", [LIKES, PLAYS])
-def test_two_repairs_at_once_mend_once(store: Store, counter: Counter) -> None:
-    """Both have looked before either writes."""
-    target = "p" if counter is LIKES else "v"
-    put_post(store, 3)
-    edit(store, 5, counter, target)
-    put_drift(store, 5, counter, target)
-    looked = threading.Barrier(2, timeout=20)
-    real, results, waited = Reconciler._commit, [], set[int]()
+def test_drift_is_confirmed_after_five_judged_minutes_and_not_repaired_before(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    world.play(times=3)
+    world.edit(-2, PLAYS, "v")
+    while not world.drift():
+        world.run(1)
+    lefts = []
+    while (found := reconciler.look(PLAYS, "v")).left:
+        lefts.append(found.left)
+        with pytest.raises(NotProvenError, match=f"not confirmed yet. Try again in {found.left} minutes"):
+            reconciler.repair(PLAYS, "v", *MENDED)
+        world.run(1)
+    assert lefts == sorted(lefts, reverse=True)
+    assert lefts[-1] >= 1
+    assert reconciler.repair(PLAYS, "v", *MENDED) is not None
+    assert world.tally(PLAYS, "v") == 3
 
-    def commit(self: Reconciler, *found: Any) -> bool:
-        if threading.get_ident() not in waited:
-            waited.add(threading.get_ident())
-            looked.wait()
-        return real(self, *found)
 
-    def mend() -> None:
-        clock = Clock()
-        each = Reconciler(store, counters.COUNTERS, clock=clock, sleep=clock.sleep)
-        try:
-            results.append(each.repair(counter, target, "ann", "x"))
-        except reconcile.RestlessError:  # it waits for the other's repair to come through, and no consumer runs here
-            results.append(None)
+def test_edit_that_was_undone_before_the_repair_was_asked_for_is_not_repaired(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    """p7: the row says -5, and nobody has judged the minute yet in which the edit was undone."""
+    world.play(times=10)
+    world.edit(-5, PLAYS, "v")
+    world.run(14)
+    world.edit(5, PLAYS, "v")
+    assert reconciler.look(PLAYS, "v").difference == 5
+    with pytest.raises(NotProvenError, match="judged up to"):
+        reconciler.repair(PLAYS, "v", *MENDED, asked=reconciler.asked())
+    assert mend(reconciler, PLAYS, "v") is None
+    world.run(10)
+    assert (world.tally(PLAYS, "v"), world.drift()) == (10, {})
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reconciler, "_commit", commit)
-        both = [threading.Thread(target=mend) for _ in range(2)]
-        for each in both:
-            each.start()
-        for each in both:
-            each.join()
-    assert sorted(result is not None for result in results) == [False, True]
-    assert stored(store, counter, target) == (3 if counter is LIKES else 0)
-    assert len(list(history.read(store, counter.name, target))) == 1
+
+def set_one_aside(world: Deployment) -> None:
+    """A play that DynamoDB refuses to roll up, because its tally was made a string. Nobody sees that but the rollup."""
+    broken = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(16)]
+    for item in broken:
+        world.store.client.put_item(TableName=world.store.settings.counts_table, Item=item)
+    world.trim()
+    world.spill()
+    world.deliver()
+    for item in broken:
+        delete(world, {name: item[name] for name in ("PK", "SK")})
+    world.trim()
+    assert len(list(set_aside.listed(tallies.Call(world.store)))) == 1
+
+
+def redrive(world: Deployment) -> None:
+    call = tallies.Call(world.store)
+    for marker in list(set_aside.listed(call)):
+        set_aside.redrive(call, world.objects, CONSUMERS, Declared(counters.COUNTERS), marker, world.judged)
+
+
+def test_record_that_is_set_aside_is_redriven_or_repaired_never_both(world: Deployment, reconciler: Reconciler) -> None:
+    """p10."""
+    set_one_aside(world)
+    world.run(14)
+    assert world.drift() == {("plays", "v"): -1}
+    with pytest.raises(NotProvenError, match="set aside"):
+        reconciler.asked()
+    with pytest.raises(NotProvenError, match="set aside"):
+        reconciler.repair(PLAYS, "v", *MENDED)
+    redrive(world)
+    mend(reconciler, PLAYS, "v")
+    world.run(14)
+    mend(reconciler, PLAYS, "v")
+    assert (world.tally(PLAYS, "v"), world.drift()) == (1, {})
+
+
+def test_consumer_that_is_stuck_in_one_table_lets_nothing_be_repaired(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    """p12: the bookkeeper sees the receipts of ten plays, and not the tally that they moved."""
+    world.silent = {("drift", "counts")}
+    world.play(times=10)
+    world.run(40)
+    assert world.drift() == {}
+    with pytest.raises(NotProvenError, match="do its consumers and sweep run"):
+        mend(reconciler, PLAYS, "v")
+    world.silent = set()
+    world.run(14)
+    assert mend(reconciler, PLAYS, "v") is None
+    assert (world.tally(PLAYS, "v"), world.drift()) == (10, {})
+
+
+def test_consumer_that_is_stuck_after_the_drift_was_confirmed_lets_nothing_be_repaired(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    """The edit is undone, and the bookkeeper does not see it."""
+    world.play(times=10)
+    world.edit(-5, PLAYS, "v")
+    world.run(14)
+    world.silent = {("drift", "counts")}
+    world.edit(5, PLAYS, "v")
+    world.run(5)
+    with pytest.raises(NotProvenError, match="do its consumers and sweep run"):
+        mend(reconciler, PLAYS, "v")
+    assert world.tally(PLAYS, "v") == 10
+
+
+def test_new_stack_that_judges_nothing_says_so(store: Store, reconciler: Reconciler, world: Deployment) -> None:
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=evidence.JUDGE)
+    with pytest.raises(NotProvenError, match="not judged yet"):
+        reconciler.repair(PLAYS, "v", *MENDED)
+
+
+def test_spilled_like_under_way_while_both_consumers_are_silent_is_not_repaired(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    """p1: as_of does not reach the like, so nothing tells whether the tally has it."""
+    world.post(1)
+    world.run(10)
+    world.silent = set(world.waiting)
+    world.like_alone("u1")
+    world.sleep(20)
+    counted = reconciler.count(LIKES, "p")
+    assert (counted.low, counted.high, counted.unclear) == (0, 1, recount.UNDER_WAY)
+    with pytest.raises(NotProvenError):
+        mend(reconciler)
+    world.silent = set()
+    world.run(14)
+    assert (world.tally(), world.drift(), amounts(world)) == (2, {}, [])
+    assert reconciler.count(LIKES, "p").unclear == ""
+
+
+def test_count_without_evidence_is_unclear_when_a_child_was_written_alone(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    world.post(1)
+    world.like_alone("u1")
+    world.run(10)
+    world.store.client.delete_item(TableName=world.store.settings.ledger_table, Key=evidence.JUDGE)
+    assert reconciler.count(LIKES, "p").unclear == recount.UNDER_WAY
+
+
+def test_what_was_wrong_before_the_streams_is_found_by_its_children(world: Deployment, reconciler: Reconciler) -> None:
+    world.post(4)
+    world.edit(-3)
+    world.trim()
+    world.run(10)
+    assert world.drift() == {}
+    assert reconciler.count(LIKES, "p").low == 3
+    assert mend(reconciler) is not None
+    assert (world.tally(), amounts(world)) == (4, [(3, "recount")])
+    world.run(10)
+    assert (world.tally(), world.drift()) == (4, {})
+
+
+def test_likes_deleted_around_the_api_are_taken_off(world: Deployment, reconciler: Reconciler) -> None:
+    world.post(4)
+    for user in ("u0", "u3"):
+        delete(world, keys.key("POST#p", f"LIKE#USER#{user}"))
+    world.run(14)
+    mend(reconciler)
+    assert (world.tally(), world.drift()) == (2, {})
+
+
+def test_children_without_tally_get_one_and_no_post_is_made(world: Deployment, reconciler: Reconciler) -> None:
+    world.post(4)
+    for key in ("META", "META.BODY"):
+        delete(world, keys.key("POST#p", key))
+    world.run(14)
+    mend(reconciler)
+    assert set(recount.shards_of(tallies.Call(world.store), LIKES, "p")) == {1}
+    assert (world.tally(), world.drift()) == (4, {})
+
+
+def test_edit_of_a_moment_ago_is_not_repaired_twice(world: Deployment, reconciler: Reconciler) -> None:
+    """The first count sees it, and the ledger does not yet: by the second count its row has it, unconfirmed."""
+    world.post(3)
+    world.run(10)
+    world.edit(5)
+    with pytest.raises(NotProvenError, match="not confirmed yet"):
+        mend(reconciler)
+    world.run(14)
+    mend(reconciler)
+    world.run(14)
+    assert (world.tally(), world.drift(), amounts(world)) == (3, {}, [(-5, "recount")])
+
+
+def test_edit_between_the_two_counts_sends_the_repair_back(world: Deployment, reconciler: Reconciler) -> None:
+    world.post(3)
+    world.edit(-2)
+    world.trim()
+    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
+    reconciler.wait(asked)
+    world.edit(7)
+    with pytest.raises(NotProvenError, match=r"the first count found \+2, and the second one -5"):
+        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
+    assert world.tally() == 8
+
+
+def test_edit_that_made_the_tally_right_is_accepted(world: Deployment, reconciler: Reconciler) -> None:
+    """Somebody corrected by hand what was wrong before the streams: the row says +3, the children say 0."""
+    world.post(4)
+    world.edit(-3)
+    world.trim()
+    world.run(6)
+    world.edit(3)
+    world.run(14)
+    assert world.drift() == {("likes", "p"): 3}
+    assert mend(reconciler) is not None
+    assert (world.tally(), world.drift(), amounts(world)) == (4, {}, [(0, "recount")])
+
+
+def test_unlike_of_a_like_that_is_under_way_is_no_difference(world: Deployment, reconciler: Reconciler) -> None:
+    """The tally is one short until the rollup has come, and no child shows it."""
+    world.post(2)
+    world.run(10)
+    world.silent = {("rollup", "counts")}
+    world.like_alone("late")
+    world.like("late", liked=False)
+    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
+    assert (counted.low, counted.unclear) == (1, "")
+    world.silent = set()
+    reconciler.wait(asked)
+    with pytest.raises(NotProvenError, match=r"the first count found \+1, and the second one \+0"):
+        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
+    assert world.tally() == 2
 
 
 @pytest.mark.parametrize("shard", [0, 1, 7])
-def test_like_between_the_look_and_the_write_sends_the_repair_back(
-    store: Store, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, shard: int
+def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
+    world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, shard: int
 ) -> None:
-    """On the shard that is repaired, on another, and on one that was not there."""
-    put_post(store, 3)
-    edit(store, 1, shard=1)
-    real, tries = Reconciler._commit, []
+    """On the shard that is repaired, on another, and on one that was not there. The child is gone by the next look."""
+    world.post(3)
+    world.edit(1, shard=1)
+    world.trim()
+    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
+    reconciler.wait(asked)
+    real, tries = reconcile.apply_once, []
 
-    def commit(self: Reconciler, *found: Any) -> bool:
+    def apply_once(store: Store, writes: Any) -> bool:
         if not tries:
             child = {**keys.key("POST#p", "LIKE#USER#new"), "likedAt": {"N": "1"}, "at": {"N": "0"}}
             store.client.put_item(TableName=store.settings.counts_table, Item=child)
-            store.client.update_item(**tallies.add(Call(store), LIKES, "p", shard, 1, 0))
-        tries.append(real(self, *found))
-        return tries[-1]
+            store.client.update_item(**tallies.add(tallies.Call(store), LIKES, "p", shard, 1, 0))
+        tries.append(real(store, writes))
+        return bool(tries[-1])
 
-    monkeypatch.setattr(Reconciler, "_commit", commit)
-    reconciler.repair(LIKES, "p", "ann", "x")
-    assert tries == [False, True]
-    assert stored(store) == 4
+    monkeypatch.setattr(reconcile, "apply_once", apply_once)
+    assert reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low) is not None
+    assert (tries, world.tally()) == ([False, True], 4)
 
 
-def test_repair_while_people_like_and_unlike_loses_no_like(store: Store) -> None:
-    put_post(store, 5)
-    edit(store, 11)
-    failures: list[TallyError] = []
+def test_row_that_appears_before_the_write_sends_the_repair_back(
+    world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.post(3)
+    world.edit(1)
+    world.trim()
+    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
+    reconciler.wait(asked)
+    real, tries = reconcile.apply_once, []
 
-    def people(number: int) -> None:
-        for turn in range(25):
-            try:
-                like(store, f"w{number}-{turn}")
-                if turn % 3 == 0:
-                    like(store, f"w{number}-{turn}", liked=False)
-            except TallyError as error:
-                failures.append(error)
-            time.sleep(0.01)
+    def apply_once(store: Store, writes: Any) -> bool:
+        if not tries:
+            put_row(world, 1, LIKES, "p", upto=world.judged)
+        tries.append(real(store, writes))
+        return bool(tries[-1])
 
-    threads = [threading.Thread(target=people, args=(number,)) for number in range(4)]
+    monkeypatch.setattr(reconcile, "apply_once", apply_once)
+    with pytest.raises(NotProvenError, match="not confirmed"):
+        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
+    assert (tries, world.tally()) == ([False], 4)
+
+
+def test_child_alone_in_the_second_count_is_unclear(world: Deployment, reconciler: Reconciler) -> None:
+    world.post(3)
+    world.edit(1)
+    world.trim()
+    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
+    reconciler.wait(asked)
+    world.like_alone("late")
+    with pytest.raises(UnclearError, match="cannot tell yet: as_of is older"):
+        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
+    assert world.tally() == 4
+
+
+def test_stock_is_not_taken_below_its_floor(world: Deployment, reconciler: Reconciler) -> None:
+    world.edit(2, counters.STOCK, "mug")
+    put_row(world, 5, counters.STOCK, "mug")
+    with pytest.raises(reconcile.OutOfBoundsError, match="at 2 does not take -5"):
+        reconciler.repair(counters.STOCK, "mug", *MENDED)
+    assert world.tally(counters.STOCK, "mug") == 2
+
+
+def test_numbers_that_were_given_are_not_given_again(world: Deployment, reconciler: Reconciler) -> None:
+    world.edit(9, counters.TICKET, "q")
+    put_row(world, 5, counters.TICKET, "q")
+    assert reconciler.repair(counters.TICKET, "q", *MENDED) is not None
+    assert (world.tally(counters.TICKET, "q"), world.drift()) == (9, {})
+    assert amounts(world, counters.TICKET, "q") == [(0, "ledger")]
+
+
+def test_numbers_that_would_be_given_again_are_skipped(world: Deployment, reconciler: Reconciler) -> None:
+    world.edit(4, counters.TICKET, "q")
+    put_row(world, -5, counters.TICKET, "q")
+    assert reconciler.repair(counters.TICKET, "q", *MENDED) is not None
+    assert world.tally(counters.TICKET, "q") == 9
+
+
+def test_row_of_the_old_ledger_is_listed_confirmed_and_repaired(world: Deployment, reconciler: Reconciler) -> None:
+    """It has no `upto`, and a `judged` and a `confirmed` of its own."""
+    world.play(times=3)
+    world.edit(4, PLAYS, "v")
+    world.trim()
+    put_row(world, 4, PLAYS, "v", upto=None, judged=1_800_000_000)
+    (row,) = [row for _, row in rows.every(world.store)]
+    assert row.body(evidence.read(world.store, world.now_s))["confirmed"] is True
+    assert mend(reconciler, PLAYS, "v") is not None
+    assert (world.tally(PLAYS, "v"), world.drift()) == (3, {})
+    world.edit(2, PLAYS, "v")
+    world.run(14)
+    assert world.drift() == {("plays", "v"): 2}
+
+
+@pytest.mark.parametrize("counter", [LIKES, PLAYS])
+def test_two_repairs_at_once_repair_once(world: Deployment, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have looked before either writes."""
+    target = "p" if counter is LIKES else "v"
+    world.post(3)
+    world.edit(5, counter, target)
+    world.run(14)
+    looked = threading.Barrier(2, timeout=20)
+    real, results, waited = reconcile.apply_once, [], set[int]()
+
+    def apply_once(store: Store, writes: Any) -> bool:
+        if threading.get_ident() not in waited:
+            waited.add(threading.get_ident())
+            looked.wait()
+        return real(store, writes)
+
+    def repair() -> None:
+        each = Reconciler(world.store, counters.COUNTERS, clock=world.clock, sleep=lambda _: None)
+        counted = -5 if counter is LIKES else None
+        try:
+            results.append(each.repair(counter, target, *MENDED, counted=counted))
+        except NotProvenError:  # the other one's repair is in the second count
+            results.append(None)
+
+    monkeypatch.setattr(reconcile, "apply_once", apply_once)
+    threads = [threading.Thread(target=repair) for _ in range(2)]
     for thread in threads:
         thread.start()
-    clock = Clock()
-
-    def sleep(pause_s: float) -> None:
-        clock.sleep(pause_s)
-        time.sleep(0.01)
-
-    Reconciler(store, counters.COUNTERS, clock=clock, sleep=sleep).repair(LIKES, "p", "ann", "x")
     for thread in threads:
         thread.join()
-    assert failures == []
-    found = recount.recount(Call(store), LIKES, "p")
-    assert found is not None
-    assert found.tally == found.children == 5 + 4 * (25 - 9)
-    assert [entry["amount"] for entry in history.read(store, "likes", "p")] == [-11]
+    assert sorted(result is not None for result in results) == [False, True]
+    assert world.tally(counter, target) == (3 if counter is LIKES else 0)
+    assert len(amounts(world, counter, target)) == 1
 
 
-def test_scan_finds_every_family_that_may_differ(store: Store) -> None:
+def test_wait_is_bounded_and_tells_what_is_left(world: Deployment, reconciler: Reconciler) -> None:
+    lefts: list[int] = []
+    reconciler.wait(reconciler.asked(), lefts.append)
+    assert lefts[0] > lefts[-1] >= 1
+    world.silent = set(world.waiting)
+    before_s = world.now_s
+    with pytest.raises(NotProvenError, match="do its consumers and sweep run"):
+        reconciler.wait(reconciler.asked())
+    assert world.now_s - before_s == pytest.approx(reconcile.WAIT_MAX * 60)
+
+
+def test_laptop_whose_clock_is_behind_waits_all_the_same(world: Deployment) -> None:
+    behind = Reconciler(world.store, counters.COUNTERS, clock=lambda: world.now_s - 3600, sleep=world.sleep)
+    assert behind.asked() >= world.store.settings.minute(world.now_s)
+
+
+def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
     for number in range(6):
-        put_post(store, number, post=f"p{number}")
-    edit(store, 2, target="p4")
-    delete(store, keys.key("POST#p2", "META"))
-    edit(store, 9, PLAYS, "p1")
-    found = {family.target: family for page in recount.families(store, counters.COUNTERS) for family in page}
+        world.post(number, post=f"p{number}")
+    world.edit(2, target="p4")
+    delete(world, keys.key("POST#p2", "META"))
+    world.edit(9, PLAYS, "p1")
+    found = {family.target: family for page in recount.families(world.store, counters.COUNTERS) for family in page}
     assert {name: (family.tally, family.children) for name, family in found.items()} == {
         "p0": (0, 0), "p1": (1, 1), "p2": (0, 2), "p3": (3, 3), "p4": (6, 4), "p5": (5, 5),
     }  # fmt: skip

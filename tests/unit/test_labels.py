@@ -66,7 +66,8 @@ def child(at: Any = NOW, name: str = "INSERT", **more: Any) -> Record:
 def test_stamp_counts_if_it_is_within_a_minute_of_the_record(at: int, booked: int) -> None:
     """For a receipt, a child and a tally item, and for the rollup, which stamps the tally with the minute it finds."""
     assert bookkeeper.read_receipt(DECLARED, receipt(at)) == (Effect("plays", "v", booked, 3),)
-    assert rollup.read_receipt(DECLARED, receipt(at, rollup={"BOOL": True})) == (Effect("plays", "v", booked, 3),)
+    noted = Effect("plays", "v", booked, 3, day=at // tallies.DAY)
+    assert rollup.read_receipt(DECLARED, receipt(at, rollup={"BOOL": True})) == (noted,)
     assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", booked, 1),)
     assert rollup.read_count(DECLARED, child(at, rollup={"BOOL": True})) == (Effect("likes", "p", booked, 1),)
     assert moved(plays(7, "a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=2)]
@@ -184,8 +185,6 @@ def test_what_comes_to_nothing_is_left_out_and_so_is_its_page() -> None:
 
 @pytest.mark.parametrize(("judged", "current"), [(NOW, NOW + 2), (NOW - 2, NOW), (NOW + 60, NOW + 62)])
 def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judged: int, current: int) -> None:
-    late = [effect._replace(minute=judged - 1) for effect in (GONE, UNLIKED, Effect("plays", "v", NOW, 5))]
-    assert entries(*late[:1], *late[2:], judged=judged) == {
-        current: [Entry("likes", "p", "", -1, 0), Entry("plays", "v", "", 5, 0)]
-    }
+    late = GONE._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
+    assert entries(*late, judged=judged) == {current: [Entry("likes", "p", "", -1, 0), Entry("plays", "v", "", 5, 0)]}
     assert entries(GONE._replace(minute=judged + 1), judged=judged) == {judged + 1: [Entry("likes", "p", "x", -1, 0)]}

@@ -17,6 +17,9 @@ from ..errors import ChangeRefusedError, LimitReachedError
 
 ROLLED_UP, REPAIRED = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
+DAY = 24 * 60  # minutes
+DAYS_KEPT = 9  # days of notes on a tally: receipts that are written alone live 8
+DAYS_FORGOTTEN = 12  # notes that a write removes beyond those, whether they are there or not
 
 
 class Tally(NamedTuple):
@@ -123,6 +126,28 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
         write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
         write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     return write
+
+
+def noted(write: Write, days: Mapping[int, int]) -> Write:
+    """An update of `add` that also notes how much of it is for the receipts of each day; old notes go.
+
+    `days`: amounts by day, in days of DAY minutes since 1970.
+    """
+    last = max(days)
+    old = [last - DAYS_KEPT - ago for ago in range(DAYS_FORGOTTEN)]
+    names = {f"#day{day}": day_note(day) for day in (*days, *old)}
+    values = {f":day{day}": {"N": str(amount)} for day, amount in days.items()}
+    added = "".join(f", #day{day} :day{day}" for day in days)
+    return write | {
+        "UpdateExpression": f"{write['UpdateExpression']}{added} REMOVE {', '.join(f'#day{day}' for day in old)}",
+        "ExpressionAttributeNames": write["ExpressionAttributeNames"] | names,
+        "ExpressionAttributeValues": write["ExpressionAttributeValues"] | values,
+    }
+
+
+def day_note(day: int) -> str:
+    """The attribute of a tally item that says what the rollup added for the receipts of a day. No counter has it."""
+    return f"day#{day}"
 
 
 def _limit(counter: Counter, amount: int) -> tuple[int | None, str]:

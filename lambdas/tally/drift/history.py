@@ -1,4 +1,4 @@
-"""The history of a tally: who repaired it, when, why, and by how much."""
+"""The history of a tally: who repaired it, when, why, how, and by how much."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ from ..dynamo import keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import Write
 
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"
+"""How a tally was repaired: by its drift row, by its children, or by its receipts."""
 _NUMBERS = ("amount", "before", "after")
 
 
 def entry(
-    store: Store, counter: str, target: str, now_s: float, by: str, why: str, numbers: Mapping[str, int]
+    store: Store, counter: str, target: str, now_s: float, texts: Mapping[str, str], numbers: Mapping[str, int]
 ) -> Write:
-    """The write that records one repair. `numbers`: `amount`, and the tally `before` and `after`."""
+    """The write that records one repair.
+
+    `texts`: `by`, `why`, and `how` (LEDGER, RECOUNT or REBUILD). `numbers`: `amount`, and the tally `before` and
+    `after`.
+    """
     sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
-    item = keys.key(keys.history_key(counter, target), sort)
-    item |= {"by": {"S": by}, "why": {"S": why}, "at": {"N": str(int(now_s))}}
+    item = keys.key(keys.history_key(counter, target), sort) | {"at": {"N": str(int(now_s))}}
+    item |= {name: {"S": text} for name, text in texts.items()}
     item |= {name: {"N": str(numbers[name])} for name in _NUMBERS}
     return {"Put": {"TableName": store.settings.ledger_table, "Item": item}}
 
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
-    """The repairs of a tally, the oldest first: `{"at","by","why","amount","before","after"}`."""
+    """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
     for page in queries.pages(
         store, store.settings.ledger_table, keys.history_key(counter, target), queries.FIRST, queries.LAST
     ):
         for item in page:
             numbers = {name: int(item[name]["N"]) for name in _NUMBERS}
-            yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], **numbers}
+            how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
+            yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}

@@ -188,18 +188,3 @@ def _advance(store: Store, minute: int) -> None:
         "ExpressionAttributeNames": names,
         "ExpressionAttributeValues": {":minute": {"N": str(minute)}, ":before": {"N": str(minute - 1)}},
     }}])  # fmt: skip
-
-
-def unjudged(store: Store, seen: Evidence, counter: str, target: str, now_s: float) -> int:
-    """How uneven a tally is in the minutes that are not judged yet: what is under way, and what happened since."""
-    total = 0
-    for minute in range(seen.judged + 1, store.settings.minute(now_s) + 2):
-        for page in pages.read(store, minute):
-            ids, expected, observed = (pages.sums(page).get(counter) or ([], [], []))[:3]
-            total += sum(o - e for id_, e, o in zip(ids, expected, observed, strict=True) if id_ == target)
-            total += sum(
-                half.observed - half.expected
-                for half in pages.pairs(page)
-                if (half.counter, half.id) == (counter, target)
-            )
-    return total

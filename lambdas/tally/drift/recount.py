@@ -10,31 +10,65 @@ from ..counting import tallies
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
+from ..streams import evidence
 
 TURNS_MAX = 10  # a turn is lost only to a change of the tally while its children are counted
+MOVED = "it moved while its children were counted"
+UNDER_WAY = "as_of is older than the newest child that is rolled up"
 
 
 @dataclass(frozen=True)
 class Recount:
-    """A tally and its children, counted while the tally did not move. `shards`: its items at that moment."""
+    """A tally and its children. `low`, `high`: the bounds of the amount that is missing from the tally.
+
+    `unclear`: why the difference is not exact; empty if it is. `shards`: the items of the tally after the count.
+    """
 
     tally: int
     children: int
+    low: int
+    high: int
+    unclear: str
     shards: dict[int, Item]
-    spilled_s: int | None = None
-    """Epoch seconds of the newest child that the rollup adds (or has added); None if there is none."""
+
+    @property
+    def even(self) -> bool:
+        """Whether the tally may be right."""
+        return self.low <= 0 <= self.high
 
 
-def recount(call: Call, counter: Counter, id_: str, turns: int = TURNS_MAX) -> Recount | None:
-    """Count the children of a tally. None if it moved each time while they were being counted."""
+def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
+    """Count the children of a tally between two looks at it, again if it moved meanwhile. Each turn narrows the bounds.
+
+    The result is exact if the tally did not move, and if the rollup has provably added every child that it adds.
+    """
+    as_of_s = evidence.read(store, now_s).as_of(store.settings)  # before the first look at the tally
+    added_s = None if as_of_s is None else as_of_s - evidence.LATE * store.settings.minute_s
+    found = _look(store, counter, id_, added_s)
+    for _ in range(TURNS_MAX - 1):
+        if found.unclear != MOVED:
+            break
+        found = _narrowed(found, _look(store, counter, id_, added_s))
+    return found
+
+
+def _look(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
+    """One turn. `added_s`: the rollup has added every child that was made before; None: not known."""
+    call = Call(store)
+    before = shards_of(call, counter, id_)
+    children, open_ = _children(store, counter, id_, added_s)
     after = shards_of(call, counter, id_)
-    for _ in range(turns):
-        before = after
-        children, spilled_s = _children(call, counter, id_)
-        after = shards_of(call, counter, id_)
-        if after == before:
-            return Recount(number(counter, after), children, after, spilled_s)
-    return None
+    lowest, highest = sorted((number(counter, before), number(counter, after)))
+    unclear = MOVED if before != after else UNDER_WAY if open_ else ""
+    return Recount(number(counter, after), children, children - open_ - highest, children - lowest, unclear, after)
+
+
+def _narrowed(wide: Recount, found: Recount) -> Recount:
+    """The newer result, with the bounds of both if they overlap."""
+    low, high = max(wide.low, found.low), min(wide.high, found.high)
+    if not found.unclear or low > high:
+        return found
+    return Recount(found.tally, found.children, low, high, found.unclear, found.shards)
 
 
 def number(counter: Counter, shards: dict[int, Item]) -> int:
@@ -51,12 +85,12 @@ def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
     return {shard: item for shard, item in shards if shard is not None}
 
 
-def _children(call: Call, counter: Counter, id_: str) -> tuple[int, int | None]:
-    """How many children there are, and when the newest one that the rollup adds was made."""
-    found, spilled_s = 0, None
+def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -> tuple[int, int]:
+    """How many children there are, and how many of them the rollup may still have to add."""
+    found = open_ = 0
     pages = queries.pages(
-        call.store,
-        call.store.settings.counts_table,
+        store,
+        store.settings.counts_table,
         counter.partition_start + id_,
         *counter.children,
         ProjectionExpression="#rollup, likedAt",
@@ -64,9 +98,15 @@ def _children(call: Call, counter: Counter, id_: str) -> tuple[int, int | None]:
     )
     for page in pages:
         found += len(page)
-        made = [int(item["likedAt"]["N"]) for item in page if item.get("rollup", {}).get("BOOL") and "likedAt" in item]
-        spilled_s = max([*made, *([spilled_s] if spilled_s is not None else [])], default=None)
-    return found, spilled_s
+        open_ += sum(_may_be_missing(item, added_s) for item in page)
+    return found, open_
+
+
+def _may_be_missing(child: Item, added_s: float | None) -> bool:
+    """Whether a child was written alone, and not provably so long ago that the rollup has added it."""
+    if not child.get("rollup", {}).get("BOOL"):
+        return False
+    return added_s is None or "likedAt" not in child or int(child["likedAt"]["N"]) >= added_s
 
 
 @dataclass(frozen=True)

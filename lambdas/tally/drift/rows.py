@@ -104,6 +104,13 @@ def taken_back(store: Store, row: Drift, now_s: float) -> Write:
     }
 
 
+def held(store: Store, counter: str, target: str, row: Drift | None) -> Write:
+    """The check that a drift row is as it was read; None: there was none."""
+    condition, values = unchanged(row)
+    check = {"TableName": store.settings.ledger_table, "Key": key(counter, target), "ConditionExpression": condition}
+    return {"ConditionCheck": check | ({"ExpressionAttributeValues": values} if values else {})}
+
+
 def read(store: Store, counter: str, target: str) -> Drift | None:
     """The drift row of one tally, if there is one; its drift may be 0."""
     found = queries.get(store.client, store.settings.ledger_table, key(counter, target))

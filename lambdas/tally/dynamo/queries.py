@@ -67,9 +67,12 @@ def items(store: Store, table: str, partition: str, low: str, high: str) -> list
     return [item for page in pages(store, table, partition, low, high) for item in page]
 
 
-def scan(store: Store, table: str) -> Iterator[Page]:
-    """Every item of a table, a page at a time. An item collection comes whole: its items follow each other."""
-    return _every(lambda start: _answer(store.client.scan, "Items", TableName=table, **start))
+def scan(store: Store, table: str, **more: Any) -> Iterator[Page]:
+    """Every item of a table, a page at a time. An item collection comes whole: its items follow each other.
+
+    `more`: parameters of DynamoDB's Scan.
+    """
+    return _every(lambda start: _answer(store.client.scan, "Items", TableName=table, **more, **start))
 
 
 def _every(read: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[Page]:

@@ -153,7 +153,7 @@ class PageRun(Run):
     def pages(self) -> dict[int, list[Entry]]:
         """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
         sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
-        for counter, id_, at, expected, observed, pair, rolled in self.sums.values():
+        for counter, id_, at, expected, observed, pair, rolled, _ in self.sums.values():
             sum_ = sums[at][counter, id_, "" if expected == observed else pair]
             sum_[0] += expected
             sum_[1] += observed

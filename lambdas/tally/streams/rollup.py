@@ -1,7 +1,8 @@
 """The rollup: receipts and children that were written alone are added to their tallies.
 
 A receipt says by how much; a child counts one. The rollup stamps the tally with the minute that the bookkeeper books
-the receipt or the child on, so that both halves of the change meet there.
+the receipt or the child on, so that both halves of the change meet there. It also notes on the tally by how much it
+moved it for the receipts of each day: what is missing there was lost (drift/rebuild.py).
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if not rolled_up(counter):
         raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
-    at = label(minute(image), declared.made(record))
-    return (Effect(counter.name, text(image, "target"), at, amount(image)),)
+    stamped = minute(image)
+    at = label(stamped, declared.made(record))
+    return (Effect(counter.name, text(image, "target"), at, amount(image), day=stamped // tallies.DAY),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -83,14 +85,14 @@ def shard_of(counter: Counter, place: Place) -> int:
 
 
 class TallyRun(Run):
-    """A run that adds to tallies. It ends where one item would need two minutes."""
+    """A run that adds to tallies. It ends where one item would need two minutes, or the receipts of two days."""
 
     def takes(self, effects: Sequence[Effect]) -> bool:
         new = 0
         for effect in effects:
             there = self.sums.get((effect.counter, effect.id))
             new += there is None
-            if there is not None and there.minute != effect.minute:
+            if there is not None and (there.minute, there.day) != (effect.minute, effect.day):
                 return False
         return len(self.sums) + len(self.set_aside) + new <= ITEMS_MAX
 
@@ -109,6 +111,8 @@ class TallyRun(Run):
             if effect.accepted:
                 shard, by = shard_of(counter, self.place), tallies.ROLLED_UP
                 add = tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute, by=by)
+                if effect.day >= 0:
+                    add = tallies.noted(add, {effect.day: effect.accepted})
                 found.append({"Update": add})
         return found
 

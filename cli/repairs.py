@@ -1,0 +1,215 @@
+"""The commands that repair: `reconcile` by drift rows and children, `rebuild` by receipts. Both look first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from tally.counter import Counter
+from tally.counting import tallies
+from tally.drift import rebuild, recount, rows
+from tally.drift.rebuild import Accepted, Loss
+from tally.drift.reconcile import Finding, Reconciler
+from tally.drift.recount import Recount
+from tally.dynamo import queries
+from tally.dynamo.client import Store
+from tally.errors import TallyError
+from tally.settings import MINUTE_DEFAULT_S
+from tally.shipped import LIKES
+from tally.streams import evidence
+
+from .connection import CommandError, Stack
+from .terminal import bar, moment, note, say
+
+
+class Tally(NamedTuple):
+    """A tally: its counter and the id that it counts."""
+
+    counter: Counter
+    target: str
+
+
+class Look(NamedTuple):
+    """What one tally looks like: by the ledger, and by its children if it counts any."""
+
+    found: Finding
+    counted: Recount | None
+
+    @property
+    def exact(self) -> int | None:
+        """The amount that is missing by an exact count; None if there is no such count."""
+        return self.counted.low if self.counted and not self.counted.unclear else None
+
+    @property
+    def differs(self) -> bool:
+        """Whether something is wrong."""
+        return self.found.differs or (self.counted is not None and not self.counted.even)
+
+    @property
+    def line(self) -> str:
+        """The tally, what is wrong with it, and what a repair would do."""
+        found, counted, row = self.found, self.counted, self.found.drift
+        parts = [f"tally {found.tally}"]
+        if counted and self.exact is not None:
+            parts.append(f"children {counted.children}")
+        if row and row.drift:
+            when = f"confirmed in {found.left} minutes" if found.left else "confirmed"
+            parts.append(f"drift {row.drift:+d} since {moment(row.since)}, {when}")
+        if counted and counted.unclear:
+            bounds = f"{counted.low:+d}" if counted.low == counted.high else f"{counted.low:+d} to {counted.high:+d}"
+            parts.append(f"by its children {bounds}, but {counted.unclear}")
+        amount = found.difference if self.exact is None else self.exact
+        parts.append(f"a repair adds {amount:+d}" if amount else "a repair accepts the number")
+        return f"{found.counter.name} {found.target}: {', '.join(parts)}"
+
+
+def reconcile(given: argparse.Namespace, stack: Stack) -> int:
+    """Say which tallies are wrong; repair them with --repair. Returns 1 if one still is, or is unclear."""
+    reconciler = Reconciler(stack.store, stack.counters)
+    asked = [Tally(LIKES, given.post)] if given.post else _suspects(stack)
+    if given.post and not _is_there(stack.store, given.post):
+        raise CommandError(f"there is no post {given.post}")
+    with bar(asked, "tally", "looked at") as each:
+        looks = [_look(reconciler, *tally) for tally in each]
+    wrong = [look for look in looks if look.differs]
+    unclear = [look for look in looks if not look.differs and look.counted and look.counted.unclear]
+    for look in unclear:
+        say(f"unclear  {look.line.rpartition(', ')[0]}")
+    left = _repair(reconciler, given, wrong) if given.repair and wrong else len(wrong)
+    if not given.repair:
+        for look in wrong:
+            say(f"differs  {look.line}")
+    said = [f"{left} differ"] * bool(left) + [f"{len(unclear)} unclear"] * bool(unclear)
+    say(", ".join(said) or "all is well")
+    return 1 if said else 0
+
+
+def _look(reconciler: Reconciler, counter: Counter, target: str) -> Look:
+    counted = reconciler.count(counter, target) if counter.child is not None else None
+    return Look(reconciler.look(counter, target), counted)
+
+
+def _is_there(store: Store, post: str) -> bool:
+    """Whether a post has a tally, a like, or a drift."""
+    low, high = LIKES.shard_range[0], LIKES.children[1]
+    first, last = min(low, LIKES.children[0]), max(LIKES.shard_range[1], high)
+    there = queries.query(store, store.settings.counts_table, LIKES.partition_start + post, first, last, Limit=1)
+    return bool(there or rows.read(store, LIKES.name, post))
+
+
+def _repair(reconciler: Reconciler, given: argparse.Namespace, wrong: Sequence[Look]) -> int:
+    """Repair these once the ledger has judged what happened so far. Returns how many still differ."""
+    asked = _judged(reconciler)
+    left = 0
+    with bar(wrong, "tally", "repaired") as looks:
+        for look in looks:
+            counter, target = look.found.counter, look.found.target
+            try:
+                done = reconciler.repair(counter, target, given.by, given.why, asked=asked, counted=look.exact)
+            except TallyError as error:
+                note(error.detail)
+                left += 1
+                continue
+            if done is None:
+                say(f"even     {counter.name} {target}: tally {reconciler.look(counter, target).tally}")
+            else:
+                after = done.tally + done.difference
+                say(f"repaired {counter.name} {target}: {done.difference:+d} ({done.tally} to {after}), by {done.how}")
+    return left
+
+
+def _judged(reconciler: Reconciler) -> int:
+    """Wait until the ledger has judged this minute; the minute. Shows what it waits for."""
+    asked = reconciler.asked()
+    shown: list[tqdm[Any]] = []
+
+    def tell(left: int) -> None:
+        if not shown:
+            note(f"nothing is written until the ledger has judged what happened so far: {left} minutes of it are left")
+            shown.append(
+                tqdm(total=left, unit=" minute", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr)
+            )
+        shown[0].update(shown[0].total - left - shown[0].n)
+
+    try:
+        reconciler.wait(asked, tell)
+    finally:
+        for one in shown:
+            one.close()
+    return asked
+
+
+def _suspects(stack: Stack) -> list[Tally]:
+    """The tallies that differ from their children in a scan, and every tally that drifts."""
+    found: dict[tuple[str, str], Tally] = {}
+    with bar(recount.families(stack.store, stack.counters), "page", "scanned") as pages:
+        for page in pages:
+            suspects = (family for family in page if family.tally != family.children)
+            found |= {(family.counter.name, family.target): Tally(family.counter, family.target) for family in suspects}
+    for _, row in rows.every(stack.store):
+        if row.counter in stack.counters:
+            found[row.counter, row.target] = Tally(stack.counters[row.counter], row.target)
+        else:
+            note(
+                f"{row.counter} {row.target} drifts by {row.drift:+d}, but lambdas/counters.py declares no such counter"
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def rebuilt(given: argparse.Namespace, stack: Stack) -> int:
+    """Say what was accepted and never rolled up; add it with --repair. Returns 1 if something is still missing."""
+    if given.counter and not rebuild.rebuildable(given.counter):
+        hint = "`tally reconcile` counts its items again" if given.counter.child else "it is never rolled up"
+        raise CommandError(f"{given.counter.name} has no receipts to rebuild it from: {hint}")
+    store, reconciler = stack.store, Reconciler(stack.store, stack.counters)
+    seen, found = evidence.read(store, time.time()), rebuild.Accepted()
+    days = rebuild.window(store, seen, time.time())
+    only = (given.counter.name, given.id) if given.counter else None
+    with bar(rebuild.accepted(store, stack.counters, days, found, only), "page", "scanned") as pages:
+        for _ in pages:
+            pass
+    with bar(sorted(found), "tally", "looked at") as names:
+        looks = [rebuild.look(store, stack.counters[name[0]], name[1], found[name]) for name in names]
+    lost = [loss for loss in looks if loss.amount]
+    left = _rebuild(reconciler, given, lost, found) if given.repair and lost else len(lost)
+    if not given.repair:
+        for loss in lost:
+            say(f"lost     {_loss(store, loss)}")
+    between = f"{_day(store, days.first)} to {_day(store, days.last)}"
+    say(f"{left} lack receipts of {between}" if left else f"nothing is missing of {between}")
+    return 1 if left else 0
+
+
+def _rebuild(reconciler: Reconciler, given: argparse.Namespace, lost: Sequence[Loss], found: Accepted) -> int:
+    """Add what these lack. Returns how many still lack something."""
+    asked = _judged(reconciler)
+    left = 0
+    with bar(lost, "tally", "rebuilt") as losses:
+        for loss in losses:
+            name = loss.counter.name, loss.target
+            try:
+                done = rebuild.rebuild(reconciler, loss, found[name], given.by, given.why, asked)
+            except TallyError as error:
+                note(error.detail)
+                left += 1
+                continue
+            if done:
+                say(f"rebuilt  {' '.join(name)}: {done.amount:+d} ({done.tally} to {done.tally + done.amount})")
+    return left
+
+
+def _loss(store: Store, loss: Loss) -> str:
+    days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
+    known = f", of which the ledger has repaired {loss.repaired}" if loss.repaired else ""
+    drift = f", drifts by {loss.drift:+d}: `tally reconcile` comes first" if loss.drift else ""
+    return f"{loss.counter.name} {loss.target}: tally {loss.tally}, missing {days}{known}{drift}"
+
+
+def _day(store: Store, day: int) -> str:
+    begins_s = day * tallies.DAY * store.settings.minute_s
+    return moment(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else moment(begins_s)[:10]

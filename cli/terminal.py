@@ -1,0 +1,42 @@
+"""What the commands print: results on stdout, progress and notes on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+
+@contextmanager
+def bar(things: Iterable[Any], unit: str, does: str) -> Iterator[Iterable[Any]]:
+    """The things, with a progress bar on stderr if that is a terminal."""
+    with tqdm(things, desc=does, unit=f" {unit}", disable=not sys.stderr.isatty(), leave=False, file=sys.stderr) as bar:
+        yield bar
+
+
+def show(given: argparse.Namespace, body: object, line: str) -> None:
+    """Print the body as JSON with --json, else the line."""
+    say(json.dumps(body) if given.json else line)
+
+
+def say(line: str) -> None:
+    """Print a result."""
+    with tqdm.external_write_mode(file=sys.stdout):
+        print(line, flush=True)
+
+
+def note(line: str) -> None:
+    """Print a note."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        print(f"tally: {line}", file=sys.stderr, flush=True)
+
+
+def moment(epoch_s: int) -> str:
+    """A time as people read it."""
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

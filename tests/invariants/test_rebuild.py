@@ -1,0 +1,286 @@
+"""What was written alone and never rolled up is found in the receipts and added, exactly and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import counters
+from local.base.engine import Engine
+from tally.counting import tallies
+from tally.drift import history, rebuild, recount
+from tally.drift.rebuild import Accepted, Loss, Window
+from tally.drift.reconcile import NotProvenError, Reconciler
+from tally.dynamo.client import Store
+from tally.streams import evidence, set_aside
+from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
+from tests.invariants.streaming import Watched
+from tests.invariants.test_reconcile import redrive, set_one_aside
+
+DAY = 6  # minutes: a day of these tests
+EVERYBODY = {(consumer, table) for consumer in ("rollup", "drift") for table in ("counts", "receipts")}
+ROLLUP, DRIFT = ({one for one in EVERYBODY if one[0] == name} for name in ("rollup", "drift"))
+
+
+@pytest.fixture
+def world(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """At the beginning of a day that is whole."""
+    monkeypatch.setattr(tallies, "DAY", DAY)
+    made = deployed(store, engine.endpoint, monkeypatch)
+    next_day(made)
+    return made
+
+
+@pytest.fixture
+def reconciler(world: Deployment) -> Reconciler:
+    return Reconciler(world.store, counters.COUNTERS, clock=world.clock, sleep=world.sleep)
+
+
+def today(world: Deployment) -> int:
+    return world.store.settings.minute(world.now_s) // DAY
+
+
+def next_day(world: Deployment) -> None:
+    day = today(world)
+    while today(world) == day:
+        world.run(1)
+
+
+def lose(world: Deployment, silent: set[tuple[str, str]], each: Callable[[], object]) -> None:
+    """What happens while these are silent never reaches them."""
+    world.silent = silent
+    each()
+    world.run(1)
+    for mapping in silent:
+        world.waiting[mapping] = []
+    world.silent = set()
+
+
+def judge_on(world: Deployment, days: int = 2) -> None:
+    """Until this day, and the one after it, are judged."""
+    until = (today(world) + days) * DAY - 1
+    while world.judged < until:
+        world.run(1)
+
+
+def losses(reconciler: Reconciler) -> dict[tuple[str, str], Loss]:
+    store, found = reconciler.store, Accepted()
+    days = rebuild.window(store, evidence.read(store, reconciler.clock()), reconciler.clock())
+    list(rebuild.accepted(store, counters.COUNTERS, days, found))
+    looks = {name: rebuild.look(store, counters.COUNTERS[name[0]], name[1], of) for name, of in found.items()}
+    return {name: loss for name, loss in looks.items() if loss.amount}
+
+
+def mend(reconciler: Reconciler) -> dict[tuple[str, str], int]:
+    """As the command does; what was added."""
+    added = {}
+    asked = reconciler.asked()
+    reconciler.wait(asked)
+    for name, loss in losses(reconciler).items():
+        days = accepted(reconciler, loss)
+        if done := rebuild.rebuild(reconciler, loss, days, "ann", "outage", asked):
+            added[name] = done.amount
+    return added
+
+
+def accepted(reconciler: Reconciler, loss: Loss) -> dict[int, int]:
+    store, found = reconciler.store, Accepted()
+    name = (loss.counter.name, loss.target)
+    days = rebuild.window(store, evidence.read(store, reconciler.clock()), reconciler.clock())
+    list(rebuild.accepted(store, counters.COUNTERS, days, found, name))
+    assert set(found) <= {name}
+    return found[name]
+
+
+def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, reconciler: Reconciler) -> None:
+    """Plays that spilled and visits; those before and after the outage, and plays that count at once, are there."""
+    for before in range(3):
+        world.spill(times=before + 1)
+        world.play(times=2)
+        world.spill("https://example.com/a", 2, VISITS)
+        world.run(1)
+
+    def outage() -> None:
+        world.spill(times=5)
+        world.play(times=2)
+        world.spill("https://example.com/a", 4, VISITS)
+        world.spill("https://example.com/lost", 3, VISITS)
+
+    lose(world, EVERYBODY, outage)
+    world.spill(times=3)
+    judge_on(world)
+    lost = {("plays", "v"): 5, ("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
+    assert {name: loss.amount for name, loss in losses(reconciler).items()} == lost
+    assert (world.tally(PLAYS, "v"), world.drift()) == (6 + 6 + 2 + 3, {})
+    assert mend(reconciler) == lost
+    assert world.tally(PLAYS, "v") == 6 + 6 + 2 + 3 + 5
+    assert world.tally(VISITS, "https://example.com/a") == 6 + 4
+    assert world.tally(VISITS, "https://example.com/lost") == 3
+    assert losses(reconciler) == mend(reconciler) == {}
+    world.run(14)
+    assert world.drift() == {}
+    [entry] = history.read(world.store, "plays", "v")
+    assert (entry["how"], entry["amount"], entry["before"], entry["after"]) == ("rebuild", 5, 17, 22)
+
+
+def test_nothing_is_lost_where_the_bookkeeper_alone_stood_still(world: Deployment, reconciler: Reconciler) -> None:
+    """Its pages know nothing of what the rollup added meanwhile. The tallies do."""
+    world.spill(times=2)
+    lose(world, DRIFT, lambda: world.spill(times=7))
+    judge_on(world)
+    assert world.tally(PLAYS, "v") == 9
+    assert losses(reconciler) == {}
+
+
+def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Deployment, reconciler: Reconciler) -> None:
+    """The rollup alone was stalled for a time, and both for another."""
+    lose(world, ROLLUP, lambda: world.spill(times=7))
+    lose(world, EVERYBODY, lambda: world.spill(times=2))
+    judge_on(world)
+    assert world.drift() == {("plays", "v"): -7}
+    with pytest.raises(NotProvenError, match="drifts by -7: `tally reconcile` comes first"):
+        mend(reconciler)
+    assert reconciler.repair(PLAYS, "v", "ann", "x") is not None
+    assert mend(reconciler) == {("plays", "v"): 2}
+    assert losses(reconciler) == {}
+    world.run(14)
+    assert (world.tally(PLAYS, "v"), world.drift()) == (9, {})
+    lose(world, EVERYBODY, lambda: world.spill(times=4))
+    judge_on(world)
+    assert mend(reconciler) == {("plays", "v"): 4}, "what was taken off once is not taken off again"
+
+
+def test_late_receipts_and_redriven_ones_are_not_lost(world: Deployment, reconciler: Reconciler) -> None:
+    """Booked on other minutes than they are stamped with, and on another day."""
+    set_one_aside(world)
+    yesterday = today(world) * DAY - 1
+    world.run(4)
+    world.spill(times=3, at=yesterday)
+    world.spill(times=2)
+    next_day(world)
+    redrive(world)
+    judge_on(world)
+    assert world.tally(PLAYS, "v") == 6
+    assert losses(reconciler) == {}
+
+
+def test_day_is_looked_at_once_the_one_after_it_is_judged(world: Deployment, reconciler: Reconciler) -> None:
+    """A consumer that is behind may still get its receipts."""
+    day = today(world)
+    lose(world, EVERYBODY, world.spill)
+    while world.judged < (day + 2) * DAY - 1:
+        assert losses_or_none(reconciler) in (None, {})
+        world.run(1)
+    assert list(losses(reconciler)) == [("plays", "v")]
+
+
+def losses_or_none(reconciler: Reconciler) -> dict[tuple[str, str], Loss] | None:
+    try:
+        return losses(reconciler)
+    except NotProvenError:
+        return None
+
+
+def test_days_before_notes_were_kept_are_not_looked_at(world: Deployment, reconciler: Reconciler) -> None:
+    """An older version rolled up without a note on the tally."""
+    item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=evidence.JUDGE)["Item"]
+    began = int(int(item["began"]["N"]) // 60 // DAY)
+    now_s = (began + 20) * DAY * 60.0
+    seen = evidence.Evidence(judged=(began + 4) * DAY - 1, item=item)
+    assert rebuild.window(world.store, seen, (began + 4) * DAY * 60.0) == Window(began + 1, began + 2)
+    seen = evidence.Evidence(judged=(began + 20) * DAY - 1, item=item)
+    assert rebuild.window(world.store, seen, now_s) == Window(began + 13, began + 18)
+    for judged in (-1, (began + 3) * DAY - 2):
+        with pytest.raises(NotProvenError, match="Cannot tell yet"):
+            rebuild.window(world.store, evidence.Evidence(judged=judged, item=item), now_s - 17 * DAY * 60)
+
+
+def test_rebuild_waits_for_the_judge_and_for_what_is_set_aside(world: Deployment, reconciler: Reconciler) -> None:
+    lose(world, EVERYBODY, world.spill)
+    judge_on(world)
+    (loss,) = losses(reconciler).values()
+    days = accepted(reconciler, loss)
+    with pytest.raises(NotProvenError, match="judged up to"):
+        rebuild.rebuild(reconciler, loss, days, "ann", "x", reconciler.asked())
+    set_one_aside(world)
+    assert list(set_aside.listed(tallies.Call(world.store)))
+    with pytest.raises(NotProvenError, match="set aside"):
+        rebuild.rebuild(reconciler, loss, days, "ann", "x", -1)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_rebuild_that_is_killed_is_done_again_or_not_at_all(
+    world: Deployment, reconciler: Reconciler, committed: bool
+) -> None:
+    lose(world, EVERYBODY, lambda: world.spill(times=3))
+    judge_on(world)
+    client: Any = Watched(world.store.client)
+
+    def kill(_: int) -> None:
+        raise KeyboardInterrupt
+
+    setattr(client, "after" if committed else "before", kill)
+    killed = Reconciler(Store(client, world.store.settings), counters.COUNTERS, world.clock, world.sleep)
+    (loss,) = losses(reconciler).values()
+    with pytest.raises(KeyboardInterrupt):
+        rebuild.rebuild(killed, loss, accepted(reconciler, loss), "ann", "x", -1)
+    assert mend(reconciler) == ({} if committed else {("plays", "v"): 3})
+    assert world.tally(PLAYS, "v") == 3
+    assert len(list(history.read(world.store, "plays", "v"))) == 1
+
+
+@pytest.mark.parametrize("first", ["another rebuild", "a redrive", "a row"])
+def test_what_comes_before_the_write_sends_the_rebuild_back(
+    world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    lose(world, EVERYBODY, lambda: world.spill(times=3))
+    judge_on(world)
+    (loss,) = losses(reconciler).values()
+    days = accepted(reconciler, loss)
+    real, tries = rebuild.apply_once, []
+
+    def apply_once(store: Store, writes: Any) -> bool:
+        if not tries:
+            tries.append(False)
+            if first == "another rebuild":
+                rebuild.rebuild(reconciler, loss, days, "bob", "x", -1)
+            elif first == "a redrive":
+                add = tallies.add(tallies.Call(store), PLAYS, "v", 7, 3, 0, by=tallies.ROLLED_UP)
+                store.client.update_item(**tallies.noted(add, loss.days))
+            else:
+                world.edit(1, PLAYS, "v")
+                while not world.drift():
+                    world.run(1)
+        tries.append(real(store, writes))
+        return bool(tries[-1])
+
+    monkeypatch.setattr(rebuild, "apply_once", apply_once)
+    if first == "a row":
+        with pytest.raises(NotProvenError, match="drifts by"):
+            rebuild.rebuild(reconciler, loss, days, "ann", "x", -1)
+        assert world.tally(PLAYS, "v") == 1
+    else:
+        assert rebuild.rebuild(reconciler, loss, days, "ann", "x", -1) is None
+        assert world.tally(PLAYS, "v") == 3
+
+
+def test_notes_of_old_days_go_with_the_next_write(world: Deployment) -> None:
+    """Ten bytes a day for as long as a tally is counted would fill its item."""
+    day = today(world)
+    for ago in (0, 3, 8, 9, 11):
+        add = tallies.add(tallies.Call(world.store), PLAYS, "v", 0, 1, 0)
+        world.store.client.update_item(**tallies.noted(add, {day - ago: 1}))
+    world.store.client.update_item(
+        **tallies.noted(tallies.add(tallies.Call(world.store), PLAYS, "v", 0, 1, 0), {day: 4})
+    )
+    shard = recount.shards_of(tallies.Call(world.store), PLAYS, "v")[0]
+    notes = {name: int(value["N"]) for name, value in shard.items() if name.startswith("day#")}
+    assert notes == {tallies.day_note(day): 5, tallies.day_note(day - 3): 1, tallies.day_note(day - 8): 1}
+
+
+def test_only_counters_with_receipts_of_their_own_are_rebuilt() -> None:
+    assert {name for name, counter in counters.COUNTERS.items() if rebuild.rebuildable(counter)} == {
+        "plays", "usage", "visits", "bot_visits",
+    }  # fmt: skip

@@ -30,7 +30,8 @@ OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at first: most takes find some, and some find none
 TICK_S = 0.1
 LOOK_S = 1.0
-REST_S_MAX = (
+EVEN_S_MAX = 240.0  # from the last answer until every tally is as accepted: holds expire, and the rollup catches up
+JUDGED_S_MAX = 120.0  # without another minute judged
     180.0  # from the last answer until everything is rolled up, expired and judged; it takes eight minutes' worth
 )
 ENGINE = "engine.db"
@@ -104,7 +105,7 @@ class Soak:
             self._play(stage, players, crowd, watch)
             calm.set()
             if not self._rest(stage, players, watch):
-                watch.ahead.append(f"after {REST_S_MAX:.0f} s not everything was rolled up and judged")
+                watch.ahead.append("not everything was rolled up and judged in the end")
         finally:
             for process in crowd:
                 process.kill()
@@ -132,13 +133,15 @@ class Soak:
 
     def _rest(self, stage: Stage, players: troupe.Troupe, watch: Watch) -> bool:
         """Wait until every tally is as accepted and every minute up to then is judged; whether that came."""
-        until_s = time.monotonic() + REST_S_MAX
+        until_s, judged = time.monotonic() + EVEN_S_MAX, watch.last_judged
         rest_at: int | None = None
         wanted = {name: amount for name, amount in watch.accepted.tallies().items() if amount}
         with closing(Raw(stage.engine)) as raw:
-            while time.monotonic() < until_s:
-                players.turn(time.monotonic(), strikes=False)
+            while (now_s := time.monotonic()) < until_s:
+                players.turn(now_s, strikes=False)
                 watch.look()
+                if rest_at is not None and watch.last_judged != judged:
+                    until_s, judged = now_s + JUDGED_S_MAX, watch.last_judged
                 if rest_at is None:
                     found = {name: amount for name, amount in verdict.counted(raw).tallies.items() if amount}
                     rest_at = stage.settings.minute(time.time()) if found == wanted else None

@@ -16,7 +16,7 @@ from .stage import Stage
 START_S_MAX = 20.0
 STRUCK_EVERY_MINUTES = 4.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
 FROZEN_SHARE = 0.25  # the others are killed
-DOWN_MINUTES, DOWN_MINUTES_MAX = 3.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
+DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
 AT_ONCE_SHARE = 0.6  # of the killed start again at once
 ROLES: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
     "rollup": (deliveries.consume, ("rollup",)),

@@ -9,6 +9,7 @@ import pytest
 import counters
 from tally.counter import Counter, Guarantee
 from tally.counting import tallies
+from tally.counting.likes import GONE
 from tally.dynamo.keys import pair_of
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import PageRun
@@ -93,6 +94,19 @@ def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_n
     assert bookkeeper.read_count(DECLARED, one) == (Effect("likes", "p", NOW, -1, pair=pair),)
     unliked = plays(4, f"{tallies.unliked(pair)}xyz", NOW - 500)
     assert moved(unliked, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
+
+
+def test_what_an_unlike_leaves_is_no_child() -> None:
+    """The unlike of a spilled like leaves an item; a like may take its place, and TTL removes it."""
+    liked: Any = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
+    left = {**CHILD, GONE: {"N": "1"}, "nonce": {"S": "m"}}
+    read = bookkeeper.read_count
+    assert read(DECLARED, record("MODIFY", CHILD, left, liked)) == (Effect("likes", "p", NOW, -1, pair=pair_of(liked)),)
+    assert read(DECLARED, record("MODIFY", CHILD, liked, left)) == (Effect("likes", "p", NOW, 1),)
+    assert read(DECLARED, record("MODIFY", CHILD, left, left)) == ()
+    assert read(DECLARED, record("MODIFY", CHILD, liked, liked)) == ()
+    assert read(DECLARED, record("REMOVE", CHILD, None, left)) == ()
+    assert read(DECLARED, record("INSERT", CHILD, left)) == ()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 import counters
 import faults
 from faults import FaultProxy
+from tally.counting import tallies
 from tally.dynamo import keys
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError, StoreRefusedError
@@ -122,6 +123,7 @@ def test_a_tally_is_stamped_with_the_minute_of_what_is_added_and_a_run_has_one(w
     world.deliver("rollup", "receipts", SHARD, records, store=store)
     stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.sent]
     assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == [(2, MINUTE - 1), (2, MINUTE)]
+    assert {item["nonce"]["S"][0] for item in world.scan(world.store.settings.counts_table)} == {tallies.ROLLED_UP}
 
 
 def test_two_stream_shards_add_to_different_tally_items(world: StreamWorld) -> None:
@@ -163,6 +165,13 @@ def test_the_checkpoint_says_how_far_and_carries_the_newest_pulse(world: StreamW
             assert [found[fact] for fact in ("sequence", "pulse", "rolled")] == [sequence, key, str(rolled)]
             assert int(found["through"]) == through
             assert abs(int(found["expiration"]) - time.time() - keys.CHECKPOINT_KEPT_S) < 60
+
+
+def test_the_time_of_pulses_does_not_fall_from_run_to_run_of_a_batch(world: StreamWorld) -> None:
+    batch = [play(1, at=MINUTE - 1), pulse(2, "a", 600), play(3), pulse(4, "b", 540)]
+    assert world.deliver("rollup", "receipts", SHARD, batch) is None
+    checkpoint = world.checkpoint("rollup", "receipts", SHARD)
+    assert (checkpoint["pulse"], checkpoint["rolled"]) == ("b", "600")
 
 
 POISON = {

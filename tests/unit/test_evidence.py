@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,9 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Shard
 from tally.errors import StoreBusyError
-from tally.streams import evidence
-from tally.streams.evidence import Evidence, Look
+from tally.streams import evidence, lineage
+from tally.streams.evidence import Evidence
+from tally.streams.lineage import Look
 
 NOW_S = 1_800_000_000.0
 MINUTE = int(NOW_S // 60)
@@ -37,8 +39,9 @@ class Streams:
         return self.trees[table]
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
+        assert shard in {one.id for one in self.trees[table]}, "DynamoDB knows no other"
         self.asked.append((shard, sequence))
-        yield from self.answers.get(shard, [[]] * 9)
+        yield from self.answers.get(shard, itertools.repeat([]))
 
 
 @dataclass
@@ -60,7 +63,7 @@ class Stack:
             self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def look(self, now_s: float = NOW_S, item: Any = None) -> Look:
-        return evidence.look(self.store, self.streams, item or {}, now_s)  # type: ignore[arg-type]
+        return lineage.look(self.store, self.streams, item or {}, now_s)  # type: ignore[arg-type]
 
     def sweep(self, now_s: float) -> Evidence:
         """A sweep; the evidence that it began with."""
@@ -81,6 +84,11 @@ class Stack:
         """The JUDGE item."""
         item = queries.get(self.store.client, self.store.settings.ledger_table, evidence.JUDGE)
         return {name: next(iter(value.values())) for name, value in item.items()}
+
+
+@pytest.fixture(autouse=True)
+def _few_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "PULSES_TRIED", 2)
 
 
 @pytest.fixture
@@ -204,15 +212,14 @@ def test_leaf_without_a_key_is_sent_fixed_and_random_ones_and_those_of_the_shard
     first = set(stack.pulses("counts"))
     stack.sweep(NOW_S + 60)
     second = set(stack.pulses("counts"))
-    fixed = {str(number) for number in range(32)}
+    fixed = {"0", "1"}
     assert first > fixed | {"old"}
-    assert (len(first), len(second)) == (65, 65 + 32), (
-        "others in each sweep: what all miss at once is not missed for ever"
-    )
-    assert len(stack.pulses("receipts")) == 32 + 2 * 32
+    assert (len(first), len(second)) == (5, 5 + 2), "others in each sweep: what all miss at once is not missed for ever"
+    assert len(stack.pulses("receipts")) == 2 + 2 * 2
 
 
-def test_pulses_that_are_tried_have_a_bound(stack: Stack) -> None:
+def test_pulses_that_are_tried_have_a_bound(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "PULSES_TRIED", 32)
     stack.streams.trees["counts"] = [Shard(f"c{number}") for number in range(100)]
     stack.sweep(NOW_S)
     assert len(stack.pulses("counts")) == 32 + evidence.PULSES_TRIED_MAX
@@ -257,8 +264,9 @@ def test_leaf_is_peeked_at_once_no_pulse_has_reached_it_for_two_sweeps(stack: St
         stack.sweep(NOW_S - 240 + 60 * sweep)
         assert bool(stack.streams.asked) == peeked, sweep
     stack.mark("c2")
+    stack.streams.asked.clear()
     stack.sweep(NOW_S)
-    assert "c2" not in stack.noted()["unreached"], "a pulse has reached it"
+    assert ("c2" in stack.noted()["unreached"], stack.streams.asked) == (False, []), "a pulse has reached it"
 
 
 def test_what_is_quiet_counts_as_the_pulses_of_the_last_sweep_say(unreached: Stack) -> None:
@@ -302,6 +310,11 @@ def test_record_that_is_left_in_a_shard_before_the_leaf_holds_it_up(unreached: S
     unreached.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), Shard("c9", "c0"), Shard("c2", "c9")]
     unreached.streams.answers["c9"] = [[INSERT]]
     assert ago_s(peek(unreached).counted_s()) == 400
+
+
+def test_shard_that_is_listed_no_more_is_not_read(unreached: Stack) -> None:
+    unreached.streams.trees["counts"] = [Shard("c1", "c0"), Shard("c2", "c9")]
+    assert ago_s(peek(unreached).counted_s()) == 180
 
 
 def test_shard_is_not_read_if_the_consumer_has_begun_one_behind_it_nor_twice(unreached: Stack) -> None:

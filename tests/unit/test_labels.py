@@ -185,8 +185,6 @@ def test_what_comes_to_nothing_is_left_out_and_so_is_its_page() -> None:
 
 @pytest.mark.parametrize(("judged", "current"), [(NOW, NOW + 2), (NOW - 2, NOW), (NOW + 60, NOW + 62)])
 def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judged: int, current: int) -> None:
-    late = [effect._replace(minute=judged - 1) for effect in (GONE, UNLIKED, Effect("plays", "v", NOW, 5))]
-    assert entries(*late[:1], *late[2:], judged=judged) == {
-        current: [Entry("likes", "p", "", -1, 0), Entry("plays", "v", "", 5, 0)]
-    }
+    late = GONE._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
+    assert entries(*late, judged=judged) == {current: [Entry("likes", "p", "", -1, 0), Entry("plays", "v", "", 5, 0)]}
     assert entries(GONE._replace(minute=judged + 1), judged=judged) == {judged + 1: [Entry("likes", "p", "x", -1, 0)]}

@@ -9,5 +9,6 @@ The other rooms use:
     evidence    until when the consumers have passed everything: `read`, `renew`, `as_of`
     set_aside   `listed`, `any_left`, `redrive`: records that could not be applied
 
-`record`, `broken` and `fold` are this room's own: pure functions from records to effects.
+`record`, `broken` and `fold` are this room's own: pure functions from records to effects. So are `lineage`, which
+knows the shards and their checkpoints, and `waits`, the ledger's waits.
 """

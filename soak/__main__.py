@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from .stage import STREAMED, Raw, Stage, create_tables
 from .watch import Watch
 from .workers import ITEMS, POSTS
 
-OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 3, 2
+OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at first: most takes find some, and some find none
 TICK_S = 0.1
 LOOK_S = 1.0
@@ -88,66 +88,64 @@ class Soak:
             os.environ.update(stage.environment)
             troupe.prepare()
             _open(stage)
-            stage, proxies, calm = troupe.begin_proxies(stage)
-            players = troupe.Troupe(stage)
-            crowd = troupe.begin_workers(stage, WORKERS, self._operations)
             watch = Watch(stage, stage.store())
-            try:
-                self._play(stage, players, crowd, watch)
-                calm.set()
-                rested = self._rest(stage, players, watch)
-            finally:
-                for process in crowd:
-                    process.kill()
-                players.stop()
-                proxies.kill()
-            if not rested:
-                watch.ahead.append(f"after {REST_S_MAX:.0f} s not everything was rolled up and judged")
-            raw = Raw(stage.engine)
-            found = verdict.everything(raw)
-            raw.close()
-            said = [*verdict.complaints(watch.accepted, found), *watch.ahead]
-            said += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in watch.drifts]
+            players = self._act(stage, watch)
+            found = _found(stage)
+        said = [*verdict.complaints(watch.accepted, found), *watch.ahead]
+        said += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in watch.drifts]
         return self._report(watch, players, found, said, time.monotonic() - began_s)
+
+    def _act(self, stage: Stage, watch: Watch) -> troupe.Troupe:
+        """Run everything until it rests. The tables stay as they are then."""
+        stage, proxies, calm = troupe.begin_proxies(stage)
+        players = troupe.Troupe(stage)
+        crowd = troupe.begin_workers(stage, WORKERS, self._operations)
+        try:
+            self._play(stage, players, crowd, watch)
+            calm.set()
+            if not self._rest(stage, players, watch):
+                watch.ahead.append(f"after {REST_S_MAX:.0f} s not everything was rolled up and judged")
+        finally:
+            for process in crowd:
+                process.kill()
+            players.stop()
+            proxies.kill()
+        return players
 
     def _play(self, stage: Stage, players: troupe.Troupe, crowd: list[Any], watch: Watch) -> None:
         """Watch until the workers are done."""
         shards = _shards(stage)
-        look_s = 0.0
+        look_s, alive = 0.0, True
         with tqdm(total=self._operations, unit=" operations", file=sys.stderr, disable=None, smoothing=0.05) as bar:
-            while any(process.is_alive() for process in crowd):
-                now_s = time.monotonic()
-                players.turn(now_s, strikes=True)
-                if now_s >= look_s:
+            while alive:
+                alive, now_s = any(process.is_alive() for process in crowd), time.monotonic()
+                players.turn(now_s, strikes=alive)
+                if now_s >= look_s or not alive:
                     look_s = now_s + LOOK_S
                     watch.look()
                     watch.trim(shards)
                     bar.n = watch.accepted.operations
                     bar.set_postfix(off=watch.off, faults=_faults(stage), kills=players.kills)
                 time.sleep(TICK_S)
-            watch.look()
-            bar.n = watch.accepted.operations
-            bar.set_postfix(off=watch.off, faults=_faults(stage), kills=players.kills)
         if any(process.exitcode for process in crowd):
             raise RuntimeError(f"a worker failed: see {stage.folder}/worker-*.log")
 
     def _rest(self, stage: Stage, players: troupe.Troupe, watch: Watch) -> bool:
         """Wait until every tally is as accepted and every minute up to then is judged; whether that came."""
-        raw, settings = Raw(stage.engine), stage.settings
         until_s = time.monotonic() + REST_S_MAX
         rest_at: int | None = None
         wanted = {name: amount for name, amount in watch.accepted.tallies().items() if amount}
-        while time.monotonic() < until_s:
-            players.turn(time.monotonic(), strikes=False)
-            watch.look()
-            if rest_at is None:
-                found = {name: amount for name, amount in verdict.counted(raw).tallies.items() if amount}
-                rest_at = settings.minute(time.time()) if found == wanted else None
-            elif watch.last_judged > rest_at:
-                break
-            time.sleep(LOOK_S)
-        raw.close()
-        return rest_at is not None and watch.last_judged > rest_at
+        with closing(Raw(stage.engine)) as raw:
+            while time.monotonic() < until_s:
+                players.turn(time.monotonic(), strikes=False)
+                watch.look()
+                if rest_at is None:
+                    found = {name: amount for name, amount in verdict.counted(raw).tallies.items() if amount}
+                    rest_at = stage.settings.minute(time.time()) if found == wanted else None
+                elif watch.last_judged > rest_at:
+                    return True
+                time.sleep(LOOK_S)
+        return False
 
     def _report(
         self, watch: Watch, players: troupe.Troupe, found: verdict.Found, said: list[str], took_s: float
@@ -214,13 +212,14 @@ def _open(stage: Stage) -> None:
 
 def _shards(stage: Stage) -> dict[str, str]:
     """The stream shard of each table."""
-    raw, arns = Raw(stage.engine), (stage.settings.counts_stream, stage.settings.receipts_stream)
-    found = {}
-    for table, arn in zip(STREAMED, arns, strict=True):
-        described = raw.call("streams", "DescribeStream", StreamArn=arn)["StreamDescription"]
-        found[table] = described["Shards"][0]["ShardId"]
-    raw.close()
-    return found
+    with closing(Raw(stage.engine)) as raw:
+        return {table: raw.shard(stage.stream(table)) for table in STREAMED}
+
+
+def _found(stage: Stage) -> verdict.Found:
+    """What the tables hold."""
+    with closing(Raw(stage.engine)) as raw:
+        return verdict.everything(raw)
 
 
 def _faults(stage: Stage) -> int:
@@ -232,9 +231,7 @@ def _check(folder: Path) -> int:
     accepted = Accepted()
     accepted.add(Reader(folder).new())
     with _engine(folder) as engine:
-        raw = Raw(engine.endpoint)
-        found = verdict.everything(raw)
-        raw.close()
+        found = _found(Stage(folder, 0, 1, engine.endpoint))
     said = verdict.complaints(accepted, found)
     for complaint in said:
         print(f"tally: {complaint}")

@@ -30,6 +30,7 @@ READ_RECORDS_MAX = 1000
 POLL_S = 0.2
 INVOCATION_S = 30.0
 HORIZON_SHARE = 0.3  # of the starts that read the stream from its beginning; else from where the last process was
+ODD_SHARE = 0.3  # of the batches end early
 TWICE_SHARE = 0.05  # of the batches that are delivered again
 PAUSE_S = 0.1  # after a failure
 
@@ -78,9 +79,8 @@ class Delivery:
         self._raw = Raw(stage.engine)
         self._chance = random.Random()
         self._declared, self._handler, self._table = declared, handler, Table(table)
-        self._stream = {"counts": stage.settings.counts_stream, "receipts": stage.settings.receipts_stream}[table]
-        shards = self._raw.call("streams", "DescribeStream", StreamArn=self._stream)["StreamDescription"]["Shards"]
-        self._shard = shards[0]["ShardId"]
+        self._stream = stage.stream(table)
+        self._shard = self._raw.shard(self._stream)
         self._place = stage.folder / f"{declared.function}-{table}.place"
 
     def run(self) -> None:
@@ -124,12 +124,14 @@ class Delivery:
         return start is not None and bool(record["dynamodb"]["Keys"]["PK"]["S"].startswith(start))
 
     def _deliver(self, records: list[dict[str, Any]]) -> None:
-        size = self._chance.randint(1, READ_RECORDS_MAX)
+        size = READ_RECORDS_MAX
         while records:
-            batch = records[:size]
+            odd = self._chance.random() < ODD_SHARE
+            batch = records[: self._chance.randint(1, size) if odd else size]
             done = self._invoke(batch)
+            size = READ_RECORDS_MAX
             if done < len(batch):
-                size = max(1, size // 2)
+                size = len(batch) // 2 + 1
                 time.sleep(PAUSE_S)
             elif self._chance.random() < TWICE_SHARE:
                 self._invoke(batch)

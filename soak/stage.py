@@ -61,6 +61,10 @@ class Stage:
         """The settings of the functions."""
         return Settings.from_environment(self.environment)
 
+    def stream(self, table: str) -> str:
+        """The ARN of the stream of `counts` or `receipts`."""
+        return {"counts": self.settings.counts_stream, "receipts": self.settings.receipts_stream}[table]
+
     def store(self, endpoint: str | None = None) -> Store:
         """A store behind this endpoint; straight at the engine without one."""
         return Store(dynamodb_client(endpoint_url=endpoint or self.engine), self.settings)
@@ -100,6 +104,11 @@ class Raw:
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """One call of `dynamodb` or `streams`. Raises WireError."""
         return self._runner.run(self._wire.call(service, operation, **arguments))
+
+    def shard(self, stream: str) -> str:
+        """The one shard of a stream."""
+        described = self.call("streams", "DescribeStream", StreamArn=stream)["StreamDescription"]
+        return str(described["Shards"][0]["ShardId"])
 
     def scan(self, table: str) -> Iterator[dict[str, Any]]:
         """Every item of a table (`counts`, `receipts`, `ledger`)."""

@@ -14,9 +14,9 @@ from . import deliveries, proxies, workers
 from .stage import Stage
 
 START_S_MAX = 20.0
-STRUCK_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
+STRUCK_EVERY_MINUTES = 4.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
 FROZEN_SHARE = 0.25  # the others are killed
-DOWN_MINUTES_MAX = 3.0  # frozen, or away after a kill
+DOWN_MINUTES, DOWN_MINUTES_MAX = 3.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
 AT_ONCE_SHARE = 0.6  # of the killed start again at once
 ROLES: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
     "rollup": (deliveries.consume, ("rollup",)),
@@ -28,7 +28,7 @@ _context = multiprocessing.get_context("forkserver")
 
 def prepare() -> None:
     """Start the process that the others are forked from."""
-    _context.set_forkserver_preload(["soak.troupe"])
+    _context.set_forkserver_preload(["soak.preloaded"])
 
 
 def begin_proxies(stage: Stage) -> tuple[Stage, Any, Any]:
@@ -105,7 +105,7 @@ class Troupe:
             return
         role = self._chance.choice(up)
         process = self._running[role]
-        down_s = self._chance.uniform(0, DOWN_MINUTES_MAX) * self.stage.minute_s
+        down_s = min(DOWN_MINUTES_MAX, self._chance.expovariate(1 / DOWN_MINUTES)) * self.stage.minute_s
         if self._chance.random() < FROZEN_SHARE:
             os.kill(process.pid, signal.SIGSTOP)
             self.freezes += 1

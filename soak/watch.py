@@ -22,7 +22,8 @@ from .stage import STREAMED, Stage
 
 GROWING = {"plays": counters.PLAYS, "visits": counters.VISITS}
 """Counters that only count up: a read shows at least what was accepted before `as_of`."""
-LOOKED_AT = 6  # tallies that are read in each look
+HOT = (("plays", "v0"), ("visits", "https://example.com/0"))
+LOOKED_AT = 6  # other tallies that are read in each look
 TRIM_MARGIN = 3_000  # records that both consumers have passed stay, so that a restart delivers some again
 
 
@@ -80,7 +81,8 @@ class Watch:
     def _check_as_of(self, as_of_s: int | None) -> None:
         if as_of_s is None:
             return
-        for tally in self._chance.sample(sorted(self._growth), min(LOOKED_AT, len(self._growth))):
+        hot = [tally for tally in HOT if tally in self._growth]
+        for tally in [*hot, *self._chance.sample(sorted(self._growth), min(LOOKED_AT, len(self._growth)))]:
             shown = tallies.read(Call(self.store), GROWING[tally[0]], tally[1])
             accepted = self._growth[tally].before(as_of_s)
             if shown < accepted:

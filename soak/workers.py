@@ -30,7 +30,7 @@ TTL_S_MAX = 6  # of a hold
 VIDEOS, PAGES, USERS, POSTS, ITEMS, QUEUES, CONTESTS = 300, 200, 200, 10, 12, 8, 40
 LIKERS = 25  # of each client
 HOT_SHARE = 0.3  # of the changes are of the first two ids
-WEIGHTS = {"batch": 5.0, "play": 20, "visit": 15, "usage": 10, "like": 25, "number": 5, "stock": 8, "hold": 10}
+WEIGHTS = {"batch": 8.0, "play": 20, "visit": 15, "usage": 10, "like": 25, "number": 5, "stock": 8, "hold": 4}
 LONG_S, LONG_SHARE = 30.0, 0.1  # some changes are sent again much later
 REPEATED_SHARE = 0.02  # of the answers never reach the client: it sends the change again
 ATTEMPTS_MAX = 100  # then nobody knows whether it was counted, and the soak fails
@@ -193,7 +193,7 @@ class Client:
 
     def _hold(self) -> None:
         """Hold stock for a short time."""
-        ttl_s = self._chance.randint(1, TTL_S_MAX)
+        ttl_s = self._chance.randint(2, TTL_S_MAX)
         self._send(self._wishes.hold(self._weather, f"i{self._chance.randrange(ITEMS)}", 1, ttl_s, self._key()))
 
     # What becomes of it.
@@ -244,10 +244,10 @@ class Client:
     def _settle_later(self, note: Note) -> None:
         """Settle most holds, some of them too late; the others expire."""
         fate = self._chance.random()
-        if fate < 0.7 and self._begun < self._most:
+        if fate < 0.85 and self._begun < self._most:
             self._begun += 1
-            wish = self._wishes.settle(self._weather, note.id, note.more, fate < 0.4)
-            self._later(wish, self._chance.uniform(0, 1.25 * TTL_S_MAX))
+            wish = self._wishes.settle(self._weather, note.id, note.more, fate < 0.45)
+            self._later(wish, self._chance.uniform(0, 0.75 * TTL_S_MAX))
 
     def _repeat(self, wish: Wish, body: Body) -> None:
         """Send a change again that was answered: the answer must be the same."""

@@ -79,12 +79,12 @@ def test_item_without_a_minute_is_booked_on_its_records(at: Any) -> None:
     assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", NOW, 1),)
     assert rollup.read_count(DECLARED, child(at, rollup={"BOOL": True})) == (Effect("likes", "p", NOW, 1),)
     assert moved(plays(7, "a", at), None) == [Effect("plays", "v", NOW, observed=7)]
-    assert moved(plays(7, "+a", at), None) == [Effect("plays", "v", NOW, observed=7, rolled=7)]
+    assert moved(plays(7, "+a", at), None) == [Effect("plays", "v", NOW, observed=7)]
 
 
 @pytest.mark.parametrize(("at", "booked"), [(NOW, NOW), (NOW - 300, NOW - 300), (NOW + 2, NOW + 2), (NOW + 3, NOW)])
 def test_what_the_rollup_adds_is_booked_on_the_minute_that_it_says_however_late(at: int, booked: int) -> None:
-    assert moved(plays(9, "+a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=4, rolled=4)]
+    assert moved(plays(9, "+a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=4)]
 
 
 def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_name() -> None:
@@ -191,8 +191,6 @@ def test_halves_on_two_minutes_keep_their_name() -> None:
 def test_what_comes_to_nothing_is_left_out_and_so_is_its_page() -> None:
     effect = Effect("plays", "v", NOW, 2)
     assert entries(effect, effect._replace(accepted=-2)) == {}
-    rolled = Effect("plays", "v", NOW, observed=2, rolled=2)
-    assert entries(rolled, Effect("plays", "v", NOW, observed=-2)) == {NOW: [Entry("plays", "v", "", 0, 0, 2)]}
 
 
 @pytest.mark.parametrize(("judged", "current"), [(NOW, NOW + 2), (NOW - 2, NOW), (NOW + 60, NOW + 62)])

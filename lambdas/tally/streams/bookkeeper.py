@@ -97,7 +97,7 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
     made, at = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLED_UP):
         at = made if at is None or at > made + _ROLLUP_AHEAD_MAX else at
-        return (effect._replace(minute=at, rolled=effect.observed),)
+        return (effect._replace(minute=at),)
     at = label(at, made)
     return (effect if at == made else effect._replace(minute=at),)
 
@@ -154,12 +154,11 @@ class PageRun(Run):
 
     def pages(self) -> dict[int, list[Entry]]:
         """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
-        sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
-        for counter, id_, at, expected, observed, pair, rolled, _ in self.sums.values():
+        sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+        for counter, id_, at, expected, observed, pair, _ in self.sums.values():
             sum_ = sums[at][counter, id_, "" if expected == observed else pair]
             sum_[0] += expected
             sum_[1] += observed
-            sum_[2] += rolled
         found = {
             at: [Entry(*name, *sum_) for name, sum_ in of_minute.items() if any(sum_)] for at, of_minute in sums.items()
         }

@@ -8,7 +8,7 @@ import pytest
 
 import counters
 from tally.counter import Counter, Guarantee
-from tally.counting import tallies
+from tally.counting import likes, tallies
 from tally.dynamo.keys import pair_of
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import PageRun
@@ -95,6 +95,19 @@ def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_n
     assert moved(unliked, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
 
 
+def test_what_an_unlike_leaves_is_no_child() -> None:
+    """The unlike of a spilled like leaves an item; a like may take its place, and TTL removes it."""
+    liked: Any = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
+    left = {**CHILD, likes.GONE: {"N": "1"}, "nonce": {"S": "m"}}
+    read = bookkeeper.read_count
+    assert read(DECLARED, record("MODIFY", CHILD, left, liked)) == (Effect("likes", "p", NOW, -1, pair=pair_of(liked)),)
+    assert read(DECLARED, record("MODIFY", CHILD, liked, left)) == (Effect("likes", "p", NOW, 1),)
+    assert read(DECLARED, record("MODIFY", CHILD, left, left)) == ()
+    assert read(DECLARED, record("MODIFY", CHILD, liked, liked)) == ()
+    assert read(DECLARED, record("REMOVE", CHILD, None, left)) == ()
+    assert read(DECLARED, record("INSERT", CHILD, left)) == ()
+
+
 @pytest.mark.parametrize(
     ("new", "old"),
     [
@@ -127,7 +140,6 @@ def test_manual_edit_is_booked_on_its_records_minute(new: Keys | None, old: Keys
 def test_what_is_no_change_of_a_number_has_no_effect() -> None:
     assert moved(plays(9, "~4.a"), plays(5, "b")) == [], "a repair is booked nowhere"
     assert moved(plays(5, "c"), plays(5, "b")) == []
-    assert bookkeeper.read_count(DECLARED, child(name="MODIFY")) == ()
     assert bookkeeper.read_receipt(DECLARED, receipt(counter="fast")) == ()
     fast = tallies.key(FAST, "v", 0)
     assert bookkeeper.read_count(DECLARED, record("INSERT", fast, {**fast, "number": {"N": "3"}})) == ()

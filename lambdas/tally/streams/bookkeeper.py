@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ..counting import tallies
+from ..counting.likes import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
@@ -24,7 +25,6 @@ from .fold import Consumer, Effect, Place, Run
 from .pages import Entry
 from .record import (
     INSERT,
-    MODIFY,
     REMOVE,
     YES,
     Declared,
@@ -103,11 +103,13 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
-    """One more, or one less with the name that the unlike's other half has too."""
-    if name == MODIFY:
-        return ()
+    """One more, or one less with the name that the unlike's other half has too. What an unlike leaves is no child."""
     change, made = record["dynamodb"], declared.made(record)
-    if name == INSERT:
+    is_ = name != REMOVE and GONE not in change["NewImage"]
+    was = name != INSERT and GONE not in change["OldImage"]
+    if is_ == was:
+        return ()
+    if is_:
         at, moved, pair = label(minute_of(change["NewImage"]), made), 1, ""
     else:
         at, moved, pair = made, -1, pair_of(change["OldImage"])

@@ -18,7 +18,7 @@ from ..dynamo.transactions import Write
 from ..settings import Settings
 
 BUCKETS = 16  # partitions of a minute: pages of 16,000 records a second fit
-KEPT_S = 3 * 24 * 3600  # a day longer than a stream keeps what is booked, and a weekend to look at them
+KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
 
 
 class Entry(NamedTuple):

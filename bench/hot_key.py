@@ -66,8 +66,7 @@ WARM_WCU = 10_000
 HOT_ID = "hot"
 POLL_S, BATCH_S, BATCH_RECORDS, FOLD_S = 0.25, 1.0, 1000, 20e-6
 REDELIVERY_S = 1.0
-PLAYS_S = ((50, 60.0), (200, 40.0), (1000, 20.0))  # changes a second, for how long
-LIKES_S = ((50, 60.0), (200, 40.0), (400, 30.0), (1000, 20.0))
+FULL_S = ((50, 60.0), (200, 40.0), (1000, 20.0))  # changes a second, for how long
 FASTEST_PER_S = 5000
 QUICK_CHANGES = 2000
 SETTLING_S_MAX = 120.0  # later than that, the rollup did not catch up
@@ -283,8 +282,7 @@ def simulate(heat: Heat, boto: DynamoDBClient, seed: int = SEED) -> Outcome:
 def full() -> list[Heat]:
     """The heats of `make bench`. Each lasts longer than a breaker stays open, so that it closes and opens again."""
     return [
-        *(Heat(counters.PLAYS, per_s, for_s) for per_s, for_s in PLAYS_S),
-        *(Heat(counters.LIKES, per_s, for_s) for per_s, for_s in LIKES_S),
+        *(Heat(counter, per_s, for_s) for counter in (counters.PLAYS, counters.LIKES) for per_s, for_s in FULL_S),
         Heat(counters.PLAYS, FASTEST_PER_S, 11, warm=True),
         Heat(counters.PLAYS, FASTEST_PER_S, 3),  # short: these two exceed the limits, and environments pile up
         Heat(counters.LIKES, FASTEST_PER_S, 3),

@@ -130,7 +130,8 @@ def _judged(reconciler: Reconciler) -> int:
 
     def tell(left: int) -> None:
         if not shown:
-            note(f"nothing is written until the ledger has judged what happened so far: {left} minutes of it are left")
+            about_s = left * reconciler.store.settings.minute_s
+            note(f"nothing is written until the ledger has judged what happened so far: about {about_s} s")
             shown.append(
                 tqdm(total=left, unit=" minute", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr)
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import counters
 from tally.counting import holds, tallies
+from tally.counting.likes import GONE
 from tally.dynamo import keys
 from tally.streams import pages
 from tally.streams.record import Declared
@@ -48,7 +49,7 @@ def counted(raw: Raw) -> Found:
         counter = declared.tally(prefix, sort_key)
         if counter is not None:
             found.tallies[counter.name, id_] += tallies.stored(counter, item, counter.start) - counter.start
-        elif prefix == counters.LIKES.prefix and sort_key.startswith(start):
+        elif prefix == counters.LIKES.prefix and sort_key.startswith(start) and GONE not in item:
             found.likers[id_].add(sort_key.removeprefix(start))
     return found
 

@@ -24,8 +24,8 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(world: StreamWorl
     written = [
         Entry("likes", "p", "0123456789ab", -1, 0),
         Entry("likes", "p", "ba9876543210", 0, -1),
-        Entry("likes", "p", "", 3, 2, 1),
-        Entry("likes", "é/ü", "", 3, -(10**38), 0),
+        Entry("likes", "p", "", 3, 2),
+        Entry("likes", "é/ü", "", 3, -(10**38)),
         Entry("plays", "v", "", 1, 1),
     ]
     for bucket in range(pages.BUCKETS):
@@ -35,7 +35,7 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(world: StreamWorl
     found = list(pages.read(world.store, MINUTE))
     assert len(found) == 2 * pages.BUCKETS
     assert [pages.pairs(page) for page in found] == [written[:2], []] * pages.BUCKETS
-    sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)], [1, 0]], "plays": [["v"], [1], [1]]}
+    sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["v"], [1], [1]]}
     assert [pages.sums(page) for page in found] == [sums, {"plays": sums["plays"]}] * pages.BUCKETS
     assert pages.pairs_of(world.store, MINUTE) == written[:2] * pages.BUCKETS
     assert pages.pairs_of(world.store, MINUTE + 2) == list(pages.read(world.store, MINUTE + 2)) == []

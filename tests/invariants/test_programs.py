@@ -21,6 +21,7 @@ import counters
 import faults
 from faults import Fault, FaultProxy
 from local.base.engine import Engine
+from tally.counting.likes import GONE
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import KeyReusedError, NotFoundError, RetryableError
@@ -160,7 +161,8 @@ def compare(world: World, model: Model) -> None:
             assert sort_key in SHARD_KEYS
             plays[target] += int(item["play_count"]["N"])
         elif sort_key.startswith("LIKE#USER#"):
-            likers[target].add(sort_key.removeprefix("LIKE#USER#"))
+            if GONE not in item:
+                likers[target].add(sort_key.removeprefix("LIKE#USER#"))
         elif sort_key != "META.BODY":
             tallies[target] += int(item["likeTally"]["N"])
             assert item.get("revision", {"N": "0"}) == {"N": "0"}

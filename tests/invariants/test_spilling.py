@@ -17,11 +17,14 @@ from faults import Fault
 from tally import observe
 from tally.counter import Counter, Guarantee
 from tally.counting import batches as packs
+from tally.counting import likes
 from tally.counting.increments import Increment
+from tally.counting.likes import GONE_KEPT_S
 from tally.counting.receipts import ALONE_KEPT_S
+from tally.drift import recount
 from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
 from tally.dynamo.keys import Item, pair_of
-from tally.errors import KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
+from tally.errors import ChangeRefusedError, KeyReusedError, NotFoundError, StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
 
@@ -285,6 +288,51 @@ def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(hot: W
     assert hot.rolled_up(counters.LIKES, POST) == 0  # once the rollup has seen the like in the stream
     hot.like("ann")
     assert hot.rolled_up(counters.LIKES, POST) == 1
+
+
+def test_what_an_unlike_leaves_of_a_spilled_like_is_no_like(hot: World) -> None:
+    """It keeps a late copy of the like out; nobody reads, lists or counts it, and it goes by TTL."""
+    hot.like("ann")
+    hot.like("bob")
+    hot.unlike("ann")
+    left = the_like(hot)
+    assert left.keys() == {"PK", "SK", "gone", "nonce", "expiration"}
+    assert int(left["expiration"]["N"]) - time.time() == pytest.approx(GONE_KEPT_S, abs=5)
+    assert likes.read_like(hot.call("ann"), counters.LIKES, POST)["liked"] is False
+    first = likes.list_likes(hot.call(), counters.LIKES, POST, 1, None)
+    assert (first["likes"], first["cursor"] is not None) == ([], True)
+    assert [one["user_id"] for one in likes.list_likes(hot.call(), counters.LIKES, POST, 5, None)["likes"]] == ["bob"]
+    assert recount.recount(hot.store, counters.LIKES, POST, time.time()).children == 1
+    assert hot.unlike("ann")[0]["changed"] is False
+    assert hot.unlike("ann", key="key-1")[0]["changed"] is False
+    assert hot.likes() == (-1, {"bob"})
+
+
+def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_once(hot: World) -> None:
+    """The rollup reads new items only, so this like does not spill."""
+    hot.like("ann")
+    hot.unlike("ann")
+    assert hot.like("ann")[0] == {"post_id": POST, "liked": True, "changed": True, "visible": "now"}
+    assert hot.like("ann")[0]["changed"] is False
+    assert hot.likes() == (0, {"ann"})
+    assert hot.rolled_up(counters.LIKES, POST) == 1
+
+
+def test_two_likes_over_what_an_unlike_left_count_once(hot: World) -> None:
+    hot.like("ann")
+    hot.unlike("ann")
+    wish = likes._Wish(hot.call("ann"), counters.LIKES, POST, True, None, over=the_like(hot))
+    hot.like("ann")
+    with pytest.raises(ChangeRefusedError):
+        likes._like(wish, None)
+    assert hot.likes() == (0, {"ann"})
+
+
+def test_an_unlike_of_an_old_spilled_like_leaves_nothing(hot: World) -> None:
+    hot.like("ann")
+    hot.put(the_like(hot) | {"likedAt": {"N": str(int(time.time()) - GONE_KEPT_S)}})
+    hot.unlike("ann")
+    assert [item["SK"]["S"] for item in hot.items(LIKES) if "LIKE" in item["SK"]["S"]] == []
 
 
 # What is booked

@@ -169,9 +169,10 @@ def test_the_checkpoint_says_how_far_and_carries_the_newest_pulse(world: StreamW
 
 def test_the_time_of_pulses_does_not_fall_from_run_to_run_of_a_batch(world: StreamWorld) -> None:
     batch = [play(1, at=MINUTE - 1), pulse(2, "a", 600), play(3), pulse(4, "b", 540)]
+    batch += [play(5, at=MINUTE + 1), pulse(6, "c", 550)]
     assert world.deliver("rollup", "receipts", SHARD, batch) is None
     checkpoint = world.checkpoint("rollup", "receipts", SHARD)
-    assert (checkpoint["pulse"], checkpoint["rolled"]) == ("b", "600")
+    assert (checkpoint["pulse"], checkpoint["rolled"]) == ("c", "600")
 
 
 POISON = {

@@ -22,6 +22,7 @@ from faults import FaultProxy, Plan
 from tally.counter import Counter, Guarantee
 from tally.counting import increments, likes, posts, tallies
 from tally.counting.increments import Increment
+from tally.counting.likes import GONE
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import RetryableError
@@ -136,7 +137,7 @@ class World:
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""
         items = self.items(counters.LIKES.partition_start + post_id)
-        keys = {item["SK"]["S"] for item in items}
+        keys = {item["SK"]["S"] for item in items if GONE not in item}
         start = str(counters.LIKES.child)
         users = {key.removeprefix(start) for key in keys if key.startswith(start)}
         return self.tally(counters.LIKES, post_id), users

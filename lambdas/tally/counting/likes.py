@@ -10,9 +10,8 @@ tally. The pair key names the like item that it removed, so both halves of an un
 
 from __future__ import annotations
 
-import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import observe
@@ -27,6 +26,9 @@ from . import tallies
 from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, once
 from .tallies import minute_now
 
+GONE = "gone"
+"""The attribute of what an unlike leaves of a like that was written alone: it is no like."""
+GONE_KEPT_S = 15 * 60  # a copy of a write that is delayed arrives within minutes, or never
 TURNS_MAX = 8  # a turn is lost only to another change of the same like at the same moment
 
 
@@ -39,6 +41,8 @@ class _Wish:
     post_id: str
     liked: bool
     stamp: Stamp | None
+    over: Item | None = None
+    """What an unlike has left of the user's last like, if the new one takes its place."""
 
     @property
     def child(self) -> Item:
@@ -65,9 +69,8 @@ class _Wish:
 def set_like(call: Call, counter: Counter, post_id: str, liked: bool, *, operation: str, key: str | None) -> Counted:
     """Like (`liked`) or unlike the post as `call.caller`: `{"post_id","liked","changed","visible"}`.
 
-    4 WCU, 6 with a key. A like of a hot post takes 2, or 4 with a key, after a read of the post. An unlike reads the
-    like first. Each read is 1 RCU. A request without a key that was not answered may take effect late. Raises
-    NotFoundError for a missing post, and the errors of transactions.transact.
+    4 WCU, 6 with a key. A like of a hot post takes 1, or 4 with a key, after a read of the post. An unlike reads the
+    like first. Each read is 1 RCU. Raises NotFoundError for a missing post, and the errors of transactions.transact.
     """
     if key is None:
         return Counted(_move(_Wish(call, counter, post_id, liked, None)), replayed=False)
@@ -91,6 +94,9 @@ def _move(wish: _Wish) -> Body:
             made = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
             continue
         made = None
+        if GONE in child and wish.liked:
+            wish = replace(wish, over=dict(child))
+            continue
         if child.get("nonce") == {"S": wish.call.nonce}:  # the call's own like, whose answer was lost
             return wish.answer(True, VISIBLE_SOON if "rollup" in child else VISIBLE_NOW)
         if child and not wish.liked:
@@ -111,7 +117,8 @@ def _like(wish: _Wish, shard: int | None) -> Body:
 
     try:
         receipt = wish.receipt(done)
-        transact(wish.call, wish.counter, wish.post_id, writes, receipt, first_shard=shard, spills=wish.counter.spills)
+        spills = wish.counter.spills and not wish.over  # the rollup reads new items only
+        transact(wish.call, wish.counter, wish.post_id, writes, receipt, first_shard=shard, spills=spills)
         return done
     except TallyHotError:
         return _like_alone(wish)
@@ -120,14 +127,13 @@ def _like(wish: _Wish, shard: int | None) -> Body:
 def _like_alone(wish: _Wish) -> Body:
     """The like item by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
 
-    Nothing in the write notices a missing post. So its `META` is read first, for 1 RCU. Without a receipt a token keeps
-    a late copy of the write from liking again after an unlike.
+    Nothing in the write notices a missing post. So its `META` is read first, for 1 RCU.
     """
     if not queries.get(wish.call.store.client, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
         raise NotFoundError(f"There is no post {wish.post_id}.")
     child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
-        put(wish.call, child, secrets.token_urlsafe(24))
+        put(wish.call, child)
     else:
         wish.commit(child, done)
     observe.count(wish.counter.name, observe.SPILLED)
@@ -137,17 +143,31 @@ def _like_alone(wish: _Wish) -> Body:
 def _unlike(wish: _Wish, shard: int | None) -> Body:
     """Take back the like that exists, and its part of the tally. Raises ChangeRefusedError."""
     seen = queries.get(wish.call.store.client, wish.child["TableName"], wish.child["Key"])
-    if not seen:
-        raise ChangeRefusedError([seen], 0)
-    delete = {**wish.child, **_unmoved(seen), "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if not seen or GONE in seen:
+        raise ChangeRefusedError([{}], 0)
+    removal = _removal(wish, seen)
     at, by = minute_now(wish.call), tallies.unliked(pair_of(seen))
 
     def writes(shard: int) -> list[Write]:
-        return [{"Delete": delete}, _add(wish, shard, -1, at, by=by)]
+        return [removal, _add(wish, shard, -1, at, by=by)]
 
     done = wish.answer(True)
     transact(wish.call, wish.counter, wish.post_id, writes, wish.receipt(done), first_shard=shard)
     return done
+
+
+def _removal(wish: _Wish, seen: Item) -> Write:
+    """The write that takes the like away, on condition that it is as it was read.
+
+    A like that was written alone is one PutItem: a copy of it that arrives late would like again. So the unlike leaves
+    an item in its place, which TTL removes.
+    """
+    write = {**_unmoved(seen), "TableName": wish.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    now_s = int(time.time())
+    if "rollup" not in seen or now_s - int(seen.get("likedAt", {"N": "0"})["N"]) >= GONE_KEPT_S:
+        return {"Delete": {**write, "Key": wish.child["Key"]}}
+    left = {GONE: {"N": str(now_s)}, "expiration": {"N": str(now_s + GONE_KEPT_S)}, "nonce": {"S": wish.call.nonce}}
+    return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
 
 
 def _unmoved(seen: Item) -> Item:
@@ -168,7 +188,8 @@ def _unchanged(wish: _Wish) -> Body:
         read_like(wish.call, wish.counter, wish.post_id)  # a missing post is 404, a missing like is not
     undone = wish.answer(False)
     if wish.stamp is not None:
-        as_seen = "attribute_exists(SK)" if wish.liked else "attribute_not_exists(SK)"
+        there = f"attribute_exists(SK) AND attribute_not_exists({GONE})"
+        as_seen = there if wish.liked else f"attribute_not_exists(SK) OR attribute_exists({GONE})"
         wish.commit({"ConditionCheck": {**wish.child, "ConditionExpression": as_seen}}, undone)
     return undone
 
@@ -181,14 +202,14 @@ def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
         "nonce": {"S": wish.call.nonce},
         **mark,
     }
-    return {
-        "Put": {
-            "TableName": wish.child["TableName"],
-            "Item": item,
-            "ConditionExpression": "attribute_not_exists(SK)",
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    write: Item = {"ConditionExpression": "attribute_not_exists(SK)"}
+    if wish.over:
+        write = {
+            "ConditionExpression": f"attribute_exists({GONE}) AND nonce = :left",
+            "ExpressionAttributeValues": {":left": wish.over["nonce"]},
         }
-    }
+    where = {"TableName": wish.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    return {"Put": {**where, "Item": item, **write}}
 
 
 def _add(wish: _Wish, shard: int, amount: int, at: int, *, by: str = "") -> Write:
@@ -235,8 +256,8 @@ def _child_key(call: Call, counter: Counter, post_id: str) -> Item:
 def read_like(call: Call, counter: Counter, post_id: str) -> Body:
     """Whether `call.caller` likes the post. Raises NotFoundError for a missing post."""
     keys = [tallies.key(counter, post_id, 0), _child_key(call, counter, post_id)]
-    items = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression="SK")
-    found = {item["SK"]["S"] for item in items}
+    items = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {GONE}")
+    found = {item["SK"]["S"] for item in items if GONE not in item}
     if counter.sort_key not in found:
         raise NotFoundError(f"There is no post {post_id}.")
     return {"post_id": post_id, "liked": len(found) == 2, "changed": False}
@@ -258,5 +279,6 @@ def list_likes(call: Call, counter: Counter, post_id: str, limit: int, after: st
     likes = [
         {"user_id": user_name(user), "likedAt": int(item["likedAt"]["N"])}
         for user, item in zip(users, page, strict=True)
+        if GONE not in item
     ]
     return {"post_id": post_id, "likes": likes, "cursor": to_cursor(users[-1]) if page.more and users else None}

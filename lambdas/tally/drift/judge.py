@@ -95,7 +95,7 @@ def differences(store: Store, minute: int, neighbours: _Pairs | None = None) -> 
     halves: list[Entry] = []
     for page in pages.read(store, minute):
         halves += pages.pairs(page)
-        for counter, (ids, expected, observed, *_) in pages.sums(page).items():
+        for counter, (ids, expected, observed) in pages.sums(page).items():
             _sum_up(net[counter], ids, expected, observed)
     neighbours = neighbours or _Pairs(store)
     neighbours.keep(minute, halves)
@@ -117,7 +117,7 @@ def _unlikes(minute: int, neighbours: _Pairs) -> dict[tuple[str, str, str], int]
     oldest: dict[tuple[str, str, str], int] = {}
     amounts: dict[tuple[str, str, str], int] = defaultdict(int)
     for at in (minute - 1, minute, minute + 1):
-        for counter, id_, pair, expected, observed, _ in neighbours.of(at):
+        for counter, id_, pair, expected, observed in neighbours.of(at):
             oldest.setdefault((counter, id_, pair), at)
             amounts[counter, id_, pair] += observed - expected
     return {half: amount for half, amount in amounts.items() if amount and oldest[half] == minute}

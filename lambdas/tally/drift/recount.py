@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..counter import Counter
 from ..counting import tallies
+from ..counting.likes import GONE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
@@ -93,6 +94,7 @@ def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -
         store.settings.counts_table,
         counter.partition_start + id_,
         *counter.children,
+        FilterExpression=f"attribute_not_exists({GONE})",
         ProjectionExpression="#rollup, likedAt",
         ExpressionAttributeNames={"#rollup": "rollup"},
     )
@@ -143,7 +145,7 @@ def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[list[Fam
 def _join(open_: dict[tuple[str, str], Family], counter: Counter, item: Item) -> None:
     prefix, _, target = item["PK"]["S"].partition("#")
     sort = item["SK"]["S"]
-    is_child = counter.child is not None and sort.startswith(counter.child)
+    is_child = counter.child is not None and sort.startswith(counter.child) and GONE not in item
     if prefix != counter.prefix or not (is_child or counter.shard_of(sort) is not None):
         return
     family = open_.get((counter.name, target), Family(counter, target, 0, 0))

@@ -5,7 +5,7 @@ With a receipt, the receipt is the first write of the same transaction: no crash
 
     send, send_one    one attempt, and what became of each write
     transact          a change of a tally, on a shard of its own choice, with its receipt
-    update, put       one write alone: 1 WCU; 2 for a Put with a token
+    update, put       one write alone: 1 WCU
     apply             fixed writes of a stream consumer or a redrive
     apply_once        fixed writes of the sweep or the command, which come back later
 """
@@ -237,14 +237,13 @@ def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]
         pause(retries)
 
 
-def put(call: Call, write: Write, token: str | None = None) -> None:
+def put(call: Call, write: Write) -> None:
     """Commit one conditional Put by itself, for a change that is rolled up: 1 WCU, one round trip.
 
-    With a `token` it costs 2 WCU: no copy of it that arrives late takes effect, even if the item has been deleted
-    meanwhile. Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
+    Raises ChangeRefusedError with the old item, StoreBusyError, or what botocore's error maps to.
     """
-    client, retries = call.store.client, call.retries(retry_s_max=ALONE_RETRY_S_MAX)
-    while not (sent := send(client, [write], token) if token else send_one(client, write)).committed:
+    retries = call.retries(retry_s_max=ALONE_RETRY_S_MAX)
+    while not (sent := send_one(call.store.client, write)).committed:
         if sent.refused:
             raise ChangeRefusedError(sent.old_items(), 0) from None
         sent.conflict_or_raise()

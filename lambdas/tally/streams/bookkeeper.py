@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ..counting import tallies
+from ..counting.likes import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
@@ -24,7 +25,6 @@ from .fold import Consumer, Effect, Place, Run
 from .pages import Entry
 from .record import (
     INSERT,
-    MODIFY,
     REMOVE,
     YES,
     Declared,
@@ -97,17 +97,19 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
     made, at = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLED_UP):
         at = made if at is None or at > made + _ROLLUP_AHEAD_MAX else at
-        return (effect._replace(minute=at, rolled=effect.observed),)
+        return (effect._replace(minute=at),)
     at = label(at, made)
     return (effect if at == made else effect._replace(minute=at),)
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
-    """One more, or one less with the name that the unlike's other half has too."""
-    if name == MODIFY:
-        return ()
+    """One more, or one less with the name that the unlike's other half has too. What an unlike leaves is no child."""
     change, made = record["dynamodb"], declared.made(record)
-    if name == INSERT:
+    is_ = name != REMOVE and GONE not in change["NewImage"]
+    was = name != INSERT and GONE not in change["OldImage"]
+    if is_ == was:
+        return ()
+    if is_:
         at, moved, pair = label(minute_of(change["NewImage"]), made), 1, ""
     else:
         at, moved, pair = made, -1, pair_of(change["OldImage"])
@@ -152,12 +154,11 @@ class PageRun(Run):
 
     def pages(self) -> dict[int, list[Entry]]:
         """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
-        sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
-        for counter, id_, at, expected, observed, pair, rolled, _ in self.sums.values():
+        sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+        for counter, id_, at, expected, observed, pair, _ in self.sums.values():
             sum_ = sums[at][counter, id_, "" if expected == observed else pair]
             sum_[0] += expected
             sum_[1] += observed
-            sum_[2] += rolled
         found = {
             at: [Entry(*name, *sum_) for name, sum_ in of_minute.items() if any(sum_)] for at, of_minute in sums.items()
         }

@@ -34,8 +34,6 @@ class Effect(NamedTuple):
     """The amount by which the tally moved."""
     pair: str = ""
     """The name that both halves of an unlike share."""
-    rolled: int = 0
-    """The part of `observed` that the rollup added."""
     day: int = -1
     """The day that a receipt is stamped with, which the rollup notes; -1: none."""
 
@@ -113,9 +111,8 @@ class Run:
     def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
         there = self.sums.get(key)
         if there is not None:
-            counter, id_, minute, accepted, observed, pair, rolled, day = effect  # four times as fast as `_replace`
-            accepted, observed, rolled = there.accepted + accepted, there.observed + observed, there.rolled + rolled
-            effect = Effect(counter, id_, minute, accepted, observed, pair, rolled, day)
+            counter, id_, minute, accepted, observed, pair, day = effect  # four times as fast as `_replace`
+            effect = Effect(counter, id_, minute, there.accepted + accepted, there.observed + observed, pair, day)
         self.sums[key] = effect
 
 

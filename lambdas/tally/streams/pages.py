@@ -18,7 +18,7 @@ from ..dynamo.transactions import Write
 from ..settings import Settings
 
 BUCKETS = 16  # partitions of a minute: pages of 16,000 records a second fit
-KEPT_S = 9 * 24 * 3600  # longer than receipts that were written alone (8 days): `tally rebuild` compares the two
+KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
 
 
 class Entry(NamedTuple):
@@ -30,12 +30,10 @@ class Entry(NamedTuple):
     """The name that both halves of an unlike share, while they are apart; else empty."""
     expected: int
     observed: int
-    rolled: int = 0
-    """The part of `observed` that the rollup added."""
 
 
 Sums = dict[str, list[list[Any]]]
-"""By counter, the columns of a page: ids, expected, observed, and rolled if that is anywhere not 0."""
+"""By counter, the columns of a page: ids, expected, observed."""
 
 
 def write(settings: Settings, minute: int, bucket: int, name: str, entries: Iterable[Entry], now_s: float) -> Write:
@@ -81,14 +79,10 @@ def _encoded(entries: Iterable[Entry]) -> Item:
         if entry.pair:
             halves.append(entry)
             continue
-        ids, expected, observed, rolled = columns.setdefault(entry.counter, [[], [], [], []])
+        ids, expected, observed = columns.setdefault(entry.counter, [[], [], []])
         ids.append(entry.id)
         expected.append(entry.expected)
         observed.append(entry.observed)
-        rolled.append(entry.rolled)
-    for of_counter in columns.values():
-        if not any(of_counter[3]):
-            del of_counter[3]
     return {"body": _compressed(columns)} | ({"pairs": _compressed(halves)} if halves else {})
 
 

@@ -32,8 +32,6 @@ TICK_S = 0.1
 LOOK_S = 1.0
 EVEN_S_MAX = 240.0  # from the last answer until every tally is as accepted: holds expire, and the rollup catches up
 JUDGED_S_MAX = 120.0  # without another minute judged
-    180.0  # from the last answer until everything is rolled up, expired and judged; it takes eight minutes' worth
-)
 ENGINE = "engine.db"
 
 

@@ -30,14 +30,14 @@ def plan(seed: int, share: float = SHARE, now_s: Callable[[], float] = time.mono
 
     def decide(operation: str, body: bytes, number: int) -> Fault | None:
         chance = random.Random(f"{seed}/{operation}/{number}")
-        if operation == "TransactWriteItems" and chance.random() < _storm(body, now_s()):
+        if operation == "TransactWriteItems" and chance.random() < storm(body, now_s()):
             return _CONFLICT
         return _fault(operation, body, chance) if chance.random() < share else None
 
     return decide
 
 
-def _storm(body: bytes, now_s: float) -> float:
+def storm(body: bytes, now_s: float) -> float:
     """How likely a conflict is now; the storms over different keys follow each other.
 
     The rollup's transactions have nearly every hot key, but on a shard that others seldom write: no storm meets them.

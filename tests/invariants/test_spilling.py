@@ -297,7 +297,7 @@ def test_what_an_unlike_leaves_of_a_spilled_like_is_no_like(hot: World) -> None:
     hot.like("bob")
     hot.unlike("ann")
     left = the_like(hot)
-    assert left.keys() == {"PK", "SK", "gone", "nonce", "expiration"}
+    assert left.keys() == {"PK", "SK", "gone", "likedAt", "rollup", "nonce", "expiration"}
     assert int(left["expiration"]["N"]) - time.time() == pytest.approx(GONE_KEPT_S, abs=5)
     assert likes.read_like(hot.call("ann"), counters.LIKES, POST)["liked"] is False
     first = likes.list_likes(hot.call(), counters.LIKES, POST, 1, None)

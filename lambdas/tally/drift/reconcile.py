@@ -33,7 +33,7 @@ from .rows import Drift
 
 REPAIRS_MAX = 20  # tries to commit a repair: a change of the drift row, or a conflict on the tally, spoils one
 PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
-WAIT_MAX = 12  # minutes for the judge: it is three to six behind while nobody stalls
+WAIT_MAX = 20  # minutes for the judge: three to six behind while nobody stalls, 13 where no pulse reaches a shard
 WAITS_PER_MINUTE = 12
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
 

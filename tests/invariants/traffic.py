@@ -12,6 +12,7 @@ import counters
 from tally.counter import Counter
 from tally.counting import holds, increments, likes, posts
 from tally.counting.increments import Increment
+from tally.counting.likes import GONE
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, LimitReachedError
@@ -165,7 +166,8 @@ class Traffic:
         """Note whether it was written alone: then its record says so."""
         tally, number = (counter.name, id_), self.world.number()
         for record in self.world.written():
-            if "rollup" in record["dynamodb"].get("NewImage", {}):
+            image = record["dynamodb"].get("NewImage", {})
+            if "rollup" in image and GONE not in image:
                 record["alone"] = tally, number, amount
                 self.truth.alone[number] = self.world.clock.now_s
 

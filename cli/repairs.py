@@ -14,7 +14,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.drift import rebuild, recount, rows
 from tally.drift.rebuild import Accepted, Loss
-from tally.drift.reconcile import Finding, Reconciler
+from tally.drift.reconcile import Finding, Mark, Reconciler
 from tally.drift.recount import Recount
 from tally.dynamo import queries
 from tally.dynamo.client import Store
@@ -39,6 +39,7 @@ class Look(NamedTuple):
 
     found: Finding
     counted: Recount | None
+    mark: Mark | None = None
 
     @property
     def exact(self) -> int | None:
@@ -90,8 +91,11 @@ def reconcile(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _look(reconciler: Reconciler, counter: Counter, target: str) -> Look:
-    counted = reconciler.count(counter, target) if counter.child is not None else None
-    return Look(reconciler.look(counter, target), counted)
+    if counter.child is None:
+        return Look(reconciler.look(counter, target), None)
+    mark = reconciler.mark(counter, target)
+    counted = reconciler.count(counter, target)
+    return Look(reconciler.look(counter, target), counted, mark)
 
 
 def _is_there(store: Store, post: str) -> bool:
@@ -110,7 +114,8 @@ def _repair(reconciler: Reconciler, given: argparse.Namespace, wrong: Sequence[L
         for look in looks:
             counter, target = look.found.counter, look.found.target
             try:
-                done = reconciler.repair(counter, target, given.by, given.why, asked=asked, counted=look.exact)
+                how = {"asked": asked, "counted": look.exact, "marked": look.mark}
+                done = reconciler.repair(counter, target, given.by, given.why, **how)
             except TallyError as error:
                 note(error.detail)
                 left += 1

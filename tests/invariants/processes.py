@@ -79,6 +79,11 @@ class Sleeper:
         self._thread.start()
         self._stopped.wait()
 
+    @property
+    def asleep(self) -> bool:
+        """Whether it is not at its end."""
+        return self._thread.is_alive() and not self._woken.is_set()
+
     def wake(self) -> None:
         """Let it go on to its end. Raises what it raised."""
         self._woken.set()

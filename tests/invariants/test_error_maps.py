@@ -16,8 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 import faults
 import tally
 from tally import errors
-from tally.drift.judge import CrowdedLedgerError
-from tally.drift.reconcile import OutOfBoundsError, RestlessError
+from tally.drift.reconcile import NotProvenError, OutOfBoundsError, RestlessError, UnclearError
 from tally.dynamo.transactions import MovedError, RejectedError
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
 from tally.records import RecordChangedError, RecordExistsError
@@ -37,7 +36,8 @@ STATUSES = {400, 401, 403, 404, 409, 412, 413, 415, 422, 428, 429, 503}
 CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError)
 ABSTRACT = (errors.CallerError, TallyError)
 OUR_FAULT = (errors.ConfigurationError, ExpressionError, RecordMismatchError)  # 500: no request can bring them about
-BACKSTAGE = (UnreadableError, RejectedError, MovedError, CrowdedLedgerError, RestlessError, OutOfBoundsError)
+OF_REPAIRS = (NotProvenError, UnclearError, RestlessError, OutOfBoundsError)
+BACKSTAGE = (UnreadableError, RejectedError, MovedError, *OF_REPAIRS)
 RECORDS = (RecordExistsError, RecordChangedError)  # made with the stored item
 
 

@@ -346,6 +346,8 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
     }
     assert len(found) == 48
     assert {one["confirmed"] for one in found} == {True}
+    for behind_all in ("z", "g ", "~"):  # what a caller may send
+        assert rows.listed(call, 7, behind_all, NOW_S) == {"drift": [], "cursor": None}
 
 
 def test_drifts_are_summed_up_for_every_counter_that_is_tracked(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -59,12 +60,18 @@ def world(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Depl
     return made
 
 
+def spill_and_unlike(world: Deployment, user: str) -> None:
+    """By a user who never liked before: a raw put over what an unlike has left is nothing that Tally does."""
+    world.like_alone(user)
+    world.like(user, liked=False)
+
+
 CHANGES: dict[str, Callable[[Deployment], object]] = {
     "like": lambda world: world.like("new"),
     "spilled like": lambda world: world.like_alone("late"),
     "unlike": lambda world: world.like("u0", liked=False),
     "rolled up": lambda world: (world.like_alone("late"), world.deliver()),
-    "spilled and unliked": lambda world: (world.like_alone("late"), world.like("late", liked=False)),
+    "spilled and unliked": lambda world: spill_and_unlike(world, secrets.token_hex(4)),
     "minutes": lambda world: world.run(2),
 }
 

@@ -12,6 +12,7 @@ import counters
 from tally.counter import Counter
 from tally.counting import holds, increments, likes, posts
 from tally.counting.increments import Increment
+from tally.counting.likes import GONE
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, LimitReachedError
@@ -31,6 +32,7 @@ class Traffic:
         self.world, self.chance, self.truth = world, world.chance, world.truth
         self.likes: list[tuple[str, str]] = []
         """Post and user."""
+        self.unliked: list[tuple[str, str]] = []
         self.holds: list[tuple[str, str, int]] = []
         """Stock, hold and amount of those that are not settled."""
         self._users = 0
@@ -87,16 +89,20 @@ class Traffic:
         self._spread(counter, id_, alone)
         increments.count(Call(self.world.store), change)
         self.truth.accepted[counter.name, id_] += amount
-        self._written(counter, id_, amount, alone)
+        self._written(counter, id_, amount)
 
     def like(self, hot: bool, post: str | None = None) -> str:
-        """A like by a new user; a hot post's is written alone."""
+        """A like by a new user, or by one who took a like back; a hot post's is written alone, as a rule."""
         post, user = post or f"p{self._low(POSTS)}", self._user()
+        back = [one for one in self.unliked if one[0] == post]
+        if back and self.chance.random() < 0.3:
+            user = back[0][1]
+            self.unliked.remove(back[0])
         self._spread(counters.LIKES, post, hot)
         likes.set_like(Call(self.world.store, user), counters.LIKES, post, True, operation="like", key=None)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
-        self._written(counters.LIKES, post, 1, hot)
+        self._written(counters.LIKES, post, 1)
         return user
 
     def unlike(self, _: bool = False, of: tuple[str, str] | None = None) -> None:
@@ -111,7 +117,8 @@ class Traffic:
         self._spread(counters.LIKES, post, False)
         likes.set_like(Call(self.world.store, user), counters.LIKES, post, False, operation="unlike", key=None)
         self.truth.accepted["likes", post] -= 1
-        self._written(counters.LIKES, post, -1, False)
+        self.unliked.append(of)
+        self._written(counters.LIKES, post, -1)
 
     def stock(self, _: bool = False) -> None:
         """Stock up, hold some, or settle a hold, which may have expired."""
@@ -155,16 +162,14 @@ class Traffic:
         elif self.chance.random() < 0.4:
             store.spread.conflict(partition, counter.max_shards)
 
-    def _written(self, counter: Counter, id_: str, amount: int, alone: bool) -> None:
+    def _written(self, counter: Counter, id_: str, amount: int) -> None:
+        """Note whether it was written alone: then its record says so."""
         tally, number = (counter.name, id_), self.world.number()
-        if alone:
-            self.truth.alone[number] = self.world.clock.now_s
         for record in self.world.written():
-            if "rollup" in record["dynamodb"].get("NewImage", {}):
-                assert alone
+            image = record["dynamodb"].get("NewImage", {})
+            if "rollup" in image and GONE not in image:
                 record["alone"] = tally, number, amount
-                alone = False
-        assert not alone
+                self.truth.alone[number] = self.world.clock.now_s
 
     # ---- edits by hand ----
 
@@ -223,8 +228,8 @@ class Traffic:
         self.truth.accepted["likes", post] -= 1
         self._edited(("likes", post), 1)
 
-    def add_child(self, post: str | None = None) -> None:
-        """Put a like, and not its part of the tally."""
+    def add_child(self, post: str | None = None) -> str:
+        """Put a like, and not its part of the tally; whose."""
         post, user = post or f"p{self._low(POSTS)}", self._user()
         now = self.world.settings.minute(self.world.clock.now_s)
         at = self.chance.choice([None, now, now - 5000, now + 5000])
@@ -232,6 +237,7 @@ class Traffic:
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
         self._edited(("likes", post), -1, at)
+        return user
 
     def put_child(self, post: str, user: str, at: int | None) -> None:
         """A like item, as Tally would write it or without a minute."""
@@ -239,6 +245,14 @@ class Traffic:
         if at is not None:
             item |= {"at": {"N": str(at)}, "nonce": {"S": secrets.token_hex(6)}}
         self.world.wire.put_item(TableName=self.world.names["counts"], Item=item)
+
+    def expire(self) -> None:
+        """Remove what has expired from counts, as TTL does: what unlikes left, and pulses."""
+        for item in self.world.wire.scan(TableName=self.world.names["counts"])["Items"]:
+            if int(item.get("expiration", {"N": str(10**12)})["N"]) < self.world.clock.now_s:
+                key = {name: item[name] for name in ("PK", "SK")}
+                self.world.wire.delete_item(TableName=self.world.names["counts"], Key=key)
+        self.world.written()
 
     def _edited(self, tally: Tally, amount: int, at: int | None = None) -> None:
         """Note an edit on the minute of its record, or on `at` if that is near it."""

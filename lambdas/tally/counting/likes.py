@@ -164,9 +164,10 @@ def _removal(wish: _Wish, seen: Item) -> Write:
     """
     write = {**_unmoved(seen), "TableName": wish.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     now_s = int(time.time())
-    if "rollup" not in seen or now_s - int(seen.get("likedAt", {"N": "0"})["N"]) >= GONE_KEPT_S:
+    if not {"rollup", "likedAt"} <= seen.keys() or now_s - int(seen["likedAt"]["N"]) >= GONE_KEPT_S:
         return {"Delete": {**write, "Key": wish.child["Key"]}}
-    left = {GONE: {"N": str(now_s)}, "expiration": {"N": str(now_s + GONE_KEPT_S)}, "nonce": {"S": wish.call.nonce}}
+    left = {name: seen[name] for name in ("likedAt", "rollup")}  # the rollup may still have to add it
+    left |= {GONE: {"N": str(now_s)}, "expiration": {"N": str(now_s + GONE_KEPT_S)}, "nonce": {"S": wish.call.nonce}}
     return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
 
 

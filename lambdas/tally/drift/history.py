@@ -30,6 +30,13 @@ def entry(
     return {"Put": {"TableName": store.settings.ledger_table, "Item": item}}
 
 
+def newest(store: Store, counter: str, target: str) -> str:
+    """The name of the newest repair of a tally; empty if there was none."""
+    table, partition = store.settings.ledger_table, keys.history_key(counter, target)
+    found = queries.query(store, table, partition, queries.FIRST, queries.LAST, Limit=1, ScanIndexForward=False)
+    return str(found[0]["SK"]["S"]) if found else ""
+
+
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
     for page in queries.pages(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..counter import Counter
 from ..counting import tallies
@@ -32,7 +33,7 @@ from .rows import Drift
 
 REPAIRS_MAX = 20  # tries to commit a repair: a change of the drift row, or a conflict on the tally, spoils one
 PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
-WAIT_MAX = 12  # minutes for the judge: it is three to six behind while nobody stalls
+WAIT_MAX = 20  # minutes for the judge: three to six behind while nobody stalls, 13 where no pulse reaches a shard
 WAITS_PER_MINUTE = 12
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
 
@@ -51,6 +52,16 @@ class RestlessError(TallyError):
 
 class OutOfBoundsError(TallyError):
     """The repair would bring a tally below its floor or above its ceiling: what was given out cannot be taken back."""
+
+
+class Mark(NamedTuple):
+    """What tells whether something happened to a tally since a count of its children.
+
+    `minute`: one that had not passed when the count began. `repaired`: the newest repair then.
+    """
+
+    minute: int
+    repaired: str
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,12 @@ class Reconciler:
         """What the children of one tally say."""
         return recount.recount(self.store, counter, target, self.clock())
 
+    def mark(self, counter: Counter, target: str) -> Mark:
+        """To be taken before a count, and given to the repair."""
+        noted_s = float(self._seen().item.get("noted", {"N": "0"})["N"])
+        minute = self.store.settings.minute
+        return Mark(min(minute(self.clock()), minute(noted_s)), history.newest(self.store, counter.name, target))
+
     def asked(self) -> int:
         """The minute through which the ledger must be judged for a repair that is asked for now.
 
@@ -117,12 +134,21 @@ class Reconciler:
         self.check_judged(self._seen(), asked)
 
     def repair(
-        self, counter: Counter, target: str, by: str, why: str, *, asked: int = -1, counted: int | None = None
+        self,
+        counter: Counter,
+        target: str,
+        by: str,
+        why: str,
+        *,
+        asked: int = -1,
+        counted: int | None = None,
+        marked: Mark | None = None,
     ) -> Finding | None:
         """Repair one tally; the finding with the amount, None if there is nothing to repair.
 
         `asked`: the minute through which the ledger must be judged. `counted`: what an exact count found before that
-        minute; None: the children do not tell. Raises NotProvenError, OutOfBoundsError, RestlessError.
+        minute; None: the children do not tell. `marked`: taken before that count. Raises NotProvenError,
+        OutOfBoundsError, RestlessError.
         """
         for _ in range(REPAIRS_MAX):
             seen = self._seen()
@@ -131,7 +157,7 @@ class Reconciler:
             row, held = found.drift, None
             if counted is not None:
                 try:
-                    found = held = self._counted(found, counted)
+                    found = held = self._counted(found, counted, marked)
                 except UnclearError:
                     if not found.differs:
                         raise
@@ -144,10 +170,17 @@ class Reconciler:
         name = f"{counter.name} {target}"
         raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
 
-    def _counted(self, found: Finding, counted: int) -> Finding:
-        """The finding by a second count. Raises UnclearError, or NotProvenError if the first one found another."""
+    def _counted(self, found: Finding, counted: int, marked: Mark | None) -> Finding:
+        """The finding by a second count. Raises UnclearError, or NotProvenError if the first one found another.
+
+        Two equal counts prove that nothing is in the second one that is yet to be judged, if the ledger knows of no
+        edit and of no repair in between: one of these, and an edit after it, would come to the same number.
+        """
         again = self.count(found.counter, found.target)
         name = f"{found.counter.name} {found.target}"
+        edited = marked is not None and found.drift is not None and found.drift.upto >= marked.minute
+        if edited or (marked and history.newest(self.store, found.counter.name, found.target) != marked.repaired):
+            raise NotProvenError(f"{name} was edited or repaired after the first count: try again.")
         if again.unclear:
             raise UnclearError(f"{name}: cannot tell yet: {again.unclear}.")
         if again.low != counted:

@@ -94,18 +94,20 @@ def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -
         store.settings.counts_table,
         counter.partition_start + id_,
         *counter.children,
-        FilterExpression=f"attribute_not_exists({GONE})",
-        ProjectionExpression="#rollup, likedAt",
+        ProjectionExpression=f"#rollup, likedAt, {GONE}",
         ExpressionAttributeNames={"#rollup": "rollup"},
     )
     for page in pages:
-        found += len(page)
+        found += sum(GONE not in item for item in page)
         open_ += sum(_may_be_missing(item, added_s) for item in page)
     return found, open_
 
 
 def _may_be_missing(child: Item, added_s: float | None) -> bool:
-    """Whether a child was written alone, and not provably so long ago that the rollup has added it."""
+    """Whether a child was written alone, and not provably so long ago that the rollup has added it.
+
+    It may have been unliked meanwhile.
+    """
     if not child.get("rollup", {}).get("BOOL"):
         return False
     return added_s is None or "likedAt" not in child or int(child["likedAt"]["N"]) >= added_s

@@ -131,7 +131,8 @@ def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str,
     `after`: the digest whose successors follow. `cursor` is null on the last page.
     """
     seen = evidence.read(call.store, now_s)
-    found = list(islice(every(call.store, f"{after} " if after else _FIRST), limit + 1))
+    start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
+    found = list(islice(every(call.store, start), limit + 1))
     cursor = to_cursor(found[limit - 1][0]) if len(found) > limit else None
     return {"drift": [drift.body(seen) for _, drift in found[:limit]], "cursor": cursor}
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ..counter import Counter, Guarantee
 from ..counting import tallies
+from ..counting.likes import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
@@ -58,7 +59,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     if event_name(record) != INSERT:
         return ()
     image = record["dynamodb"]["NewImage"]
-    if image.get("rollup") != YES:
+    if image.get("rollup") != YES or GONE in image:
         return ()
     prefix, _, id_ = record["dynamodb"]["Keys"]["PK"]["S"].partition("#")
     sort_key = record["dynamodb"]["Keys"]["SK"]["S"]

@@ -233,13 +233,24 @@ class Client:
         note = wish.noted(body)
         self._note(note)
         if note.what in (notes.LIKED, notes.UNLIKED):
-            until_s = 0.0 if wish.key else wish.late_until_s
-            self._freed.append((until_s, (note.id, note.more), note.what == notes.LIKED))
+            self._liked(wish, body, (note.id, note.more), note.what == notes.LIKED)
         if note.what == notes.HELD:
             self._settle_later(note)
         if wish.key and self._chance.random() < REPEATED_SHARE:
             at_s = time.monotonic() + self._chance.uniform(0, LONG_S)
             heapq.heappush(self._repeats, (at_s, next(self._numbers), wish, body))
+
+    def _liked(self, wish: Wish, body: Body, pair: tuple[str, str], liked: bool) -> None:
+        """A like or an unlike is done. Without a key, it is left alone until no late copy can change it again.
+
+        Not so a like that was written alone: no late copy brings it back, so that is tried.
+        """
+        alone = liked and not wish.key and body["visible"] == "soon" and wish.late_until_s > time.monotonic()
+        if alone and self._begun < self._most:
+            self._begun += 1
+            self._send(self._wishes.like(self._tokens, *pair, False, ""))
+        else:
+            self._freed.append((0.0 if wish.key else wish.late_until_s, pair, liked))
 
     def _settle_later(self, note: Note) -> None:
         """Settle most holds, some of them too late; the others expire."""

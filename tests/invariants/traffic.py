@@ -175,6 +175,7 @@ class Traffic:
 
     def edit(self) -> None:
         """Edit something by hand."""
+        self.world.written()  # what a sweep that died has left: the next record is the edit's
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
         ]  # fmt: skip

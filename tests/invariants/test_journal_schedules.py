@@ -15,7 +15,7 @@ from tests.invariants.schedules import roughly
 from tests.invariants.simulation import Clock, Plan, World, seeded
 
 pytestmark = pytest.mark.slow
-FIRST, _, END = os.environ.get("SCHEDULES", "12").rpartition(":")
+FIRST, _, END = os.environ.get("SCHEDULES", "8").rpartition(":")
 PASSING = {"wrong row-minutes"}
 """What commits that are minutes late make of the rows, for a while (journal.md, section 4)."""
 

@@ -22,7 +22,7 @@ from tests.invariants.streaming import Watched
 pytestmark = pytest.mark.slow
 
 COMMIT = -1
-STEPS = [*range(8), COMMIT]  # calls of the engine before which the change comes; COMMIT: the first transaction
+STEPS = [*range(0, 8, 2), COMMIT]  # calls of the engine before which the change comes; COMMIT: the first transaction
 
 
 class Interrupted(Watched):

@@ -147,7 +147,7 @@ class Document:
 
 
 def stream_stand_in(table: str) -> str:
-    """What stands for the ARN of a table's stream until the engine has made it."""
+    """A placeholder for the ARN of a table's stream, until the engine has made the table."""
     return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}/stream/local"
 
 

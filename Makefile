@@ -4,6 +4,13 @@ PYTHON ?= python3
 PORT ?= 8080
 VENV := .venv
 PY := $(VENV)/bin/python
+# ENGINE=dynamodb-local: the tests that store something, on AWS's own DynamoDB Local. It is slow, so that a test may be.
+export ENGINE
+ON_ENGINE := $(if $(ENGINE),--timeout=600 tests/invariants tests/integration)
+OF_ENGINE := $(if $(ENGINE),.build/dynamodb-local/.ready)
+ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
+$(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
+endif
 CDK := node_modules/.bin/cdk
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
@@ -11,10 +18,18 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench soak test check mutations openapi events fuzz lint synth diff deploy smoke lock clean
+.PHONY: help setup dev demo bench soak test emulator check mutations openapi events fuzz lint synth diff deploy destroy cost smoke lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+# A PYTHON that is named, and of another version than the environment's, makes that again. Without one it stays.
+VERSION := -c 'import sys; print(sys.version)' 2>&1
+ifneq ($(origin PYTHON),file)
+ifneq "$(shell $(PYTHON) $(VERSION))" "$(shell $(PY) $(VERSION))"
+.PHONY: $(VENV)/.ready
+endif
+endif
 
 setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## virtual environment, npm tools as pinned, and the command `tally`
 
@@ -22,7 +37,7 @@ $(VENV)/.ready: requirements.txt
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
 	@echo "tally: setting up $(VENV) (about a minute, once)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "$$(grep -o '^uv==[^ ;]*' requirements.txt)"
 	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv pip install --quiet --requirement requirements.txt
 	@touch $@
@@ -39,6 +54,14 @@ node_modules/.ready: package-lock.json
 	@npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# Maven checks each file against the checksum that its repository gives, and fails without one.
+.build/dynamodb-local/.ready: tests/engines/pom.xml
+	@command -v mvn >/dev/null && java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || { echo "tally: DynamoDB Local needs Java 17 or newer, and mvn (Maven)" >&2; exit 1; }
+	@echo "tally: fetching DynamoDB Local (50 MB, once)"
+	@rm -rf $(@D)
+	@mvn --quiet --batch-mode --strict-checksums --file $< dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(@D)"
+	@touch $@
+
 dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
 	@$(PY) -m local --port $(PORT)
 
@@ -51,11 +74,14 @@ bench: setup ## the same play counted in seven ways, what each thing costs, the 
 soak: setup ## a million changes while requests fail and consumers are killed, then every tally compared (ARGS=--operations=20000)
 	@$(PY) -m soak $(ARGS)
 
-test: setup lint ## lint and every test
-	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ARGS)
+test: setup lint $(OF_ENGINE) ## lint and every test; with ENGINE=dynamodb-local, the invariants and integration tests on that engine
+	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ON_ENGINE) $(ARGS)
 
-check: setup lint ## lint, the unit tests and the fast invariants: at most a minute, for the loop while you work
-	@$(PY) -m pytest --numprocesses auto --dist worksteal -m "not slow" tests/unit tests/invariants $(ARGS)
+emulator: setup ## the whole stack in an emulator of AWS, by the real cdk: deploy, change under traffic, roll back, restore, destroy
+	@$(PY) -m pytest -rP --tb=short tests/emulator/life.py tests/emulator/restoring.py tests/emulator/test_gaps.py $(ARGS)
+
+check: setup lint $(OF_ENGINE) ## lint, the unit tests and the fast invariants: at most a minute, for the loop while you work
+	@$(PY) -m pytest --numprocesses auto --dist worksteal -m "not slow" $(or $(ON_ENGINE),tests/unit tests/invariants) $(ARGS)
 
 mutations: setup ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)
@@ -79,15 +105,22 @@ synth: setup ## the CloudFormation template, with cdk-nag and cfn-lint
 diff: setup ## what a deploy would change
 	@$(CDK) diff $(ARGS)
 
-deploy: setup ## deploy to the AWS account of your credentials: ARGS="-c stage=prod"
-	@$(CDK) deploy $(ARGS)
+deploy: setup ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
+	@PYTHONPATH=lambdas $(PY) -m cli.deploy $(ARGS)
 
-smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://…
+destroy: setup ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
+	@PYTHONPATH=lambdas $(PY) -m cli.destroy $(ARGS)
+
+cost: setup ## write the tables of docs/cost.md again, from the price list and the templates
+	@PYTHONPATH=lambdas $(PY) -m cli.cost.page
+
+smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
 	@PYTHONPATH=lambdas $(PY) -m cli.smoke
 
 lock: setup ## compile the pins of requirements.in
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.txt
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" lambdas/requirements.in -o lambdas/requirements.txt
+	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" tests/emulator/requirements.in -o tests/emulator/requirements.txt
 
 clean: ## remove everything that was made, but for the local data in .tally
 	@rm -rf $(VENV) node_modules cdk.out .build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,6 @@
 """Synthesizes Tally's CloudFormation template. `cdk` runs it; stacks/options.py describes its context."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from cdk_nag import AwsSolutionsChecks
 
 from declarations import Declarations
 from stacks.bundling import Bundle, BundlingError
+from stacks.front_door import Edge
 from stacks.options import Options, OptionsError
 from stacks.tally_stack import TallyStack
 from tally.errors import ConfigurationError
@@ -21,16 +23,22 @@ LAMBDAS = ROOT / "lambdas"
 
 
 def build(context: Mapping[str, Any] | None = None, outdir: str | None = None) -> App:
-    """The CDK app with its one stack.
+    """The CDK app: the stack, and with `cdn=true` a second one for the edge.
 
     Raises OptionsError for a context that Tally cannot be deployed with, ConfigurationError for wrong declarations,
     BundlingError if the functions' packages cannot be installed.
     """
     app = App(context=context, outdir=outdir, analytics_reporting=False)
     options = Options.from_context(app.node.get_all_context())
+    door = options.front_door
+    if door:
+        door.check_region(os.environ.get("CDK_DEFAULT_REGION"))  # the command says where it deploys
     declarations = Declarations.load(LAMBDAS / "counters.py")
     bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
-    TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
+    tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
+    if door and door.cdn:
+        edge = Edge(app, "TallyEdge", door=door, cdn=door.cdn, operations=declarations.operations, options=options)
+        edge.add_stack_dependency(tally)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app
 

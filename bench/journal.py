@@ -50,9 +50,9 @@ def measure_journal(changes: int = CHANGES) -> list[Bounded]:
             for made, (before, bound) in LIKES.items()
             if made <= changes
         ),
-        Bounded(f"drift of {changes:,} plays, each of another video", "WCU", "8,044", _plays(short), SHORT_MAX),
-        Bounded("the same, ids are UUIDs", "WCU", "8,044", _plays(uuids), UUIDS_MAX),
-        Bounded("a visit of a page of its own, everything", "WCU", "up to 11", _visits(short), VISIT_MAX,
+        Bounded(f"drift of {changes:,} plays, each of another video", "WCU", "8,044", track_plays(short), SHORT_MAX),
+        Bounded("the same, ids are UUIDs", "WCU", "8,044", track_plays(uuids), UUIDS_MAX),
+        Bounded("a visit of a page of its own, everything", "WCU", "up to 11", track_visits(short), VISIT_MAX,
                 full_only=True),
     ]  # fmt: skip
 
@@ -70,7 +70,7 @@ def _likes(posts_made: int, likes_made: int) -> float:
         return _metered(clients, clock, lambda: _track(endpoint, clients, clock, before))
 
 
-def _plays(videos: Sequence[str]) -> float:
+def track_plays(videos: Sequence[str]) -> float:
     """Write units to track the drift of a play of each video."""
     with _engine() as (endpoint, clients, clock):
         for video_id in videos:
@@ -79,7 +79,7 @@ def _plays(videos: Sequence[str]) -> float:
         return _metered(clients, clock, lambda: _track(endpoint, clients, clock))
 
 
-def _visits(names: Sequence[str]) -> float:
+def track_visits(names: Sequence[str]) -> float:
     """Write units of one visit: receipt, rollup, drift, judging."""
 
     def visit_all(endpoint: str, clients: Clients, clock: WallClock) -> None:

@@ -58,7 +58,7 @@ class Rollups:
 def measure_rollups(records: int) -> Rollups:
     """Measure the costs, and the speeds with `records` records."""
     return Rollups(
-        rollup_costs=[_rollup_cost(videos) for videos in VIDEOS],
+        rollup_costs=[rollup_cost(videos) for videos in VIDEOS],
         folded_per_s=_fold_speed(records * 10),
         applied_per_s=_applied_speed(records),
     )
@@ -108,7 +108,8 @@ def handler_of(consumer: Consumer, clients: Clients) -> Handler:
     return Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
 
 
-def _rollup_cost(videos: int) -> RollupCost:
+def rollup_cost(videos: int) -> RollupCost:
+    """Write units to roll up MEASURED plays of so many videos."""
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         meter = Meter(clients.store.client)

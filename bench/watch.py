@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,10 +23,21 @@ class Meter:
         self.requests = 0
         self.write_units = 0.0
         self.read_units = 0.0
+        self._clients = clients
+        self._hooks: dict[str, Callable[..., None]] = {
+            "provide-client-params.dynamodb": self._ask,
+            "before-send.dynamodb": self._sent,
+            "after-call.dynamodb": self._answered,
+        }
         for client in clients:
-            client.meta.events.register("provide-client-params.dynamodb", self._ask)
-            client.meta.events.register("before-send.dynamodb", self._sent)
-            client.meta.events.register("after-call.dynamodb", self._answered)
+            for event, hook in self._hooks.items():
+                client.meta.events.register(event, hook)
+
+    def close(self) -> None:
+        """Leave the clients alone: not every call takes what a metered one asks for."""
+        for client in self._clients:
+            for event, hook in self._hooks.items():
+                client.meta.events.unregister(event, hook)
 
     def reset(self) -> None:
         """Start again at zero."""

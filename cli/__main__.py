@@ -38,10 +38,13 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     from . import connection, options
     from .commands import COMMANDS
+    from .cost import command as cost
 
     try:
         counters = Declarations.load(app / "lambdas/counters.py").counters
         given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser(counters))
+        if given.command == "cost":
+            return cost.run(given)
         found = connection.local(given.port) if given.local else connection.deployed(given.stack)
         return COMMANDS[given.command](given, connection.Stack(found, counters))
     except ConfigurationError as error:

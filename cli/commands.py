@@ -11,10 +11,13 @@ from tally.drift import history, recount, rows
 from tally.dynamo.client import Call
 from tally.streams import bookkeeper, evidence, rollup, set_aside
 from tally.streams.record import Declared
-from tally.streams.set_aside import Outcome
+from tally.streams.set_aside import Marker, Outcome
 
 from .connection import CommandError, Stack
+from .forget import forget, forgotten
 from .repairs import rebuilt, reconcile
+from .restore import restore
+from .status import status
 from .terminal import bar, moment, say, show
 
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
@@ -48,7 +51,10 @@ def get(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def redrive(given: argparse.Namespace, stack: Stack) -> int:
-    """Apply each set-aside record once. Returns 1 if a record still cannot be applied."""
+    """Apply each set-aside record once; with --drop, remove the markers of those that have expired.
+
+    Returns 1 if a record is left.
+    """
     objects = stack.at.objects
     if objects is None:
         raise CommandError("the stack has no output 'SetAsideBucketName', where the records would be")
@@ -61,12 +67,26 @@ def redrive(given: argparse.Namespace, stack: Stack) -> int:
             done[outcome] += 1
             if outcome is Outcome.KEPT:
                 say(f"kept     {marker.object}: {why}")
-    say(f"{done[Outcome.APPLIED]} applied, {done[Outcome.GONE]} already gone, {done[Outcome.KEPT]} kept")
-    return 1 if done[Outcome.KEPT] else 0
+            if outcome is Outcome.LOST:
+                _lose(given, stack, marker, why)
+    lost = f", {done[Outcome.LOST]} {'dropped' if given.drop else 'lost'}" if done[Outcome.LOST] else ""
+    say(f"{done[Outcome.APPLIED]} applied, {done[Outcome.GONE]} already gone, {done[Outcome.KEPT]} kept{lost}")
+    return 1 if done[Outcome.KEPT] or (done[Outcome.LOST] and not given.drop) else 0
+
+
+def _lose(given: argparse.Namespace, stack: Stack, marker: Marker, why: str) -> None:
+    """Say that nobody can apply this record any more; remove its marker if that is asked for."""
+    if given.drop:
+        set_aside.drop(Call(stack.store), marker)
+        say(f"dropped  {marker.object}, set aside {moment(marker.at_s)}: {why}")
+    else:
+        say(f"lost     {marker.object}, set aside {moment(marker.at_s)}: {why}; --drop removes its marker")
 
 
 def past(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the repairs of a tally, the oldest first."""
+    """Print the repairs of a tally, or who had a user forgotten, the oldest first."""
+    if given.user is not None:
+        return forgotten(given, stack)
     found = list(history.read(stack.store, given.counter.name, given.id))
     for entry in found:
         moved = f"{entry['amount']:+d} ({entry['before']} to {entry['after']})"
@@ -78,5 +98,5 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Stack], int]] = {
     "reconcile": reconcile, "drift": drifts, "get": get, "redrive": redrive, "history": past,
-    "rebuild": rebuilt,
+    "rebuild": rebuilt, "restore": restore, "forget": forget, "status": status,
 }  # fmt: skip

@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
@@ -22,8 +22,8 @@ from tally.streams.set_aside import Objects
 LOCAL_TIMEOUT_S = 5
 _LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
 _TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
-# One call of CloudFormation, and one of S3 for each record: waiting is better than failing.
-_PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
+# Calls of CloudFormation, of S3 for each record, and for tables: waiting is better than failing.
+PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
 
 
 class CommandError(Exception):
@@ -36,6 +36,10 @@ class Connection:
 
     store: Store
     objects: Objects | None
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """The stack's outputs; of `make dev` those that the template spells out, and its address."""
+    status: str = ""
+    """CloudFormation's word for how the last deploy ended; empty for `make dev`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ def local(port: int) -> Connection:
             boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **_LOCAL),
             _settings(where, where["bucket"], where["minute_s"]),
         )
-        return Connection(store, Objects(where["bucket"], lambda: _local_s3(where["s3"])) if where["bucket"] else None)
+        objects = Objects(where["bucket"], lambda: _local_s3(where["s3"])) if where["bucket"] else None
+        return Connection(store, objects, dict(where["outputs"]))
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answered {error.code}: is that `make dev`?") from None
     except OSError:
@@ -71,19 +76,20 @@ def local(port: int) -> Connection:
 
 
 def _local_s3(endpoint: str) -> Any:
-    return boto3.client("s3", config=_PATIENT.merge(Config(s3={"addressing_style": "path"})), endpoint_url=endpoint,
+    return boto3.client("s3", config=PATIENT.merge(Config(s3={"addressing_style": "path"})), endpoint_url=endpoint,
                         **_LOCAL)  # fmt: skip
 
 
 def deployed(stack: str) -> Connection:
     """A stack in the account and region of the credentials. Raises CommandError if it cannot be read."""
     try:
-        described: Any = boto3.client("cloudformation", config=_PATIENT).describe_stacks(StackName=stack)
-        outputs = {output["OutputKey"]: output["OutputValue"] for output in described["Stacks"][0].get("Outputs", [])}
+        described: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=stack)
+        [found] = described["Stacks"]
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         bucket = outputs.get("SetAsideBucketName", "")
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, MINUTE_DEFAULT_S))
-        return Connection(store, Objects(bucket) if bucket else None)
+        return Connection(store, Objects(bucket) if bucket else None, outputs, found.get("StackStatus", ""))
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
     except NoCredentialsError:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import NoReturn
 
 from tally import fields
@@ -13,16 +15,22 @@ from tally.drift import rebuild
 from tally.errors import InvalidInputError
 from tally.shipped import BOT_VISITS, LIKES, VISITS
 
+from .cost import command as cost
+
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
 _EXAMPLES = """examples:
   tally reconcile --local                        every post and every drifting tally of a running `make dev`
   tally reconcile --post a91f                    one post of the stack Tally-dev
   tally reconcile --all --repair --by ann --why "edited by hand on 3 May" --stack Tally-prod
+  tally status --stack Tally-prod                whether all is well, on one screen
   tally drift --json                             what drifts now
   tally get likes a91f                           a tally, shard by shard
   tally history a91f                             who repaired it, when and why
   tally redrive                                  apply the records that were set aside, once
   tally rebuild --all                            what consumers lost that were stalled for a day
+  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod
+  tally forget --user 'auth0|7c20'               what there is of a user; with --yes, remove it
+  tally cost --plays 50M --reads 1B              what Tally would cost a month
 
 """
 _EXIT_STATUS = (
@@ -30,7 +38,7 @@ _EXIT_STATUS = (
 )
 _ID = "of a post, a video, …; for visits the page's URL"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
-COMMANDS = ("reconcile", "drift", "get", "redrive", "history", "rebuild")
+COMMANDS = ("status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "cost")
 _PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
 """The counters whose ids are URLs."""
 
@@ -53,17 +61,26 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     )
     _where(made)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _command(commands, "status", "whether all is well: version, alarms, lag, drift, dead letters", json=True)
     _reconcile(commands)
     _command(commands, "drift", "the tallies that drift now", json=True)
     get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
     counter = _counter(counters)
     get.add_argument("counter", metavar="COUNTER", type=counter, help=f"one of: {', '.join(counters)}")
     get.add_argument("id", metavar="ID", help=_ID)
-    _command(commands, "redrive", "apply the stream records that were set aside, once")
+    redrive = _command(commands, "redrive", "apply the stream records that were set aside, once")
+    redrive.add_argument("--drop", action="store_true", help="remove the markers of records that have expired")
     history = _command(commands, "history", "who repaired a tally, when, why and by how much", json=True)
-    history.add_argument("id", metavar="ID", help=_ID)
+    history.add_argument("id", metavar="ID", nargs="?", help=_ID)
+    history.add_argument("--user", metavar="ID", type=_user, help="who had this user forgotten, instead of a tally")
     history.add_argument("--counter", metavar="COUNTER", type=counter, default=LIKES, help="default: likes")
     _rebuild(commands, counters)
+    _restore(commands)
+    forget = _command(commands, "forget", "what there is of a user: posts, likes and holds; with --yes, remove it")
+    forget.add_argument("--user", metavar="ID", type=_user, required=True, help="the `sub` of the user's tokens")
+    forget.add_argument("--yes", action="store_true", help="remove it")
+    _signed(forget)
+    cost.add(commands)
     return made
 
 
@@ -84,10 +101,22 @@ def _rebuild(commands: argparse._SubParsersAction[Parser], counters: Mapping[str
     _repair(made)
 
 
+def _restore(commands: argparse._SubParsersAction[Parser]) -> None:
+    made = _command(commands, "restore", "make new tables from the backups of a moment, ready to be adopted")
+    made.add_argument("--to", metavar="TIME", type=_second, required=True, help="like 2026-11-22T10:30:00Z")
+    made.add_argument("--without-set-aside", action="store_true", help="give up what was set aside at that moment")
+    _signed(made, required=True)
+
+
 def _repair(made: Parser) -> None:
     made.add_argument("--repair", action="store_true", help="write the repair; needs --by and --why")
-    made.add_argument("--by", metavar="NAME", type=_text(NAME_CHARACTERS_MAX), help="who repairs it, for the history")
-    made.add_argument("--why", metavar="TEXT", type=_text(WHY_CHARACTERS_MAX), help="why, for the history")
+    _signed(made)
+
+
+def _signed(made: Parser, *, required: bool = False) -> None:
+    limits = {"--by": ("NAME", NAME_CHARACTERS_MAX, "who does it"), "--why": ("TEXT", WHY_CHARACTERS_MAX, "why")}
+    for name, (kind, most, what) in limits.items():
+        made.add_argument(name, metavar=kind, type=_text(most), required=required, help=f"{what}, for the history")
 
 
 def _command(commands: argparse._SubParsersAction[Parser], name: str, does: str, *, json: bool = False) -> Parser:
@@ -121,6 +150,8 @@ def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
         made.error("argument --stack: not allowed with argument --local")
     if "port" in given and "local" not in given:  # else it would go to AWS though the person means `make dev`
         made.error("--port goes with --local")
+    if given.command == "cost" and ("local" in given or "stack" in given):
+        made.error("cost looks at no stack: leave --local and --stack out")
     defaults = {"local": False, "stack": STACK_DEFAULT, "port": PORT_DEFAULT}
     given = argparse.Namespace(**{**defaults, **vars(given)})
     _check(given, made)
@@ -137,19 +168,38 @@ def _check_order(arguments: Sequence[str], made: Parser) -> None:
 
 def _check(given: argparse.Namespace, made: Parser) -> None:
     """Check one option against another. Exits with 2."""
+    if given.command == "cost" and (wrong := cost.check(given)):
+        made.error(wrong)
     if given.command == "rebuild" and (given.id is not None) == given.all:
         made.error("rebuild takes COUNTER and ID, or --all")
+    if given.command == "history" and (given.id is not None) == (given.user is not None):
+        made.error("history takes ID, or --user ID")
     if given.command in ("get", "history", "rebuild") and given.id is not None:
         try:
             given.id = _PAGES.get(given.counter, fields.identifier)(given.id, "ID")
         except InvalidInputError as error:
             made.error(f"argument ID: {error.detail}")
-    if given.command not in ("reconcile", "rebuild"):
-        return
-    if given.repair and not (given.by and given.why):
-        made.error("--repair needs --by NAME and --why TEXT: the history keeps them")
-    if not given.repair and (given.by or given.why):
-        made.error("--by and --why go with --repair")
+    if given.command in ("reconcile", "rebuild", "forget"):
+        _check_signed(given, made)
+
+
+def _check_signed(given: argparse.Namespace, made: Parser) -> None:
+    """Who and why go with what writes, and do not name a user who is to be forgotten. Exits with 2."""
+    does, writes = ("--yes", given.yes) if given.command == "forget" else ("--repair", given.repair)
+    if writes and not (given.by and given.why):
+        made.error(f"{does} needs --by NAME and --why TEXT: the history keeps them")
+    if not writes and (given.by or given.why):
+        made.error(f"--by and --why go with {does}")
+    if given.command == "forget" and re.search(rf"(?<!\w){re.escape(given.user)}(?!\w)", f"{given.by} {given.why}"):
+        made.error("--by and --why must not name the user: the history keeps them")
+
+
+def _user(value: str) -> str:
+    try:
+        fields.user(value, "ID")
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(error.detail) from None
+    return value
 
 
 def _checked(check: Callable[[object, str], object]) -> Callable[[str], str]:
@@ -175,6 +225,17 @@ def _port(value: str) -> int:
     if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
         raise argparse.ArgumentTypeError(f"{value!r} is not a port: 1 to 65535")
     return int(value)
+
+
+def _second(value: str) -> int:
+    """Epoch seconds of a time that says its zone."""
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or found.microsecond:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
+    return int(found.timestamp())
 
 
 def _text(most: int) -> Callable[[str], str]:

@@ -71,7 +71,7 @@ class Look(NamedTuple):
 
 def reconcile(given: argparse.Namespace, stack: Stack) -> int:
     """Say which tallies are wrong; repair them with --repair. Returns 1 if one still is, or is unclear."""
-    reconciler = Reconciler(stack.store, stack.counters)
+    reconciler = Reconciler(stack.store)
     asked = [Tally(LIKES, given.post)] if given.post else _suspects(stack)
     if given.post and not _is_there(stack.store, given.post):
         raise CommandError(f"there is no post {given.post}")
@@ -172,7 +172,7 @@ def rebuilt(given: argparse.Namespace, stack: Stack) -> int:
     if given.counter and not rebuild.rebuildable(given.counter):
         hint = "`tally reconcile` counts its items again" if given.counter.child else "it is never rolled up"
         raise CommandError(f"{given.counter.name} has no receipts to rebuild it from: {hint}")
-    store, reconciler = stack.store, Reconciler(stack.store, stack.counters)
+    store, reconciler = stack.store, Reconciler(stack.store)
     seen, found = evidence.read(store, time.time()), rebuild.Accepted()
     days = rebuild.window(store, seen, time.time())
     only = (given.counter.name, given.id) if given.counter else None

@@ -1,9 +1,10 @@
 """Calls every operation of a deployed stack once over HTTP, and reports whether it works.
 
-    make smoke URL=https://… TOKEN=… [PAGE=https://example.com/]
+    make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
 
-It checks what only AWS can prove: each role allows its function's calls, and tokens pass the authorizer. It can run
-again and again: it counts on its own video and page, and on a post of the token's user.
+It checks what only AWS can prove: each role allows its function's calls, and tokens pass the authorizer; with WAIT,
+also that streams reach their consumers and the sweep judges. It can run again and again: it counts on its own video and
+page, and on a post of the token's user.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from tally.operation import Operation, Source
 TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
 VIDEO = "smoke"
 PAGE_DEFAULT = "https://example.com/smoke"
+WAIT_S_MAX = 3600
+LOOK_AGAIN_S = 2.0
 WAYS = {"ok": 0, "skipped": 0, "failed": 1}
 
 
@@ -91,7 +94,7 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
 
 def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()) -> list[Call]:
     """Every operation, in an order in which each finds what it needs. `key`: new in each run."""
-    post = f"/posts/smoke-{hashlib.sha256(user.encode()).hexdigest()[:16]}"
+    post, deleted = f"/posts/smoke-{hashlib.sha256(user.encode()).hexdigest()[:16]}", f"/posts/smoke-{key}"
     plays, visits = f"/videos/{VIDEO}/plays", f"/visits?url={quote(page, safe='')}"
     receipt = f"/receipts?operation=play&target={VIDEO}&key={key}"
     once = {"Idempotency-Key": key}
@@ -111,6 +114,8 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
             "put_post", "PUT", post, lambda a: a.status in {200, 201} and a.body["post_id"], signed_in=True, body=text
         ),
         Call("get_post", "GET", post, lambda a: a.status == 200 and a.body["body"] == text["body"]),
+        Call("put_post again", "PUT", deleted, lambda a: a.status == 201, signed_in=True, body=text),
+        Call("delete_post", "DELETE", deleted, lambda a: a.status == 200 and a.body["changed"], signed_in=True),
         Call("like", "PUT", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
         Call("get_like", "GET", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
         Call("list_likes", "GET", f"{post}/likes?limit=1", lambda a: a.status == 200 and len(a.body["likes"]) == 1),
@@ -202,14 +207,36 @@ def run(url: str, token: str, todo: Sequence[Call]) -> int:
     failed = 0
     for call in todo:
         started_s = time.monotonic()
-        try:
-            way, note = judge(call, send(url, token, call))
-        except (OSError, http.client.HTTPException) as error:  # no answer, or one that is not HTTP
-            way, note = "failed", str(error)
+        way, note = attempt(url, token, call)
         took_ms = (time.monotonic() - started_s) * 1000
         print(f"{way:8}{call.name:16}{took_ms:6.0f} ms  {note}".rstrip(), flush=True)
         failed += WAYS[way]
     return failed
+
+
+def attempt(url: str, token: str, call: Call) -> tuple[str, str]:
+    """Make the call: `ok`, `skipped` or `failed`, with a note."""
+    try:
+        return judge(call, send(url, token, call))
+    except (OSError, http.client.HTTPException) as error:  # no answer, or one that is not HTTP
+        return "failed", str(error)
+
+
+def wait_until_rolled_up(url: str, page: str, wait_s: int) -> int:
+    """Wait until reads include every visit until now: consumers and sweep have done their part. 0, or 1 if not."""
+    began_s, until_s = time.time(), time.monotonic() + wait_s
+
+    def expected(answer: Answer) -> bool:
+        counted = answer.body["visits"] + answer.body["bot_visits"]
+        return answer.status == 200 and (answer.body["as_of"] or 0) >= began_s and counted > 0
+
+    call = Call("rolled up", "GET", f"/visits?url={quote(page, safe='')}", expected)
+    way, note = attempt(url, "", call)
+    while way == "failed" and time.monotonic() < until_s:
+        time.sleep(LOOK_AGAIN_S)
+        way, note = attempt(url, "", call)
+    print(f"{way:8}{call.name:16}{time.time() - began_s:6.0f} s   {note}".rstrip(), flush=True)
+    return WAYS[way]
 
 
 def claims_of(token: str) -> tuple[str, set[str]]:
@@ -222,6 +249,12 @@ def claims_of(token: str) -> tuple[str, set[str]]:
         raise ValueError("it is not a JWT with a sub") from None
 
 
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > WAIT_S_MAX:
+        raise argparse.ArgumentTypeError(f"give seconds from 0 to {WAIT_S_MAX}")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every operation works, 1 if one failed, 2 without a URL or a token."""
     parser = argparse.ArgumentParser(prog="make smoke", description="Call every operation of a stack once.")
@@ -230,6 +263,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--token", default=os.environ.get("TOKEN", ""), help="a token that its authorizer takes (or TOKEN)"
     )
     parser.add_argument("--page", default=os.environ.get("PAGE", ""), help="a page whose visits it counts (or PAGE)")
+    parser.add_argument(
+        "--wait", type=_seconds, default=os.environ.get("WAIT", "0"), metavar="SECONDS",
+        help="how long a visit may take to show: up to four minutes on a new stack (or WAIT; 0: do not wait)",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     if urlsplit(given.url).scheme not in {"http", "https"}:
         parser.error("no URL to call: --url https://… is the stack's output ApiUrl")
@@ -238,8 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(f"no token to sign in with (--token): {error}")
     todo = calls(user, given.page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(given.page), scopes=scopes)
-    failed = run(given.url.rstrip("/"), given.token, todo)
+    url = given.url.rstrip("/")
+    failed = run(url, given.token, todo)
     print(f"{failed} of {len(todo)} calls failed" if failed else "every operation works")
+    if given.wait and not failed:
+        failed = wait_until_rolled_up(url, given.page or PAGE_DEFAULT, given.wait)
     return 1 if failed else 0
 
 

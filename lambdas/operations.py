@@ -75,6 +75,15 @@ GET_POST = Operation(
     throttle=READS,
     fields=(_POST,),
 )
+DELETE_POST = Operation(
+    name="delete_post",
+    function="posts",
+    method="DELETE",
+    path="/posts/{id}",
+    access=Access.SIGNED_IN,
+    throttle=SELDOM,
+    fields=(_POST,),
+)
 LIKE = Operation(
     name="like",
     function="likes",
@@ -116,8 +125,9 @@ LIST_LIKES = Operation(
     throttle=SELDOM,
     fields=(_POST, _PAGE_SIZE, _CURSOR),
     counter=LIKES,
+    names_users=True,
 )
-ON_POSTS = (PUT_POST, GET_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES)
+ON_POSTS = (PUT_POST, GET_POST, DELETE_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES)
 
 VISIT = Operation(
     name="visit",
@@ -320,7 +330,7 @@ SCHEDULES = (
     Schedule(
         function="sweep",
         every_min=1,
-        does="gives back what expired holds have taken, and judges the ledger",
+        does="judges the ledger, gives back what expired holds have taken, and removes the likes of deleted posts",
         watches=(Table.COUNTS, Table.RECEIPTS),
     ),
 )

@@ -45,10 +45,13 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_PLAYS: _on([PLAYS], "Query"),
         operations.PUT_POST: _on([LIKES], "Query", "PutItem", "UpdateItem"),
         operations.GET_POST: _on([LIKES], "Query"),
+        # It marks the post and the shards of its tally, and names it to the sweep.
+        operations.DELETE_POST: _on([LIKES], "GetItem", "UpdateItem", "DeleteItem")
+        | _on_ledger({"DELETED": ["PutItem"]}),
         operations.LIKE: _PUT_RECEIPT | change_like,
         operations.UNLIKE: _PUT_RECEIPT | change_like,
         operations.GET_LIKE: read_like,
-        operations.LIST_LIKES: read_like | _on([LIKES], "Query"),
+        operations.LIST_LIKES: _on([LIKES], "GetItem", "Query"),
         operations.VISIT: _count(VISITS) | _count(BOT_VISITS),
         operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _READ_JUDGE,
         operations.GET_BADGE: _on([VISITS], "Query"),
@@ -59,7 +62,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.SET_COUNTER: _PUT_RECEIPT
         | _FIND_RECEIPT
         | _on(operations.SET_COUNTER.served(counters), "Query", "UpdateItem"),
-        operations.HOLD: _release_expired(counters),
+        operations.HOLD: _release_expired(counters) | _find_before_refusal(operations.HOLD.served(counters)),
         operations.COMMIT_HOLD: settle_hold,
         operations.RELEASE_HOLD: settle_hold,
         operations.GET_RECEIPT: _FIND_RECEIPT,
@@ -77,12 +80,18 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
         "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
         "SETASIDE": ("Query", "GetItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
+        "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
+        "DELETED": ("PutItem",),
     }
-    return _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE | _on_ledger(on_ledger)
+    forget = _PUT_RECEIPT | _on([LIKES], "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
+    repair = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE
+    return repair | forget | _on_ledger(on_ledger)
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
-    """The sweep writes pulses, reads how far the consumers have come, judges, and releases expired holds."""
+    """The sweep writes pulses, reads how far the consumers have come, judges, and releases expired holds. It takes back
+    the likes of deleted posts.
+    """
     pulses = {Need("PutItem", Table.COUNTS, "PULSE#"), Need("PutItem", Table.RECEIPTS, "pulse#")}
     checkpoints = [f"CHECKPOINT#{one.function}#{table.value}" for one in operations.CONSUMERS for table in one.streams]
     judging = {
@@ -91,7 +100,9 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
         "DRIFT": ("Query", "BatchGetItem", "GetItem", "UpdateItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
-    return {"sweep": _release_expired(counters) | pulses | _on_ledger(judging)}
+    deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")
+    deleting |= _on_ledger({"DELETED": ["Query", "PutItem", "DeleteItem"]})
+    return {"sweep": _release_expired(counters) | pulses | _on_ledger(judging) | deleting}
 
 
 def _of_consumers(counters: Mapping[str, Counter]) -> dict[str, Needs]:
@@ -114,9 +125,14 @@ def _increment(counters: Mapping[str, Counter]) -> Needs:
     """
     served = operations.INCREMENT.served(counters)
     numbered = [counter for counter in served if counter.numbered]
-    take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _NOTHING)
+    take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _find_before_refusal(served))
     replays = _FIND_RECEIPTS if any(counter.known for counter in served) else _NOTHING
     return _NOTHING.union(*map(_count, served)) | take_number | replays | _release_expired(counters)
+
+
+def _find_before_refusal(served: Iterable[Counter]) -> Needs:
+    """A retry of a change from before its counter was retired gets its answer."""
+    return _FIND_RECEIPT if any(counter.retired for counter in served) else _NOTHING
 
 
 def _get_counter(counters: Mapping[str, Counter]) -> Needs:

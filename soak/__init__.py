@@ -9,4 +9,4 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "lambdas"))  # what is soaked
+sys.path.append(str(ROOT / "lambdas"))  # what is soaked

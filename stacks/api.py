@@ -17,6 +17,7 @@ from constructs import Construct
 
 from tally.operation import Access, Operation
 
+from .front_door import own_domain
 from .names import Names
 from .options import Options
 from .users import Users
@@ -26,6 +27,7 @@ CORS_EXPOSED = ["ETag", "Idempotency-Replayed", "Retry-After"]
 CORS_MAX_AGE = Duration.days(1)  # browsers keep a preflight for a day at most
 DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # for routes without a throttle; no route should be
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
+QUOTED = "$context.error.messageString"  # AWS quotes this text itself, so that a quote in it breaks no line
 # A line has no text from the caller (path, query, user agent), which could break the JSON or leak.
 ACCESS_LOG_FIELDS = {
     "requestId": "$context.requestId",
@@ -37,7 +39,7 @@ ACCESS_LOG_FIELDS = {
     "tookMs": "$context.responseLatency",
     "functionMs": "$context.integrationLatency",
     "functionError": "$context.integrationErrorMessage",
-    "error": "$context.error.message",
+    "error": QUOTED,
     "authorizerError": "$context.authorizer.error",
 }
 
@@ -48,7 +50,8 @@ class AccessLogs:
 
     def __init__(self, log_group: logs.LogGroup) -> None:
         self._destination = http.LogGroupLogDestination(log_group)
-        self._format = apigateway.AccessLogFormat.custom(json.dumps(ACCESS_LOG_FIELDS))
+        line = json.dumps(ACCESS_LOG_FIELDS).replace(f'"{QUOTED}"', QUOTED)
+        self._format = apigateway.AccessLogFormat.custom(line)
 
     @property
     def destination(self) -> http.IAccessLogDestination:
@@ -65,6 +68,7 @@ class Api(Construct):
     """The HTTP API of all operations, with its stage and authorizer; `users` if the stack makes a pool."""
 
     api: http.HttpApi
+    domain: http.DomainName | None
     users: Users | None = None
 
     def __init__(
@@ -85,6 +89,7 @@ class Api(Construct):
             "Http",
             api_name=names.api,
             create_default_stage=False,
+            disable_execute_api_endpoint=bool(options.front_door),  # else the domain, and what guards it, is optional
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
                 allow_methods=[
@@ -99,8 +104,15 @@ class Api(Construct):
         bound = {
             module: integrations.HttpLambdaIntegration(module.capitalize(), alias) for module, alias in aliases.items()
         }
-        routes = [self._route(operation, bound[operation.function], authorizer) for operation in operations]
-        self.stage = self._stage(operations, routes)
+        shown = [one for operation in operations if (one := operation.shown(options.likers_visible))]
+        routes = [self._route(operation, bound[operation.function], authorizer) for operation in shown]
+        self.stage = self._stage(shown, routes)
+        self.domain = own_domain(self, options.front_door, self.api, self.stage) if options.front_door else None
+
+    @property
+    def url(self) -> str:
+        """Where callers find the API."""
+        return self._options.front_door.url if self._options.front_door else self.api.api_endpoint
 
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
+from .names import Names
+
 
 class Budget(Construct):
     """A mail when 80 % of the month's budget is spent, and when the forecast exceeds it.
@@ -13,13 +15,14 @@ class Budget(Construct):
     it would stay silent at any bill.
     """
 
-    def __init__(self, scope: Construct, id: str, *, usd: int, email: str) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, usd: int, email: str) -> None:
         super().__init__(scope, id)
         subscriber = budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=email)
         budgets.CfnBudget(
             self,
             "Month",
             budget=budgets.CfnBudget.BudgetDataProperty(
+                budget_name=names.budget,
                 budget_type="COST",
                 time_unit="MONTHLY",
                 budget_limit=budgets.CfnBudget.SpendProperty(amount=usd, unit="USD"),

@@ -18,7 +18,7 @@ KEPT = Duration.days(14)  # the longest that SQS keeps a message
 
 
 class DeadLetters(Construct):
-    """The queue, as the failure destination of each function that changes a number."""
+    """The queue, as the failure destination of each function that writes for its callers."""
 
     queue: sqs.Queue
 
@@ -47,7 +47,7 @@ class DeadLetters(Construct):
             )
         )
         for module, found in functions.items():
-            if any(operation.counts for operation in found):
+            if any(operation.writes for operation in found):
                 self._catch(module, aliases[module])
 
     def _catch(self, module: str, alias: lambda_.Alias) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
@@ -14,22 +14,27 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from declarations import Declarations
-from tally.operation import Consumer, Need, Schedule, Table
+from tally.operation import Consumer, Need, Operation, Schedule, Table, Visible
 
 from .bundling import Bundle
+from .names import Names
 from .options import Options
 from .set_aside import SetAside
 from .tables import Tables
 
 MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
-# A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB.
-SCHEDULED_MEMORY_MB = 1769
+# A whole CPU: a million tallies may change in a minute, which takes its judge seconds and up to 500 MB. In dev they do
+# not, and most of a quiet sweep is waiting.
+SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
 SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes: by then the next run is there
 TIMEOUT = Duration.seconds(15)  # retries of a contended change end before; API Gateway would wait for 30
 SCHEDULED_TIMEOUT = Duration.seconds(55)  # a sweep judges as much as it can, and ends before the next one begins
 CONSUMER_TIMEOUT = Duration.seconds(60)  # more than a batch of 1,000 records takes if each first commit fails
+# From this rate on a route is busy: visitors wait for it. Behind the others are operators and programs that ask seldom.
+BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
+RUNTIME = lambda_.Runtime.PYTHON_3_14
 
 
 class Functions(Construct):
@@ -38,13 +43,19 @@ class Functions(Construct):
     aliases: dict[str, lambda_.Alias]
     """Those that serve operations. Other Lambdas may invoke these."""
     consumers: dict[str, lambda_.Alias]
-    all: dict[str, lambda_.Alias]
+    writers: list[lambda_.Alias]
+    """Those that write what the consumers read: the operations', and the sweep, which gives back expired holds."""
+    unattended: dict[str, lambda_.Alias]
+    """Those whose failure no caller sees: the consumers and what runs on a schedule."""
+    version: str
+    """Of their code: what `GET /health` says."""
 
     def __init__(
         self,
         scope: Construct,
         id: str,
         *,
+        names: Names,
         declarations: Declarations,
         bundle: Bundle,
         tables: Tables,
@@ -52,19 +63,35 @@ class Functions(Construct):
         options: Options,
     ) -> None:
         super().__init__(scope, id)
+        self._names = names
         self._tables = tables
         self._set_aside = set_aside
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
-        self._version = bundle.digest()[:12]
+        self.version = bundle.digest()[:12]
         self._needs = declarations.needs
-        self.aliases = {
-            module: self._function(module, ", ".join(operation.name for operation in found))
-            for module, found in declarations.functions.items()
-        }
+        self.aliases = {module: self._serving(module, found) for module, found in declarations.functions.items()}
         scheduled = {schedule.function: self._scheduled(schedule) for schedule in declarations.schedules}
         self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.consumers}
-        self.all = {**self.aliases, **scheduled, **self.consumers}
+        self.unattended = {**self.consumers, **scheduled}
+        writing = [module for module, found in declarations.functions.items() if any(one.writes for one in found)]
+        self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
+
+    def _serving(self, module: str, found: Sequence[Operation]) -> lambda_.Alias:
+        """A function whose callers wait.
+
+        It starts from a snapshot where it is busy, because a cold start takes a second. For what needs no table (the
+        beacon's script, which browsers keep) nobody waits.
+        """
+        options = self._options
+        busy = bool(self._needs[module]) and any(operation.throttle.rate_per_s >= BUSY_PER_S for operation in found)
+        return self._function(
+            module,
+            ", ".join(operation.name for operation in found),
+            environment=_sampled(options.log_sampling),
+            snapshot=options.snapshots and busy,
+            traced=options.tracing != "off",
+        )
 
     def _consumer(self, consumer: Consumer) -> lambda_.Alias:
         alias = self._function(
@@ -83,7 +110,7 @@ class Functions(Construct):
             schedule.function,
             schedule.does,
             timeout=SCHEDULED_TIMEOUT,
-            memory_mb=SCHEDULED_MEMORY_MB,
+            memory_mb=SCHEDULED_MEMORY_MB if self._options.keeps_data else SCHEDULED_MEMORY_DEV_MB,
             environment={name: str(table.table_stream_arn) for name, table in streams.items()},
             reserved=1 if self._options.reserved_concurrency else None,  # runs must not overlap
         )
@@ -110,7 +137,11 @@ class Functions(Construct):
         memory_mb: int = MEMORY_MB,
         environment: Mapping[str, str] = MappingProxyType({}),
         reserved: int | None = None,
+        snapshot: bool = False,
+        traced: bool | None = None,
     ) -> lambda_.Alias:
+        """`traced`: None is the same as for all that no caller waits for."""
+        traced = self._options.tracing == "all" if traced is None else traced
         scope = Construct(self, module.capitalize())
         log_group = logs.LogGroup(
             scope,
@@ -133,32 +164,42 @@ class Functions(Construct):
             description=f"Tally: {does}"[:256],
             code=self._code,
             handler=f"functions.{module}.handler",
-            runtime=lambda_.Runtime.PYTHON_3_14,
+            runtime=RUNTIME,
             architecture=lambda_.Architecture.ARM_64,
             memory_size=memory_mb,
             timeout=timeout,
             reserved_concurrent_executions=reserved,
             role=role,
             log_group=log_group,
-            tracing=lambda_.Tracing.ACTIVE,
-            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS,
+            tracing=lambda_.Tracing.ACTIVE if traced else lambda_.Tracing.DISABLED,
+            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snapshot else None,
             environment={**self._environment(), **environment},
         )
         _acknowledge(role, function)
         return lambda_.Alias(scope, "Live", alias_name=ALIAS, version=function.current_version)
 
     def _environment(self) -> dict[str, str]:
-        hosts = ",".join(self._options.page_hosts)
+        hosts, likers = ",".join(self._options.page_hosts), self._options.likers_visible
+        ttl_h = self._options.receipt_ttl_hours
         return {
             "TALLY_COUNTS_TABLE": self._tables.counts.table_name,
             "TALLY_RECEIPTS_TABLE": self._tables.receipts.table_name,
             "TALLY_LEDGER_TABLE": self._tables.ledger.table_name,
-            "TALLY_VERSION": self._version,
-            "POWERTOOLS_SERVICE_NAME": "tally",
+            "TALLY_VERSION": self.version,
+            "POWERTOOLS_SERVICE_NAME": self._names.service,
             "POWERTOOLS_METRICS_NAMESPACE": "Tally",
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **({"TALLY_PAGE_HOSTS": hosts} if hosts else {}),
+            **({"TALLY_RECEIPT_TTL_S": str(ttl_h * 3600)} if ttl_h else {}),
+            **({} if likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),
         }
+
+
+def _sampled(share: float) -> dict[str, str]:
+    """Powertools writes everything in this share of the invocations, and only warnings and errors in the others."""
+    if share == 1:
+        return {}
+    return {"POWERTOOLS_LOG_LEVEL": "WARNING", **({"POWERTOOLS_LOGGER_SAMPLE_RATE": f"{share:g}"} if share else {})}
 
 
 def statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:
@@ -193,8 +234,8 @@ def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:
     Validations.of(role).acknowledge(
         Acknowledgment(
             id="AwsSolutions-IAM5[Resource::*]",
-            reason="xray:PutTraceSegments and PutTelemetryRecords, and dynamodb:ListStreams of those that read streams,"
-            " know no resources; nothing else is on *",
+            reason="xray:PutTraceSegments and PutTelemetryRecords of those that are traced, and dynamodb:ListStreams of"
+            " those that read streams, know no resources; nothing else is on *",
         )
     )
     Validations.of(function).acknowledge(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from aws_cdk import Duration
@@ -13,61 +13,41 @@ from aws_cdk import aws_lambda as lambda_
 
 from declarations import Declarations
 from tally import observe
-from tally.counter import Counter
+
+from .names import Names
 
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
 
 
 @dataclass(frozen=True)
 class OwnMetrics:
-    """The metrics that the functions write themselves (tally/observe.py), for each declared counter and consumer."""
+    """The metrics that the functions write themselves (tally/observe.py), of this Tally alone."""
 
+    names: Names
     declarations: Declarations
 
-    def by_counter(self, name: str, *, which: Callable[[Counter], bool] = lambda _: True) -> list[cloudwatch.Metric]:
-        """Its sum for each declared counter. A counter that never moves has no data, and costs nothing."""
-        counters = self.declarations.counters.values()
-        return [_own(name, observe.COUNTER, counter.name, "Sum") for counter in counters if which(counter)]
+    def of_stack(self, name: str, statistic: str = "Sum") -> cloudwatch.Metric:
+        """The one metric of this name."""
+        return self._own(name, {}, statistic, MINUTE, name)
 
-    def drift(self, name: str) -> dict[str, cloudwatch.Metric]:
-        """How the sweep saw each counter's drift. Counters without receipts have none."""
-        return self._seen_by_sweep(name, lambda counter: counter.tracked)
+    def by_counter(self, name: str, *, of: Collection[str], statistic: str = "Sum") -> dict[str, cloudwatch.Metric]:
+        """The metric of each of these counters. A counter that never moves has no data, and costs nothing."""
+        return {counter: self._own(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
 
-    def holds_not_returned(self) -> dict[str, cloudwatch.Metric]:
-        """How many expired holds of each counter the sweep could not give back."""
-        return self._seen_by_sweep(observe.HOLDS_NOT_RETURNED, lambda counter: counter.may_have_holds)
+    def by_consumer(self, name: str, statistic: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
+        """The metric of each stream consumer."""
+        consumers = [consumer.function for consumer in self.declarations.consumers]
+        return {each: self._own(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
 
-    def _seen_by_sweep(self, name: str, which: Callable[[Counter], bool]) -> dict[str, cloudwatch.Metric]:
-        counters = [counter.name for counter in self.declarations.counters.values() if which(counter)]
-        return {counter: _own(name, observe.COUNTER, counter, "Maximum") for counter in counters}
-
-    def by_consumer(self, name: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
-        """Its sum for each stream consumer."""
-        return {consumer: _own(name, observe.CONSUMER, consumer, "Sum", period) for consumer in self._consumers}
-
-    def evidence_age(self) -> dict[str, cloudwatch.Metric]:
-        """How long ago the time is that each consumer had provably passed in every shard when the sweep looked."""
-        name = observe.EVIDENCE_AGE
-        return {consumer: _own(name, observe.CONSUMER, consumer, "Maximum") for consumer in self._consumers}
-
-    def sweep_unfinished(self) -> cloudwatch.Metric:
-        """1 if a sweep did not judge all that it could."""
-        return _own(observe.SWEEP_UNFINISHED, observe.CONSUMER, observe.SWEEP, "Maximum")
-
-    @property
-    def _consumers(self) -> list[str]:
-        return [consumer.function for consumer in self.declarations.consumers]
-
-
-def _own(name: str, dimension: str, of: str, statistic: str, period: Duration = MINUTE) -> cloudwatch.Metric:
-    return cloudwatch.Metric(
-        namespace=observe.NAMESPACE,
-        metric_name=name,
-        dimensions_map={"service": observe.SERVICE, dimension: of},
-        statistic=statistic,
-        period=period,
-        label=of,
-    )
+    def _own(self, name: str, of: Mapping[str, str], statistic: str, period: Duration, label: str) -> cloudwatch.Metric:
+        return cloudwatch.Metric(
+            namespace=observe.NAMESPACE,
+            metric_name=name,
+            dimensions_map={"service": self.names.service, **of},
+            statistic=statistic,
+            period=period,
+            label=label,
+        )
 
 
 def of_function(

@@ -14,11 +14,12 @@ from cdk_monitoring_constructs import (
     AlarmFactoryDefaults,
     CustomMetricGroup,
     CustomMetricWithAlarm,
-    DefaultDashboardFactory,
+    DynamicDashboardFactory,
     MetricFactoryDefaults,
     MonitoringFacade,
     SnsAlarmActionStrategy,
 )
+from cdk_monitoring_constructs import Monitoring as Monitored
 from constructs import Construct
 
 from declarations import Declarations
@@ -47,7 +48,11 @@ class Parts:
 
 
 class Monitoring(Construct):
-    """Dashboard, alarms and their topic."""
+    """Dashboard, alarms and their topic.
+
+    A dashboard of up to 50 metrics is in CloudWatch's free tier. So a widget has only what an operator looks at, and
+    the alarms are on the dashboard by their state, not by their metrics.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,8 @@ class Monitoring(Construct):
     ) -> None:
         super().__init__(scope, id)
         self._names = names
-        self._own = OwnMetrics(declarations)
+        self._own = OwnMetrics(names, declarations)
+        self._counters = declarations.counters
         self._parts = parts
         self.topic = AlarmTopic(self, "Alarms", email=alarm_email).topic
         self.dashboard_name = names.dashboard
@@ -76,40 +82,58 @@ class Monitoring(Construct):
                 ),
             ),
             metric_factory_defaults=MetricFactoryDefaults(period=metrics.MINUTE),
-            dashboard_factory=DefaultDashboardFactory(self, "Dashboards", dashboard_name_prefix=self.dashboard_name),
+            # The dashboard is made below: it begins with the alarms, which the sections make.
+            dashboard_factory=DynamicDashboardFactory(self, "None", dashboard_configs=[], dashboard_name_prefix="-"),
         )
         self._numbers()
         self._callers()
         self._streams()
         self._machinery()
+        sections = self._facade.created_monitorings()
+        self._drift_alarms()
+        self._dashboard(sections)
 
     def _section(self, name: str, question: str, widgets: dict[str, Sequence[Shown]]) -> None:
         """One question and the widgets that answer it, by title. `name` only appears in construct ids."""
         self._facade.monitor_custom(
             human_readable_name=question,
             alarm_friendly_name=name,
-            metric_groups=[CustomMetricGroup(title=title, metrics=list(shown)) for title, shown in widgets.items()],
+            metric_groups=[CustomMetricGroup(title=title, metrics=list(found)) for title, found in widgets.items()],
         )
 
+    def _dashboard(self, sections: Sequence[Monitored]) -> None:
+        """The state of every alarm, then the sections."""
+        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name)
+        dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Is anything wrong now?", width=24, height=1))
+        on = [made.alarm for made in self._facade.created_alarms()]
+        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="Alarms", width=24, height=4))
+        for section in sections:
+            dashboard.add_widgets(*section.widgets())
+
+    def _drift_alarms(self) -> None:
+        """One for each counter: a drift that nobody has repaired yet must not hide that of another counter.
+
+        Their metrics are not on the dashboard, which has the state of each alarm.
+        """
+        tracked = [name for name, counter in self._counters.items() if counter.tracked]
+        confirmed = self._own.by_counter(observe.DRIFT_CONFIRMED, of=tracked, statistic="Maximum")
+        found = [watched(self._names, metric, alarms.DRIFT, of=counter) for counter, metric in confirmed.items()]
+        self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": found})
+
     def _numbers(self) -> None:
-        confirmed = [
-            watched(self._names, metric, alarms.DRIFT, of=counter)
-            for counter, metric in self._own.drift(observe.DRIFT_CONFIRMED).items()
-        ]
+        own = self._own
         self._section(
             "Drift",
             "Are the numbers right?",
             {
-                "Drifting tallies, confirmed": confirmed,
-                "Drifting tallies": [*self._own.drift(observe.DRIFTING_TALLIES).values()],
-                "Drift, summed without its sign": [*self._own.drift(observe.DRIFT_ABSOLUTE).values()],
-                "Oldest drift, seconds": [*self._own.drift(observe.OLDEST_DRIFT).values()],
+                "Drifting tallies": [own.of_stack(observe.DRIFTING_TALLIES, "Maximum")],
+                "Drift, summed without its sign": [own.of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
+                "Oldest drift, seconds": [own.of_stack(observe.OLDEST_DRIFT, "Maximum")],
                 "Sweeps that did not come to the end": [
-                    watched(self._names, self._own.sweep_unfinished(), alarms.UNJUDGED)
+                    watched(self._names, own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
                 ],
                 "Expired holds that could not be given back": [
-                    watched(self._names, metric, alarms.HOLDS, of=counter)
-                    for counter, metric in self._own.holds_not_returned().items()
+                    watched(self._names, own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum"), alarms.HOLDS)
                 ],
             },
         )
@@ -117,19 +141,17 @@ class Monitoring(Construct):
             "Traffic",
             "How much is counted, and how often would a retry have counted twice?",
             {
-                "Changes counted": self._own.by_counter(observe.COUNTED),
-                "Retries answered from their receipt": self._own.by_counter(observe.REPLAYED),
-                "Refused: the caller has to correct it": self._own.by_counter(observe.REFUSED),
+                "Changes counted": [*own.by_counter(observe.COUNTED, of=self._counters).values()],
+                "Retries answered from their receipt": [own.of_stack(observe.REPLAYED)],
+                "Refused: the caller has to correct it": [own.of_stack(observe.REFUSED)],
             },
         )
         self._section(
             "Heat",
             "Is one key hotter than its shards?",
             {
-                "Conflicts, retried on another shard": self._own.by_counter(observe.CONFLICTS),
-                "Spilled: counted now, visible soon": self._own.by_counter(
-                    observe.SPILLED, which=lambda counter: counter.spills
-                ),
+                "Conflicts, retried on another shard": [own.of_stack(observe.CONFLICTS)],
+                "Spilled: counted now, visible soon": [own.of_stack(observe.SPILLED)],
             },
         )
 
@@ -142,11 +164,9 @@ class Monitoring(Construct):
                 "HTTP requests": [
                     metrics.of_api(api, "Count", label="all"),
                     metrics.of_api(api, "4xx", label="4xx"),
-                    metrics.of_api(api, "5xx", label="5xx"),
                 ],
                 "HTTP requests that failed, %": [watched(self._names, metrics.failed(api), alarms.FAILING)],
                 "Latency, ms": [
-                    metrics.of_api(api, "Latency", "p50", label="p50"),
                     watched(self._names, metrics.of_api(api, "Latency", "p99", label="p99"), alarms.LATENCY),
                     metrics.of_api(api, "IntegrationLatency", "p99", label="p99 of the functions"),
                 ],
@@ -158,26 +178,19 @@ class Monitoring(Construct):
             consumer: metrics.of_function(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
             for consumer, alias in self._parts.functions.consumers.items()
         }
-        put_aside = self._own.by_consumer(observe.SET_ASIDE, period=metrics.FIVE_MINUTES)
+        evidence = self._own.by_consumer(observe.EVIDENCE_AGE, "Maximum")
+        put_aside = self._own.by_consumer(observe.SET_ASIDE, "Sum", period=metrics.FIVE_MINUTES)
         self._section(
             "Behind",
             "How far behind are the numbers that are rolled up, and the ledger?",
             {
                 "Age of the proof that a consumer passed every shard, seconds": [
                     watched(self._names, metric, alarms.EVIDENCE_AGE, of=consumer)
-                    for consumer, metric in self._own.evidence_age().items()
+                    for consumer, metric in evidence.items()
                 ],
                 "Age of the oldest record read, ms": [
                     watched(self._names, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
                 ],
-            },
-        )
-        self._section(
-            "Records",
-            "What becomes of the records that the streams bring?",
-            {
-                "Records applied": [*self._own.by_consumer(observe.APPLIED).values()],
-                "Records skipped: delivered before": [*self._own.by_consumer(observe.SKIPPED).values()],
                 "Records set aside": [
                     watched(self._names, metric, alarms.SET_ASIDE, of=consumer)
                     for consumer, metric in put_aside.items()
@@ -187,47 +200,34 @@ class Monitoring(Construct):
 
     def _machinery(self) -> None:
         tables = {table.value: found for table, found in self._parts.tables.by_name.items()}
-        functions = self._parts.functions.all
         self._section(
             "Throttles",
-            "Does DynamoDB refuse anything?",
+            "Does DynamoDB refuse anything, and what does it bill?",
             {
                 "Writes throttled": [
                     watched(self._names, metric, alarms.THROTTLES, of=table)
                     for table, metric in _of_tables(tables, "WriteThrottleEvents").items()
                 ],
                 "Reads throttled": [*_of_tables(tables, "ReadThrottleEvents").values()],
+                "Write units": [*_of_tables(tables, "ConsumedWriteCapacityUnits").values()],
             },
         )
         left = self._parts.dead_letters.queue.metric_approximate_number_of_messages_visible(
             period=metrics.FIVE_MINUTES, statistic="Maximum", label="events"
         )
+        unattended = self._parts.functions.unattended
         self._section(
             "Functions",
-            "Do the functions run?",
+            "Do the functions run that nobody waits for?",
             {
                 "Function errors": [
-                    metrics.of_function(found, "Errors", label=name) for name, found in functions.items()
+                    metrics.of_function(found, "Errors", label=name) for name, found in unattended.items()
                 ],
                 "Functions throttled": [
-                    metrics.of_function(found, "Throttles", label=name) for name, found in functions.items()
+                    metrics.of_function(found, "Throttles", label=name) for name, found in unattended.items()
                 ],
-                "Sweeps that ended well": [watched(self._names, metrics.ended_well(functions["sweep"]), alarms.SWEEP)],
+                "Sweeps that ended well": [watched(self._names, metrics.ended_well(unattended["sweep"]), alarms.SWEEP)],
                 "Asynchronous events given up": [watched(self._names, left, alarms.DEAD_LETTERS)],
-            },
-        )
-        self._section(
-            "Cost",
-            "What is it that costs?",
-            {
-                "Write units": [*_of_tables(tables, "ConsumedWriteCapacityUnits").values()],
-                "Read units": [*_of_tables(tables, "ConsumedReadCapacityUnits").values()],
-                "Invocations": [
-                    metrics.of_function(found, "Invocations", label=name) for name, found in functions.items()
-                ],
-                "Time that functions ran, ms": [
-                    metrics.of_function(found, "Duration", label=name) for name, found in functions.items()
-                ],
             },
         )
 

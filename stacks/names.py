@@ -1,10 +1,13 @@
-"""Every name that the template gives to something: one place, so that two Tallys never share one."""
+"""Every name that the template gives to something: one place, so that two Tallys never share one.
+
+A name that is unique in an account, over all its regions, carries the region: the same stage may be in two.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aws_cdk import Stack
+from aws_cdk import Aws, Stack
 from constructs import Construct
 
 HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids
@@ -28,7 +31,7 @@ class Names:
 
     @property
     def base(self) -> str:
-        """How all names begin that are unique in an account and region: `Tally-prod`, or `Tally-prod-Shop`."""
+        """How all names begin: `Tally-prod`, or `Tally-prod-Shop`. It is unique in an account and region."""
         return "-".join((self.stack, *self.path))
 
     @property
@@ -38,7 +41,21 @@ class Names:
 
     @property
     def dashboard(self) -> str:
-        """The dashboard."""
+        """The dashboard: `Tally-prod-eu-west-1`."""
+        return self._over_all_regions
+
+    @property
+    def budget(self) -> str:
+        """The budget: `Tally-prod-eu-west-1`."""
+        return self._over_all_regions
+
+    @property
+    def _over_all_regions(self) -> str:
+        return f"{self.base}-{Aws.REGION}"
+
+    @property
+    def service(self) -> str:
+        """The dimension `service` of the metrics, and the field of the log lines."""
         return self.base
 
     def alarm(self, kind: str) -> str:
@@ -49,6 +66,14 @@ class Names:
         """The domain prefix of the user pool, with the account's number because it is unique in the region."""
         return f"{self.base.lower()}-{account}"
 
+    def table(self, name: str, restored: str = "") -> str:
+        """A table: `Tally-prod-counts`; `Tally-prod-20261122T103000-counts` is one that was restored to this moment.
+
+        A name that CloudFormation makes up would be another one in each stack. With a fixed one, a deploy that forgets
+        which tables the stack has adopted is refused: it cannot make a table that is there. It never counts from 0.
+        """
+        return "-".join((self.base, *filter(None, [restored]), name))
+
     def logical_id(self, name: str) -> str:
         """The logical id of a resource that must keep it for ever, because another id is a new, empty resource."""
         return "".join((*self.path, name))
@@ -57,3 +82,8 @@ class Names:
 def stack_name(stage: str) -> str:
     """The stack of a stage: `Tally-prod`."""
     return f"Tally-{stage}"
+
+
+def edge_stack_name(stage: str, region: str) -> str:
+    """The stack of a stage's front door, with the region of the stage: all of them are in us-east-1."""
+    return f"{stack_name(stage)}-edge-{region}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from aws_cdk import Acknowledgment, ArnFormat, Stack, Validations
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from tally.operation import Need
@@ -15,13 +18,47 @@ from .set_aside import SetAside
 from .tables import Tables
 
 
+@dataclass(frozen=True)
+class Runbooks:
+    """What docs/operations.md tells an operator to do beside the command `tally`."""
+
+    dead_letters: sqs.Queue
+    mappings: Sequence[lambda_.CfnEventSourceMapping]
+    sweep: lambda_.Alias
+
+    def statements(self) -> list[iam.PolicyStatement]:
+        """What allows it. Counting again what was given up takes `InvokePolicy`."""
+        return [
+            iam.PolicyStatement(
+                actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
+                resources=[self.dead_letters.queue_arn],
+            ),
+            # The first takes no other resource. The second is asked for the alarms of one topic, so for any name.
+            iam.PolicyStatement(
+                actions=["lambda:ListEventSourceMappings", "cloudwatch:DescribeAlarms"], resources=["*"]
+            ),
+            iam.PolicyStatement(
+                actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
+                resources=[mapping.attr_event_source_mapping_arn for mapping in self.mappings],
+            ),
+            iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[self.sweep.function_arn]),
+        ]
+
+
 class Operator(Construct):
     """The managed policy. It is attached to nobody."""
 
     policy: iam.ManagedPolicy
 
     def __init__(
-        self, scope: Construct, id: str, *, needs: Iterable[Need], tables: Tables, set_aside: SetAside
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        needs: Iterable[Need],
+        tables: Tables,
+        set_aside: SetAside,
+        runbooks: Runbooks,
     ) -> None:
         super().__init__(scope, id)
         stack = Stack.of(self)
@@ -50,6 +87,7 @@ class Operator(Construct):
                 ),
                 # Without this S3 answers "forbidden" for a missing object, and a redrive could not see that it is gone.
                 iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
+                *runbooks.statements(),
             ],
         )
         self._acknowledge(stack, set_aside)
@@ -58,6 +96,8 @@ class Operator(Construct):
         objects = f"<{set_aside.logical_id}.Arn>/*"
         stacks = f"arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/{stack.stack_name}/*"
         reasons = {
+            "*": "lambda:ListEventSourceMappings knows no resources, and cloudwatch:DescribeAlarms is asked for those"
+            " of a topic, whatever their names: both only show a state",
             objects: "What is set aside lies under shard and sequence number, which nobody knows before; the bucket"
             " holds nothing else",
             stacks: "It is this one stack, whose arn ends in an id that the command does not know",

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tally.operation import Visible
+
+from . import front_door_options
+from .front_door_options import FrontDoor
+from .option_error import OptionsError as OptionsError
+
 DEV = "dev"
 _STAGE = re.compile(r"[a-z][a-z0-9-]{0,15}")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # without a port, as lambdas/tally/fields.py compares it
@@ -17,27 +23,39 @@ _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 WARM_WRITES_MIN, WARM_READS_MIN = 4000, 12000  # every on-demand table starts with this, and AWS refuses less
 RESERVED_MIN = 10  # of a consumer: a new table's two streams have eight shards, each with an invocation of its own
 RESERVED_MAX = 10_000
+LIKERS_VISIBLE = tuple(visible.value for visible in Visible)
+SET_ASIDE_DAYS, SET_ASIDE_DAYS_MAX = 90, 3650
 WARM_MAX = 10**7  # far above any quota; AWS enforces the account's own (usually 40,000 of each a table)
+# API callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
+RECEIPT_TTL_MIN_H, RECEIPT_TTL_MAX_H = 24, 168
+_KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
 _KEYS = (
     "stage",
     "issuer",
     "audience",
     "pageHosts",
     "corsOrigins",
+    *front_door_options.KEYS,
     "budgetUsd",
     "budgetEmail",
     "alarmEmail",
     "warmWrites",
     "warmReads",
     "reservedConcurrency",
+    "receiptTtlHours",
+    "snapStart",
+    "tracing",
+    "logSampling",
+    "likersVisible",
+    "setAsideDays",
+    "tables",
 )
+TRACING = ("callers", "all", "off")
+_SHARE = re.compile(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}")
+_TABLES = re.compile(rf"Tally-({_STAGE.pattern})-([0-9]{{8}}T[0-9]{{6}})")
 _REMOVED = {
     "settleSeconds": "a minute is judged once both consumers have provably passed it, so there is no time to choose",
 }
-
-
-class OptionsError(Exception):
-    """The context is wrong. The message is one line, for the person who deploys."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,8 @@ class Options:
     page_hosts: tuple[str, ...] = ()
     """The hosts whose pages count; `*` alone means any host."""
     cors_origins: tuple[str, ...] = ("*",)
+    front_door: FrontDoor | None = None
+    """The API's own domain and CDN; None: the address that AWS gives."""
     budget_usd: int | None = None
     """The account's budget for a month in US dollars; None: no budget alarm."""
     budget_email: str | None = None
@@ -61,6 +81,26 @@ class Options:
     warm_reads: int | None = None
     reserved_concurrency: int | None = None
     """Invocations at once that are reserved for each stream consumer; the sweep then gets one. None: no reservation."""
+    receipt_ttl_hours: int | None = None
+    """How long a receipt lives, and so how long a retry is recognised; None: 24 hours."""
+    snap_start: bool | None = None
+    """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
+    tracing: str = TRACING[0]
+    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`)."""
+    log_sampling: float = 1.0
+    """The share of the invocations that log their successes. Errors and refusals are always logged."""
+    likers_visible: Visible = Visible.ANYONE
+    """Who sees over HTTP which users like a post."""
+    set_aside_days: int = SET_ASIDE_DAYS
+    """After so many days, a record that was set aside and not redriven expires."""
+
+    restored: str | None = None
+    """The moment to which the stack's tables were restored: `20261122T103000`; None: they were never restored."""
+
+    @property
+    def snapshots(self) -> bool:
+        """Whether functions start from snapshots."""
+        return self.stage != DEV if self.snap_start is None else self.snap_start
 
     @property
     def keeps_data(self) -> bool:
@@ -82,12 +122,20 @@ class Options:
             audience=_audience(given),
             page_hosts=_page_hosts(given),
             cors_origins=_cors_origins(given),
+            front_door=FrontDoor.read(given),
             budget_usd=_budget(given),
             budget_email=_email(given, "budgetEmail"),
             alarm_email=_email(given, "alarmEmail"),
             warm_writes=_whole(given, "warmWrites", WARM_WRITES_MIN, WARM_MAX),
             warm_reads=_whole(given, "warmReads", WARM_READS_MIN, WARM_MAX),
+            restored=_restored(given),
             reserved_concurrency=_whole(given, "reservedConcurrency", RESERVED_MIN, RESERVED_MAX),
+            receipt_ttl_hours=_whole(given, "receiptTtlHours", RECEIPT_TTL_MIN_H, RECEIPT_TTL_MAX_H),
+            snap_start={None: None, "true": True, "false": False}[_one_of(given, "snapStart", ("true", "false"))],
+            tracing=_one_of(given, "tracing", TRACING) or TRACING[0],
+            log_sampling=_share(given, "logSampling"),
+            likers_visible=Visible(_one_of(given, "likersVisible", LIKERS_VISIBLE) or Visible.ANYONE),
+            set_aside_days=_whole(given, "setAsideDays", 1, SET_ASIDE_DAYS_MAX) or SET_ASIDE_DAYS,
         )
 
 
@@ -112,7 +160,24 @@ def _stage(given: Mapping[str, str]) -> str:
     stage = given.get("stage", DEV)
     if not _STAGE.fullmatch(stage):
         raise OptionsError(f"context stage is {stage!r}: it must be a lower case letter, then up to 15 of a-z 0-9 -")
+    for word in _KEPT_BY_COGNITO:
+        if word in stage:
+            raise OptionsError(f"context stage is {stage!r}: Cognito takes no domain with {word!r} in it")
     return stage
+
+
+def _restored(given: Mapping[str, str]) -> str | None:
+    """The moment of this stage's tables. Other stages have theirs in the same list: all share `cdk.json`."""
+    moments: list[str] = []
+    for entry in _listed(given, "tables"):
+        found = _TABLES.fullmatch(entry)
+        if not found:
+            raise OptionsError(f"context tables has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
+        if found[1] == _stage(given):
+            moments.append(found[2])
+    if len(moments) > 1:
+        raise OptionsError(f"context tables has {len(moments)} moments for the stage {_stage(given)}: give one")
+    return moments[0] if moments else None
 
 
 def _listed(given: Mapping[str, str], key: str) -> tuple[str, ...]:
@@ -189,3 +254,17 @@ def _budget(given: Mapping[str, str]) -> int | None:
     if not _USD.fullmatch(usd):
         raise OptionsError(f"context budgetUsd is {usd!r}: it must be whole US dollars a month, from 1 to 999999")
     return int(usd)
+
+
+def _one_of(given: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str | None:
+    value = given.get(key)
+    if value is not None and value not in choices:
+        raise OptionsError(f"context {key} is {value!r}: it must be one of {', '.join(choices)}")
+    return value
+
+
+def _share(given: Mapping[str, str], key: str) -> float:
+    value = given.get(key, "1")
+    if not _SHARE.fullmatch(value):
+        raise OptionsError(f"context {key} is {value!r}: it must be a share from 0 to 1, as 0.05")
+    return float(value)

@@ -1,4 +1,4 @@
-"""The bucket for stream records that no consumer could apply. They stay until an operator redrives them."""
+"""The bucket for stream records that no consumer could apply. They stay until an operator redrives them, or expire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tally.operation import Consumer
 
 from .names import Names
 
-OVERWRITTEN_KEPT = Duration.days(90)  # versions below the newest: a record set aside again is the same record
+# Versions below the newest: a record that is set aside again is the same record, and what is redriven is applied.
+OVERWRITTEN_KEPT = Duration.days(7)
 
 
 class SetAside(Construct):
@@ -26,7 +27,7 @@ class SetAside(Construct):
     bucket: s3.Bucket
     logical_id: str
 
-    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool, expires_days: int) -> None:
         super().__init__(scope, id)
         self.bucket = s3.Bucket(
             self,
@@ -36,7 +37,12 @@ class SetAside(Construct):
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             enforce_ssl=True,
             versioned=True,
-            lifecycle_rules=[s3.LifecycleRule(noncurrent_version_expiration=OVERWRITTEN_KEPT)],
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    expiration=Duration.days(expires_days), noncurrent_version_expiration=OVERWRITTEN_KEPT
+                ),
+                s3.LifecycleRule(expired_object_delete_marker=True),
+            ],
             removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
         )
         resource = self.bucket.node.default_child

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from aws_cdk import Duration
@@ -18,12 +18,16 @@ from .tables import Tables
 
 BATCH_SIZE = 1000  # the more records are folded into one transaction, the fewer write units they take
 BATCHING_WINDOW = Duration.seconds(1)  # a quiet stream gathers this long: half of a reader's wait for a rollup
-TUMBLING_WINDOW = Duration.seconds(60)  # only because an event without a window lacks the stream shard's id
+# Only because an event without a window lacks the stream shard's id. The longest that Lambda takes: it invokes the
+# consumer once more at the end of each, which at 60 s was half of what an idle stack invokes.
+TUMBLING_WINDOW = Duration.minutes(15)
 UNLIMITED = -1
 
 
 class Streams(Construct):
     """The event source mappings of all consumers."""
+
+    mappings: list[lambda_.CfnEventSourceMapping]
 
     def __init__(
         self,
@@ -35,12 +39,29 @@ class Streams(Construct):
         consumers: Mapping[str, lambda_.Alias],
     ) -> None:
         super().__init__(scope, id)
+        self._consumers = consumers.values()
         for consumer in declarations.consumers:
             _let_read(consumer, consumers[consumer.function], tables)
-            for table in consumer.streams:
-                self._mapping(consumer, consumers[consumer.function], table, tables.by_name[table])
+        self.mappings = [
+            self._mapping(consumer, consumers[consumer.function], table, tables.by_name[table])
+            for consumer in declarations.consumers
+            for table in consumer.streams
+        ]
 
-    def _mapping(self, consumer: Consumer, alias: lambda_.Alias, table: Table, source: dynamodb.Table) -> None:
+    def precede(self, writers: Iterable[lambda_.Alias]) -> None:
+        """Let the functions that write go live after the consumers.
+
+        A consumer that does not know a new counter yet would set its records aside, or book one side of them.
+        """
+        for writer in writers:
+            for mapping in self.mappings:
+                _resource(writer).add_resource_dependency(mapping)
+            for consumer in self._consumers:
+                _resource(writer).add_resource_dependency(_resource(consumer))
+
+    def _mapping(
+        self, consumer: Consumer, alias: lambda_.Alias, table: Table, source: dynamodb.Table
+    ) -> lambda_.CfnEventSourceMapping:
         filters = [lambda_.FilterCriteria.filter(pattern) for pattern in _patterns(consumer, table, source)]
         mapping = lambda_.EventSourceMapping(
             self,
@@ -62,6 +83,13 @@ class Streams(Construct):
         # Lambda never gives up a record: the consumer sets aside those that fail. The construct refuses -1.
         resource.maximum_retry_attempts = UNLIMITED
         resource.maximum_record_age_in_seconds = UNLIMITED
+        return resource
+
+
+def _resource(alias: lambda_.Alias) -> lambda_.CfnAlias:
+    resource = alias.node.default_child
+    assert isinstance(resource, lambda_.CfnAlias)
+    return resource
 
 
 def _patterns(consumer: Consumer, table: Table, source: dynamodb.Table) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""The three tables (docs/how-it-works.md describes their items)."""
+"""The three tables (docs/how-it-works.md describes their items).
+
+Their names are fixed, so that CloudFormation can adopt a table that exists (docs/restore.md). A restored table has a
+logical id of its own: CloudFormation adopts only what is new in a template, and lets go of what is no longer in it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,9 @@ class Tables(Construct):
     def __init__(self, scope: Construct, id: str, *, names: Names, options: Options) -> None:
         super().__init__(scope, id)
         self._names = names
-        self._keeps_data = options.keeps_data
+        self._restored = options.restored or ""
+        # CloudFormation adopts no table that it may delete.
+        self._keeps_data = options.keeps_data or bool(self._restored)
         warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
         # Only tallies of a period and pulses carry the TTL attribute: every other count is kept.
@@ -65,6 +71,7 @@ class Tables(Construct):
         table = dynamodb.Table(
             self,
             name,
+            table_name=self._names.table(name.lower(), self._restored),
             partition_key=_string(partition_key),
             sort_key=_string(sort_key) if sort_key else None,
             stream=stream,
@@ -80,7 +87,7 @@ class Tables(Construct):
         # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.
         resource = table.node.default_child
         assert isinstance(resource, dynamodb.CfnTable)
-        resource.override_logical_id(self._names.logical_id(f"{name}Table"))
+        resource.override_logical_id(self._names.logical_id(f"{name}Table{self._restored}"))
         return table
 
 

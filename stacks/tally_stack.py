@@ -12,10 +12,10 @@ from .api import Api
 from .budget import Budget
 from .bundling import Bundle
 from .dead_letters import DeadLetters
-from .functions import Functions
+from .functions import RUNTIME, Functions
 from .monitoring import Monitoring, Parts
 from .names import Names, stack_name
-from .operator import Operator
+from .operator import Operator, Runbooks
 from .options import Options
 from .set_aside import SetAside
 from .streams import Streams
@@ -49,17 +49,21 @@ class Tally:
         self._scope = scope
         names = Names.of(scope)
         tables = Tables(scope, "Tables", names=names, options=options)
-        set_aside = SetAside(scope, "SetAside", names=names, keeps_data=options.keeps_data)
+        set_aside = SetAside(
+            scope, "SetAside", names=names, keeps_data=options.keeps_data, expires_days=options.set_aside_days
+        )
         functions = Functions(
             scope,
             "Functions",
+            names=names,
             declarations=declarations,
             bundle=bundle,
             tables=tables,
             set_aside=set_aside,
             options=options,
         )
-        Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
+        streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
+        streams.precede(functions.writers)
         api = Api(
             scope, "Api", names=names, operations=declarations.operations, aliases=functions.aliases, options=options
         )
@@ -80,13 +84,29 @@ class Tally:
             alarm_email=options.alarm_email,
         )
         if options.budget_usd and options.budget_email:
-            Budget(scope, "Budget", usd=options.budget_usd, email=options.budget_email)
-        operator = Operator(scope, "Operator", needs=declarations.operator_needs, tables=tables, set_aside=set_aside)
+            Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)
+        operator = Operator(
+            scope,
+            "Operator",
+            needs=declarations.operator_needs,
+            tables=tables,
+            set_aside=set_aside,
+            runbooks=Runbooks(dead_letters.queue, streams.mappings, functions.unattended["sweep"]),
+        )
+        self._name_what_is_deployed(functions, declarations)
         self._name_what_callers_use(tables, functions, api, options)
         self._name_what_operators_use(set_aside, dead_letters, monitoring, operator)
 
+    def _name_what_is_deployed(self, functions: Functions, declarations: Declarations) -> None:
+        self._output("Version", functions.version, "The code that the functions run, as GET /health says it")
+        self._output("Runtime", RUNTIME.name, "What the functions run on")
+        self._output("Counters", ", ".join(declarations.counters), "The counters that are declared")
+
     def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
-        self._output("ApiUrl", api.api.api_endpoint, "Where the HTTP API answers")
+        self._output("ApiUrl", api.url, "Where the HTTP API answers")
+        if api.domain and options.front_door:
+            name = options.front_door.api_name
+            self._output("CnameTarget", api.domain.regional_domain_name, f"Set a CNAME of {name} to this")
         hosts = (
             ", ".join(options.page_hosts)
             or "none: POST /visits refuses every page; deploy with -c pageHosts=example.com"

@@ -65,6 +65,9 @@ class Users(Construct):
         self.machines = self.pool.add_client(
             "Machines",
             generate_secret=True,
+            # Nobody signs in with it. Without a flow listed Cognito would allow its three defaults; a token of client
+            # credentials has no refresh token.
+            auth_flows=cognito.AuthFlow(user_srp=False),
             o_auth=cognito.OAuthSettings(
                 flows=cognito.OAuthFlows(client_credentials=True),
                 scopes=[cognito.OAuthScope.resource_server(server, scope) for scope in scopes],

@@ -3,6 +3,7 @@
 They share a function: keeping one ready costs about two dollars a month, and both have few calls.
 """
 
+import os
 from pathlib import Path
 
 import operations
@@ -10,6 +11,7 @@ from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
 from tally.dynamo import queries
 from tally.dynamo.client import Call
+from tally.operation import Visible
 
 _PROBE = {"PK": {"S": "HEALTH"}, "SK": {"S": "HEALTH"}}  # never written: the read is the check
 DOCUMENT = Path(__file__).with_name("openapi.json")
@@ -17,13 +19,14 @@ DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
 
 
 def document() -> str:
-    """The OpenAPI document from the build; in a checkout, made now from the declarations."""
-    if DOCUMENT.exists():
+    """The OpenAPI document from the build. In a checkout, and where not anyone sees likers, it is made now."""
+    likers = Visible(os.environ.get("TALLY_LIKERS_VISIBLE", Visible.ANYONE.value))
+    if DOCUMENT.exists() and likers is Visible.ANYONE:
         return DOCUMENT.read_text(encoding="utf-8")
     from counters import COUNTERS
     from openapi.document import text
 
-    return text(COUNTERS)
+    return text(COUNTERS, likers=likers)
 
 
 _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE_S)  # once, at cold start

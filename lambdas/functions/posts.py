@@ -2,7 +2,7 @@
 
 import operations
 from tally.api.entry import Answer, Entry
-from tally.counting import posts
+from tally.counting import deletion, posts
 from tally.dynamo.client import Call
 from tally.shipped import LIKES
 
@@ -18,4 +18,13 @@ def get_post(call: Call, *, post_id: str) -> Answer:
     return Answer(posts.read_post(call, LIKES, post_id))
 
 
-handler = Entry({operations.PUT_POST: put_post, operations.GET_POST: get_post})
+def delete_post(call: Call, *, post_id: str) -> Answer:
+    """Delete the post as its author. Its likes go in the background."""
+    return Answer(deletion.delete(call, LIKES, post_id))
+
+
+handler = Entry({
+    operations.PUT_POST: put_post,
+    operations.GET_POST: get_post,
+    operations.DELETE_POST: delete_post,
+})  # fmt: skip

@@ -1,4 +1,5 @@
-"""Every minute: sends the pulses, judges what is closed, and gives back what expired holds have taken."""
+"""Every minute: sends the pulses, judges what is closed, gives back what expired holds have taken, and removes the
+likes of deleted posts."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,16 +7,18 @@ from typing import Any
 
 import counters
 from tally import observe
-from tally.counting import expired
+from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
 from tally.settings import Settings
+from tally.shipped import LIKES
 from tally.streams import evidence
 from tally.streams.evidence import Evidence
 
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
-JUDGE_SHARE = 0.6  # of the time that is left after the pulses; the holds have the rest
+JUDGE_SHARE = 0.6  # of the time that is left after the pulses
+HOLDS_SHARE = 0.5  # of the time that is left then; the likes of deleted posts have the rest
 _store = Store(dynamodb_client(), Settings.from_environment())
 _shards = Shards.of(_store.settings)
 
@@ -30,9 +33,10 @@ def handler(event: object, context: Any) -> dict[str, int]:
     seen = evidence.read(_store, now_s)  # before it is renewed: the judge needs what was noted a sweep ago
     parts: list[Callable[[], Mapping[str, int]]] = [
         lambda: renew(_store, _shards, seen, now_s),
-        lambda: judge_closed(_store, seen, now_s, _share(until_s)),
+        lambda: judge_closed(_store, seen, now_s, _share(until_s, JUDGE_SHARE)),
         lambda: report_drift(_store, seen, now_s),
-        lambda: _holds(until_s),
+        lambda: _holds(_share(until_s, HOLDS_SHARE)),
+        lambda: _deleted(until_s),
     ]
     done: dict[str, int] = {}
     failures: list[Exception] = []
@@ -48,9 +52,9 @@ def handler(event: object, context: Any) -> dict[str, int]:
     return done
 
 
-def _share(until_s: float) -> float:
+def _share(until_s: float, share: float) -> float:
     now_s = _store.clock()
-    return now_s + JUDGE_SHARE * (until_s - now_s)
+    return now_s + share * (until_s - now_s)
 
 
 def renew(store: Store, shards: Shards, seen: Evidence, now_s: float) -> dict[str, int]:
@@ -58,7 +62,7 @@ def renew(store: Store, shards: Shards, seen: Evidence, now_s: float) -> dict[st
     found = evidence.renew(store, shards, seen, now_s)
     ages_s = evidence.ages_s(found, seen, now_s)
     for consumer, age_s in ages_s.items():
-        observe.gauges("consumer", consumer, {observe.EVIDENCE_AGE: age_s})
+        observe.gauges({observe.EVIDENCE_AGE: age_s}, consumer=consumer)
         if age_s > evidence.SETTLE * store.settings.minute_s:
             observe.logger.warning("behind", extra={"consumer": consumer, "age_s": age_s, "in": found.behind(consumer)})
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
@@ -67,17 +71,29 @@ def renew(store: Store, shards: Shards, seen: Evidence, now_s: float) -> dict[st
 def judge_closed(store: Store, seen: Evidence, now_s: float, until_s: float) -> dict[str, int]:
     """Judge what is closed. `until_s`: on the store's clock."""
     judged = judge.judge(store, seen, now_s, until_s=until_s)
-    observe.gauges("consumer", observe.SWEEP, {observe.SWEEP_UNFINISHED: int(not judged.finished)})
+    observe.gauges({observe.SWEEP_UNFINISHED: int(not judged.finished)})
     return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
 
 
 def report_drift(store: Store, seen: Evidence, now_s: float) -> dict[str, int]:
     """Say what drifts."""
-    for counter, summary in rows.summaries(store, counters.COUNTERS, seen, now_s).items():
-        observe.gauges("counter", counter, summary.metrics)
+    found = rows.summary(store, counters.COUNTERS, seen, now_s)
+    observe.gauges(found.metrics)
+    for counter, confirmed in found.confirmed.items():
+        observe.gauges({observe.DRIFT_CONFIRMED: confirmed}, counter=counter)
     return {}
 
 
 def _holds(until_s: float) -> dict[str, int]:
     swept = expired.sweep(_store, counters.COUNTERS, until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
+
+
+def _deleted(until_s: float) -> dict[str, int]:
+    swept = deletion.sweep(_store, LIKES, until_s)
+    return {
+        "likes_removed": swept.likes,
+        "posts_removed": swept.posts,
+        "posts_not_removed": swept.failed,
+        "posts_finished": int(swept.finished),
+    }

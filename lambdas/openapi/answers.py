@@ -89,7 +89,7 @@ CONTRACTS: dict[Operation, Contract] = {
         description="Its creator is its author, and only the author may edit it. The same text again changes nothing.",
         answer="post",
         example=_POST_EXAMPLE,
-        errors=(errors.ForbiddenError, errors.EditConflictError),
+        errors=(errors.ForbiddenError, errors.EditConflictError, errors.PostDeletedError),
         links={"post": Link(operations.GET_POST, _SAME_POST), "like": Link(operations.LIKE, _SAME_POST)},
     ),
     operations.GET_POST: Contract(
@@ -98,6 +98,15 @@ CONTRACTS: dict[Operation, Contract] = {
         answer="post",
         example=_POST_EXAMPLE,
         errors=(errors.NotFoundError,),
+    ),
+    operations.DELETE_POST: Contract(
+        tag="posts",
+        summary="Delete your own post",
+        description="Readers do not find it any more, and nobody likes it. Its likes are removed in the background: its"
+        " id is free again after that, a quarter of an hour later at the earliest.",
+        answer="deleted_post",
+        example={"post_id": "a91f", "deleted": True, "changed": True},
+        errors=(errors.NotFoundError, errors.ForbiddenError, errors.EditConflictError),
     ),
     operations.LIKE: Contract(
         tag="likes",
@@ -152,7 +161,7 @@ CONTRACTS: dict[Operation, Contract] = {
         " no receipt: a retry with the same key may succeed later.",
         answer="increment",
         example={**_STOCK, "counted": True, "visible": "now"},
-        errors=(errors.NotFoundError, errors.LimitReachedError),
+        errors=(errors.NotFoundError, errors.LimitReachedError, errors.CounterRetiredError),
         links={"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
     ),
     operations.GET_COUNTER: Contract(
@@ -173,6 +182,7 @@ CONTRACTS: dict[Operation, Contract] = {
         errors=(
             errors.NotFoundError,
             errors.LimitReachedError,
+            errors.CounterRetiredError,
             errors.PreconditionFailedError,
             errors.PreconditionRequiredError,
         ),
@@ -184,7 +194,7 @@ CONTRACTS: dict[Operation, Contract] = {
         description="Before Tally refuses, expired holds give back their amounts.",
         answer="hold",
         example={**_STOCK, "hold_id": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401},
-        errors=(errors.NotFoundError, errors.LimitReachedError),
+        errors=(errors.NotFoundError, errors.LimitReachedError, errors.CounterRetiredError),
         links={
             "commit": Link(operations.COMMIT_HOLD, _SAME_HOLD),
             "release": Link(operations.RELEASE_HOLD, _SAME_HOLD),

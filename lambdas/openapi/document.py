@@ -9,7 +9,7 @@ from typing import Any
 
 from operations import OPERATIONS
 from tally.counter import Counter, Guarantee
-from tally.operation import Access, Operation
+from tally.operation import Access, Operation, Visible
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
 from . import inputs, refusals, schemas
@@ -57,24 +57,30 @@ _IF_NONE_MATCH: Schema = {
 }
 
 
-def text(counters: Mapping[str, Counter], indent: int | None = None) -> str:
-    """The document as JSON."""
-    return json.dumps(document(counters), indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
+def text(counters: Mapping[str, Counter], indent: int | None = None, likers: Visible = Visible.ANYONE) -> str:
+    """The document as JSON. `likers`: who sees which users like a post."""
+    made = document(counters, likers=likers)
+    return json.dumps(made, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
 
 
-def document(counters: Mapping[str, Counter], operations: Iterable[Operation] = OPERATIONS) -> Schema:
+def document(
+    counters: Mapping[str, Counter],
+    operations: Iterable[Operation] = OPERATIONS,
+    likers: Visible = Visible.ANYONE,
+) -> Schema:
     """The OpenAPI 3.1 document of these operations. It leaves out those that none of the declared counters fits."""
     paths: dict[str, Schema] = {}
     components: dict[str, Schema] = {"schemas": {**schemas.SCHEMAS, **refusals.SCHEMAS}, "headers": _HEADERS}
     components["responses"] = {}
     served = {operation: operation.served(counters) if operation.by_counter else [] for operation in operations}
-    documented = [operation for operation in served if served[operation] or not operation.by_counter]
-    for operation in documented:
+    fitting = [operation for operation in served if served[operation] or not operation.by_counter]
+    documented = {operation: shown for operation in fitting if (shown := operation.shown(likers))}
+    for operation, shown in documented.items():
         contract = CONTRACTS[operation]
         if contract.schema:
             components["schemas"][contract.answer] = dict(contract.schema)
         links = {name: link for name, link in contract.links.items() if link.to in documented}
-        made = _operation(operation, replace(contract, links=links), served[operation], components)
+        made = _operation(shown, replace(contract, links=links), served[operation], components)
         paths.setdefault(operation.path, {})[operation.method.lower()] = made
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
@@ -103,7 +109,7 @@ def _operation(
         "description": _description(operation, contract, served),
         "security": [{_SECURITY: [operation.scope] if operation.scope else []}] if operation.needs_caller else [],
     }
-    if parameters := inputs.parameters(operation, served) + ([_IF_NONE_MATCH] if 304 in operation.success else []):
+    if parameters := inputs.parameters(operation, served) + ([_IF_NONE_MATCH] if operation.revalidated else []):
         made["parameters"] = parameters
     if body := inputs.body(operation, served):
         components["schemas"][f"{operation.name}_body"], made["requestBody"] = body
@@ -129,7 +135,7 @@ def _success(operation: Operation, contract: Contract, status: int) -> Schema:
     headers = []
     if operation.leaves_receipt:
         headers.append("Idempotency-Replayed")
-    if 304 in operation.success or schemas.versioned(contract.answer):
+    if operation.revalidated or schemas.versioned(contract.answer):
         headers.append("ETag")
     if headers:
         made["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
@@ -182,6 +188,8 @@ def _limits(counter: Counter) -> str:
 
 
 def _promise(counter: Counter) -> str:
+    if counter.retired:
+        return "retired: it can be read, and takes no more changes"
     if counter.guarantee is Guarantee.FAST:
         return "at once; a retry can count twice"
     return "once for each key" + (", numbered" if counter.numbered else "")

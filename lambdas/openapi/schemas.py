@@ -54,6 +54,10 @@ SCHEMAS: dict[str, Schema] = {
         "A post. `likeTally` is the sum over its shards; `revision` counts edits.",
         post_id=_TEXT, authorId=_TEXT, createdAt=_SECONDS, revision=_COUNT, likeTally=_COUNT, body=_TEXT,
     ),
+    "deleted_post": _object(
+        "The post is deleted. `changed`: by this request, and not by an earlier one.",
+        post_id=_TEXT, deleted=_YES, changed=_YES_NO,
+    ),
     "like": _object(
         "Whether you like the post now, and whether this request changed that.",
         post_id=_TEXT, liked=_YES_NO, changed=_YES_NO, visible=_VISIBLE,

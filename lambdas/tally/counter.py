@@ -63,6 +63,8 @@ class Counter:
     """How many shards a contended tally may use. Default: 16, or 1 if a change depends on the number."""
     api: bool = True
     """Whether `/counters/{name}/{id}` serves it. Off for numbers with routes of their own, such as likes."""
+    retired: bool = False
+    """Whether it takes no more changes. It is still read, rolled up and judged, and its open holds are settled."""
     child: str | None = None
     """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
 
@@ -79,7 +81,7 @@ class Counter:
             raise self._wrong("prefix", "is a prefix of Tally itself")
         if not isinstance(self.guarantee, Guarantee):
             raise self._wrong("guarantee", "must be a Guarantee")
-        for field in ("numbered", "api"):
+        for field in ("numbered", "api", "retired"):
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
         self._check_numbers()

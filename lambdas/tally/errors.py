@@ -7,8 +7,10 @@ TallyError
 │   ├── ForbiddenError              403
 │   ├── NotFoundError               404
 │   ├── EditConflictError           409
+│   ├── PostDeletedError            409
 │   ├── LimitReachedError           409  a floor or ceiling; `left` is the amount that still fits
 │   ├── HoldSettledError            409
+│   ├── CounterRetiredError         409  the declaration says `retired=True`
 │   ├── RecordExistsError           409  (records/table.py)
 │   ├── RecordChangedError          409  (records/table.py)
 │   ├── PreconditionFailedError     412
@@ -26,12 +28,14 @@ TallyError
 ├── RecordMismatchError             500  an item that does not fit its record class (records/attribute_values.py)
 ├── (of stream consumers, the sweep and the command; no request causes them)
 │   ├── UnreadableError             500  a stream record that the consumer cannot apply (streams/record.py)
+│   │   └── ObjectGoneError         500  a record that was set aside and has expired (streams/set_aside.py)
 │   ├── RejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
 │   ├── MovedError                  500  another writer was first (dynamo/transactions.py)
 │   ├── NotProvenError              500  the evidence does not allow a repair yet (drift/reconcile.py)
 │   │   └── UnclearError            500  children cannot be counted exactly now (drift/reconcile.py)
 │   ├── RestlessError               500  a tally keeps moving during a recount or repair (drift/reconcile.py)
-│   └── OutOfBoundsError            500  a repair beyond a floor or ceiling (drift/reconcile.py)
+│   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (drift/reconcile.py)
+│   └── NotAtRestError              500  something writes to the tables of a restore (drift/restored.py)
 └── (control flow inside the core, never answered)
     ├── ReceiptFoundError           the key was counted before
     ├── TallyHotError               the change must spill: the receipt alone, rolled up later
@@ -94,6 +98,10 @@ class EditConflictError(CallerError):
     slug, status, title = "edit-conflict", 409, "The post changed during every attempt to edit it"
 
 
+class PostDeletedError(CallerError):
+    slug, status, title = "post-deleted", 409, "The post is deleted, and its id is not free yet"
+
+
 class LimitReachedError(CallerError):
     slug, status, title = "limit-reached", 409, "The counter does not go further"
 
@@ -106,6 +114,10 @@ class LimitReachedError(CallerError):
 
 class HoldSettledError(CallerError):
     slug, status, title = "hold-settled", 409, "The hold is already settled"
+
+
+class CounterRetiredError(CallerError):
+    slug, status, title = "counter-retired", 409, "The counter takes no more changes"
 
 
 class PreconditionFailedError(CallerError):

@@ -1,11 +1,13 @@
 """Logs and metrics: structured JSON lines and EMF, both through Powertools.
 
-An invocation gathers its metrics and writes them at its end, one line for each counter. A dimension is never an item,
-because CloudWatch bills each one.
+An invocation gathers its metrics and writes them at its end, one line for each set of dimensions. Two stages of an
+account must not share a metric, so `service` is the name of their stack. A dimension is never an item, because
+CloudWatch bills each one, and no metric has more dimensions than an alarm or a widget looks at.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter as Multiset
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,58 +16,56 @@ from contextvars import ContextVar
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-SERVICE = "tally"
+SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "tally")
+"""The dimension of every metric, and a field of every log line: the name of the stack. The stack sets it."""
 NAMESPACE = "Tally"
-COUNTED, REPLAYED, REFUSED, CONFLICTS, SPILLED = "Counted", "Replayed", "Refused", "Conflicts", "Spilled"
-DRIFT_ABSOLUTE, DRIFTING_TALLIES, DRIFT_CONFIRMED = "DriftAbsolute", "DriftingTallies", "DriftConfirmed"
-OLDEST_DRIFT, EVIDENCE_AGE = "OldestDriftSeconds", "EvidenceAgeSeconds"
-SWEEP_UNFINISHED = "SweepUnfinished"
-APPLIED, SKIPPED, SET_ASIDE = "RecordsApplied", "RecordsSkipped", "RecordsSetAside"
-HOLDS_NOT_RETURNED = "HoldsNotReturned"
-COUNTER, CONSUMER = "counter", "consumer"  # the dimensions: a metric has one of them
-SWEEP = "sweep"  # the consumer of the ledger, beside the streams' consumers
+COUNTER, CONSUMER = "counter", "consumer"  # the other dimensions: a metric has one of them, or none
+COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter
+EVIDENCE_AGE, SET_ASIDE = "EvidenceAgeSeconds", "RecordsSetAside"  # of each consumer
+REPLAYED, REFUSED, CONFLICTS, SPILLED = (
+    "Replayed",
+    "Refused",
+    "Conflicts",
+    "Spilled",
+)  # of the stack, as all that follow
+DRIFT_ABSOLUTE, DRIFTING_TALLIES, OLDEST_DRIFT = "DriftAbsolute", "DriftingTallies", "OldestDriftSeconds"
+SWEEP_UNFINISHED, HOLDS_NOT_RETURNED = "SweepUnfinished", "HoldsNotReturned"
 
 logger = Logger(service=SERVICE)
 
-_gathered: ContextVar[Multiset[tuple[str, str, str]] | None] = ContextVar("gathered", default=None)
+_gathered: ContextVar[dict[tuple[str, str], Multiset[str]] | None] = ContextVar("gathered", default=None)
 
 
-def count(name: str, metric: str, amount: int = 1, *, dimension: str = COUNTER) -> None:
-    """Add `amount` to a metric of the counter (or consumer) `name`, for this invocation.
+def count(metric: str, amount: int = 1, **of: str) -> None:
+    """Add `amount` to a metric for this invocation: of the stack, of `counter=…` or of `consumer=…`.
 
-    Outside of an invocation (tests of the core, the benchmark) this does nothing.
+    Outside of an invocation (tests of the core, the benchmark) this does nothing. 0 is not written: it would cost as
+    much as a number, and says nothing new.
     """
     gathered = _gathered.get()
-    if gathered is not None:
-        gathered[dimension, name, metric] += amount
+    if gathered is not None and amount:
+        [dimension] = of.items() or [("", "")]
+        gathered.setdefault(dimension, Multiset())[metric] += amount
 
 
 @contextmanager
 def metrics() -> Iterator[None]:
     """Gather the metrics of one invocation and write them when it ends, even by an exception."""
-    gathered: Multiset[tuple[str, str, str]] = Multiset()
+    gathered: dict[tuple[str, str], Multiset[str]] = {}
     token = _gathered.set(gathered)
     try:
         yield
     finally:
         _gathered.reset(token)
-        _write(gathered)
+        for (dimension, name), values in sorted(gathered.items()):
+            gauges(values, **({dimension: name} if dimension else {}))
 
 
-def _write(gathered: Multiset[tuple[str, str, str]]) -> None:
-    for dimension, name in sorted({(dimension, name) for dimension, name, _ in gathered}):
-        emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
-        emf.add_dimension(dimension, name)
-        for (of, whose, metric), amount in gathered.items():
-            if (of, whose) == (dimension, name):
-                emf.add_metric(metric, MetricUnit.Count, amount)
-        emf.flush_metrics()
-
-
-def gauges(dimension: str, name: str, values: Mapping[str, int]) -> None:
-    """Write metrics of the present state at once, including zeros: an alarm must see data."""
+def gauges(values: Mapping[str, int], **of: str) -> None:
+    """Write metrics at once, of the stack, of `counter=…` or of `consumer=…`, zeros too: an alarm must see data."""
     emf = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
-    emf.add_dimension(dimension, name)
+    for dimension, name in of.items():
+        emf.add_dimension(dimension, name)
     for metric, value in values.items():
         emf.add_metric(metric, MetricUnit.Seconds if metric.endswith("Seconds") else MetricUnit.Count, value)
     emf.flush_metrics()

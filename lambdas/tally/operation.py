@@ -7,7 +7,7 @@ function imports this module at a cold start: named tuples, and no generated com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
@@ -26,6 +26,14 @@ class Access(Enum):
     READ = "tally/read"
     """Signed in, with this OAuth scope."""
     WRITE = "tally/write"
+
+
+class Visible(Enum):
+    """Who sees over HTTP which users like a post: an option of the deployment."""
+
+    ANYONE = "anyone"
+    SIGNED_IN = "signedIn"
+    NOBODY = "nobody"
 
 
 class Source(Enum):
@@ -84,6 +92,8 @@ class Operation:
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
+    names_users: bool = False
+    """Whether its answer names users. A deployment may show it to fewer callers than `access` says."""
 
     @cached_property
     def needs_caller(self) -> bool:
@@ -99,6 +109,16 @@ class Operation:
     def route(self) -> str:
         """As API Gateway names it: `POST /videos/{id}/plays`."""
         return f"{self.method} {self.path}"
+
+    @property
+    def revalidated(self) -> bool:
+        """Whether caches may keep its answer for the time that it says, and then ask whether it has changed (304)."""
+        return 304 in self.success
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes what is stored: a number, or a post."""
+        return self.method != "GET"
 
     @property
     def by_counter(self) -> bool:
@@ -117,6 +137,12 @@ class Operation:
     def asked_target(self, target: str, wire: str) -> str:
         """The target of its receipt as a caller spells it, normalised if it is a page. Raises InvalidInputError."""
         return fields.page(target, wire) if self._has(Kind.LISTED_PAGE) else target
+
+    def shown(self, likers: Visible) -> Operation | None:
+        """The operation as a deployment serves it over HTTP; None if it does not."""
+        if not self.names_users or likers is Visible.ANYONE:
+            return self
+        return replace(self, access=Access.SIGNED_IN) if likers is Visible.SIGNED_IN else None
 
     def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
         """Those of the declared counters that it works on, if the caller names the counter."""

@@ -62,6 +62,14 @@ class Post:
 
 
 @dataclass(frozen=True)
+class Deleted:
+    """The post is deleted. `changed`: by this call, and not by an earlier one."""
+
+    post_id: str
+    changed: bool
+
+
+@dataclass(frozen=True)
 class Liked:
     """Whether the caller likes the post, and whether this call changed that."""
 
@@ -266,6 +274,11 @@ def get_post(post_id: str) -> Request[Post]:
     return _request("posts", "get_post", _into(Post), None, post_id=post_id)
 
 
+def delete_post(post_id: str, *, caller: str | None = None) -> Request[Deleted]:
+    """Delete a post as its author; its likes go in the background. Raises NotFoundError, ForbiddenError."""
+    return _request("posts", "delete_post", _into(Deleted), caller, post_id=post_id)
+
+
 def like(post_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Liked]:
     """Like a post as the caller. Raises NotFoundError."""
     key = _key(idempotency_key)
@@ -393,6 +406,7 @@ class Methods:
     get_plays = _sends(get_plays)
     put_post = _sends(put_post)
     get_post = _sends(get_post)
+    delete_post = _sends(delete_post)
     like = _sends(like)
     unlike = _sends(unlike)
     get_like = _sends(get_like)

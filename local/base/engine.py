@@ -57,27 +57,32 @@ def die_with_parent() -> None:
 class Engine:
     """One engine process, in memory or on the file `db_path`. `endpoint` is its URL."""
 
+    ready_s_max = READY_S_MAX
+
     def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
         self.db_path = db_path
         self.port = port or free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
+    def command(self) -> list[str]:
+        """The program and its arguments. Raises LocalError if there is no such program."""
+        command = [str(binary()), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
+        return command if self.db_path is None else [*command, "--db-path", str(self.db_path)]
+
     def start(self) -> Engine:
         """Start it and wait until it accepts connections. Raises LocalError with its last output if it does not."""
-        command = [str(binary()), "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
-            command += ["--db-path", str(self.db_path)]
         self._process = subprocess.Popen(
-            command,
+            self.command(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             preexec_fn=die_with_parent,
             start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
         )
-        deadline_s = time.monotonic() + READY_S_MAX
+        deadline_s = time.monotonic() + self.ready_s_max
         while time.monotonic() < deadline_s and self.alive():
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=0.2).close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import LocalError
@@ -32,6 +32,8 @@ class Options:
     """The length of a minute of the ledger. Schedules run as often as AWS would run them in a minute of 60 s."""
     streams_endpoint: str | None = None
     """The endpoint of that engine's streams, if it differs."""
+    context: Mapping[str, str] = field(default_factory=dict)
+    """Options of the deployment, as `-c` gives them."""
 
     @classmethod
     def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> Options:
@@ -52,6 +54,7 @@ class Options:
             verbose=given.verbose,
             minute_s=int(minute_s),
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
+            context={"likersVisible": likers} if (likers := environment.get("TALLY_LIKERS_VISIBLE")) else {},
         )
 
 
@@ -65,5 +68,6 @@ def _parser() -> argparse.ArgumentParser:
         " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
         f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
         " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
+        " TALLY_LIKERS_VISIBLE: who sees which users like a post, anyone, signedIn or nobody (anyone)."
     )
     return parser

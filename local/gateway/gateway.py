@@ -54,7 +54,13 @@ class Entry:
     def line(self, log_format: str) -> str:
         """The line, with `-` for an unknown value."""
         self.values["responseLatency"] = str(round((time.monotonic() - self.started_s) * 1000))
-        return _VARIABLE.sub(lambda found: json.dumps(self.values.get(found[1], "-"))[1:-1], log_format) + "\n"
+        return _VARIABLE.sub(lambda found: self._value(found[1]), log_format) + "\n"
+
+    def _value(self, name: str) -> str:
+        """The text of a variable. Only `messageString` has quotes of its own."""
+        if name == "error.messageString":
+            return json.dumps(self.values.get("error.message", "-"))
+        return json.dumps(self.values.get(name, "-"))[1:-1]
 
 
 class Gateway:

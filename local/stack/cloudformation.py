@@ -30,6 +30,7 @@ class Document:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.resources: Mapping[str, Any] = document.get("Resources", {})
         self.parameters: Mapping[str, Any] = document.get("Parameters", {})
+        self.outputs: Mapping[str, Any] = document.get("Outputs", {})
 
     def ids(self, kind: str) -> list[str]:
         """The logical ids of the resources of a type."""
@@ -47,8 +48,8 @@ class Document:
             raise LocalError(f"the template's {id_} has no {name}") from None
 
     def table_name(self, id_: str) -> str:
-        """A name like CloudFormation's, from stack and logical id. It always has more than 11 characters."""
-        return str(self.properties(id_).get("TableName") or f"{STACK}-{id_}")
+        """From stack and logical id, whatever the template's: local data keeps its name. More than 11 characters."""
+        return f"{STACK}-{id_}"
 
     def function_name(self, id_: str) -> str:
         """A function's local name: its handler's module."""

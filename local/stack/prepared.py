@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Stack:
             "bucket": next(iter(set_aside), None),
             "minute_s": self.options.minute_s,
             "url": self.url,
+            "outputs": {**self.template.outputs, "ApiUrl": self.url, "Runtime": f"python{platform.python_version()}"},
         }
 
     def _named(self, variable: str) -> list[str]:
@@ -95,7 +97,7 @@ def prepared(options: Options) -> Iterator[Stack]:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(_listen(options.port)))
         stack.enter_context(_locked(options.data))
-        template = synthesized(options.app)
+        template = synthesized(options.app, options.context)
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
         template = template.with_streams(tables.create(template.tables.values(), endpoint))

@@ -9,9 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from ..base.engine import die_with_parent
 from ..base.errors import LocalError
@@ -29,10 +30,11 @@ _INPUTS = (
 _CONTEXT: dict[str, list[str]] = {"aws:cdk:bundling-stacks": []}  # bundle nothing: handlers run from lambdas/
 
 
-def assembly(app: Path) -> Path:
+def assembly(app: Path, options: Mapping[str, str] = MappingProxyType({})) -> Path:
     """The folder with the templates of the app in the folder `app`. Synthesizes them if a source has changed.
 
-    Two processes may call it at once. Raises LocalError if Node is missing or the app does not synthesize.
+    `options`: the context of a deployment, as `-c` gives it. Two processes may call it at once. Raises LocalError if
+    Node is missing or the app does not synthesize.
     """
     if not (app / "app.py").is_file():
         raise LocalError(f"{app} has no app.py: run this in the folder of the CDK app")
@@ -41,19 +43,19 @@ def assembly(app: Path) -> Path:
     build.mkdir(exist_ok=True)
     stamp = build / "cdk.out.sha256"
     with _locked(build / "synth.lock"):
-        wanted = fingerprint(app)
+        wanted = fingerprint(app, options)
         if not stamp.is_file() or stamp.read_text() != wanted or not out.is_dir():
             stamp.unlink(missing_ok=True)
-            fresh = _synthesize(app, build)
+            fresh = _synthesize(app, build, options)
             shutil.rmtree(out, ignore_errors=True)
             fresh.rename(out)
             stamp.write_text(wanted)
     return out
 
 
-def fingerprint(app: Path) -> str:
+def fingerprint(app: Path, options: Mapping[str, str] = MappingProxyType({})) -> str:
     """A hash of everything that makes the template: paths and contents, and the context that this module adds."""
-    found = hashlib.sha256(json.dumps(_CONTEXT).encode())
+    found = hashlib.sha256(json.dumps({**_CONTEXT, **options}).encode())
     for path in sorted({path for pattern in _INPUTS for path in app.glob(pattern)}):
         content = path.read_bytes()
         found.update(f"{path.relative_to(app).as_posix()} {len(content)}\n".encode() + content)
@@ -67,11 +69,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _synthesize(app: Path, build: Path) -> Path:
+def _synthesize(app: Path, build: Path, options: Mapping[str, str]) -> Path:
     """Run app.py into a new folder below `build`, and return it. The cdk command would take a second more."""
     if not os.environ.get("JSII_NODE") and shutil.which("node") is None:
         raise LocalError("Node is missing, and the stack needs it to synthesize: install Node 20 or newer")
-    context = json.loads((app / "cdk.json").read_text()).get("context", {}) | _CONTEXT
+    context = json.loads((app / "cdk.json").read_text()).get("context", {}) | _CONTEXT | dict(options)
     fresh = build / "cdk.out.new"
     shutil.rmtree(fresh, ignore_errors=True)
     variables = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..base.errors import LocalError
@@ -110,6 +111,8 @@ class Template:
     mappings: tuple[StreamMapping, ...] = ()
     buckets: tuple[str, ...] = ()
     access_log_format: str | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """Those that the template spells out."""
 
     def with_streams(self, arns: Mapping[str, str]) -> Template:
         """The same stack, whose functions know their tables' streams. `arns`: the engine's, by table."""
@@ -122,9 +125,12 @@ class Template:
         return replace(self, functions={name: knowing(function) for name, function in self.functions.items()})
 
 
-def synthesized(app: Path) -> Template:
-    """The stack of the app in the folder `app`, synthesized if a source has changed. Raises LocalError."""
-    return read(synth.assembly(app))
+def synthesized(app: Path, options: Mapping[str, str] = MappingProxyType({})) -> Template:
+    """The stack of the app in the folder `app`, synthesized if a source has changed. Raises LocalError.
+
+    `options`: the context of a deployment, as `-c` gives it.
+    """
+    return read(synth.assembly(app, options))
 
 
 def read(assembly: Path) -> Template:
@@ -158,6 +164,7 @@ class _Reader(Document):
             mappings=tuple(self._mapping(id_, functions) for id_ in self.ids("AWS::Lambda::EventSourceMapping")),
             buckets=tuple(self.bucket_name(id_) for id_ in self.ids("AWS::S3::Bucket")),
             access_log_format=stage.get("AccessLogSettings", {}).get("Format"),
+            outputs={name: one["Value"] for name, one in self.outputs.items() if isinstance(one["Value"], str)},
         )
 
     def _function_ids(self) -> list[str]:

@@ -25,9 +25,11 @@ from tally import fields
 
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
+POSTED = "a91f"  # the id of a post, which it makes too
 _BY_LABEL = {operation.route: operation for operation in operations.OPERATIONS}
 _NUMBERS = itertools.count()
 _HELD: list[dict[str, str]] = []  # the paths of the holds
+_POSTS: list[str] = []  # the ids of the posts that are made up, as paths have them
 _RUN = os.urandom(4).hex()  # each run on the same data has its own keys
 
 
@@ -120,8 +122,17 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 
 
 @schemathesis.hook
+def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
+    """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it."""
+    if case.operation.label == operations.DELETE_POST.route and unquote(case.path_parameters["id"]) == POSTED:
+        case.path_parameters = {"id": _POSTS.pop() if _POSTS else f"{_RUN}-{next(_NUMBERS)}"}
+
+
+@schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
-    """Remember each new hold: nobody can guess its id."""
+    """Remember each new hold, because nobody can guess its id, and each new post."""
+    if case.operation.label == operations.PUT_POST.route and response.status_code == 201:
+        _POSTS.append(quote(response.json()["post_id"], safe=""))
     if case.operation.label == operations.HOLD.route and response.status_code == 201:
         hold = response.json()
         _HELD.append({"counter": hold["counter"], "id": hold["id"], "hold": hold["hold_id"]})

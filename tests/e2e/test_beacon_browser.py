@@ -18,7 +18,8 @@ from tests.contexts import Context
 from tests.e2e import chromium
 from tests.e2e.dev import Dev, wait_for
 from tests.e2e.servers import LOST, Api, Site
-from tests.invariants.deployment import Deployment
+from tests.invariants.deployment import Tables, deliver
+from tests.invariants.wire import Wire
 
 COUNT_S_MAX = 10.0  # a beacon takes milliseconds, and longer on a busy machine
 ROLLED_UP_S_MAX = 30.0  # `make dev` takes two
@@ -97,16 +98,21 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def streamed() -> tuple[str, ...]:
+    return ("counts", "receipts")
+
+
 @pytest.fixture
 def api(store: Store, engine: Engine) -> Iterator[Api]:
     # The real consumers on the engine's own streams. Each question for a count runs them, so that no test waits for a
     # batch to fill, and the next answer has a visit that was sent twice.
-    behind = Deployment(store, engine)
+    behind = Tables(store, Wire(engine.port))
     entries = {
         name: Entry(importlib.import_module(f"functions.{name}").handler.functions, store)
         for name in ("visits", "beacon")
     }
-    made = Api(lambda function, event: entries[function](event, Context()), behind.deliver)
+    made = Api(lambda function, event: entries[function](event, Context()), lambda: deliver(behind))
     with made.server.running():
         yield made
     behind.wire.close()

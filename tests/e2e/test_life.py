@@ -202,6 +202,7 @@ def test_options_come_from_the_command_line_then_the_environment() -> None:
     assert Options.read(["--port", "82", "--data", "x", "--verbose"], environment, app) == Options(
         app, 82, Path("x"), "http://e", "h", verbose=True
     )
+    assert Options.read([], {"TALLY_LIKERS_VISIBLE": "nobody"}, app).context == {"likersVisible": "nobody"}
     assert Options.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}, app) == Options(
         app, 8080, Path(".tally"), None, "*"
     )

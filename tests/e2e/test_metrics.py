@@ -93,7 +93,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_person_and_a_program_see_what_functions_reported(dev: Dev) -> None:
     def counted() -> float:
         document: Any = dev.call("GET", "/dev/metrics?format=json").body
-        wanted = {"counter": "plays", "service": "tally"}
+        wanted = {"counter": "plays", "service": "Tally-dev"}
         found = [one for one in document["metrics"] if one["metric"] == "Counted" and one["dimensions"] == wanted]
         return float(found[0]["sum"]) if found else 0
 

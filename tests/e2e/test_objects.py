@@ -92,5 +92,7 @@ def test_the_stack_says_where_everything_is(dev: Dev, where: dict[str, Any]) -> 
         "bucket": where["bucket"],
         "minute_s": 3,
         "url": dev.url,
+        "outputs": where["outputs"],
     }
+    assert where["outputs"]["ApiUrl"] == dev.url
     assert json.dumps(where["bucket"]).lower().startswith('"tally-local-')

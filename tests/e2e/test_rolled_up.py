@@ -52,7 +52,6 @@ def test_visits_are_rolled_up_within_seconds(dev: Dev) -> None:
     started_s = time.monotonic()
     wait_for(lambda: visits(dev, "rolled-up") == 20, WITHIN_S)
     assert time.monotonic() - started_s < WITHIN_S
-    assert total(dev, "RecordsApplied", "rollup") >= 20
 
 
 def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None:

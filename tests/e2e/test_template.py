@@ -16,7 +16,7 @@ import pytest
 from local.base.engine import Engine
 from local.base.engine_file import index_stream_records
 from local.base.errors import LocalError
-from local.stack import tables
+from local.stack import synth, tables
 from local.stack.mappings import StreamMapping
 from local.stack.template import Authorizer, Cors, Throttle, parse, read, synthesized
 
@@ -265,6 +265,11 @@ def test_it_synthesizes_only_what_changed(checkout: Path) -> None:
     (checkout / "README.md").write_text("nothing that it is made from")
     synthesized(checkout)
     assert runs() == 3
+
+
+def test_options_of_a_deployment_make_another_template() -> None:
+    assert synth.fingerprint(ROOT) == synth.fingerprint(ROOT, {})
+    assert synth.fingerprint(ROOT) != synth.fingerprint(ROOT, {"likersVisible": "nobody"})
 
 
 def test_two_at_once_synthesize_once(checkout: Path) -> None:

@@ -21,6 +21,26 @@ from tests.infra.template import Template
 Synthesize = Callable[..., Template]
 ROOT = Path(__file__).parents[2]
 UNBUNDLED = {"aws:cdk:bundling-stacks": []}
+CERTIFICATE = "arn:aws:acm:eu-west-1:123456789012:certificate/11111111-2222-4333-8444-555555555555"
+EDGE_CERTIFICATE = CERTIFICATE.replace("eu-west-1", "us-east-1")
+# Options that have nothing to do with each other share a template: each takes seconds.
+OWN_DOMAIN = {
+    "domainName": "api.example.com",
+    "certificateArn": CERTIFICATE,
+    "corsOrigins": "https://example.com,http://localhost:3000",
+    "likersVisible": "signedIn",
+}
+BEHIND_CDN = {
+    "stage": "prod",
+    "domainName": "api.example.com",
+    "certificateArn": CERTIFICATE,
+    "cdn": "true",
+    "originName": "o-7f3a9c21.example.com",
+    "cdnCertificateArn": EDGE_CERTIFICATE,
+    "cdnClientCertificateArn": EDGE_CERTIFICATE,
+    "originTrustStore": "s3://bucket/authorities.pem",
+    "clientRate": "3000",
+}
 
 
 def context_of_cdk_json() -> dict[str, Any]:
@@ -58,6 +78,24 @@ def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
 @pytest.fixture(scope="session")
 def dev(synthesize: Synthesize) -> Template:
     return synthesize()
+
+
+@pytest.fixture(scope="session")
+def own_domain(synthesize: Synthesize) -> Template:
+    """With the API's own domain, listed origins, and likers for signed-in callers only."""
+    return synthesize(**OWN_DOMAIN)
+
+
+@pytest.fixture(scope="session")
+def behind_cdn(synthesize: Synthesize) -> Template:
+    """The prod stack behind CloudFront, with mutual TLS."""
+    return synthesize(**BEHIND_CDN)
+
+
+@pytest.fixture(scope="session")
+def edge(behind_cdn: Template) -> Template:
+    """The stack in us-east-1 before it."""
+    return Template(behind_cdn.folder, id="TallyEdge")
 
 
 @pytest.fixture(scope="session")

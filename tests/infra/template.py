@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,28 @@ class Grant:
 
 
 class Template:
-    """The template in a folder that CDK wrote."""
+    """The template of one stack in a folder that CDK wrote, or another body in its place."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, body: Json | None = None, id: str = "Tally") -> None:
+        self.id = id
         self.folder = folder
-        self.path = folder / "Tally.template.json"
+        self.path = folder / f"{id}.template.json"
         self.text = self.path.read_text()
-        self.body: Json = json.loads(self.text)
+        self.body: Json = body or json.loads(self.text)
         self.resources: dict[str, Json] = self.body["Resources"]
         self.outputs: Json = self.body["Outputs"]
+
+    @property
+    def stack(self) -> str:
+        """The name of the stack."""
+        manifest = json.loads((self.folder / "manifest.json").read_text())
+        return str(manifest["artifacts"][self.id]["properties"]["stackName"])
+
+    def changed(self, change: Callable[[dict[str, Json]], object]) -> Template:
+        """A copy whose resources `change` has changed."""
+        body = copy.deepcopy(self.body)
+        change(body["Resources"])
+        return Template(self.folder, body, self.id)
 
     def of_type(self, type_: str) -> dict[str, Json]:
         """The resources of a type, by their logical ids."""
@@ -47,10 +61,8 @@ class Template:
         return name
 
     def dashboard(self) -> Json:
-        """The widgets of the one dashboard. `{}` replaces references."""
-        body = self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]
-        parts = body["Fn::Join"][1] if isinstance(body, dict) else [body]
-        found: Json = json.loads("".join(part if isinstance(part, str) else "{}" for part in parts))
+        """The widgets of the one dashboard, with references as `joined` spells them."""
+        found: Json = json.loads(joined(self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
         return found
 
     def functions(self) -> dict[str, str]:
@@ -86,6 +98,20 @@ class Template:
                 attached = policy["Properties"].get("Roles") or [policy["Properties"].get("RoleName")]
                 if {"Ref": role} in attached:
                     yield from policy["Properties"]["PolicyDocument"]["Statement"]
+
+
+def joined(value: Any) -> str:
+    """A value as text: `${CountsTable}` for a `Ref`, `${Function.Arn}` for a `Fn::GetAtt`."""
+    match value:
+        case str():
+            return value
+        case {"Ref": name}:
+            return f"${{{name}}}"
+        case {"Fn::GetAtt": [name, attribute]}:
+            return f"${{{name}.{attribute}}}"
+        case {"Fn::Join": [between, parts]}:
+            return str(between).join(joined(part) for part in parts)
+    raise AssertionError(f"neither text nor a reference: {value}")
 
 
 def listed(value: Any) -> list[Any]:

@@ -12,6 +12,11 @@ from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
 SCHEDULED = [schedule.function for schedule in operations.SCHEDULES]
+LIKERS = "GET /posts/{id}/likes"
+# Options that do not touch each other share a synth, which takes seconds.
+FEW_SEE_LIKERS = {
+    "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody", "setAsideDays": "30",
+}  # fmt: skip
 BY_NAME = pytest.mark.parametrize("operation", operations.OPERATIONS, ids=lambda operation: operation.name)
 
 
@@ -60,11 +65,42 @@ def test_who_may_call(dev: Template, operation: Operation) -> None:
         assert route["AuthorizerId"] == {"Ref": authorizer}
 
 
+def test_signed_in_callers_alone_see_likers_if_the_deployment_says_so(own_domain: Template, dev: Template) -> None:
+    template = own_domain
+    assert dev.routes()[LIKERS]["AuthorizationType"] == "NONE"
+    assert template.routes()[LIKERS]["AuthorizationType"] == "JWT"
+    others = {key: route["AuthorizationType"] for key, route in dev.routes().items() if key != LIKERS}
+    assert {key: template.routes()[key]["AuthorizationType"] for key in others} == others
+    assert LIKERS in stage(template)["RouteSettings"]
+    assert_told(template, "signedIn")
+
+
+def test_nobody_sees_likers_if_the_deployment_says_so(synthesize: Synthesize, dev: Template) -> None:
+    template = synthesize(**FEW_SEE_LIKERS)
+    assert template.routes().keys() == dev.routes().keys() - {LIKERS}
+    assert stage(template)["RouteSettings"].keys() == template.routes().keys(), "an unknown route fails the deploy"
+    assert_told(template, "nobody")
+    [lifecycle, _] = template.only("AWS::S3::Bucket")["LifecycleConfiguration"]["Rules"]
+    assert lifecycle["ExpirationInDays"] == 30
+
+
+def assert_told(template: Template, likers: str) -> None:
+    """The functions know it, for the document that they serve."""
+    health = template.resources[template.functions()["health"]]["Properties"]["Environment"]["Variables"]
+    assert health["TALLY_LIKERS_VISIBLE"] == likers
+
+
 def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
     """A second check beside the comparison with the declarations, which could be wrong themselves."""
     signed_in = {key for key, route in dev.routes().items() if route["AuthorizationType"] == "JWT"}
     counters = {key for key in dev.routes() if "/counters/" in key}
-    posts = {"PUT /posts/{id}", "PUT /posts/{id}/like", "DELETE /posts/{id}/like", "GET /posts/{id}/like"}
+    posts = {
+        "PUT /posts/{id}",
+        "DELETE /posts/{id}",
+        "PUT /posts/{id}/like",
+        "DELETE /posts/{id}/like",
+        "GET /posts/{id}/like",
+    }
     assert signed_in == {*counters, *posts, "GET /receipts/own", "GET /drift"}
     assert len(counters) == 6
 
@@ -95,6 +131,8 @@ def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:
     assert dev.outputs["UserPoolClientId"]["Value"] == {"Ref": client}
     assert dev.outputs["MachineClientId"]["Value"] == {"Ref": machines}
     assert clients[machines]["Properties"]["AllowedOAuthFlows"] == ["client_credentials"]
+    # Without a list Cognito allows three ways to sign in. This one needs a token that this client never gets.
+    assert clients[machines]["Properties"]["ExplicitAuthFlows"] == ["ALLOW_REFRESH_TOKEN_AUTH"]
     server = dev.only("AWS::Cognito::UserPoolResourceServer")
     assert server["Identifier"] == "tally"
     assert [scope["ScopeName"] for scope in server["Scopes"]] == ["read", "write"]
@@ -102,7 +140,7 @@ def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:
 
 
 def test_tokens_of_another_issuer(synthesize: Synthesize) -> None:
-    template = synthesize(issuer="https://login.example.com/", audience="tally, other")
+    template = synthesize(**FEW_SEE_LIKERS)
     assert template.only("AWS::ApiGatewayV2::Authorizer")["JwtConfiguration"] == {
         "Issuer": "https://login.example.com/",
         "Audience": ["tally", "other"],
@@ -137,7 +175,9 @@ def test_access_log_is_json_without_text_from_callers(dev: Template) -> None:
     group, attribute = settings["DestinationArn"]["Fn::GetAtt"]
     assert dev.resources[group]["Type"] == "AWS::Logs::LogGroup"
     assert attribute == "Arn"
-    fields = json.loads(settings["Format"])
+    quoted = '"error": $context.error.messageString'  # with the quotes that AWS puts around it
+    assert settings["Format"].count(quoted) == settings["Format"].count("$context.error") == 1
+    fields = json.loads(settings["Format"].replace(quoted, '"error": "Not Found"'))
     assert fields["requestId"] == "$context.requestId"
     assert {"$context.routeKey", "$context.status", "$context.responseLatency"} <= set(fields.values())
     assert not {"$context.path", "$context.identity.userAgent"} & set(fields.values())
@@ -153,9 +193,8 @@ def test_cors(dev: Template) -> None:
     }
 
 
-def test_cors_of_listed_origins(synthesize: Synthesize) -> None:
-    template = synthesize(corsOrigins="https://example.com,http://localhost:3000")
-    origins = template.only("AWS::ApiGatewayV2::Api")["CorsConfiguration"]["AllowOrigins"]
+def test_cors_of_listed_origins(own_domain: Template) -> None:
+    origins = own_domain.only("AWS::ApiGatewayV2::Api")["CorsConfiguration"]["AllowOrigins"]
     assert origins == ["https://example.com", "http://localhost:3000"]
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import boto3
 import pytest
 
 from app import LAMBDAS
 from counters import COUNTERS
 from declarations import Declarations
 from openapi.document import document
-from stacks.bundling import Bundle, BundlingError
+from stacks.bundling import PYTHON_VERSION, Bundle, BundlingError
 
 BUNDLE = Bundle(LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), kept_in=LAMBDAS.parent / ".build")
 BYTES_MAX = 6_000_000  # unpacked; Powertools alone is 4 MB, pydantic would add 6, boto3 100
@@ -109,3 +113,44 @@ def test_a_teams_own_counters_replace_those_in_the_sources(tmp_path: Path) -> No
     assert made.sources["counters.py"] == own
     assert made.sources.keys() == BUNDLE.sources.keys()
     assert made.digest() != BUNDLE.digest()
+
+
+def test_the_sources_need_no_python_newer_than_the_tests_have() -> None:
+    """The tests run on 3.11, the functions on 3.14: a feature in between would be untested."""
+    sources = [str(path) for path in BUNDLE.sources.values() if path.suffix == ".py"]
+    command = [str(Path(sys.executable).with_name("vermin")), "--no-tips", "--violations", "-t=3.11-", *sources]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stdout
+    assert "Minimum required versions: 3." in run.stdout
+
+
+def test_the_sources_use_nothing_that_the_deployed_python_no_longer_has() -> None:
+    """The stubs of the standard library say which version dropped what."""
+    command = [str(Path(sys.executable).with_name("mypy")), "--no-error-summary", "--python-version", PYTHON_VERSION]
+    run = subprocess.run([*command, str(LAMBDAS)], cwd=LAMBDAS.parent, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stdout
+
+
+def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_without_a_warning(bundle: Path) -> None:
+    python = shutil.which(f"python{PYTHON_VERSION}")
+    if python is None:
+        pytest.skip(f"no python{PYTHON_VERSION} is installed: the runtime that is deployed imports nothing here")
+    of_the_runtime = Path(boto3.__file__).parents[1]
+    importing = [
+        "import compileall, importlib, pathlib, sys",
+        "bundle, of_the_runtime = sys.argv[1:]",
+        "sys.path[:0] = [bundle]",
+        "sys.path.append(of_the_runtime)",
+        "assert compileall.compile_dir(bundle, quiet=1, force=True)",
+        "for found in sorted(pathlib.Path(bundle, 'functions').glob('*.py')):",
+        "    importlib.import_module(f'functions.{found.stem}')",
+        "print(sys.version_info[:2], len(sys.modules))",
+    ]
+    command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(importing), str(bundle), str(of_the_runtime)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith(str(tuple(map(int, PYTHON_VERSION.split(".")))))
+
+
+def test_ci_tries_the_deployed_python() -> None:
+    assert f"make check PYTHON=python{PYTHON_VERSION} " in (LAMBDAS.parent / ".ci" / "run").read_text()

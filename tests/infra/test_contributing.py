@@ -153,8 +153,9 @@ def test_the_new_route_metric_and_alarm_are_in_the_template(checkout: Path) -> N
     run_tests(
         checkout,
         "tests/infra/test_new_route.py",
-        f"{tests}::test_every_metric_shown_is_one_that_the_code_emits_and_every_one_emitted_is_shown",
-        f"{tests}::test_a_counter_that_is_declared_is_shown",
+        f"{tests}::test_every_metric_that_the_code_emits_is_looked_at_and_no_other",
+        f"{tests}::test_dimensions_are_the_stack_and_counters_or_consumers_never_items",
+        f"{tests}::test_the_dashboard_is_in_the_free_tier",
         f"{tests}::test_the_page_lists_every_widget_under_the_question_that_it_answers",
         f"{tests}::test_an_alarm_leads_to_its_page_which_says_what_to_do",
         f"{tests}::test_the_page_has_no_section_for_a_removed_alarm",

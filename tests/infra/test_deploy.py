@@ -1,191 +1,377 @@
-"""A real `cdk bootstrap` and `cdk deploy`, against moto instead of AWS.
-
-It shows that the pinned command reads the assembly, that the bundle is uploaded and whole, and that references meet.
-It does not show that AWS accepts the stack, and nothing of what moto's CloudFormation skips: expiry, and the API, the
-aliases with what calls them, Cognito, dashboard and alarms, which are taken out of the template first.
-"""
+"""`make deploy` and `make destroy`: what is missing, what is asked and called. tests/emulator runs them for real."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import socket
+import shlex
 import subprocess
 import sys
-import time
-import zipfile
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError, WaiterError
 
-import app
-import operations
-from tests.infra.conftest import ROOT, context_of_cdk_json
+from cli import account, deploy, destroy
+from cli.account import Account
+from stacks import names
+from tests.infra.conftest import BEHIND_CDN, ROOT, Synthesize
 from tests.infra.template import Template
+from tests.infra.test_tables import MOMENT
 
-ACCOUNT, REGION = "123456789012", "eu-west-1"
-DEPLOYED = ("AWS::DynamoDB::Table", "AWS::IAM::Role", "AWS::IAM::Policy", "AWS::Lambda::Function")
-DEPLOYED += ("AWS::Lambda::Version", "AWS::Logs::LogGroup", "AWS::S3::Bucket", "AWS::SQS::Queue", "AWS::SNS::Topic")
-CONSUMERS = {consumer.function for consumer in operations.CONSUMERS}
-START_S_MAX = 30.0
-COMMAND_S_MAX = 100.0
-PLAY_TWICE = """
-import importlib, json, sys, types
-sys.path[:0] = [sys.argv[1]]
-import boto3
-before = set(sys.modules)
-plays = importlib.import_module("functions.plays")
-key = "0123456789abcdefghijkl"
-event = {"operation": "play", "video_id": "9f3a", "idempotency_key": key}
-context = types.SimpleNamespace(aws_request_id="r", get_remaining_time_in_millis=lambda: 10_000)
-answers = [plays.handler(event, context), plays.handler(event, context)]
-answers.append(plays.handler({"operation": "get_plays", "video_id": "9f3a"}, context))
-files = [getattr(sys.modules[name], "__file__", None) or "" for name in set(sys.modules) - before]
-print("RESULT" + json.dumps({"answers": answers, "files": files}))
-"""
-
-pytestmark = pytest.mark.timeout(300)  # a loaded machine; alone it takes 20 to 30 s
+Json = dict[str, Any]
+ANN = "arn:aws:iam::123456789012:user/ann"
+Main = Callable[[list[str]], int]
 
 
-@dataclass(frozen=True)
-class Cloud:
-    """moto, the template that was deployed into it, and the environment of commands that use it."""
+def refused(code: str, message: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": message}}, "Call")
 
-    template: Template
-    environment: dict[str, str]
 
-    def client(self, service: str) -> Any:
-        return boto3.client(
-            service,  # type: ignore[call-overload]
-            endpoint_url=self.environment["AWS_ENDPOINT_URL"],
-            region_name=REGION,
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
+class Aws:
+    """As much of AWS as both commands ask. What is deleted is no longer described."""
+
+    def __init__(self) -> None:
+        self.caller: Json | ClientError = {"Account": "123456789012", "Arn": ANN}
+        self.bootstrapped: dict[str, ClientError | None] = {"eu-west-1": None}
+        self.stacks: dict[tuple[str, str], Json] = {}
+        self.deleted: list[str] = []
+        self.stuck: list[Json] = []
+        """The events of a deletion that fails."""
+
+    def client(self, service: str, region_name: str, **_: Any) -> Any:
+        return getattr(self, f"_{service}")(region_name)
+
+    def _sts(self, region: str) -> Any:
+        return Answers(get_caller_identity=lambda: _answer(self.caller))
+
+    def _ssm(self, region: str) -> Any:
+        def get_parameter(Name: str) -> Json:
+            assert Name == "/cdk-bootstrap/hnb659fds/version"
+            missing = refused("ParameterNotFound", "not found")
+            return _answer(self.bootstrapped.get(region, missing) or {"Parameter": {"Value": "30"}})
+
+        return Answers(get_parameter=get_parameter)
+
+    def _cloudformation(self, region: str) -> Any:
+        def found(StackName: str) -> Json:
+            if (region, StackName) not in self.stacks:
+                raise refused("ValidationError", f"Stack with id {StackName} does not exist")
+            return self.stacks[region, StackName]
+
+        def wait(StackName: str, **_: Any) -> None:
+            if self.stuck:
+                raise WaiterError("StackDeleteComplete", "Waiter encountered a terminal failure state", {})
+
+        def resources(StackName: str) -> list[Json]:
+            made = found(StackName)["template"]["Resources"].items()
+            summary = [
+                {"LogicalResourceId": name, "ResourceType": one["Type"], "PhysicalResourceId": _named(name, one)}
+                for name, one in made
+            ]
+            return [{"StackResourceSummaries": summary}]
+
+        pages = {"list_stack_resources": resources, "describe_stack_events": lambda **_: [{"StackEvents": self.stuck}]}
+        return Answers(
+            describe_stacks=lambda StackName: {"Stacks": [found(StackName)]},
+            get_template=lambda StackName: {"TemplateBody": found(StackName)["template"]},
+            get_paginator=lambda name: Answers(paginate=pages[name]),
+            get_waiter=lambda _: Answers(wait=wait),
+            delete_stack=lambda StackName: self.deleted.append(StackName),
         )
 
-    def physical_ids(self) -> dict[str, tuple[str, str]]:
-        """Type and name of each resource, by logical id."""
-        pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName="Tally-dev")
-        found = [resource for page in pages for resource in page["StackResourceSummaries"]]
-        return {each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"]) for each in found}
+    def deployed(self, name: str, template: Template, region: str = "eu-west-1", *, protected: bool = False) -> None:
+        self.stacks[region, name] = {
+            "StackId": f"id of {name}", "EnableTerminationProtection": protected, "template": template.body,
+        }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with closing(socket.create_server(("localhost", 0))) as taken:
-        port = taken.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("moto_server")), "--port", str(port)]
-    log = tmp_path_factory.mktemp("moto") / "log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
-        try:
-            deadline_s = time.monotonic() + START_S_MAX
-            while True:
-                try:
-                    socket.create_connection(("localhost", port), timeout=1).close()
-                    break
-                except OSError:
-                    assert server.poll() is None, log.read_text()
-                    assert time.monotonic() < deadline_s
-                    time.sleep(0.1)
-            yield f"http://localhost:{port}"
-        finally:
-            server.kill()
+class Answers:
+    """A client with these calls."""
+
+    def __init__(self, **calls: Callable[..., Any]) -> None:
+        vars(self).update(calls)
 
 
-def reduced(folder: Path) -> None:
-    """Remove from the template the resources that moto does not make, and their outputs."""
-    path = folder / "Tally.template.json"
-    body = json.loads(path.read_text())
-    body["Resources"] = {name: found for name, found in body["Resources"].items() if found["Type"] in DEPLOYED}
-    body["Outputs"] = {
-        name: found for name, found in body["Outputs"].items() if name.endswith(("TableName", "BucketName"))
-    }
-    path.write_text(json.dumps(body))
+def _answer(given: Json | ClientError) -> Json:
+    if isinstance(given, ClientError):
+        raise given
+    return given
 
 
-@pytest.fixture(scope="module")
-def cloud(moto_url: str, tmp_path_factory: pytest.TempPathFactory) -> Cloud:
-    out = tmp_path_factory.mktemp("cdk.out")
-    app.build(context_of_cdk_json(), str(out)).synth()
-    reduced(out)
-    environment = {
-        **os.environ,
-        "AWS_ENDPOINT_URL": moto_url,
-        "AWS_REGION": REGION,
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CDK_DISABLE_CLI_TELEMETRY": "true",
-        "HOME": str(tmp_path_factory.mktemp("home")),  # the command stores accounts there
-    }
-    cdk = [str(ROOT / "node_modules" / ".bin" / "cdk"), "--app", str(out), "--no-notices"]
-    for arguments in (
-        ["bootstrap", f"aws://{ACCOUNT}/{REGION}"],
-        ["deploy", "--method=direct", "--require-approval=never", "--progress=events"],
-    ):
-        command = [cdk[0], *arguments, *cdk[1:]]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMMAND_S_MAX)
-        assert run.returncode == 0, run.stdout + run.stderr
-    return Cloud(Template(out), environment)
+def _named(logical: str, resource: Json) -> str:
+    name = resource.get("Properties", {}).get("TableName")
+    return name if isinstance(name, str) else f"Tally-prod-{logical}"
 
 
-def test_every_resource_of_the_template_exists(cloud: Cloud) -> None:
-    """The command can report success after a failed change, and moto skips unknown types: so compare."""
-    wanted = {name: found["Type"] for name, found in cloud.template.resources.items()}
-    assert {name: type_ for name, (type_, _) in cloud.physical_ids().items()} == wanted
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Aws:
+    """AWS, for the credentials of ann."""
+    made = Aws()
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setattr(boto3.Session, "client", lambda _, service, **how: made.client(service, **how))
+    return made
 
 
-def test_tables_have_their_keys_and_streams(cloud: Cloud) -> None:
-    made, dynamodb = cloud.physical_ids(), cloud.client("dynamodb")
-    streams = {}
-    for name in ("CountsTable", "ReceiptsTable", "LedgerTable"):
-        table = dynamodb.describe_table(TableName=made[name][1])["Table"]
-        assert table["KeySchema"] == cloud.template.resources[name]["Properties"]["KeySchema"]
-        streams[name] = table.get("StreamSpecification", {}).get("StreamViewType")
-    assert streams == {"CountsTable": "NEW_AND_OLD_IMAGES", "ReceiptsTable": "NEW_AND_OLD_IMAGES", "LedgerTable": None}
+@pytest.fixture
+def cdk(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The calls of `cdk`, which does nothing."""
+    calls: list[list[str]] = []
+    monkeypatch.setattr(deploy, "_cdk", lambda _, *arguments: calls.append(list(arguments)))
+    return calls
 
 
-def test_functions_know_the_tables_and_have_their_roles(cloud: Cloud) -> None:
-    made, awslambda = cloud.physical_ids(), cloud.client("lambda")
-    for module, name in cloud.template.functions().items():
-        function = awslambda.get_function_configuration(FunctionName=made[name][1])
-        variables = function["Environment"]["Variables"]
-        assert variables["TALLY_COUNTS_TABLE"] == made["CountsTable"][1]
-        assert variables["TALLY_RECEIPTS_TABLE"] == made["ReceiptsTable"][1]
-        assert variables.get("TALLY_SET_ASIDE_BUCKET") == (made["SetAsideBucket"][1] if module in CONSUMERS else None)
-        assert function["Handler"] == f"functions.{module}.handler"
-        role = cloud.template.resources[name]["Properties"]["Role"]["Fn::GetAtt"][0]
-        assert function["Role"].endswith(f"/{made[role][1]}")
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What the person at the terminal types."""
+
+    def type_(text: str) -> None:
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr(account, "answer", lambda _: text)
+
+    return type_
 
 
-def test_the_uploaded_bundle_counts_with_only_the_runtime_beside_it(cloud: Cloud, tmp_path: Path) -> None:
-    """The handler from the deployed zip, with the deployed environment, on the deployed tables."""
-    function = cloud.template.resources[cloud.template.functions()["plays"]]["Properties"]
-    bucket = f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}"
-    zipped = cloud.client("s3").get_object(Bucket=bucket, Key=function["Code"]["S3Key"])["Body"].read()
-    with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
-        modules = {*operations.functions(), *CONSUMERS, *(schedule.function for schedule in operations.SCHEDULES)}
-        assert {f"functions/{module}.py" for module in modules} <= set(archive.namelist())
-        archive.extractall(tmp_path)
-    made = cloud.physical_ids()
-    deployed = cloud.client("lambda").get_function_configuration(
-        FunctionName=made[cloud.template.functions()["plays"]][1]
+def one_line(main: Main, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line that the command prints, with status 2."""
+    try:
+        code: Any = main(arguments)
+    except SystemExit as stopped:
+        code = stopped.code
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (2, "")
+    assert printed.err.startswith("tally: ")
+    assert printed.err.count("\n") == 1
+    return printed.err.removeprefix("tally: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("module", "environment", "said"),
+    [
+        ("deploy", {}, "there is no AWS region: set AWS_DEFAULT_REGION"),
+        ("destroy", {"AWS_REGION": "eu-west-1"}, "there are no AWS credentials: sign in (aws sso login)"),
+        ("deploy", {"AWS_PROFILE": "nope"}, "AWS cannot be asked: The config profile (nope) could not be found"),
+    ],
+)
+def test_an_empty_environment_is_one_line(module: str, environment: dict[str, str], said: str) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
+    run = subprocess.run(
+        [sys.executable, "-m", f"cli.{module}"], cwd=ROOT, text=True, capture_output=True, timeout=30,
+        stdin=subprocess.DEVNULL,
+        env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": "lambdas", **environment},
+    )  # fmt: skip
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert run.stderr.startswith(f"tally: {said}")
+
+
+@pytest.mark.parametrize("main", [deploy.main, destroy.main])
+def test_credentials_that_aws_refuses_are_one_line(main: Main, aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.caller = refused("ExpiredToken", "The security token included in the request is expired")
+    said = one_line(main, ["--yes"], capsys)
+    assert said == (
+        "AWS does not take these credentials: The security token included in the request is expired:"
+        " sign in again (aws sso login)"
     )
-    environment = {**cloud.environment, **deployed["Environment"]["Variables"], "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-c", PLAY_TWICE, str(tmp_path)]
-    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=COMMAND_S_MAX)
-    assert run.returncode == 0, run.stderr
-    [line] = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
-    result = json.loads(line.removeprefix("RESULT"))
-    assert [answer["replayed"] for answer in result["answers"]] == [False, True, False]
-    assert result["answers"][2]["body"] == {"video_id": "9f3a", "play_count": 1}
-    runtime = ("boto3", "botocore", "s3transfer", "dateutil", "urllib3", "six")
-    packages = {Path(file).parts for file in result["files"] if "site-packages" in file}
-    foreign = {parts[parts.index("site-packages") + 1] for parts in packages}
-    assert not {name.removesuffix(".py") for name in foreign} - set(runtime)
+
+
+@pytest.mark.parametrize("main", [deploy.main, destroy.main])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-c", "Stage=prod"], "context 'Stage' is unknown"),
+        (["-c", "stage"], "argument -c/--context: 'stage' is not KEY=VALUE"),
+        (["-c", "stage=Prod!"], "context stage is 'Prod!'"),
+    ],
+)
+def test_a_misspelt_option_never_means_the_stage_dev(
+    main: Main, arguments: list[str], said: str, aws: Aws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert one_line(main, [*arguments, "--yes"], capsys).startswith(said)
+    assert aws.deleted == []
+
+
+def test_a_region_that_was_never_bootstrapped_is_one_line_with_the_command(
+    aws: Aws, cdk: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = (
+        "account 123456789012 was never bootstrapped in {0}: run node_modules/.bin/cdk bootstrap aws://123456789012/{0}"
+    )
+    cdn = [part for key, value in BEHIND_CDN.items() for part in ("-c", f"{key}={value}")]
+    assert one_line(deploy.main, cdn, capsys) == command.format("us-east-1")
+    aws.bootstrapped = {}
+    assert one_line(deploy.main, [], capsys) == command.format("eu-west-1")
+    assert cdk == []
+
+
+def test_without_a_terminal_it_says_how_to_answer(
+    aws: Aws, cdk: list[list[str]], dev: Template, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    aws.deployed("Tally-dev", dev)
+    for main in (deploy.main, destroy.main):
+        said = one_line(main, [], capsys)
+        assert said == "it asks before it begins, and this is no terminal: add --yes to ARGS"
+    assert (cdk, aws.deleted) == ([], [])
+
+
+@pytest.mark.parametrize(("text", "deploys"), [("y", True), ("", False), ("no", False)])
+def test_it_shows_asks_and_deploys_what_it_showed(
+    text: str,
+    deploys: bool,
+    aws: Aws,
+    cdk: list[list[str]],
+    typed: Callable[[str], None],
+    behind_cdn: Template,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who may not read the bootstrap's parameter is not stopped: `cdk` reads it with a role of its own."""
+    typed(text)
+    aws.bootstrapped = dict.fromkeys(("eu-west-1", "us-east-1"), refused("AccessDeniedException", "no"))
+    folder = str(behind_cdn.folder)
+    code = deploy.main(["--app", folder, "--import-existing-resources"])
+    shown = capsys.readouterr().out
+    assert f"to account 123456789012, region eu-west-1, as {ANN}" in shown
+    assert "stack Tally-prod in eu-west-1: keeps its data when it is deleted" in shown
+    assert "stack Tally-prod-edge-eu-west-1 in us-east-1" in shown
+    assert cdk[0] == ["diff", "--app", folder, "--import-existing-resources"]
+    assert code == (0 if deploys else 1)
+    assert [call[:4] for call in cdk[1:]] == [["deploy", "--all", "--app", folder]] * deploys
+    assert all(call[-1] == "--import-existing-resources" for call in cdk)
+    assert ("nothing is deployed" in shown) != deploys
+
+
+def test_the_app_is_synthesized_with_the_options(
+    aws: Aws, cdk: list[list[str]], dev: Template, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(deploy, "ASSEMBLY", dev.folder)
+    assert deploy.main(["--yes", "-c", "stage=test", "--context=pageHosts=example.com"]) == 0
+    options = ["-c", "stage=test", "-c", "pageHosts=example.com"]
+    assert cdk[0] == ["synth", "--quiet", "--output", str(dev.folder), *options]
+
+
+def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(
+    aws: Aws, cdk: list[list[str]], dev: Template, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A deploy that forgets `-c tables`, or over a stack whose tables CloudFormation named."""
+    command = ["--yes", "--app", str(dev.folder)]
+    aws.deployed("Tally-dev", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
+    assert deploy.main(command) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tally: Tally-dev counts in Tally-prod-{MOMENT}-counts, ")
+    assert said.endswith("would get new, empty tables: see docs/restore.md for a stack that changes its tables\n")
+    assert cdk == []
+    assert deploy.main([*command, "--import-existing-resources"]) == 0
+    aws.deployed("Tally-dev", dev)
+    assert deploy.main(command) == 0
+
+
+def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
+    return deploy.what_to_call(deploy.stacks_of(folder, "eu-west-1"), outputs, at)
+
+
+def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Template) -> None:
+    url = "https://abc.execute-api.eu-west-1.amazonaws.com"
+    of_pool = {"UserPoolId": "eu-west-1_x", "MachineClientId": "machine", "TokenUrl": "https://t/oauth2/token"}
+    text = called(dev.folder, {"Tally-dev": {"ApiUrl": url, **of_pool}}, Account.found(None, None))
+    readme = (ROOT / "README.md").read_text()
+    for line in (deploy.PLAY, deploy.PLAYS):
+        shown = line.format(url="localhost:8080", key="5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11")
+        assert f"$ {shown}\n" in readme
+        assert line.partition("{key}")[0].format(url=url) in text
+    [token] = [line.strip() for line in text.splitlines() if "TOKEN=$(" in line]
+    assert subprocess.run(["sh", "-n"], input=token, text=True, check=False).returncode == 0
+    for part in ("https://t/oauth2/token", "machine:$(aws cognito-idp", "--user-pool-id eu-west-1_x"):
+        assert part in token
+    assert ".venv/bin/tally status --stack Tally-dev" in text
+    assert "CNAME" not in text
+
+
+def test_it_names_the_cnames_and_an_issuer_of_ones_own(aws: Aws, behind_cdn: Template) -> None:
+    main = {"ApiUrl": "https://api.example.com", "CnameTarget": "d-1.execute-api"}
+    outputs = {"Tally-prod": main, "Tally-prod-edge-eu-west-1": {"CnameTarget": "d1.cloudfront.net"}}
+    text = called(behind_cdn.folder, outputs, Account.found(None, "eu-central-1"))
+    assert "Set a CNAME of o-7f3a9c21.example.com to this: d-1.execute-api" in text
+    assert "Set a CNAME of api.example.com to this: d1.cloudfront.net" in text
+    assert "tokens come from the issuer that you gave" in text
+    assert "  AWS_DEFAULT_REGION=eu-central-1 .venv/bin/tally status" in text, "elsewhere than the environment says"
+
+
+def test_the_names_of_the_stacks_are_those_of_the_template() -> None:
+    expected = (names.stack_name("prod"), names.edge_stack_name("prod", "eu-west-1"))
+    assert destroy.names("prod", "eu-west-1") == expected
+
+
+def test_no_such_stack_is_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
+    said = one_line(destroy.main, ["--yes", "-c", "stage=prdo"], capsys)
+    assert said == "there is no stack Tally-prdo in account 123456789012, region eu-west-1"
+
+
+def test_protected_stacks_are_one_line_with_what_to_run(
+    aws: Aws, behind_cdn: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.deployed("Tally-prod", behind_cdn, protected=True)
+    aws.deployed("Tally-prod-edge-eu-west-1", behind_cdn, "us-east-1", protected=True)
+    said = one_line(destroy.main, ["--yes", "-c", "stage=prod"], capsys)
+    commands = [shlex.split(command) for command in said.partition("run first: ")[2].split(" && ")]
+    assert [command[-3:] for command in commands] == [
+        ["us-east-1", "--stack-name", "Tally-prod-edge-eu-west-1"], ["eu-west-1", "--stack-name", "Tally-prod"],
+    ]  # fmt: skip
+    assert all(command[:3] == ["aws", "cloudformation", "update-termination-protection"] for command in commands)
+    assert aws.deleted == []
+
+
+def test_the_edge_goes_first_and_what_remains_is_named(
+    aws: Aws, behind_cdn: Template, edge: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before and after: every resource that the template keeps."""
+    aws.deployed("Tally-prod", behind_cdn)
+    aws.deployed("Tally-prod-edge-eu-west-1", edge, "us-east-1")
+    assert destroy.main(["--yes", "-c", "stage=prod"]) == 0
+    assert aws.deleted == ["id of Tally-prod-edge-eu-west-1", "id of Tally-prod"]
+    before, _, after = capsys.readouterr().out.partition("deleted; in account 123456789012 remain")
+    kept = [_named(name, one) for name, one in behind_cdn.resources.items() if one.get("DeletionPolicy") == "Retain"]
+    assert len(kept) >= 19
+    for name in kept:
+        assert name in before
+        assert f"{name}  (eu-west-1)" in after
+    assert "deletes Tally-prod-edge-eu-west-1 in us-east-1: keeps nothing" in before
+    assert after.splitlines()[-1] == '  make deploy ARGS="-c stage=prod --import-existing-resources"'
+    assert "Tally-prod-counts" in kept, "CloudFormation adopts a table by its fixed name"
+
+
+def test_restored_tables_are_adopted_by_their_moment(
+    aws: Aws, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.deployed("Tally-prod", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
+    assert destroy.main(["--yes", "-c", "stage=prod"]) == 0
+    wanted = f'-c stage=prod -c tables=Tally-prod-{MOMENT} --import-existing-resources"'
+    assert capsys.readouterr().out.strip().endswith(wanted)
+
+
+@pytest.mark.parametrize(("text", "deletes"), [("Tally-dev", True), ("y", False), ("", False)])
+def test_the_name_must_be_typed(
+    text: str, deletes: bool, aws: Aws, typed: Callable[[str], None], dev: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.deployed("Tally-dev", dev)
+    typed(text)
+    assert destroy.main([]) == (0 if deletes else 1)
+    assert aws.deleted == ["id of Tally-dev"] * deletes
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == ("deleted; nothing remains" if deletes else "nothing is deleted")
+
+
+def test_what_cannot_be_deleted_is_one_line_with_the_reason(
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.deployed("Tally-dev", dev)
+    event = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "SetAsideBucket", "PhysicalResourceId": "b"}
+    whole = event | {"LogicalResourceId": "Tally-dev", "PhysicalResourceId": "id of Tally-dev"}
+    aws.stuck = [event | {"ResourceStatusReason": "The bucket is not empty"}, whole]
+    assert destroy.main(["--yes"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "tally: Tally-dev is not deleted: SetAsideBucket: The bucket is not empty"

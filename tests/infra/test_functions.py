@@ -19,7 +19,7 @@ SCHEDULED = {schedule.function: schedule for schedule in operations.SCHEDULES}
 CONSUMERS = {consumer.function: consumer for consumer in operations.CONSUMERS}
 MODULES = sorted([*CALLED, *SCHEDULED, *CONSUMERS])
 ASYNCHRONOUS = sorted(
-    module for module, found in operations.functions().items() if any(operation.counts for operation in found)
+    module for module, found in operations.functions().items() if any(operation.writes for operation in found)
 )
 DECLARED = permissions.of_functions(counters.COUNTERS)
 TABLES = {Table.COUNTS: "CountsTable", Table.RECEIPTS: "ReceiptsTable", Table.LEDGER: "LedgerTable"}
@@ -95,7 +95,8 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_who_reads_stream
 ) -> None:
     function = dev.functions()[module]
     log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
-    on_all = ["xray:PutTelemetryRecords", "xray:PutTraceSegments"]  # X-Ray has no resources
+    # X-Ray has no resources.
+    on_all = ["xray:PutTelemetryRecords", "xray:PutTraceSegments"] if module in CALLED else []
     expected: list[tuple[list[str], list[Any]]] = [
         (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
@@ -113,7 +114,7 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_who_reads_stream
     allowed = [
         (sorted(listed(statement["Action"])), sorted(listed(statement["Resource"]), key=str)) for statement in found
     ]
-    expected += [(on_all, ["*"])]
+    expected += [(on_all, ["*"])] if on_all else []
     assert sorted(allowed, key=str) == sorted(((does, sorted(to, key=str)) for does, to in expected), key=str)
 
 
@@ -135,14 +136,80 @@ def test_every_log_group_has_a_retention(dev: Template, prod: Template) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_how_a_function_runs(dev: Template, module: str) -> None:
+def test_how_a_function_runs(dev: Template, prod: Template, module: str) -> None:
     properties = dev.resources[dev.functions()[module]]["Properties"]
     assert properties["Runtime"] == "python3.14"
     assert properties["Architectures"] == ["arm64"]
     assert properties["Timeout"] == (60 if module in CONSUMERS else 55 if module in SCHEDULED else 15)
-    assert properties["MemorySize"] == (1769 if module in SCHEDULED else 512)
-    assert properties["TracingConfig"] == {"Mode": "Active"}
-    assert properties["SnapStart"] == {"ApplyOn": "PublishedVersions"}
+    assert properties["MemorySize"] == 512
+    in_prod = prod.resources[prod.functions()[module]]["Properties"]
+    assert in_prod["MemorySize"] == (1769 if module in SCHEDULED else 512)  # 1769 MB is a whole CPU
+
+
+# receipts, drifts and health have no busy route: operators and programs call them, seldom. The beacon's script is kept
+# by browsers, and no page waits for it.
+FROM_SNAPSHOTS = {"plays", "posts", "likes", "visits", "increments", "holds"}
+
+
+def from_snapshots(template: Template) -> set[str]:
+    """The functions with SnapStart."""
+    return {
+        module
+        for module, name in template.functions().items()
+        if template.resources[name]["Properties"].get("SnapStart") == {"ApplyOn": "PublishedVersions"}
+    }
+
+
+def test_only_busy_functions_of_other_stages_than_dev_start_from_snapshots(
+    dev: Template, prod: Template, synthesize: Synthesize
+) -> None:
+    """AWS bills a snapshot for as long as its version exists: about $2 a month each."""
+    assert from_snapshots(dev) == set()
+    assert from_snapshots(prod) == FROM_SNAPSHOTS
+    assert from_snapshots(synthesize(**FRUGAL)) == set()
+    assert from_snapshots(synthesize(**LAVISH)) == FROM_SNAPSHOTS
+
+
+FRUGAL = {"stage": "prod", "snapStart": "false", "tracing": "off", "logSampling": "0.05"}
+LAVISH = {"snapStart": "true", "tracing": "all", "logSampling": "0"}
+
+
+def traced(template: Template) -> set[str]:
+    """The functions that X-Ray traces."""
+    modes = {
+        module: template.resources[name]["Properties"].get("TracingConfig")
+        for module, name in template.functions().items()
+    }
+    assert all(mode in (None, {"Mode": "Active"}) for mode in modes.values())
+    return {module for module, mode in modes.items() if mode}
+
+
+def test_what_a_caller_waits_for_is_traced_unless_all_or_nothing_is_asked_for(
+    dev: Template, synthesize: Synthesize
+) -> None:
+    assert traced(dev) == set(CALLED)
+    assert traced(synthesize(**LAVISH)) == set(MODULES)
+    frugal = synthesize(**FRUGAL)
+    assert traced(frugal) == set()
+    assert "xray:" not in frugal.text
+
+
+@pytest.mark.parametrize(
+    ("options", "sampled"),
+    [
+        (FRUGAL, {"POWERTOOLS_LOG_LEVEL": "WARNING", "POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
+        (LAVISH, {"POWERTOOLS_LOG_LEVEL": "WARNING"}),
+        ({}, {"POWERTOOLS_LOG_LEVEL": "INFO"}),
+    ],
+)
+def test_only_functions_that_answer_sample_their_logs(
+    synthesize: Synthesize, options: dict[str, str], sampled: dict[str, str]
+) -> None:
+    template = synthesize(**options)
+    for module, name in template.functions().items():
+        variables = template.resources[name]["Properties"]["Environment"]["Variables"]
+        found = {key: value for key, value in variables.items() if key.startswith("POWERTOOLS_LOG")}
+        assert found == (sampled if module in CALLED else {"POWERTOOLS_LOG_LEVEL": "INFO"})
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -178,17 +245,18 @@ def test_environment(dev: Template, module: str) -> None:
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},
         "TALLY_LEDGER_TABLE": {"Ref": "LedgerTable"},
-        "POWERTOOLS_SERVICE_NAME": "tally",
+        "POWERTOOLS_SERVICE_NAME": "Tally-dev",
         "POWERTOOLS_METRICS_NAMESPACE": "Tally",
         "POWERTOOLS_LOG_LEVEL": "INFO",
     }
 
 
-def test_page_hosts_reach_the_functions(synthesize: Synthesize) -> None:
-    template = synthesize(stage="prod", pageHosts="Example.com, blog.example.org,")
+def test_page_hosts_and_the_life_of_receipts_reach_the_functions(synthesize: Synthesize) -> None:
+    template = synthesize(stage="prod", pageHosts="Example.com, blog.example.org,", receiptTtlHours="48")
     for function in template.functions().values():
         variables = template.resources[function]["Properties"]["Environment"]["Variables"]
         assert variables["TALLY_PAGE_HOSTS"] == "example.com,blog.example.org"
+        assert variables["TALLY_RECEIPT_TTL_S"] == str(48 * 3600)
     assert template.outputs["PageHosts"]["Value"] == "example.com, blog.example.org"
 
 
@@ -206,27 +274,44 @@ def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Templat
     assert sorted(granted(on_keys), key=str) == sorted(map(wanted, permissions.of_operator(counters.COUNTERS)), key=str)
     bucket = {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}
     others = {str(found["Action"]): found["Resource"] for found in statements if "Condition" not in found}
+    mappings = others.pop(str(["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]))
+    assert sorted(arn["Fn::GetAtt"] for arn in mappings) == sorted(
+        [name, "EventSourceMappingArn"] for name in dev.of_type("AWS::Lambda::EventSourceMapping")
+    )
     stack = others.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
     assert stack[-1] == ":stack/Tally-dev/*"
     assert others == {
         "dynamodb:Scan": [{"Fn::GetAtt": ["CountsTable", "Arn"]}, {"Fn::GetAtt": ["ReceiptsTable", "Arn"]}],
         str(["s3:DeleteObject", "s3:GetObject"]): {"Fn::Join": ["", [bucket, "/*"]]},
         "s3:ListBucket": bucket,
+        str(["sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"]): {
+            "Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]
+        },
+        str(["cloudwatch:DescribeAlarms", "lambda:ListEventSourceMappings"]): "*",  # neither can name what it shows
+        "lambda:InvokeFunction": {"Ref": dev.alias_of(dev.functions()["sweep"])},
     }
 
 
-def test_the_command_may_neither_count_nor_touch_receipts_holds_and_checkpoints(dev: Template) -> None:
+def test_the_policy_for_the_command_is_never_replaced(dev: Template) -> None:
+    """Nobody has attached the new one. Another description, name or path makes CloudFormation replace a policy."""
+    policy = managed(dev, "OperatorPolicyArn")
+    assert policy["Description"] == "Lets people run the command tally: look, mend, redrive"
+    assert (policy["Path"], policy.get("ManagedPolicyName")) == ("/", None)
+    assert dev.outputs["OperatorPolicyArn"]["Value"] == {"Ref": "OperatorPolicy7DB21D32"}
+
+
+def test_the_command_may_neither_count_nor_touch_checkpoints_and_what_is_judged(dev: Template) -> None:
     found = granted(
         statement
         for statement in managed(dev, "OperatorPolicyArn")["PolicyDocument"]["Statement"]
         if "Condition" in statement
     )
-    assert {grant.table for grant in found} == {"CountsTable", "LedgerTable"}
-    assert {grant.action for grant in found if grant.table == "CountsTable"} == {
+    assert {grant.action for grant in found if grant.table == "ReceiptsTable"} == {"PutItem"}, "of holds that go back"
+    assert {grant.action for grant in found if grant.table == "CountsTable" and grant.pattern != "POST#*"} == {
         "Query", "UpdateItem", "ConditionCheckItem",
     }  # fmt: skip
     assert {grant.action for grant in found if grant.pattern == "JUDGE"} == {"GetItem"}
-    assert not {grant for grant in found if grant.pattern.startswith(("HOLDS", "CHECKPOINT#"))}
+    assert not {grant for grant in found if grant.pattern.startswith("CHECKPOINT#")}
 
 
 def test_the_policy_for_other_lambdas_lets_them_invoke_the_aliases_only(dev: Template) -> None:
@@ -280,7 +365,7 @@ def test_concurrency_is_reserved_only_where_it_is_asked_for(dev: Template, synth
 
 
 def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template, prod: Template) -> None:
-    """For every function that changes a number, behind its alias. Callers of the others wait for the answer."""
+    """For every function that writes, behind its alias. Callers of the others wait for the answer."""
     queue = dev.only_name("AWS::SQS::Queue")
     functions, found = dev.functions(), {}
     for config in invoke_configs(dev, CALLED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from stacks import alarms
 from tally import observe
 from tally.operation import Table
 from tests.infra.conftest import ROOT, Synthesize
-from tests.infra.template import Json, Template
+from tests.infra.template import Json, Template, joined
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-NO_METRICS = {"SERVICE", "NAMESPACE", "COUNTER", "CONSUMER", "SWEEP"}
+NO_METRICS = {"SERVICE", "NAMESPACE", "COUNTER", "CONSUMER"}
 EMITTED = {
     value: name
     for name, value in vars(observe).items()
@@ -36,16 +37,18 @@ def shown(template: Template) -> dict[str, list[Series]]:
     """(namespace, metric, dimensions) that each widget shows, by its title."""
     found: dict[str, list[Series]] = {}
     for widget in template.dashboard()["widgets"]:
-        if widget["type"] != "metric":
-            continue
-        series = []
-        for row in widget["properties"]["metrics"]:
-            names = [part for part in row if isinstance(part, str)]
-            if names:
-                series.append((names[0], names[1], frozenset(zip(names[2::2], names[3::2], strict=True))))
-        assert widget["properties"]["title"] not in found
-        found[widget["properties"]["title"]] = series
+        if widget["type"] == "metric":
+            assert widget["properties"]["title"] not in found
+            found[widget["properties"]["title"]] = [*series_of(widget)]
     return found
+
+
+def series_of(widget: Json) -> Iterator[Series]:
+    """The metrics of a widget, those that an expression takes too."""
+    for row in widget["properties"]["metrics"]:
+        names = [part for part in row if isinstance(part, str)]
+        if names:
+            yield names[0], names[1], frozenset(zip(names[2::2], names[3::2], strict=True))
 
 
 def watched(template: Template) -> dict[str, list[Series]]:
@@ -60,7 +63,7 @@ def watched(template: Template) -> dict[str, list[Series]]:
 
 
 def _pair(dimension: Json) -> tuple[str, str]:
-    return dimension["Name"], str(dimension["Value"])
+    return dimension["Name"], joined(dimension["Value"])
 
 
 def own(found: dict[str, list[Series]]) -> set[Series]:
@@ -76,13 +79,13 @@ ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTIL
 
 
 def test_the_names_that_operators_own_dashboards_use_never_change() -> None:
-    assert (observe.NAMESPACE, observe.SERVICE) == ("Tally", "tally")
+    assert observe.NAMESPACE == "Tally"
     assert (observe.COUNTER, observe.CONSUMER) == ("counter", "consumer")
 
 
-def test_every_metric_shown_is_one_that_the_code_emits_and_every_one_emitted_is_shown(dev: Template) -> None:
-    assert {name for _, name, _ in own(shown(dev))} == set(EMITTED)
-    assert {name for _, name, _ in own(watched(dev))} <= set(EMITTED)
+def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(dev: Template) -> None:
+    """CloudWatch bills each metric that has data, whether anybody looks at it or not."""
+    assert {name for _, name, _ in own(shown(dev)) | own(watched(dev))} == set(EMITTED)
     assert {name for _, name, _ in own(watched(dev))} == {
         "DriftConfirmed", "EvidenceAgeSeconds", "HoldsNotReturned", "RecordsSetAside", "SweepUnfinished",
     }  # fmt: skip
@@ -94,35 +97,67 @@ def test_every_metric_that_has_a_name_is_written_somewhere() -> None:
         assert any(re.search(rf"\bobserve\.{name}\b", source) for source in sources), value
 
 
-def test_dimensions_are_counters_and_consumers_never_items(dev: Template) -> None:
-    consumers = {found.function for found in operations.CONSUMERS}
-    names = {"counter": set(counters.COUNTERS), "consumer": {*consumers, observe.SWEEP}}
-    for _, metric, dimensions in own(shown(dev)) | own(watched(dev)):
-        found = dict(dimensions)
-        assert found.pop("service") == "tally"
-        [(dimension, of)] = found.items()
-        assert of in names[dimension]
-        of_consumers = metric.startswith(("Records", "Evidence", "Sweep"))
-        assert dimension == ("consumer" if of_consumers else "counter")
-        assert (of == observe.SWEEP) == (metric == "SweepUnfinished")
+CONSUMERS = {found.function for found in operations.CONSUMERS}
+OF = {  # written out a second time; every other metric is of the stack
+    "Counted": ("counter", {*counters.COUNTERS}),
+    "DriftConfirmed": ("counter", {name for name, counter in counters.COUNTERS.items() if counter.tracked}),
+    "EvidenceAgeSeconds": ("consumer", CONSUMERS),
+    "RecordsSetAside": ("consumer", CONSUMERS),
+}
 
 
-def test_a_counter_that_is_declared_is_shown(dev: Template) -> None:
-    for metric, expected in {
-        "Counted": {*counters.COUNTERS},
-        "DriftConfirmed": {name for name, counter in counters.COUNTERS.items() if counter.tracked},
-        "Spilled": {name for name, counter in counters.COUNTERS.items() if counter.spills},
-        "HoldsNotReturned": {name for name, counter in counters.COUNTERS.items() if counter.may_have_holds},
-    }.items():
-        assert {dict(dimensions)["counter"] for _, name, dimensions in own(shown(dev)) if name == metric} == expected
+@pytest.mark.parametrize("metric", EMITTED)
+def test_dimensions_are_the_stack_and_counters_or_consumers_never_items(dev: Template, metric: str) -> None:
+    found = [dict(dimensions) for _, name, dimensions in own(shown(dev)) | own(watched(dev)) if name == metric]
+    assert {dimensions.pop("service") for dimensions in found} == {"Tally-dev"}
+    if metric not in OF:
+        assert found == [{}]
+    else:
+        dimension, names = OF[metric]
+        assert sorted(map(dict.popitem, found)) == sorted((dimension, name) for name in names)
 
 
-def test_every_function_and_table_is_shown(dev: Template) -> None:
+def test_functions_write_the_dimension_that_alarms_and_widgets_look_at(prod: Template) -> None:
+    for function in prod.of_type("AWS::Lambda::Function").values():
+        assert function["Properties"]["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == "Tally-prod"
+    assert {dict(dimensions)["service"] for _, _, dimensions in own(watched(prod))} == {"Tally-prod"}
+
+
+def test_no_alarm_and_no_widget_of_a_stage_looks_at_another_stage(dev: Template, prod: Template) -> None:
+    def metrics(template: Template) -> set[Series]:
+        """Those of AWS name a resource, which `${…}` makes the stack's own."""
+        found = [*shown(template).values(), *watched(template).values()]
+        return {
+            (space, name, frozenset((key, value.replace("${", f"{template.stack} ${{")) for key, value in dimensions))
+            for series in found
+            for space, name, dimensions in series
+        }
+
+    assert len(metrics(dev)) == len(metrics(prod)) > 50
+    assert not metrics(dev) & metrics(prod)
+
+
+def test_the_dashboard_is_in_the_free_tier(dev: Template) -> None:
+    """Up to 50 metrics. Metrics that only an expression takes count, too, and those that two widgets show, twice."""
+    assert sum(len(series) for series in shown(dev).values()) <= 50
+
+
+def test_every_table_and_what_nobody_waits_for_is_shown(dev: Template) -> None:
     found = shown(dev)
-    for title in ("Function errors", "Functions throttled", "Invocations", "Time that functions ran, ms"):
-        assert len(found[title]) == len(dev.functions())
-    for title in ("Writes throttled", "Reads throttled", "Write units", "Read units"):
+    for title in ("Function errors", "Functions throttled"):
+        assert {dict(of)["FunctionName"] for _, _, of in found[title]} == {
+            f"${{{dev.functions()[name]}}}" for name in (*CONSUMERS, "sweep")
+        }
+    for title in ("Writes throttled", "Reads throttled", "Write units"):
         assert len(found[title]) == len(Table)
+
+
+def test_the_dashboard_begins_with_the_state_of_every_alarm(dev: Template) -> None:
+    widget = dev.dashboard()["widgets"][1]
+    assert widget["type"] == "alarm"
+    assert sorted(widget["properties"]["alarms"]) == sorted(
+        f"${{{name}.Arn}}" for name in dev.of_type("AWS::CloudWatch::Alarm")
+    )
 
 
 def rows(title: str) -> list[list[str]]:
@@ -227,11 +262,7 @@ WHEN = {  # written out a second time, to check the declarations
     "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
     "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
-    **{
-        f"holds-{name}": ("Maximum", "> 0", 5, 60, "ignore")
-        for name, counter in counters.COUNTERS.items()
-        if counter.may_have_holds
-    },
+    "holds": ("Maximum", "> 0", 5, 60, "ignore"),
     "5xx": ("100 * failed / requests", "> 1", 2, 300, "notBreaching"),
     "latency": ("p99", "> 1000", 10, 60, "notBreaching"),
     "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),
@@ -253,14 +284,14 @@ def test_each_alarm_watches_a_resource_of_the_stack(dev: Template) -> None:
         [found] = {dict(dimensions).popitem()[1] for _, _, dimensions in watched(dev)[f"Tally-dev-{name}"]}
         return found
 
-    assert dimension("sweep") == str({"Ref": functions["sweep"]})
-    assert dimension("iterator-age-rollup") == str({"Ref": functions["rollup"]})
-    assert dimension("iterator-age-drift") == str({"Ref": functions["drift"]})
-    assert dimension("throttles-counts") == str({"Ref": "CountsTable"})
-    assert dimension("throttles-receipts") == str({"Ref": "ReceiptsTable"})
-    assert dimension("throttles-ledger") == str({"Ref": "LedgerTable"})
-    assert dimension("5xx") == dimension("latency") == str({"Ref": dev.only_name("AWS::ApiGatewayV2::Api")})
-    assert dimension("dead-letters") == str({"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "QueueName"]})
+    assert dimension("sweep") == f"${{{functions['sweep']}}}"
+    assert dimension("iterator-age-rollup") == f"${{{functions['rollup']}}}"
+    assert dimension("iterator-age-drift") == f"${{{functions['drift']}}}"
+    assert dimension("throttles-counts") == "${CountsTable}"
+    assert dimension("throttles-receipts") == "${ReceiptsTable}"
+    assert dimension("throttles-ledger") == "${LedgerTable}"
+    assert dimension("5xx") == dimension("latency") == f"${{{dev.only_name('AWS::ApiGatewayV2::Api')}}}"
+    assert dimension("dead-letters") == f"${{{dev.only_name('AWS::SQS::Queue')}.QueueName}}"
 
 
 def test_a_new_stack_without_data_notifies_nobody(dev: Template) -> None:
@@ -276,6 +307,8 @@ def test_an_alarm_is_drawn_once_where_it_is_watched(dev: Template) -> None:
 
 
 def test_stages_have_dashboards_and_alarms_of_their_own(dev: Template, prod: Template) -> None:
-    assert dev.only("AWS::CloudWatch::Dashboard")["DashboardName"] == "Tally-dev"
-    assert prod.only("AWS::CloudWatch::Dashboard")["DashboardName"] == "Tally-prod"
+    for template in (dev, prod):
+        name = template.only("AWS::CloudWatch::Dashboard")["DashboardName"]
+        assert joined(name) == f"{template.stack}-${{AWS::Region}}"
+        assert template.outputs["DashboardName"]["Value"] == name
     assert {name.replace("Tally-dev-", "Tally-prod-") for name in alarms_of(dev)} == set(alarms_of(prod))

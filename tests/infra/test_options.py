@@ -10,13 +10,23 @@ import sys
 
 import pytest
 
+from stacks import front_door_options
 from stacks.options import Options, OptionsError
-from tests.infra.conftest import ROOT, Synthesize
+from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, Synthesize
 
+DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
+CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
+MUTUAL = {**CDN, "cdnClientCertificateArn": EDGE_CERTIFICATE, "originTrustStore": "s3://bucket/ca.pem"}
 BAD = [
     ({"stage": "Prod"}, "context stage is 'Prod'"),
     ({"stage": "a" * 17}, "context stage"),
     ({"stage": "pröd"}, "context stage"),
+    ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito takes no domain with 'aws' in it"),
+    ({"stage": "my-amazon"}, "context stage is 'my-amazon': Cognito takes no domain with 'amazon' in it"),
+    ({"stage": "cognito"}, "context stage is 'cognito': Cognito takes no domain with 'cognito' in it"),
+    ({"receiptTtlHours": "23"}, "context receiptTtlHours is '23': it must be a whole number from 24 to 168"),
+    ({"receiptTtlHours": "169"}, "context receiptTtlHours is '169'"),
+    ({"receiptTtlHours": "1.5"}, "context receiptTtlHours is '1.5'"),
     ({"stage": 7}, "context stage is 7: it must be text"),
     ({"Stage": "prod"}, "context 'Stage' is unknown"),
     ({"pagehosts": "example.com"}, "context 'pagehosts' is unknown"),
@@ -46,8 +56,50 @@ BAD = [
     ({"warmWrites": "9" * 5000}, "context warmWrites is '999"),
     ({"warmWrites": "3999"}, "context warmWrites is '3999': it must be a whole number from 4000 to 10000000"),
     ({"warmReads": "11999"}, "context warmReads is '11999': it must be a whole number from 12000 to 10000000"),
+    ({"tables": "Tally-prod-counts"}, "context tables has 'Tally-prod-counts': give what `tally restore` prints"),
+    ({"tables": "Tally-prod-20261122T1030"}, "context tables has 'Tally-prod-20261122T1030'"),
+    ({"tables": "Tally-dev-20261122T103000,Tally-dev-20261122T103001"}, "2 moments for the stage dev: give one"),
     ({"warmWrites": "-4000"}, "context warmWrites is '-4000'"),
     ({"warmReads": "12_000"}, "context warmReads is '12_000'"),
+    ({"snapStart": "yes"}, "context snapStart is 'yes': it must be one of true, false"),
+    ({"tracing": "on"}, "context tracing is 'on': it must be one of callers, all, off"),
+    ({"logSampling": "1.1"}, "context logSampling is '1.1': it must be a share from 0 to 1"),
+    ({"logSampling": "5%"}, "context logSampling is '5%'"),
+    ({"logSampling": "-0.1"}, "context logSampling is '-0.1'"),
+    ({"logSampling": "nan"}, "context logSampling is 'nan'"),
+    ({"likersVisible": "friends"}, "likersVisible is 'friends': it must be one of anyone, signedIn, nobody"),
+    ({"setAsideDays": "0"}, "context setAsideDays is '0': it must be a whole number from 1 to 3650"),
+    ({"domainName": "api.example.com"}, "domainName and certificateArn go together"),
+    ({"certificateArn": CERTIFICATE}, "domainName and certificateArn go together"),
+    (DOMAIN | {"domainName": "API.example.com"}, "domainName is 'API.example.com': it must be a name like"),
+    (DOMAIN | {"domainName": "https://api.example.com"}, "domainName is 'https://api.example.com'"),
+    (DOMAIN | {"domainName": "*.example.com"}, "domainName is '*.example.com'"),
+    (DOMAIN | {"domainName": "localhost"}, "domainName is 'localhost'"),
+    (DOMAIN | {"domainName": "1.2.3.4"}, "domainName is '1.2.3.4'"),
+    (DOMAIN | {"certificateArn": "arn:aws:iam::123456789012:role/x"}, "certificateArn is 'arn:aws:iam"),
+    (DOMAIN | {"cdn": "yes"}, "context cdn is 'yes': it must be true or false"),
+    (DOMAIN | {"originName": "o.example.com"}, "originName is for CloudFront: it needs cdn=true"),
+    (DOMAIN | {"cdn": "false", "clientRate": "500"}, "clientRate is for CloudFront: it needs cdn=true"),
+    ({"cdn": "true"}, "cdn needs domainName: without names of its own the API can be called around"),
+    (DOMAIN | {"cdn": "true"}, "cdn needs originName"),
+    (CDN | {"originName": "api.example.com"}, "originName is domainName: the API needs a name that callers do not"),
+    (CDN | {"originName": "-.example.com"}, "originName is '-.example.com'"),
+    (
+        CDN | {"cdnCertificateArn": ""},
+        "certificateArn is of eu-west-1: CloudFront takes only certificates of us-east-1",
+    ),
+    (CDN | {"cdnCertificateArn": CERTIFICATE}, "cdnCertificateArn is of eu-west-1: CloudFront takes only"),
+    (
+        CDN | {"cdnCertificateArn": EDGE_CERTIFICATE.replace("aws", "aws-cn", 1)},
+        "cdn is true, and cdnCertificateArn is of the partition aws-cn",
+    ),
+    (CDN | {"clientRate": "9"}, "clientRate is '9': it must be a whole number from 10 to 2000000000"),
+    (CDN | {"clientRate": "2000000001"}, "clientRate is '2000000001'"),
+    (CDN | {"clientRate": "9" * 5000}, "clientRate is '999"),
+    (CDN | {"originTrustStore": "s3://bucket/ca.pem"}, "cdnClientCertificateArn and originTrustStore go together"),
+    (CDN | {"cdnClientCertificateArn": EDGE_CERTIFICATE}, "cdnClientCertificateArn and originTrustStore go together"),
+    (MUTUAL | {"originTrustStore": "bucket/ca.pem"}, "originTrustStore is 'bucket/ca.pem': it must be s3://bucket/key"),
+    (MUTUAL | {"cdnClientCertificateArn": CERTIFICATE}, "cdnClientCertificateArn is of eu-west-1"),
 ]
 
 
@@ -61,7 +113,11 @@ def test_a_wrong_context_is_refused_in_one_line(context: dict[str, object], mess
 
 def test_an_empty_value_counts_as_missing() -> None:
     keys = ["stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail"]
-    keys += ["alarmEmail", "warmWrites", "warmReads", "reservedConcurrency"]
+    keys += front_door_options.KEYS
+    keys += ["alarmEmail", "warmWrites", "warmReads", "reservedConcurrency", "receiptTtlHours"]
+    keys += ["snapStart", "tracing", "logSampling"]
+    keys += ["likersVisible", "setAsideDays"]
+    keys += ["tables"]
     assert Options.from_context(dict.fromkeys(keys, "")) == Options.from_context({}) == Options()
 
 
@@ -73,6 +129,15 @@ def test_cdks_own_context_is_not_refused() -> None:
 def test_only_dev_may_lose_its_data() -> None:
     assert not Options.from_context({"stage": "dev"}).keeps_data
     assert Options.from_context({"stage": "dev2"}).keeps_data
+
+
+def test_each_stage_finds_its_own_restored_tables() -> None:
+    """All stages share `cdk.json`, and the name of one may begin another's."""
+    tables = {"tables": "Tally-prod-20261122T103000,Tally-prod-eu-20261001T000000"}
+    restored = {
+        stage: Options.from_context({"stage": stage, **tables}).restored for stage in ("prod", "prod-eu", "dev")
+    }
+    assert restored == {"prod": "20261122T103000", "prod-eu": "20261001T000000", "dev": None}
 
 
 def test_any_host_must_be_asked_for() -> None:

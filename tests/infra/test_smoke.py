@@ -6,8 +6,10 @@ import base64
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "POST /videos/{id}/plays": (200, {"counted": True}),
     "GET /videos/{id}/plays": (200, {"play_count": 1}),
     "PUT /posts/{id}": (201, {"post_id": "smoke"}),
+    "DELETE /posts/{id}": (200, {"deleted": True, "changed": True}),
     "GET /posts/{id}": (200, {"body": "A post of the smoke test."}),
     "PUT /posts/{id}/like": (200, {"liked": True, "changed": True}),
     "GET /posts/{id}/like": (200, {"liked": True}),
@@ -153,7 +156,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     with Stub() as closed:
         url = closed.url
     assert smoke.main(["--url", url, "--token", TOKEN]) == 1
-    calls = len(operations.OPERATIONS) + 2  # a second play, and one without a token
+    calls = len(operations.OPERATIONS) + 3  # a second play, a post to delete, and a like without a token
     assert f"{calls} of {calls} calls failed" in capsys.readouterr().out
 
 
@@ -174,3 +177,36 @@ def test_what_it_needs_is_asked_for_in_one_line(
         smoke.main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("later", "status", "said"),
+    [
+        ({"visits": 1, "bot_visits": 0, "as_of": 2**40}, 0, "ok      rolled up"),
+        ({"visits": 0, "bot_visits": 0, "as_of": 2**40}, 1, "failed  rolled up"),
+        ({"visits": 1, "bot_visits": 0, "as_of": None}, 1, "failed  rolled up"),
+        ({"visits": 1, "bot_visits": 0, "as_of": 1}, 1, "failed  rolled up"),
+    ],
+)
+def test_it_waits_until_a_visit_is_rolled_up(
+    stub: Stub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, later: Any, status: int, said: str
+) -> None:
+    """The answer changes after the first look."""
+
+    def sleep(_: float) -> None:
+        stub.answers["GET /visits"] = (200, later)
+        looks.append(1)
+
+    looks: list[int] = []
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: len(looks), sleep=sleep)
+    monkeypatch.setattr(smoke, "time", clock)
+    stub.answers["GET /visits"] = (200, {"visits": 1, "bot_visits": 0, "as_of": None})
+    assert smoke.wait_until_rolled_up(stub.url, "https://example.com/", 3) == status
+    assert len(looks) == (3 if status else 1)
+    assert said in capsys.readouterr().out
+
+
+def test_a_wait_is_a_number_of_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        smoke.main(["--url", "http://localhost", "--token", TOKEN, "--wait", "ever"])
+    assert "give seconds from 0 to 3600" in capsys.readouterr().err

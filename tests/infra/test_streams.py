@@ -68,7 +68,7 @@ def test_a_mapping_gives_up_no_record(dev: Template, which: tuple[str, str]) -> 
         "MaximumRetryAttempts": -1,
         "ParallelizationFactor": 1,  # one invocation at a time reads a shard, in order
         "StartingPosition": "TRIM_HORIZON",
-        "TumblingWindowInSeconds": 60,  # without a window the event lacks shardId
+        "TumblingWindowInSeconds": 900,  # without a window the event lacks shardId
     }
 
 
@@ -132,7 +132,7 @@ def test_consumers_are_for_streams_only(dev: Template) -> None:
         assert f"{module.capitalize()}FunctionArn" not in dev.outputs
 
 
-def test_the_bucket_is_closed_encrypted_and_forgets_nothing(dev: Template, prod: Template) -> None:
+def test_the_bucket_is_closed_encrypted_and_forgets_after_90_days(dev: Template, prod: Template) -> None:
     for template in (dev, prod):
         assert set(template.of_type("AWS::S3::Bucket")) == {"SetAsideBucket"}, "another name is an empty bucket"
         bucket = template.only("AWS::S3::Bucket")
@@ -141,8 +141,11 @@ def test_the_bucket_is_closed_encrypted_and_forgets_nothing(dev: Template, prod:
         [encrypted] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
         assert encrypted["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
         assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
-        [rule] = bucket["LifecycleConfiguration"]["Rules"]
-        assert rule == {"NoncurrentVersionExpiration": {"NoncurrentDays": 90}, "Status": "Enabled"}
+        overwritten = {"NoncurrentVersionExpiration": {"NoncurrentDays": 7}}
+        assert bucket["LifecycleConfiguration"]["Rules"] == [
+            {"ExpirationInDays": 90, **overwritten, "Status": "Enabled"},
+            {"ExpiredObjectDeleteMarker": True, "Status": "Enabled"},
+        ]
         [statement] = template.only("AWS::S3::BucketPolicy")["PolicyDocument"]["Statement"]
         assert (statement["Effect"], statement["Action"]) == ("Deny", "s3:*")
         assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}

@@ -13,7 +13,7 @@ from aws_cdk import Stack
 from aws_cdk import aws_sqs as sqs
 
 import app
-from tests.infra.conftest import ROOT, UNBUNDLED, Synthesize, context_of_cdk_json
+from tests.infra.conftest import BEHIND_CDN, OWN_DOMAIN, ROOT, UNBUNDLED, Synthesize, context_of_cdk_json
 from tests.infra.template import Template
 
 CONTEXTS = [
@@ -21,6 +21,8 @@ CONTEXTS = [
     {"stage": "prod"},
     {"issuer": "https://login.example.com/", "audience": "tally, other"},
     {"budgetUsd": "20", "budgetEmail": "ops@example.com"},
+    OWN_DOMAIN,
+    BEHIND_CDN,
 ]
 
 
@@ -41,8 +43,9 @@ def test_cdk_nag_is_really_asked(tmp_path: Path) -> None:
     assert "AwsSolutions-SQS4" in report
 
 
-def test_cfn_lint_finds_nothing(dev: Template, prod: Template) -> None:
-    command = [str(Path(sys.executable).with_name("cfn-lint")), str(dev.path), str(prod.path)]
+def test_cfn_lint_finds_nothing(dev: Template, behind_cdn: Template, edge: Template) -> None:
+    paths = [str(template.path) for template in (dev, behind_cdn, edge)]
+    command = [str(Path(sys.executable).with_name("cfn-lint")), *paths]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
-from aws_cdk import Stack
+from aws_cdk import Stack, assertions
 
 from stacks.names import Names
 from stacks.options import Options
@@ -69,6 +72,58 @@ def test_data_outlives_the_stack_unless_it_is_dev(dev: Template, prod: Template,
     protection = "DeletionProtection" if name == "UserPool" else "DeletionProtectionEnabled"
     assert dev.resources[name]["Properties"][protection] in (False, "INACTIVE")
     assert prod.resources[name]["Properties"][protection] in (True, "ACTIVE")
+
+
+MOMENT = "20261122T103000"
+
+
+@pytest.fixture(scope="session")
+def restored(synthesize: Synthesize) -> Template:
+    return synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}")
+
+
+def test_tables_have_fixed_names(dev: Template, prod: Template) -> None:
+    """So a stack that is deployed again adopts what the last one kept, or the deploy is refused."""
+    for stage, template in (("dev", dev), ("prod", prod)):
+        names = [table(template, name)["TableName"] for name in TABLES]
+        assert names == [f"Tally-{stage}-counts", f"Tally-{stage}-receipts", f"Tally-{stage}-ledger"]
+
+
+def test_cloudformation_can_adopt_restored_tables(prod: Template, restored: Template) -> None:
+    """It imports what is new in a template, has a literal name, and is kept. The settings are as before."""
+    assert set(restored.of_type("AWS::DynamoDB::Table")) == {f"{name}{MOMENT}" for name in TABLES}
+    for name in TABLES:
+        adopted = restored.resources[f"{name}{MOMENT}"]
+        assert (adopted["DeletionPolicy"], adopted["UpdateReplacePolicy"]) == ("Retain", "Retain")
+        kind = name.removesuffix("Table").lower()
+        assert adopted["Properties"]["TableName"] == f"Tally-prod-{MOMENT}-{kind}"
+        same = {**adopted["Properties"], "TableName": f"Tally-prod-{kind}"}
+        assert same == table(prod, name)
+
+
+def versions_alike(text: str) -> Json:
+    """A template without what a version's logical id ends with: a digest of its function's properties."""
+    found: Json = json.loads(re.sub(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}", r"\1", text))
+    return found
+
+
+def test_everything_of_a_stack_follows_its_restored_tables(prod: Template, restored: Template) -> None:
+    """Functions, policies, mappings, alarms and outputs: the templates differ in the tables' ids and names alone."""
+    moved = json.dumps(prod.body, sort_keys=True)
+    for name in TABLES:
+        moved = moved.replace(f'"{name}"', f'"{name}{MOMENT}"').replace(f"${{{name}", f"${{{name}{MOMENT}")
+        kind = name.removesuffix("Table").lower()
+        moved = moved.replace(f'"Tally-prod-{kind}"', f'"Tally-prod-{MOMENT}-{kind}"')
+    assert versions_alike(restored.text) == versions_alike(moved)
+
+
+def test_restored_tables_of_dev_are_kept_too(synthesize: Synthesize) -> None:
+    """CloudFormation adopts nothing that it may delete."""
+    stack = Stack()
+    Tables(stack, "Tables", names=Names("Tally-dev"), options=Options(restored=MOMENT))
+    made = assertions.Template.from_stack(stack).find_resources("AWS::DynamoDB::Table")
+    assert {found["DeletionPolicy"] for found in made.values()} == {"Retain"}
+    assert {found["Properties"]["DeletionProtectionEnabled"] for found in made.values()} == {True}
 
 
 def test_operators_can_prepare_a_launch(dev: Template, synthesize: Synthesize) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import operations
+from bench.watch import Meter
 from tally.api.entry import Entry
 from tally.dynamo.client import Store
 from tests import documented
@@ -18,7 +19,19 @@ Event = dict[str, Any]
 
 
 @pytest.fixture
+def meter(store: Store) -> Iterator[Meter]:
+    """What the handlers take of DynamoDB."""
+    made = Meter(store.client)
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def invoke(store: Store) -> Callable[..., Event]:
+    return invoker(store)
+
+
+def invoker(store: Store) -> Callable[..., Event]:
     """Invoke a function by its name with an event. Whatever it answers must be as the OpenAPI document says."""
     handlers = {name: importlib.import_module(f"functions.{name}").handler for name in operations.functions()}
     entries = {name: Entry(handler.functions, store, handler.counters) for name, handler in handlers.items()}

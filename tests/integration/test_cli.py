@@ -41,6 +41,7 @@ def port(engine: Engine, store: Store) -> Iterator[int]:
     where = {
         "dynamodb": engine.endpoint, "s3": engine.endpoint, "counts": settings.counts_table,
         "receipts": settings.receipts_table, "ledger": settings.ledger_table, "bucket": "aside", "minute_s": 60,
+        "outputs": {},
     }  # fmt: skip
 
     class Dev(BaseHTTPRequestHandler):

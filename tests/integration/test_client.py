@@ -93,6 +93,7 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
     page = tally.list_likes("a91f", limit=10)
     assert page == requests.Likers("a91f", (requests.Liker("alice", page.likes[0].liked_at),), None)
     assert tally.get_post("a91f") == requests.Post("a91f", "auth0|7c20", post.created_at, 1, 1, "two")
+    assert tally.delete_post("a91f", caller="auth0|7c20") == requests.Deleted("a91f", changed=True)
     soon = Counted(replayed=False, visible="soon")
     assert tally.visit("https://example.com:443/a") == soon
     assert tally.visit("https://example.com/a", user_agent="Googlebot/2.1") == soon

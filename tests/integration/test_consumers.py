@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import counters
 import operations
 import permissions
+from local.base.engine import Engine
 from tally.counter import Guarantee
-from tally.dynamo.client import Store
+from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import ConfigurationError
 from tally.operation import Consumer
 from tally.streams.consumer import Handler
@@ -21,6 +22,9 @@ from tests import events
 from tests.contexts import Context
 from tests.integration.test_needs import Recorder
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 MINUTE = 1795251612 // 60  # of the samples
 DONE: dict[str, Any] = {"state": {}, "batchItemFailures": []}
@@ -46,7 +50,19 @@ class ConsumersRecorder(Recorder):
 
 
 @pytest.fixture
+def client(engine: Engine) -> Iterator[DynamoDBClient]:
+    """A test's own: what it registers at its client would be there in the next test."""
+    made = dynamodb_client(endpoint_url=engine.endpoint)
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    return consuming(store)
+
+
+def consuming(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     """Invoke a consumer with an event of the test's own tables."""
     bucket = Bucket()
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from aws_lambda_powertools import Logger
 
 import operations
+from cli.cost import units
 from local.base.engine import Engine
 from tally import observe
 from tally.api.entry import Answer, Entry
@@ -54,18 +57,17 @@ def logs(printed: str) -> list[dict[str, Any]]:
     return [line for line in lines if "_aws" not in line]
 
 
-def test_counted_replayed_and_refused_are_metered_by_counter_and_never_by_item(
+def test_what_is_counted_is_metered_by_counter_and_the_rest_by_stack_never_by_item(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
     invoke("plays", {"batch": [PLAY, PLAY, {**PLAY, "video_id": "#"}]})
-    (metric,) = emf(capsys.readouterr().out)
-    assert {name: metric[name] for name in ("Counted", "Replayed", "Refused")} == {
-        "Counted": [1.0], "Replayed": [1.0], "Refused": [1.0],
-    }  # fmt: skip
-    (directive,) = metric["_aws"]["CloudWatchMetrics"]
-    assert directive["Namespace"] == "Tally"
-    assert [sorted(dimensions) for dimensions in directive["Dimensions"]] == [["counter", "service"]]
-    assert (metric["service"], metric["counter"]) == ("tally", "plays")
+    of_stack, of_counter = emf(capsys.readouterr().out)
+    assert (of_stack["Replayed"], of_stack["Refused"], of_counter["Counted"]) == ([1.0], [1.0], [1.0])
+    assert (of_counter["service"], of_counter["counter"]) == (observe.SERVICE, "plays")
+    for line, names in ((of_stack, ["service"]), (of_counter, ["counter", "service"])):
+        (directive,) = line["_aws"]["CloudWatchMetrics"]
+        assert directive["Namespace"] == "Tally"
+        assert [sorted(dimensions) for dimensions in directive["Dimensions"]] == [names]
 
 
 def test_conflicts_are_metered(invoke: Invoke, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,3 +192,53 @@ def test_health_tells_whether_the_store_answers(invoke: Invoke, dead_store: Stor
     assert events.body_of(invoke("health", events.sample("health/http-health")))["status"] == "ok"
     dead = Entry(importlib.import_module("functions.health").handler.functions, dead_store)
     assert dead(events.sample("health/http-health"), Context())["statusCode"] == 503
+
+
+@pytest.fixture
+def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Draws the lots of the logger, which logs one success in twenty."""
+    monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "WARNING")
+    monkeypatch.setenv("POWERTOOLS_LOGGER_SAMPLE_RATE", "0.05")
+    made = Logger(service="as the stack makes it")  # Powertools reads both
+    monkeypatch.setattr(observe.logger, "sampling_rate", made.sampling_rate)
+    monkeypatch.setattr(observe.logger, "initial_log_level", made.initial_log_level)
+    yield lambda lot: monkeypatch.setattr(random, "random", lambda: lot)
+    monkeypatch.undo()
+    observe.logger.refresh_sample_rate_calculation()
+
+
+@pytest.mark.parametrize(("lot", "logged"), [(0.04, [200, 200]), (0.06, [])])
+def test_successes_are_sampled_by_invocation(
+    store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None], lot: float, logged: list[int]
+) -> None:
+    sampled(lot)
+    answers = entry_on(store)({"batch": [PLAY, {**PLAY, "video_id": "77aa"}]}, Context())["results"]
+    assert [answer["status"] for answer in answers] == [200, 200]
+    printed = capsys.readouterr().out
+    assert [line["status"] for line in logs(printed)] == logged
+    assert emf(printed), "what is not logged is metered"
+
+
+def test_refusals_failures_and_bugs_are_never_sampled(
+    store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None]
+) -> None:
+    def fail(call: Call, *, video_id: str, idempotency_key: str) -> Answer:
+        raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[video_id]
+
+    sampled(0.06)
+    entry = Entry({operations.PLAY: fail}, store)
+    entry({"batch": [{**PLAY, "video_id": name} for name in ("#", "busy", "bug")]}, Context())
+    lines = logs(capsys.readouterr().out)
+    assert [line["status"] for line in lines if line["message"] == "answered"] == [400, 503, 500]
+    assert [line["message"] for line in lines] == ["answered", "failed", "answered", "bug", "answered"]
+    assert {line["level"] for line in lines} == {"WARNING", "ERROR"}
+
+
+def test_a_play_logs_what_the_calculator_bills(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """AWS bills the bytes of every line. Those of API Gateway and Lambda come on top."""
+    assert entry_on(store)(events.sample("plays/http-play"), Context())["statusCode"] == 200
+    answer, metric = sorted(line for line in capsys.readouterr().out.splitlines() if line.startswith("{"))[::-1]
+    assert '"_aws"' in metric
+    event = 26  # bytes that CloudWatch adds to each line
+    assert len(answer) + event == pytest.approx(units.ANSWER_LINE, rel=0.15)
+    assert len(metric) + event == pytest.approx(units.METRICS_LINE, rel=0.15)

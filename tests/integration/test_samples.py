@@ -28,6 +28,8 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "posts/http-get-post": (200, {"post_id": "a91f", "revision": 0, "likeTally": 0, "body": "first"}),
     "posts/direct-put-post": (200, {"post_id": "a91f", "revision": 1}),
     "posts/direct-get-post": (200, {"post_id": "a91f", "revision": 0, "authorId": "auth0|7c20"}),
+    "posts/http-delete-post": (200, {"post_id": "a91f", "deleted": True, "changed": True}),
+    "posts/direct-delete-post": (200, {"post_id": "a91f", "deleted": True, "changed": True}),
     "likes/http-like": (200, {"post_id": "a91f", "liked": True, "changed": True}),
     "likes/http-like-with-key": (200, {"post_id": "a91f", "liked": True, "changed": True}),
     "likes/http-unlike": (200, {"post_id": "a91f", "liked": False, "changed": False}),
@@ -113,7 +115,10 @@ def test_a_sample_that_is_made_is_answered_like_one_that_is_kept(operation: Oper
     invoke("posts", POST)
     known = {*operation.success, 404, 409, 412}  # there is no such hold, no stock, no version 7
     assert invoke(operation.function, make_events.direct(operation))["status"] in known
-    assert invoke(operation.function, make_events.http(operation))["statusCode"] in known
+    answer = invoke(operation.function, make_events.http(operation))
+    assert answer["statusCode"] in known
+    kept = "public, max-age=" if operation.revalidated else "no-store"
+    assert answer["headers"]["cache-control"].startswith(kept), "CloudFront keeps what says so"
 
 
 def test_a_batch_answers_each_entry_in_order(invoke: Invoke) -> None:

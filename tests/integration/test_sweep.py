@@ -1,4 +1,4 @@
-"""The sweep: pulses, judge, drift, holds. None of them is kept from its turn by another."""
+"""The sweep: pulses, judge, drift, holds, deleted posts. None of them is kept from its turn by another."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import counters
+from bench.watch import Meter
+from cli.cost import template, units
 from functions import sweep
-from tally.counting import expired
+from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Store
@@ -91,7 +93,7 @@ def metrics(out: str) -> dict[str, dict[str, Any]]:
     """What was written as EMF, by the value of its dimension."""
     found: dict[str, dict[str, Any]] = {}
     for line in (json.loads(line) for line in out.splitlines() if '"_aws"' in line):
-        found.setdefault(line.get("counter") or line["consumer"], {}).update(line)
+        found.setdefault(line.get("counter") or line.get("consumer") or "stack", {}).update(line)
     return found
 
 
@@ -101,14 +103,17 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     assert sweep.handler({}, Context()) == {
         "rollup_age_s": 60, "drift_age_s": 62, "minutes": 5, "uneven": 1, "finished": 1,
         "returned": 0, "not_returned": 0, "holds_finished": 1,
+        "likes_removed": 0, "posts_removed": 0, "posts_not_removed": 0, "posts_finished": 1,
     }  # fmt: skip
     told = metrics(capsys.readouterr().out)
-    assert set(told) == {*counters.COUNTERS, "rollup", "drift", "sweep"}
+    assert set(told) == {*counters.COUNTERS, "rollup", "drift", "stack"}
     assert (told["rollup"]["EvidenceAgeSeconds"], told["drift"]["EvidenceAgeSeconds"]) == ([60.0], [62.0])
-    assert told["sweep"]["SweepUnfinished"] == [0.0]
-    names = ("DriftAbsolute", "DriftingTallies", "DriftConfirmed", "OldestDriftSeconds")
-    assert [told["plays"][name] for name in names] == [[5.0], [1.0], [0.0], [9 * 60 + 30.0]]
-    assert [told["likes"][name] for name in names] == [[0.0]] * 4
+    assert told["stack"]["SweepUnfinished"] == [0.0]
+    names = ("DriftAbsolute", "DriftingTallies", "OldestDriftSeconds", "HoldsNotReturned")
+    assert [told["stack"][name] for name in names] == [[5.0], [1.0], [9 * 60 + 30.0], [0.0]]
+    assert {name: told[name]["DriftConfirmed"] for name in counters.COUNTERS} == {
+        name: [0.0] for name in counters.COUNTERS
+    }
     assert (ledger.drift(), ledger.pulses()) == ([5], ["PULSE#k", "pulse#k"])
     sweep.handler({}, Context())
     assert metrics(capsys.readouterr().out)["plays"]["DriftConfirmed"] == [0.0], "four judged minutes are too few"
@@ -126,7 +131,7 @@ def test_judge_gets_what_was_noted_a_sweep_ago_and_never_what_this_one_finds(led
 def test_sweep_that_does_not_come_to_the_end_says_so(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
     swept = sweep.handler({}, Context(remaining_ms=int(sweep.RESERVE_S * 1000)))
     assert (swept["minutes"], swept["finished"]) == (0, 0)
-    assert metrics(capsys.readouterr().out)["sweep"]["SweepUnfinished"] == [1.0]
+    assert metrics(capsys.readouterr().out)["stack"]["SweepUnfinished"] == [1.0]
     assert ledger.pulses() == ["PULSE#k", "pulse#k"], "pulses come first"
     assert sweep.handler({}, Context())["minutes"] == 5
     assert ledger.drift() == [5]
@@ -153,8 +158,9 @@ def test_each_part_has_its_share_of_the_time_that_the_pulses_leave(
     monkeypatch.setattr(evidence, "renew", slowly)
     monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
     monkeypatch.setattr(expired, "sweep", note("holds", expired.Swept(0, 0, True)))
+    monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.Swept(0, 0, 0, True)))
     sweep.handler({}, Context(remaining_ms=30_000))
-    assert given == {"judge": 108 + 0.6 * 20, "holds": 128}
+    assert given == {"judge": 108 + 0.6 * 20, "holds": 108 + 0.5 * 20, "deleted": 128}
 
 
 def test_consumer_that_is_behind_is_named_with_the_shard(
@@ -175,25 +181,29 @@ def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
         assert [sorted(names) for names in directive["Dimensions"]] in (
             [["counter", "service"]],
             [["consumer", "service"]],
+            [["service"]],
         )
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [(evidence, "renew"), (judge, "judge"), (rows, "summaries"), (expired, "sweep")]
+    ("module", "function"),
+    [(evidence, "renew"), (judge, "judge"), (rows, "summary"), (expired, "sweep"), (deletion, "sweep")],
 )
 def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str
 ) -> None:
     swept = list[str]()
     monkeypatch.setattr(expired, "sweep", lambda *_: swept.append("holds") or expired.Swept(0, 0, True))
+    monkeypatch.setattr(deletion, "sweep", lambda *_: swept.append("posts") or deletion.Swept(0, 0, 0, True))
     monkeypatch.setattr(module, function, fail)
     with pytest.raises(TallyError, match="busy"):
         sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
     assert (bool(ledger.pulses()), "rollup" in told) == (module is not evidence,) * 2
-    assert (ledger.drift() == [5], "sweep" in told) == (module is not judge,) * 2
+    assert (ledger.drift() == [5], "SweepUnfinished" in told["stack"]) == (module is not judge,) * 2
     assert ("plays" in told) == (module is not rows)
-    assert bool(swept) == (module is not expired)
+    assert ("holds" in swept) == (module is not expired)
+    assert ("posts" in swept) == (module is not deletion)
 
 
 def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke: Any) -> None:
@@ -213,3 +223,47 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke
         ("v9", 4, since + 60, False),
     ]
     assert invoke("drifts", {"operation": "get_drift", "caller": "watch", "cursor": "!"})["status"] == 400
+
+
+class FourShards:
+    """As many shards as a new table's stream has."""
+
+    def listed(self, table: str) -> list[Shard]:
+        return [Shard(f"shard-{table}-{number}") for number in range(units.SHARDS)]
+
+
+def test_a_quiet_sweep_takes_what_the_calculator_bills(
+    ledger: Ledger, meter: Meter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reads, requests, bytes of the log, and the custom metrics that have data while nobody calls."""
+    monkeypatch.setattr(sweep, "_shards", FourShards())
+    for _ in range(4):  # until the judge has caught up
+        ledger.now_s += 60
+        for consumer in ("rollup", "drift"):
+            for table in ("counts", "receipts"):
+                for shard in FourShards().listed(table):
+                    key = keys.key(*keys.checkpoint_key(consumer, table, shard.id))
+                    ledger.put(
+                        key, sequence="9", through=ledger.now_s - 2, pulse=shard.id[-1], rolled=ledger.now_s - 62
+                    )
+        meter.reset()
+        capsys.readouterr()
+        sweep.handler({}, Context())
+    assert meter.read_units == pytest.approx(units.QUIET_READS, rel=0.05)
+    assert meter.requests == pytest.approx(units.SWEEP_REQUESTS, rel=0.05)
+    assert meter.write_units == units.JUDGE_WRITES + 2 * units.SHARDS
+    printed = capsys.readouterr().out
+    emf = [line for line in printed.splitlines() if '"_aws"' in line]
+    assert sum(map(len, emf)) == pytest.approx(units.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
+    assert len(list(metrics_of(emf))) == template.stages()["prod"].idle_metrics
+
+
+def metrics_of(emf: list[str]) -> set[tuple[str, str]]:
+    """The custom metrics that these lines write: AWS bills each name with each value of its dimensions."""
+    found = set()
+    for line in map(json.loads, emf):
+        [directive] = line["_aws"]["CloudWatchMetrics"]
+        [dimensions] = directive["Dimensions"]
+        values = str([line[dimension] for dimension in sorted(dimensions)])
+        found |= {(metric["Name"], values) for metric in directive["Metrics"]}
+    return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
@@ -12,11 +14,17 @@ from botocore.retries.standard import ExponentialBackoff
 from faults import FaultProxy
 from local.base.engine import Engine
 from tally.counter import Counter
+from tally.drift.reconcile import Reconciler
 from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.dynamo.contention import Spread
 from tally.settings import Settings
 from tests.invariants.counting import Clock, Counting
+from tests.invariants.judged import Deployment
+from tests.invariants.streaming import StreamWorld
 from tests.invariants.world import World
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 HASTY_READ_S = 0.4  # read time-out where a test waits for it; 2 s otherwise, as deployed
 SDK_PAUSE_S, SDK_THROTTLE_PAUSE_S = 0.001, 0.01  # instead of 25 ms and 1 s, doubled for each retry
@@ -28,6 +36,12 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         ExponentialBackoff._SERVICE_BACKOFF_CONFIG, "dynamodb", {"non_throttling_base_scale": SDK_PAUSE_S}
     )
+
+
+@pytest.fixture(scope="session")
+def streamed() -> tuple[str, ...]:
+    """What was written alone is read in the stream (`World.inserted_alone`)."""
+    return ("counts",)
 
 
 @pytest.fixture
@@ -43,25 +57,41 @@ def proxy(engine: Engine) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def make_world(engine: Engine, proxy: FaultProxy, settings: Settings) -> Iterator[Callable[..., World]]:
+def make_world(client: DynamoDBClient, proxy: FaultProxy, settings: Settings) -> Iterator[Callable[..., World]]:
     """Make a world: `hasty` gives up reading soon, `spread` is the one to use."""
     clients = []
 
     def make(*, hasty: bool = False, spread: Spread | None = None) -> World:
         config = CLIENT_CONFIG.merge(Config(read_timeout=HASTY_READ_S)) if hasty else CLIENT_CONFIG
-        client = boto3.client("dynamodb", config=config, endpoint_url=proxy.endpoint)
-        raw = dynamodb_client(endpoint_url=engine.endpoint)
-        clients.extend((client, raw))
-        return World(Store(client, settings, spread or Spread()), proxy, raw)
+        clients.append(boto3.client("dynamodb", config=config, endpoint_url=proxy.endpoint))
+        return World(Store(clients[-1], settings, spread or Spread()), proxy, client)
 
     yield make
-    for client in clients:
-        client.close()
+    for each in clients:
+        each.close()
 
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
     return make_world()
+
+
+@pytest.fixture
+def stream(store: Store) -> StreamWorld:
+    return StreamWorld(store, store.client)
+
+
+@pytest.fixture
+def lossy(store: Store, proxy: FaultProxy) -> StreamWorld:
+    """Its handlers' requests go through the proxy, without the SDK's tokens."""
+    proxy.strip_tokens = True
+    return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
+
+
+@pytest.fixture
+def reconciler(world: Deployment) -> Reconciler:
+    """The command, in a test file whose world is a deployment."""
+    return world.reconciler()
 
 
 @pytest.fixture

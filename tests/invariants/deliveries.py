@@ -15,7 +15,8 @@ from tally.counting import tallies
 from tally.dynamo.client import Store
 from tally.streams import consumer as streams
 from tally.streams import set_aside
-from tests.invariants.streaming import CONSUMERS, Context, Crash, StreamWorld, failed
+from tests.invariants.processes import Crash, interrupted, killed
+from tests.invariants.streaming import CONSUMERS, Context, StreamWorld, failed
 
 TURNS_MAX = 400  # of a schedule; the longest takes about a hundred
 CRASHED = "crashed"
@@ -90,28 +91,18 @@ def fine(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
 
 def crash_before(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
     """The process dies before a commit."""
-    store, client = turn.world.watched()
-    at = turn.chance.randrange(4)
-
-    def before(number: int) -> None:
-        if number == at:
-            raise Crash
-
-    client.before = before
-    return turn.run(store, batch)
+    return crash(turn, batch, committed=False)
 
 
 def crash_after(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
     """The process dies after a commit, before it knows."""
-    store, client = turn.world.watched()
-    at = turn.chance.randrange(4)
+    return crash(turn, batch, committed=True)
 
-    def after(number: int) -> None:
-        if number == at:
-            raise Crash
 
-    client.after = after
-    return turn.run(store, batch)
+def crash(turn: Deliveries, batch: list[dict[str, Any]], committed: bool) -> str | None:
+    """The process dies at a commit."""
+    client = killed(turn.world.store.client, turn.chance.randrange(4), committed=committed)
+    return turn.run(turn.world.through(client), batch)
 
 
 def _prefix(batch: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
@@ -121,15 +112,9 @@ def _prefix(batch: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
 
 def moved_meanwhile(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
     """Another process applies some of the batch just before a commit."""
-    store, client = turn.world.watched()
     at, part = turn.chance.randrange(3), _prefix(batch, turn.chance.randint(1, len(batch)))
-
-    def before(number: int) -> None:
-        if number == at:
-            turn.run(turn.world.store, part)
-
-    client.before = before
-    return turn.run(store, batch)
+    client = interrupted(turn.world.store.client, at, lambda: turn.run(turn.world.store, part))
+    return turn.run(turn.world.through(client), batch)
 
 
 def two_at_once(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:

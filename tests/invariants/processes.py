@@ -14,11 +14,11 @@ class Crash(BaseException):
 
 
 class Watched:
-    """A client that calls `before(number, name, parameters)` and `after(number)` around each write."""
+    """A client that calls `before(number, name, parameters)` and `after(number)` around each write, and counts them."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._number = 0
+        self.writes = 0
         self.before: Callable[[int, str, dict[str, Any]], None] = lambda number, name, parameters: None
         self.after: Callable[[int], None] = lambda number: None
 
@@ -28,8 +28,8 @@ class Watched:
             return real
 
         def write(**parameters: Any) -> Any:
-            number = self._number
-            self._number += 1
+            number = self.writes
+            self.writes += 1
             self.before(number, name, parameters)
             answer = real(**parameters)
             self.after(number)
@@ -50,6 +50,18 @@ def killed(client: Any, at: int, *, committed: bool) -> Watched:
         watched.after = die
     else:
         watched.before = die
+    return watched
+
+
+def interrupted(client: Any, at: int, act: Callable[[], object]) -> Watched:
+    """A client; somebody else acts just before its write number `at`."""
+    watched = Watched(client)
+
+    def before(number: int, *_: object) -> None:
+        if number == at:
+            act()
+
+    watched.before = before
     return watched
 
 

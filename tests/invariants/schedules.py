@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import counters
-from tally.counting.holds import RELEASED
-from tally.drift import judge, rows
+from tally.drift import rows
 from tally.drift.reconcile import WAIT_MAX, Finding, Mark, NotProvenError, Reconciler, RestlessError
-from tally.dynamo.client import Call, Store
+from tally.dynamo.client import Call
 from tally.streams import evidence
 from tests.invariants.processes import Crash, Sleeper, killed
-from tests.invariants.simulation import REST_MINUTES_MAX, Stall, Tally, World, amount_of, tally_of
+from tests.invariants.simulation import World
 from tests.invariants.traffic import Traffic
+from tests.invariants.truth import Tally, amount_of, tally_of
 
-FOREVER_S = float("inf")
 BEHIND_MAX = 10  # minutes that the judge is behind at rest: three to six, and more after a split
-FIRST_CHANGES_S = 300.0  # traffic is there before the first sweep has any evidence; edits by hand only then
+REST_MINUTES_MAX = 60  # to catch up in, once nothing happens any more
 
 
 class Asked(NamedTuple):
@@ -40,27 +37,12 @@ class Schedule:
         self.asleep: list[Sleeper] = []
         self.first_judged: int | None = None
         self.repairs = True
-        self.sweeping = True
-        self.found = 0
-
-    def store(self, client: Any = None) -> Store:
-        """The store of a process with this client."""
-        return replace(self.world.store, client=client) if client else self.world.store
 
     # ---- the sweep ----
-
-    def sweep(self, client: Any = None) -> None:
-        """As functions/sweep does it each minute."""
-        store, now_s = self.store(client), self.world.clock()
-        seen = evidence.read(store, now_s)
-        evidence.renew(store, self.world.shards, seen, now_s)
-        judge.judge(store, seen, now_s, until_s=FOREVER_S)
 
     def sweep_roughly(self) -> None:
         """A sweep that may fail to run, die, sleep, or run beside another one; now and in a minute again."""
         self.world.soon(self.world.settings.minute_s + self.chance.uniform(-1, 1), self.sweep_roughly)
-        if not self.sweeping:
-            return
         for sleeper in self._woken():
             self._ended(sleeper.wake)
         if self.world.faulty():
@@ -69,7 +51,7 @@ class Schedule:
             self._faulty_sweep()
         if not self.world.faulty() or self.chance.random() < 0.5:
             with self.world.skewed():
-                self.sweep()
+                self.world.sweep()
         self.world.written()
         self.check()
 
@@ -78,10 +60,10 @@ class Schedule:
         if self.chance.random() < 0.5:
             client = killed(self.world.wire, at, committed=self.chance.random() < 0.5)
             with self.world.skewed():
-                self._ended(lambda: self.sweep(client))
+                self._ended(lambda: self.world.sweep(client))
             return
         with self.world.skewed():
-            sleeper = Sleeper(self.world.wire, at, self.sweep)
+            sleeper = Sleeper(self.world.wire, at, self.world.sweep)
         self.asleep.append(sleeper)
 
     def _woken(self) -> list[Sleeper]:
@@ -99,7 +81,7 @@ class Schedule:
         """Somebody asks for the repair of what drifts, and of a tally that does not; it is done when all is judged."""
         self.world.soon(self.chance.uniform(100, 300), self.repair_roughly)
         if self.repairs:
-            for tally in {**self.drifts(), ("likes", "p0"): 0}:
+            for tally in {**self.world.drifts(), ("likes", "p0"): 0}:
                 with contextlib.suppress(NotProvenError):
                     self._repair_later(tally, self.ask(tally))
 
@@ -138,12 +120,6 @@ class Schedule:
         command = self._command(client)
         return command.repair(counter, tally[1], "ann", "test", asked=minute, counted=counted, marked=mark)
 
-    def repair(self, tally: Tally, client: Any = None) -> Finding | None:
-        """Ask, let the time pass that the judge needs, and repair."""
-        asked = self.ask(tally)
-        self.wait(asked)
-        return self.mend(tally, asked, client)
-
     def wait(self, asked: Asked) -> None:
         """Let the time pass that the judge needs."""
         for _ in range(2 * WAIT_MAX):  # the command gives up after half of that, and is run again
@@ -152,7 +128,7 @@ class Schedule:
 
     def repair_all(self) -> None:
         """Repair whatever drifts. Nothing else happens, so nothing is refused."""
-        asked = {tally: self.ask(tally) for tally in self.drifts()}
+        asked = {tally: self.ask(tally) for tally in self.world.drifts()}
         for tally, of_it in asked.items():
             self.wait(of_it)
             try:
@@ -162,7 +138,7 @@ class Schedule:
         self.world.written()
 
     def _command(self, client: Any = None) -> Reconciler:
-        return Reconciler(self.store(client), counters.COUNTERS, clock=self.world.clock, sleep=lambda _: None)
+        return Reconciler(self.world.process(client), clock=self.world.clock, sleep=lambda _: None)
 
     # ---- what must be ----
 
@@ -172,10 +148,6 @@ class Schedule:
         if self.first_judged is None and judged >= 0:
             self.first_judged = judged
         return judged
-
-    def drifts(self) -> dict[Tally, int]:
-        """The rows that are listed."""
-        return {(row.counter, row.target): row.drift for _, row in rows.every(self.world.store)}
 
     def check(self) -> None:
         """Compare the drift rows with what was edited by hand until the judged minute."""
@@ -204,7 +176,7 @@ class Schedule:
 
     def check_at_rest(self) -> None:
         """Everything is judged, every edit is found, and each tally is off by its drift and by nothing else."""
-        stored = self.drifts()
+        stored = self.world.drifts()
         numbers: dict[Tally, int] = {}
         for item in self.world.wire.scan(TableName=self.world.names["counts"])["Items"]:
             tally = tally_of(item)
@@ -223,7 +195,7 @@ class Schedule:
 
     def minutes(self, number: float) -> None:
         """Let time pass."""
-        self.world.run(self.world.clock.now_s + number * self.world.settings.minute_s)
+        self.world.until(self.world.clock.now_s + number * self.world.settings.minute_s)
 
     def _minute(self) -> int:
         return self.world.settings.minute(self.world.clock.now_s)
@@ -242,72 +214,3 @@ class Schedule:
             self._ended(sleeper.wake)
         self.world.written()
         self.check()
-
-
-def roughly(world: World) -> dict[str, int]:
-    """Run the schedule of the world's seed to its end; what was wrong, which should be nothing."""
-    chance, schedule = world.chance, Schedule(world)
-    minutes = chance.uniform(25, 45)
-    begin_s, end_s = world.clock.now_s, world.clock.now_s + 60 * minutes
-    world.stalls = stalls(chance, begin_s, end_s)
-    rate_s = chance.choice([8, 15, 30])
-
-    def change() -> None:
-        if world.clock.now_s < end_s:
-            schedule.traffic.change()
-            world.soon(chance.expovariate(1 / rate_s), change)
-
-    def edit() -> None:
-        if world.clock.now_s < end_s:
-            if (
-                schedule.first_judged is not None
-                and world.settings.minute(world.clock.now_s) > schedule.first_judged + 1
-            ):
-                schedule.traffic.edit()
-            world.soon(chance.expovariate(1 / 150), edit)
-
-    def expire() -> None:
-        schedule.traffic.expire()
-        world.soon(600, expire)
-
-    def split() -> None:
-        if world.plan.splits_per_hour:
-            (world.streams.carve if chance.random() < 0.1 else world.streams.split)()
-            world.soon(chance.expovariate(world.plan.splits_per_hour / 3600), split)
-
-    world.soon(chance.uniform(0, 60), change)
-    world.soon(chance.uniform(0, 60), edit)
-    world.soon(chance.uniform(0, 600), expire)
-    world.soon(chance.expovariate(world.plan.splits_per_hour / 3600) if world.plan.splits_per_hour else 0, split)
-    world.soon(chance.uniform(0, 60), schedule.sweep_roughly)
-    world.soon(chance.uniform(300, 900), schedule.repair_roughly)
-    world.soon(60, schedule.check_as_of)
-    world.run(max([end_s, *(one.to_s for one in world.stalls)]))
-    schedule.repairs = False
-    for hold in schedule.traffic.holds:
-        schedule.traffic.settle(hold, RELEASED)
-    schedule.rest()
-    schedule.check_at_rest()
-    schedule.repair_all()
-    schedule.rest()
-    schedule.check_at_rest()
-    if schedule.drifts():
-        world.bad["drift after repair"] += 1
-    return {name: number for name, number in world.bad.items() if number}
-
-
-def stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Stall]:
-    """One consumer in one shard in every seed, and up to three others."""
-    found = []
-    for number in range(chance.randint(1, 3)):
-        first_s = chance.choice([60, 540, 540, 540])  # as a rule the judge has begun by then
-        from_s = chance.uniform(begin_s + first_s, begin_s + (end_s - begin_s) * 0.6)
-        short_s, consumer = from_s + chance.uniform(300, 1500), chance.choice(["rollup", "drift"])
-        kind = 0 if number == 0 else chance.choice([0, 0, 1, 1, 2, 3])
-        found.append([
-            Stall(from_s, short_s, consumer, chance.choice(["counts", "receipts"]), chance.randrange(4)),
-            Stall(from_s, short_s, consumer),
-            Stall(from_s, from_s + 1800),
-            Stall(from_s, from_s + 3600, "rollup"),
-        ][kind])  # fmt: skip
-    return found

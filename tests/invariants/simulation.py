@@ -17,29 +17,26 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-import counters
 from local.base.engine import Engine
-from tally import observe
-from tally.counter import Counter
+from tally.drift import judge, rows
 from tally.dynamo.client import Store
 from tally.settings import Settings
+from tally.streams import evidence
+from tests.conftest import create_tables
 from tests.contexts import Context
-from tests.invariants.deployment import CONSUMERS, event, handler, iterator
+from tests.invariants.deployment import CONSUMERS, Tables
 from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_model import TABLES, Modelled, Record, Streams, passes_filter
-from tests.invariants.streaming import Bucket
+from tests.invariants.truth import Tally, Truth, moved_by
 from tests.invariants.wire import Wire
 
+SETTINGS = Settings("sim-counts-table", "sim-receipts-table", "sim-ledger-table", frozenset("*"), 86400, "")
 START_S = 1_800_000_000 // 3600 * 3600
-LATE_S = 60  # a commit this long after the end of its minute is late
-REST_MINUTES_MAX = 60  # to catch up in, once nothing happens any more
-Tally = tuple[str, str]
-"""Counter and id."""
 
 
 class Clock:
@@ -67,7 +64,6 @@ def seeded(clock: Clock, seed: int) -> Iterator[None]:
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", clock)
-        patch.setattr(observe, "_write", lambda gathered: None)  # a fifth of the time
         patch.setattr(secrets, "token_hex", lambda size: chance.randbytes(size).hex())
         patch.setattr(secrets, "token_urlsafe", lambda size: chance.randbytes(size).hex()[: size * 4 // 3])
         yield
@@ -91,27 +87,6 @@ class Stall:
         )
 
 
-@dataclass
-class Truth:
-    """What the simulation did, and so what is right."""
-
-    accepted: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """What each tally should say."""
-    edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Manual edits of each tally: minute, and by how much the tally is off for it."""
-    unbooked: set[Tally] = field(default_factory=set)
-    """Tallies with edits that no minute can be told for: looked at in the end."""
-    repaired: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """By how much repairs moved each tally."""
-    alone: dict[int, float] = field(default_factory=dict)
-    """When each change was accepted that was written alone and is not in its tally yet."""
-
-    def drift(self, tally: Tally, through: float = float("inf"), after: float = -1) -> int:
-        """The drift of a tally by its edits in the minutes after `after` up to `through`, and by repairs."""
-        edits = sum(amount for minute, amount in self.edits[tally] if after < minute <= through)
-        return edits + self.repaired[tally]
-
-
 @dataclass(frozen=True)
 class Plan:
     """How rough a world is. `calm`: every process does its work at once and in one go."""
@@ -131,52 +106,47 @@ class Plan:
 CALM = Plan(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
 
 
-class World:
-    """One deployment on an engine of its own, and the queue of what happens next."""
+class World(Tables):
+    """One deployment, and the queue of what happens next.
 
-    def __init__(self, engine: Engine, clock: Clock, seed: int, plan: Plan) -> None:
-        self.chance, self.clock, self.plan = random.Random(seed), clock, plan
-        self.wire = Wire(engine.port)
-        self.settings = Settings(
-            "sim-counts-table", "sim-receipts-table", "sim-ledger-table", frozenset("*"), 86400, ""
-        )
-        self.store = Store(self.wire, self.settings)  # type: ignore[arg-type]
-        self.names = {"counts": self.settings.counts_table, "receipts": self.settings.receipts_table}
-        self._create()
-        self.streams = Streams(self.chance, lambda: clock.now_s)
-        self.shards: Any = self.streams
-        """What the sweep asks for the shards."""
+    `shards`: how many each stream has at first; None: as chance has it. `store`: of this engine, with streams of both
+    tables; None: the engine has no tables yet.
+    """
+
+    def __init__(
+        self, engine: Engine, clock: Clock, seed: int, plan: Plan, shards: int | None = None, store: Store | None = None
+    ) -> None:
+        wire = Wire(engine.port)
+        if store is None:
+            create_tables(wire, SETTINGS, TABLES)  # type: ignore[arg-type]
+            store = Store(wire, SETTINGS)  # type: ignore[arg-type]
+        super().__init__(store, wire)
+        self.chance, self.clock, self.plan, self.settings = random.Random(seed), clock, plan, store.settings
+        self.streams = Streams(self.chance, lambda: clock.now_s, shards)
         self.truth = Truth()
         self.stalls: list[Stall] = []
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
         self._changes = itertools.count()
-        self._iterators = {table: iterator(self.wire, self.names[table]) for table in TABLES}
         self._appended_s: dict[str, float] = {}
         self._passed: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._polled: set[tuple[str, str]] = set()
-        self.bucket = Bucket()
-        self._handlers = {name: handler(name, self.store, self.bucket) for name in CONSUMERS}
         self.bad: defaultdict[str, int] = defaultdict(int)
 
-    def _create(self) -> None:
-        for table in (*self.names.values(), self.settings.ledger_table):
-            names = ["id"] if table == self.names["receipts"] else ["PK", "SK"]
-            streamed = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}}
-            self.wire.create_table(
-                TableName=table,
-                KeySchema=[
-                    {"AttributeName": name, "KeyType": kind}
-                    for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
-                ],
-                AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
-                BillingMode="PAY_PER_REQUEST",
-                **(streamed if table in self.names.values() else {}),
-            )
+    def process(self, client: Any = None) -> Store:
+        """The store of a process with this client."""
+        return replace(self.store, client=client) if client else self.store
 
-    def close(self) -> None:
-        """Close the connections."""
-        self.wire.close()
+    def sweep(self, client: Any = None) -> None:
+        """As functions/sweep does it each minute."""
+        store, now_s = self.process(client), self.clock()
+        seen = evidence.read(store, now_s)
+        evidence.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
+        judge.judge(store, seen, now_s, until_s=float("inf"))
+
+    def drifts(self) -> dict[Tally, int]:
+        """The rows that are listed."""
+        return {(row.counter, row.target): row.drift for _, row in rows.every(self.store)}
 
     # ---- what happens next ----
 
@@ -188,7 +158,7 @@ class World:
         """Do something in some seconds."""
         self.at(self.clock.now_s + after_s, what, *how)
 
-    def run(self, until_s: float) -> None:
+    def until(self, until_s: float) -> None:
         """Let time pass."""
         while self._events and self._events[0][0] <= until_s:
             at_s, _, what, how = heapq.heappop(self._events)
@@ -216,23 +186,12 @@ class World:
         """Take the records of what was just written; each will be in its shard in a moment, and then be noted."""
         taken = []
         for table in TABLES:
-            while True:
-                page = self.wire.get_records(ShardIterator=self._iterators[table], Limit=1000)
-                self._iterators[table] = page["NextShardIterator"]
-                for record in page["Records"]:
-                    taken.append(record)
-                    if not by_hand:
-                        self._repaired(record)
-                    self._send(table, record, note)
-                if len(page["Records"]) < 1000:
-                    break
+            for record in self.records(table):
+                taken.append(record)
+                if not by_hand:
+                    self._repaired(record)
+                self._send(table, record, note)
         return taken
-
-    def forget(self) -> None:
-        """Drop the records of what was written before the streams were switched on."""
-        for table in TABLES:
-            page = self.wire.get_records(ShardIterator=self._iterators[table], Limit=1000)
-            self._iterators[table] = page["NextShardIterator"]
 
     def _send(self, table: str, record: Record, note: Callable[[Record, int], None]) -> None:
         delay_s = self.chance.uniform(0, 0.2)
@@ -273,10 +232,9 @@ class World:
     def _poll(self, consumer: str, shard: Modelled) -> None:
         self._polled.discard((consumer, shard.id))
         number = self.streams.shards[shard.table].index(shard)
-        held = [one.to_s for one in self.stalls if one.holds(self.clock.now_s, consumer, shard.table, number)]
         parent = shard.parent
-        if held:
-            self._wake(consumer, shard, max(held) - self.clock.now_s + self.chance.uniform(0, 5))
+        if any(one.holds(self.clock.now_s, consumer, shard.table, number) for one in self.stalls):
+            self._wake(consumer, shard, self.chance.uniform(0, 10))
         elif parent is not None and (
             self._passed[consumer, parent.id] < len(parent.records) or shard.listed_s > self.clock.now_s
         ):
@@ -301,15 +259,15 @@ class World:
 
     def _invoke(self, consumer: str, shard: Modelled, batch: list[Record]) -> bool:
         """Whether the invocation answered that it applied them."""
-        process, late = self._handlers[consumer], list[tuple[str, dict[str, Any]]]()
+        process, late = self.handlers[consumer], list[tuple[str, dict[str, Any]]]()
         if self.faulty():
             client = killed(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)
             if self.chance.random() < 0.4:
                 client = self._zombie(late)
-            process = handler(consumer, replace(self.store, client=client))  # type: ignore[arg-type]
+            process = self.handler(consumer, self.process(client))
         with self.skewed():
             try:
-                answer = process(event(self.names[shard.table], shard.id, batch), Context(60_000))
+                answer = process(self.event(shard.table, shard.id, batch), Context(60_000))
             except Crash:
                 answer = None
         self._rolled_up(shard, self.written())
@@ -347,35 +305,3 @@ class World:
                 left -= amount
             if left:
                 self.bad["the rollup added what was not there"] += 1
-
-
-_COUNTERS: dict[str, list[Counter]] = defaultdict(list)
-for _counter in counters.COUNTERS.values():
-    _COUNTERS[_counter.prefix].append(_counter)
-
-
-def tally_of(item: dict[str, Any]) -> Tally | None:
-    """The tally that an item belongs to, by its key; None for any other item."""
-    if "PK" not in item:
-        return None
-    prefix, _, id_ = item["PK"]["S"].partition("#")
-    for counter in _COUNTERS.get(prefix, ()):
-        if item["SK"]["S"] == counter.sort_key or item["SK"]["S"].startswith(f"{counter.sort_key}#"):
-            return counter.name, id_
-    return None
-
-
-def amount_of(tally: Tally, item: dict[str, Any]) -> int:
-    """The number in a tally's item."""
-    counter = counters.COUNTERS[tally[0]]
-    return int(item.get(counter.attribute, {"N": counter.start})["N"])
-
-
-def moved_by(start: str, record: Record) -> tuple[Tally | None, int]:
-    """The tally that a write with such a new nonce moved, and by how much."""
-    tally = tally_of(record["dynamodb"]["Keys"])
-    new, old = record["dynamodb"].get("NewImage", {}), record["dynamodb"].get("OldImage", {})
-    nonce = new.get("nonce", {}).get("S", "")
-    if tally is None or not nonce.startswith(start) or nonce == old.get("nonce", {}).get("S"):
-        return None, 0
-    return tally, amount_of(tally, new) - amount_of(tally, old)

@@ -45,6 +45,8 @@ class Streams:
     chance: random.Random
     clock: Callable[[], float]
     """The true time."""
+    begin: int | None = None
+    """How many shards each table has at first; None: one to three."""
     shards: dict[str, list[Modelled]] = field(default_factory=lambda: {table: [] for table in TABLES})
     partial: bool = True
     """Whether the children of a split may be listed one after the other."""
@@ -53,7 +55,7 @@ class Streams:
 
     def __post_init__(self) -> None:
         for table in TABLES:
-            number = self.chance.randint(1, 3)
+            number = self.begin or self.chance.randint(1, 3)
             for part in range(number):
                 self._add(table, None, part / number, (part + 1) / number)
 
@@ -87,13 +89,20 @@ class Streams:
         place = self.chance.randrange(COLLECTIONS)
         for part in (0.55, 0.75):
             at = (place + part) / COLLECTIONS
-            (shard,) = (one for one in self.open_shards("counts") if one.low <= at < one.high)
-            self.split_at(shard, at)
+            self.split_at(self._at("counts", at), at)
+
+    def _at(self, table: str, position: float) -> Modelled:
+        """The open shard at a place."""
+        (shard,) = (one for one in self.open_shards(table) if one.low <= position < one.high)
+        return shard
+
+    def number(self, key: dict[str, dict[str, str]]) -> int:
+        """The number of the shard that an item of the counts is in."""
+        return self.shards["counts"].index(self._at("counts", position(key)))
 
     def append(self, table: str, record: Record) -> Modelled:
         """Put a record into its shard: with a sequence number, and stamped in whole seconds by the shard's node."""
-        at = position(record["dynamodb"]["Keys"])
-        (shard,) = (one for one in self.open_shards(table) if one.low <= at < one.high)
+        shard = self._at(table, position(record["dynamodb"]["Keys"]))
         node_skew_s = int(hashlib.md5(shard.id.encode()).hexdigest()[:4], 16) % 200 / 100 - 1
         shard.last_s = max(shard.last_s, int(self.clock() + node_skew_s))
         change = record["dynamodb"] | {"SequenceNumber": f"{next(self._sequences)}"}

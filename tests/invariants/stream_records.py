@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from faults import FaultProxy
-from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.client import Store
 from tally.streams.fold import Place
-from tests.invariants.streaming import NOW_S, StreamWorld, Watched
+from tests.invariants.processes import Watched
+from tests.invariants.streaming import NOW_S, StreamWorld
 
 SHARD = "shardId-1"
 MINUTE = int(NOW_S // 60)
@@ -71,9 +71,3 @@ class Writes(Watched):
 def recording(world: StreamWorld) -> tuple[Store, Writes]:
     client = Writes(world.store.client)
     return replace(world.store, client=client), client  # type: ignore[arg-type]
-
-
-def lossy_world(store: Store, proxy: FaultProxy) -> StreamWorld:
-    """Its handlers' requests go through the proxy, without the SDK's tokens."""
-    proxy.strip_tokens = True
-    return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import io
-import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,19 +26,18 @@ from tally.streams.fold import Consumer
 from tally.streams.pages import Entry
 from tally.streams.set_aside import Objects
 from tests.contexts import Context
+from tests.invariants.processes import Watched
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
-RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
+RETIRED = Counter(
+    "retired", prefix="OLD", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP, retired=True
+)
 FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
 ALL = {**counters.COUNTERS, "fast": FAST}
 REDECLARED = {**ALL, "retired": RETIRED}
 LONG = "x" * 2100  # more than a key of DynamoDB's has bytes
 NOW_S = 1_795_000_000.0
 S = stream_records
-
-
-class Crash(Exception):
-    """The process is gone."""
 
 
 class Bucket:
@@ -62,33 +60,6 @@ class Bucket:
 
     def delete_object(self, Bucket: str, Key: str) -> None:
         self.objects.pop(Key, None)
-
-
-WRITES = ("transact_write_items", "update_item")
-
-
-class Watched:
-    """A client whose writes can be made to crash: `before` and `after` are called around each, with its number."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self.before: Callable[[int], None] = lambda number: None
-        self.after: Callable[[int], None] = lambda number: None
-        self._numbers = itertools.count()
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(self._client, name)
-        if name not in WRITES:
-            return real
-
-        def write(**parameters: Any) -> Any:
-            number = next(self._numbers)
-            self.before(number)
-            answer = real(**parameters)
-            self.after(number)
-            return answer
-
-        return write
 
 
 @dataclass
@@ -288,9 +259,13 @@ class StreamWorld:
         return streams.Handler(consumer, declared, store or self.store, Objects("bucket", lambda: self.bucket))
 
     def watched(self) -> tuple[Store, Watched]:
-        """A store whose writes can crash."""
+        """A store whose writes are watched, and its client."""
         client = Watched(self.store.client)
-        return replace(self.store, client=client), client  # type: ignore[arg-type]
+        return self.through(client), client
+
+    def through(self, client: Watched) -> Store:
+        """The store of a process with this client."""
+        return replace(self.store, client=client)  # type: ignore[arg-type]
 
     def event(self, table: str, shard: str, records: list[Any]) -> dict[str, Any]:
         """The event of a batch, as a tumbling window has it."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import uuid
 from collections.abc import Callable
 
 import pytest
 
 import counters
+from bench import costs, journal, judging, manual_edits, results, rollups
+from cli.cost import units
 from tally import fields
 from tally.counting import increments, likes
 from tally.counting.increments import Increment
@@ -167,3 +171,40 @@ def test_state_of_a_like_is_one_request(world: World) -> None:
     world.proxy.forget()
     likes.read_like(world.call("ann"), counters.LIKES, POST)
     assert [request.operation for request in world.proxy.requests] == ["BatchGetItem"]
+
+
+def test_the_calculator_bills_each_change_as_measured() -> None:
+    """`tally cost` and docs/cost.md take their units from one place, and it has those that the engine bills."""
+    alone = {"EXACT": units.EXACT, "FAST": units.FAST, "ROLLUP": units.ROLLUP, "like": units.LIKE}
+    assert {name: COSTS[name][2] for name in alone} == {name: change.writes for name, change in alone.items()}
+    assert [count for _, count in READ_FIRST["unlike"][1]] == [units.UNLIKE.reads, units.UNLIKE.writes]
+    assert COSTS["spilled"][2] == units.ROLLUP.writes
+
+
+def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
+    assert units.EXACT.writes == results.EXACT_WRITE_UNITS
+    assert units.FAST.writes == results.FAST_WRITE_UNITS
+    assert units.ROLLUP.writes == results.ROLLUP_WRITE_UNITS
+    assert units.LIKE.writes == results.LIKE_WRITE_UNITS
+    assert units.BATCH == costs.BATCH_PLAYS
+    assert units.packed(units.BATCH, 1) <= results.BATCH_WRITE_UNITS_MAX < units.packed(units.BATCH, 3)
+    assert units.BATCH_RECORDS == rollups.BATCH_RECORDS
+    assert units.JUDGED_PER_S == judging.JUDGED_PER_S_MIN
+    # Two pulses, four checkpoints, and the judge: `make bench` measures it.
+    assert units.JUDGE_WRITES + 2 + 4 == manual_edits.QUIET_MAX
+    # 1,000 visits of pages of their own: the receipt, the rollup, the journal of both streams, the judge.
+    visits = 1000 + units.rolled_up(1000, 1e9) + 2 * units.booked(1000) + 1
+    assert 0.95 * journal.VISIT_MAX < visits / 1000 <= journal.VISIT_MAX
+
+
+@pytest.mark.parametrize("videos", [1, 10, 100])
+def test_the_calculator_rolls_a_batch_up_for_what_it_costs(videos: int) -> None:
+    measured = rollups.rollup_cost(videos).write_units
+    assert units.rolled_up(rollups.MEASURED, videos) == pytest.approx(measured, rel=0.08)
+
+
+def test_the_calculator_books_a_batch_for_what_it_costs() -> None:
+    """A batch of receipts, one of tallies, and the note of the judge."""
+    chance = random.Random(1995)
+    ids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(300)]
+    assert 2 * units.booked(300) + 1 == pytest.approx(journal.track_plays(ids), rel=0.15)

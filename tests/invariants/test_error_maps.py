@@ -17,12 +17,14 @@ import faults
 import tally
 from tally import errors
 from tally.drift.reconcile import NotProvenError, OutOfBoundsError, RestlessError, UnclearError
+from tally.drift.restored import NotAtRestError
 from tally.dynamo.transactions import MovedError, RejectedError
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
 from tally.records import RecordChangedError, RecordExistsError
 from tally.records.attribute_values import RecordMismatchError
 from tally.records.expression_syntax import ExpressionError
 from tally.streams.record import UnreadableError
+from tally.streams.set_aside import ObjectGoneError
 from tests.invariants.world import World, persist
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")
@@ -36,8 +38,8 @@ STATUSES = {400, 401, 403, 404, 409, 412, 413, 415, 422, 428, 429, 503}
 CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError)
 ABSTRACT = (errors.CallerError, TallyError)
 OUR_FAULT = (errors.ConfigurationError, ExpressionError, RecordMismatchError)  # 500: no request can bring them about
-OF_REPAIRS = (NotProvenError, UnclearError, RestlessError, OutOfBoundsError)
-BACKSTAGE = (UnreadableError, RejectedError, MovedError, *OF_REPAIRS)
+OF_REPAIRS = (NotProvenError, UnclearError, RestlessError, OutOfBoundsError, NotAtRestError)
+BACKSTAGE = (UnreadableError, ObjectGoneError, RejectedError, MovedError, *OF_REPAIRS)
 RECORDS = (RecordExistsError, RecordChangedError)  # made with the stored item
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import counters
 import faults
+from cli.cost import units
 from tally.counter import Guarantee
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
@@ -412,10 +413,11 @@ def test_what_a_hold_costs_and_a_refusal_whatever_was_settled(counting: Counting
         kept, given_back = (counting.take(1)[0]["hold_id"] for _ in range(2))
         counting.settle(kept, COMMITTED)
         counting.settle(given_back, RELEASED)
-    assert [units for name, units in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
+    assert [used for name, used in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
+    assert (units.HOLD.writes, units.COMMIT.writes, units.RELEASE.writes) == (6, 4, 8), "as the calculator bills them"
     for _ in range(40):
         counting.settle(counting.take(1, ttl_s=60)[0]["hold_id"], RELEASED)
     clock.pass_s(61)
     with counting.world.capacity() as measured:
         assert isinstance(refusal(partial(counting.take, 2)), LimitReachedError)
-    assert [units for name, units in measured if name == "Query"] == [1.0]
+    assert [used for name, used in measured if name == "Query"] == [1.0]

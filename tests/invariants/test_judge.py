@@ -18,7 +18,8 @@ from tally.errors import StoreBusyError
 from tally.streams import evidence, pages
 from tally.streams.evidence import Evidence
 from tally.streams.pages import Entry
-from tests.invariants.streaming import Crash, StreamWorld, Watched
+from tests.invariants.processes import Crash, Watched, interrupted, killed
+from tests.invariants.streaming import StreamWorld
 from tests.invariants.threads import at_once
 
 M = 29_900_000  # the first minute that is not judged
@@ -57,9 +58,8 @@ def drifts(store: Store) -> dict[str, int]:
     return {drift.target: drift.drift for _, drift in rows.every(store)}
 
 
-def watched(store: Store) -> tuple[Store, Watched]:
-    client = Watched(store.client)
-    return replace(store, client=client), client  # type: ignore[arg-type]
+def through(store: Store, client: Watched) -> Store:
+    return replace(store, client=client)  # type: ignore[arg-type]
 
 
 # What is uneven
@@ -198,15 +198,8 @@ WRITES_OF_UNEVEN = 2 * 3 + 3
 @pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN))
 def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store: Store, at: int, after: bool) -> None:
     wanted = uneven(store)
-    dying, client = watched(store)
-
-    def crash(number: int) -> None:
-        if number == at:
-            raise Crash
-
-    setattr(client, "after" if after else "before", crash)
     with pytest.raises(Crash):
-        run(dying, M + 2)
+        run(through(store, killed(store.client, at, committed=after)), M + 2)
     run(store, M + 2)
     assert (drifts(store), evidence.judged(store)) == (wanted, M + 2)
 
@@ -214,15 +207,8 @@ def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store
 @pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN - 3))
 def test_judge_that_sleeps_while_another_one_judges_changes_nothing_more(store: Store, at: int) -> None:
     wanted = uneven(store)
-    sleeping, client = watched(store)
-    known = seen(store, M + 1)
-
-    def sleep(number: int) -> None:
-        if number == at:
-            run(store, M + 2)
-
-    client.before = sleep
-    judge.judge(sleeping, known, NOW_S, until_s=FOREVER)
+    sleeping = through(store, interrupted(store.client, at, lambda: run(store, M + 2)))
+    judge.judge(sleeping, seen(store, M + 1), NOW_S, until_s=FOREVER)
     assert (drifts(store), evidence.judged(store)) == (wanted, M + 2)
 
 
@@ -243,16 +229,14 @@ def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Stor
 
 def repair(store: Store, found: Drift | None) -> bool:
     assert found
-    return apply_once(store, [rows.taken_back(store, found, NOW_S)])
+    return apply_once(store, [rows.evened(store, found.counter, found.target, found, NOW_S)])
 
 
 def test_repair_between_a_judges_reading_and_writing_is_not_undone(store: Store) -> None:
     book(store, M, plays(5))
     run(store, M)
     book(store, M + 1, plays(2))
-    judging, client = watched(store)
-    client.before = lambda number: number or repair(store, row(store))
-    run(judging, M + 1)
+    run(through(store, interrupted(store.client, 0, lambda: repair(store, row(store)))), M + 1)
     assert row(store) == Drift("plays", "v", 2, M + 1, 60 * (M + 1))
 
 
@@ -274,17 +258,17 @@ def test_repair_is_refused_once_the_judge_has_moved_the_row_though_it_says_the_s
 
 def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again(store: Store) -> None:
     book(store, M, plays(5))
-    judging, client = watched(store)
+    client = Watched(store.client)
     amounts: Iterator[int] = iter(range(1, 100))
 
-    def change(_: int) -> None:
+    def change(*_: object) -> None:
         key = rows.key("plays", "v")
         item = key | {"counter": {"S": "plays"}, "target": {"S": "v"}, "drift": {"N": str(next(amounts))}}
         store.client.put_item(TableName=store.settings.ledger_table, Item=item | {"upto": {"N": "1"}})
 
     client.before = change
     with pytest.raises(StoreBusyError):
-        run(judging, M)
+        run(through(store, client), M)
     assert evidence.judged(store) == M - 1
     run(store, M)
     assert drifts(store) == {"v": judge.TRIES_MAX + 5}
@@ -305,9 +289,8 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
     targets = {f"v{number}": number + 1 for number in range(250)}
     book(store, M, *(plays(amount, target) for target, amount in targets.items()))
     book(store, M + 1, plays(7, "v1"))
-    passing, client = watched(store)
-    now = [0.0]
-    passing = replace(passing, clock=lambda: now[0])
+    client, now = Watched(store.client), [0.0]
+    passing = replace(through(store, client), clock=lambda: now[0])
 
     def pass_time(_: int) -> None:
         now[0] += 1
@@ -350,18 +333,16 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
         assert rows.listed(call, 7, behind_all, NOW_S) == {"drift": [], "cursor": None}
 
 
-def test_drifts_are_summed_up_for_every_counter_that_is_tracked(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_drifts_are_summed_up_and_confirmed_for_every_counter_that_is_tracked(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     book(store, M, plays(5), plays(-7, "w"), Entry("gone", "x", "", 0, 1))
     book(store, M + 3, plays(1), *(plays(0, f"even{number}", 3) for number in range(3)))
     run(store, M + 5)
     fast = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
     tracked = [replace(fast, name=name, guarantee=Guarantee.EXACT) for name in ("plays", "likes")]
-    found = rows.summaries(
+    found = rows.summary(
         store, {counter.name: counter for counter in (*tracked, fast)}, seen(store, M + 5), (M + 10) * 60
     )
-    assert found == {
-        "plays": Summary(absolute=13, tallies=2, confirmed=1, oldest_s=600),
-        "likes": Summary(),
-        "gone": Summary(absolute=1, tallies=1, confirmed=1, oldest_s=600),
-    }
+    assert found == Summary({"plays": 1, "likes": 0}, tallies=3, absolute=14, oldest_s=600)
     assert sum(record.message == "drifts" for record in caplog.records) == 3

@@ -12,19 +12,15 @@ import counters
 from tally.counter import Guarantee
 from tally.counting import tallies
 from tally.drift import recount
-from tally.dynamo.client import Call, Store
+from tally.dynamo.client import Call
 from tally.streams import broken as tally_broken
 from tally.streams.record import Declared
-from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld, Watched
+from tests.invariants.processes import Watched
+from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld
 from tests.invariants.world import POST, World
 
 SHARD = "shardId-1"
 MINUTE = int(NOW_S // 60)
-
-
-@pytest.fixture
-def streams_world(store: Store) -> StreamWorld:
-    return StreamWorld(store, store.client)
 
 
 def record(sequence: int, name: str, **change: Any) -> dict[str, Any]:
@@ -40,7 +36,7 @@ def receipt(counter: str = "plays", nonce: str = "a", **more: Any) -> dict[str, 
 
 
 def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_over_is(
-    streams_world: StreamWorld,
+    stream: StreamWorld,
 ) -> None:
     first, edited, rewritten = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
     records = [
@@ -49,12 +45,12 @@ def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_o
         record(3, "MODIFY", OldImage=edited, NewImage=rewritten),
     ]
     for consumer in CONSUMERS:
-        assert streams_world.deliver(consumer, "receipts", SHARD, records) is None
-    assert streams_world.tallies() == {("plays", "v"): 6}
-    assert streams_world.ledger() == {("plays", "v", MINUTE): [6, 0]}
+        assert stream.deliver(consumer, "receipts", SHARD, records) is None
+    assert stream.tallies() == {("plays", "v"): 6}
+    assert stream.ledger() == {("plays", "v", MINUTE): [6, 0]}
 
 
-def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(streams_world: StreamWorld) -> None:
+def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(stream: StreamWorld) -> None:
     keys = {"PK": {"S": "OLD#v"}, "SK": {"S": "LIKE#USER#ann"}}
     child = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}}
     batches = {
@@ -63,11 +59,11 @@ def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(
     }
     for consumer in CONSUMERS:
         for table, one in batches.items():
-            assert streams_world.deliver(consumer, table, f"{SHARD}-{table}", [one]) is None
+            assert stream.deliver(consumer, table, f"{SHARD}-{table}", [one]) is None
     again = replace(REDECLARED["retired"], guarantee=Guarantee.EXACT, child="LIKE#USER#")
-    assert streams_world.redrive({"retired": again}) == ["applied"] * 4
-    assert streams_world.tallies() == {("retired", "v"): 4}
-    assert sum(expected for expected, _ in streams_world.ledger().values()) == 4
+    assert stream.redrive({"retired": again}) == ["applied"] * 4
+    assert stream.tallies() == {("retired", "v"): 4}
+    assert sum(expected for expected, _ in stream.ledger().values()) == 4
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
@@ -85,14 +81,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("image", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
 def test_a_broken_receipt_is_set_aside_with_what_is_wrong_and_blocks_nothing(
-    streams_world: StreamWorld, image: dict[str, Any], reason: str
+    stream: StreamWorld, image: dict[str, Any], reason: str
 ) -> None:
     good = [record(number, "INSERT", NewImage=receipt()) for number in (1, 3)]
     records = [good[0], record(2, "INSERT", NewImage=image), good[1]]
     for consumer in CONSUMERS:
-        assert streams_world.deliver(consumer, "receipts", SHARD, records) is None
-    assert [row["reason"]["S"] for row in streams_world.rows("SETASIDE")] == [reason] * 2
-    assert streams_world.tallies() == {("plays", "v"): 6}
+        assert stream.deliver(consumer, "receipts", SHARD, records) is None
+    assert [row["reason"]["S"] for row in stream.rows("SETASIDE")] == [reason] * 2
+    assert stream.tallies() == {("plays", "v"): 6}
 
 
 @pytest.mark.parametrize(
@@ -123,18 +119,16 @@ def test_what_is_wrong_with_a_record_is_said_in_words(table: str, broken: Any, r
 @pytest.mark.parametrize(
     "sort_key", ["STATS#TOTAL#3x", "STATS#TOTAL#03", "STATS#TOTAL#-1", "STATS#TOTAL!", "STATS#TOTAL#²", "STATS#TOTALS"]
 )
-def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(
-    streams_world: StreamWorld, sort_key: str
-) -> None:
-    call = Call(streams_world.store)
+def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(stream: StreamWorld, sort_key: str) -> None:
+    call = Call(stream.store)
     keys = {"PK": {"S": "VID#v"}, "SK": {"S": sort_key}}
     item = {**keys, "play_count": {"N": "7"}}
     for beside in (item, {**keys, "SK": {"S": "STATS#TOTAL#3"}, "play_count": {"N": "2"}}):
-        streams_world.raw.put_item(TableName=call.store.settings.counts_table, Item=beside)
+        stream.raw.put_item(TableName=call.store.settings.counts_table, Item=beside)
     assert tallies.read(call, counters.PLAYS, "v") == 2
     assert recount.number(counters.PLAYS, recount.shards_of(call, counters.PLAYS, "v")) == 2
-    assert streams_world.deliver("drift", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
-    assert streams_world.pages() == []
+    assert stream.deliver("drift", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
+    assert stream.pages() == []
 
 
 class Crowded(Watched):
@@ -155,11 +149,11 @@ class Crowded(Watched):
         return write
 
 
-def test_a_wide_transaction_that_keeps_meeting_others_is_made_narrower(streams_world: StreamWorld) -> None:
-    store = replace(streams_world.store, client=Crowded(streams_world.raw), sleep=lambda _: None)  # type: ignore[arg-type]
+def test_a_wide_transaction_that_keeps_meeting_others_is_made_narrower(stream: StreamWorld) -> None:
+    store = replace(stream.store, client=Crowded(stream.raw), sleep=lambda _: None)  # type: ignore[arg-type]
     records = [record(number, "INSERT", NewImage=receipt(target={"S": f"v{number}"})) for number in range(1, 21)]
-    assert streams_world.deliver("rollup", "receipts", SHARD, records, store=store) is None
-    assert streams_world.tallies() == {("plays", f"v{number}"): 3 for number in range(1, 21)}
+    assert stream.deliver("rollup", "receipts", SHARD, records, store=store) is None
+    assert stream.tallies() == {("plays", f"v{number}"): 3 for number in range(1, 21)}
 
 
 @pytest.mark.parametrize("at", [{"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"NULL": True}], ids=str)
@@ -173,17 +167,17 @@ def test_a_like_whose_minute_is_none_can_be_taken_back(world: World, at: dict[st
 
 
 def test_a_number_that_was_edited_into_a_fraction_is_read_and_its_drift_found(
-    world: World, streams_world: StreamWorld
+    world: World, stream: StreamWorld
 ) -> None:
     world.write_post()
     keys = {"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META"}}
     images = [{**keys, "likeTally": {"N": number}, "nonce": {"S": "a"}} for number in ("10", "12.5", "13.5", "11")]
     moves = itertools.pairwise(images)
     records = [record(n, "MODIFY", Keys=keys, OldImage=old, NewImage=new) for n, (old, new) in enumerate(moves, 1)]
-    assert streams_world.deliver("drift", "counts", SHARD, records[:2]) is None
-    assert streams_world.ledger() == {("likes", POST, MINUTE): [0, 3]}
-    assert streams_world.deliver("drift", "counts", SHARD, records[2:]) is None
-    assert streams_world.ledger() == {("likes", POST, MINUTE): [0, 1]}
+    assert stream.deliver("drift", "counts", SHARD, records[:2]) is None
+    assert stream.ledger() == {("likes", POST, MINUTE): [0, 3]}
+    assert stream.deliver("drift", "counts", SHARD, records[2:]) is None
+    assert stream.ledger() == {("likes", POST, MINUTE): [0, 1]}
     (meta,) = (item for item in world.items() if item["SK"]["S"] == "META")
     world.put(meta | {"likeTally": {"N": "12.5"}})
     assert tallies.read(world.call(), counters.LIKES, POST) == 12

@@ -7,20 +7,15 @@ import time
 
 import pytest
 
-from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
 from tally.streams import pages
 from tally.streams.pages import Entry
+from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import MINUTE, SHARD, like, play, record, recording
-from tests.invariants.streaming import NOW_S, Crash, StreamWorld
+from tests.invariants.streaming import NOW_S, StreamWorld
 
 
-@pytest.fixture
-def world(store: Store) -> StreamWorld:
-    return StreamWorld(store, store.client)
-
-
-def test_pages_are_read_as_they_were_written_from_every_bucket(world: StreamWorld) -> None:
+def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
     written = [
         Entry("likes", "p", "0123456789ab", -1, 0),
         Entry("likes", "p", "ba9876543210", 0, -1),
@@ -29,92 +24,86 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(world: StreamWorl
         Entry("plays", "v", "", 1, 1),
     ]
     for bucket in range(pages.BUCKETS):
-        assert apply_once(world.store, [pages.write(world.store.settings, MINUTE, bucket, "x#1", written, 0)])
-        assert apply_once(world.store, [pages.write(world.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
-    assert apply_once(world.store, [pages.write(world.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
-    found = list(pages.read(world.store, MINUTE))
+        assert apply_once(stream.store, [pages.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
+        assert apply_once(stream.store, [pages.write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
+    assert apply_once(stream.store, [pages.write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
+    found = list(pages.read(stream.store, MINUTE))
     assert len(found) == 2 * pages.BUCKETS
     assert [pages.pairs(page) for page in found] == [written[:2], []] * pages.BUCKETS
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["v"], [1], [1]]}
     assert [pages.sums(page) for page in found] == [sums, {"plays": sums["plays"]}] * pages.BUCKETS
-    assert pages.pairs_of(world.store, MINUTE) == written[:2] * pages.BUCKETS
-    assert pages.pairs_of(world.store, MINUTE + 2) == list(pages.read(world.store, MINUTE + 2)) == []
+    assert pages.pairs_of(stream.store, MINUTE) == written[:2] * pages.BUCKETS
+    assert pages.pairs_of(stream.store, MINUTE + 2) == list(pages.read(stream.store, MINUTE + 2)) == []
 
 
-def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(world: StreamWorld) -> None:
-    store, client = recording(world)
+def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
+    store, client = recording(stream)
     records = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE - 1), play(4, at=MINUTE + 1)]
-    world.deliver("drift", "receipts", SHARD, records, store=store)
+    stream.deliver("drift", "receipts", SHARD, records, store=store)
     ((_, sent),) = client.sent
     assert len(sent["TransactItems"]) == 3 + 1
-    assert sorted(world.pages()) == [
+    assert sorted(stream.pages()) == [
         (minute, f"receipts#{SHARD}#1", [Entry("plays", "v", "", amount, 0)])
         for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
     ]
-    for row in world.rows("PAGE#"):
+    for row in stream.rows("PAGE#"):
         assert abs(int(row["expiration"]["N"]) - time.time() - pages.KEPT_S) < 60
 
 
-def test_what_sums_up_to_nothing_has_no_page(world: StreamWorld) -> None:
-    store, client = recording(world)
-    world.deliver("drift", "receipts", SHARD, [play(1), play(2, amount=-1)], store=store)
+def test_what_sums_up_to_nothing_has_no_page(stream: StreamWorld) -> None:
+    store, client = recording(stream)
+    stream.deliver("drift", "receipts", SHARD, [play(1), play(2, amount=-1)], store=store)
     assert [operation for operation, _ in client.sent] == ["update_item"]
 
 
-def test_a_run_is_cut_at_forty_minutes(world: StreamWorld) -> None:
-    store, client = recording(world)
+def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
+    store, client = recording(stream)
     records = [
         record(number, "INSERT", play(number, at=MINUTE + number)["dynamodb"], NOW_S + 60 * number)
         for number in range(1, 62)
     ]
-    assert world.deliver("drift", "receipts", SHARD, records, store=store) is None
+    assert stream.deliver("drift", "receipts", SHARD, records, store=store) is None
     assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
-    assert world.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
+    assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
-def test_a_run_is_cut_before_its_pages_grow_too_large_for_items(world: StreamWorld) -> None:
+def test_a_run_is_cut_before_its_pages_grow_too_large_for_items(stream: StreamWorld) -> None:
     """Ids that no compression shortens, with long amounts."""
-    store, client = recording(world)
+    store, client = recording(stream)
     targets = [secrets.token_hex(100) for _ in range(2000)]
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
-    assert world.deliver("drift", "receipts", SHARD, records, store=store) is None
+    assert stream.deliver("drift", "receipts", SHARD, records, store=store) is None
     assert len(client.sent) == 2
-    assert {len(row["body"]["B"]) < 400_000 for row in world.rows("PAGE#")} == {True}
-    assert {target for _, target, _ in world.ledger()} == set(targets)
+    assert {len(row["body"]["B"]) < 400_000 for row in stream.rows("PAGE#")} == {True}
+    assert {target for _, target, _ in stream.ledger()} == set(targets)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_page_is_there_exactly_when_its_checkpoint_is(world: StreamWorld, after: bool) -> None:
+def test_a_page_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, after: bool) -> None:
     """The process dies before or after the commit of the second of two runs; then everything is delivered again."""
-    store, client = world.watched()
-
-    def crash(number: int) -> None:
-        if number == 1:
-            raise Crash
-
-    setattr(client, "after" if after else "before", crash)
+    store = stream.through(killed(stream.raw, 1, committed=after))
     records = [
         record(number, "INSERT", play(number, at=MINUTE + number)["dynamodb"], NOW_S + 60 * number)
         for number in range(1, 62)
     ]
     with pytest.raises(Crash):
-        world.deliver("drift", "receipts", SHARD, records, store=store)
-    passed = int(world.checkpoint("drift", "receipts", SHARD)["sequence"])
-    assert (passed, len(world.pages())) == ((61, 61) if after else (40, 40))
+        stream.deliver("drift", "receipts", SHARD, records, store=store)
+    passed = int(stream.checkpoint("drift", "receipts", SHARD)["sequence"])
+    assert (passed, len(stream.pages())) == ((61, 61) if after else (40, 40))
     for _ in range(2):
-        assert world.deliver("drift", "receipts", SHARD, records[10:]) is None
-    assert len(world.pages()) == 61
-    assert world.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
+        assert stream.deliver("drift", "receipts", SHARD, records[10:]) is None
+    assert len(stream.pages()) == 61
+    assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
 @pytest.mark.parametrize("judged", [MINUTE, 10**9], ids=["as it should", "our clock is behind"])
-def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(world: StreamWorld, judged: int) -> None:
-    world.put_judged(judged)
+def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream: StreamWorld, judged: int) -> None:
+    stream.put_judged(judged)
     receipts = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE + 1)]
-    assert world.deliver("drift", "receipts", SHARD, receipts) is None
-    assert world.deliver("drift", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
+    assert stream.deliver("drift", "receipts", SHARD, receipts) is None
+    assert stream.deliver("drift", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
     current = max(int(time.time() // 60), judged + 2)
-    booked = {(minute, entry) for minute, _, entries in world.pages() for entry in entries}
+    booked = {(minute, entry) for minute, _, entries in stream.pages() for entry in entries}
     assert {(current - 1 <= minute <= current + 1, entry) for minute, entry in booked if minute > MINUTE + 1} == {
         (True, Entry("plays", "v", "", 2 if judged == MINUTE else 3, 0)),
         (True, Entry("likes", "p", "", -1, 0)),

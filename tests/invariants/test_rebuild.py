@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import counters
-from local.base.engine import Engine
 from tally.counting import tallies
 from tally.drift import history, rebuild, recount
 from tally.drift.rebuild import Accepted, Loss, Window
 from tally.drift.reconcile import NotProvenError, Reconciler
-from tally.dynamo.client import Store
 from tally.streams import evidence, set_aside
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
-from tests.invariants.streaming import Watched
+from tests.invariants.processes import Crash, interrupted, killed
 from tests.invariants.test_reconcile import redrive, set_one_aside
 
 DAY = 6  # minutes: a day of these tests
-EVERYBODY = {(consumer, table) for consumer in ("rollup", "drift") for table in ("counts", "receipts")}
-ROLLUP, DRIFT = ({one for one in EVERYBODY if one[0] == name} for name in ("rollup", "drift"))
+EVERYBODY, ROLLUP, DRIFT = None, "rollup", "drift"
 
 
 @pytest.fixture
-def world(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """At the beginning of a day that is whole."""
     monkeypatch.setattr(tallies, "DAY", DAY)
-    made = deployed(store, engine.endpoint, monkeypatch)
-    next_day(made)
-    return made
-
-
-@pytest.fixture
-def reconciler(world: Deployment) -> Reconciler:
-    return Reconciler(world.store, counters.COUNTERS, clock=world.clock, sleep=world.sleep)
+    with deployed() as made:
+        next_day(made)
+        yield made
 
 
 def today(world: Deployment) -> int:
@@ -48,14 +39,12 @@ def next_day(world: Deployment) -> None:
         world.run(1)
 
 
-def lose(world: Deployment, silent: set[tuple[str, str]], each: Callable[[], object]) -> None:
-    """What happens while these are silent never reaches them."""
-    world.silent = silent
+def lose(world: Deployment, consumer: str | None, each: Callable[[], object]) -> None:
+    """What happens while this one stands still never reaches it."""
+    world.stall(consumer)
     each()
     world.run(1)
-    for mapping in silent:
-        world.waiting[mapping] = []
-    world.silent = set()
+    world.lose()
 
 
 def judge_on(world: Deployment, days: int = 2) -> None:
@@ -113,14 +102,14 @@ def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, r
     judge_on(world)
     lost = {("plays", "v"): 5, ("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
     assert {name: loss.amount for name, loss in losses(reconciler).items()} == lost
-    assert (world.tally(PLAYS, "v"), world.drift()) == (6 + 6 + 2 + 3, {})
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (6 + 6 + 2 + 3, {})
     assert mend(reconciler) == lost
     assert world.tally(PLAYS, "v") == 6 + 6 + 2 + 3 + 5
     assert world.tally(VISITS, "https://example.com/a") == 6 + 4
     assert world.tally(VISITS, "https://example.com/lost") == 3
     assert losses(reconciler) == mend(reconciler) == {}
     world.run(14)
-    assert world.drift() == {}
+    assert world.drifts() == {}
     [entry] = history.read(world.store, "plays", "v")
     assert (entry["how"], entry["amount"], entry["before"], entry["after"]) == ("rebuild", 5, 17, 22)
 
@@ -140,13 +129,13 @@ def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Depl
     lose(world, EVERYBODY, lambda: world.spill(times=2))
     judge_on(world)
     lose(world, EVERYBODY, lambda: world.spill(times=4))  # too new to be looked at
-    assert world.drift() == {("plays", "v"): -7}
+    assert world.drifts() == {("plays", "v"): -7}
     with pytest.raises(NotProvenError, match="drifts by -7: `tally reconcile` comes first"):
         mend(reconciler)
     assert reconciler.repair(PLAYS, "v", "ann", "x") is not None
     assert mend(reconciler) == {("plays", "v"): 2}
     assert losses(reconciler) == {}
-    assert (world.tally(PLAYS, "v"), world.drift()) == (9, {})
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (9, {})
     judge_on(world)
     assert mend(reconciler) == {("plays", "v"): 4}, "what was taken off once is not taken off again"
 
@@ -215,16 +204,10 @@ def test_rebuild_that_is_killed_is_done_again_or_not_at_all(
 ) -> None:
     lose(world, EVERYBODY, lambda: world.spill(times=3))
     judge_on(world)
-    client: Any = Watched(world.store.client)
-
-    def kill(_: int) -> None:
-        raise KeyboardInterrupt
-
-    setattr(client, "after" if committed else "before", kill)
-    killed = Reconciler(Store(client, world.store.settings), counters.COUNTERS, world.clock, world.sleep)
+    dying = world.reconciler(killed(world.wire, 0, committed=committed))
     (loss,) = losses(reconciler).values()
-    with pytest.raises(KeyboardInterrupt):
-        rebuild.rebuild(killed, loss, accepted(reconciler, loss), "ann", "x", -1)
+    with pytest.raises(Crash):
+        rebuild.rebuild(dying, loss, accepted(reconciler, loss), "ann", "x", -1)
     assert mend(reconciler) == ({} if committed else {("plays", "v"): 3})
     assert world.tally(PLAYS, "v") == 3
     assert len(list(history.read(world.store, "plays", "v"))) == 1
@@ -232,36 +215,31 @@ def test_rebuild_that_is_killed_is_done_again_or_not_at_all(
 
 @pytest.mark.parametrize("first", ["another rebuild", "a redrive", "a row"])
 def test_what_comes_before_the_write_sends_the_rebuild_back(
-    world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, first: str
+    world: Deployment, reconciler: Reconciler, first: str
 ) -> None:
     lose(world, EVERYBODY, lambda: world.spill(times=3))
     judge_on(world)
     (loss,) = losses(reconciler).values()
     days = accepted(reconciler, loss)
-    real, tries = rebuild.apply_once, []
 
-    def apply_once(store: Store, writes: Any) -> bool:
-        if not tries:
-            tries.append(False)
-            if first == "another rebuild":
-                rebuild.rebuild(reconciler, loss, days, "bob", "x", -1)
-            elif first == "a redrive":
-                add = tallies.add(tallies.Call(store), PLAYS, "v", 7, 3, 0, by=tallies.ROLLED_UP)
-                store.client.update_item(**tallies.noted(add, loss.days))
-            else:
-                world.edit(1, PLAYS, "v")
-                while not world.drift():
-                    world.run(1)
-        tries.append(real(store, writes))
-        return bool(tries[-1])
+    def act() -> None:
+        if first == "another rebuild":
+            rebuild.rebuild(reconciler, loss, days, "bob", "x", -1)
+        elif first == "a redrive":
+            add = tallies.add(tallies.Call(world.store), PLAYS, "v", 7, 3, 0, by=tallies.ROLLED_UP)
+            world.wire.update_item(**tallies.noted(add, loss.days))
+        else:
+            world.edit(1, PLAYS, "v")
+            while not world.drifts():
+                world.run(1)
 
-    monkeypatch.setattr(rebuild, "apply_once", apply_once)
+    late = world.reconciler(interrupted(world.wire, 0, act))
     if first == "a row":
         with pytest.raises(NotProvenError, match="drifts by"):
-            rebuild.rebuild(reconciler, loss, days, "ann", "x", -1)
+            rebuild.rebuild(late, loss, days, "ann", "x", -1)
         assert world.tally(PLAYS, "v") == 1
     else:
-        assert rebuild.rebuild(reconciler, loss, days, "ann", "x", -1) is None
+        assert rebuild.rebuild(late, loss, days, "ann", "x", -1) is None
         assert world.tally(PLAYS, "v") == 3
 
 

@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import counters
-from local.base.engine import Engine
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.drift import history, reconcile, recount, rows
 from tally.drift.reconcile import NotProvenError, Reconciler, UnclearError
 from tally.dynamo import keys
-from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
 from tally.streams import evidence, set_aside
 from tally.streams.record import Declared
-from tests.invariants.judged import CONSUMERS, LIKES, PLAYS, Deployment, deployed
+from tests.invariants.deployment import CONSUMERS
+from tests.invariants.judged import LIKES, PLAYS, VISITS, Deployment, deployed
+from tests.invariants.processes import Crash, Sleeper, interrupted, killed
 
 MENDED = ("ann", "edited by hand")
 
 
 @pytest.fixture
-def world(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    return deployed(store, engine.endpoint, monkeypatch)
-
-
-@pytest.fixture
-def reconciler(world: Deployment) -> Reconciler:
-    return Reconciler(world.store, counters.COUNTERS, clock=world.clock, sleep=world.sleep)
-
-
-def delete(world: Deployment, key: Item) -> None:
-    world.store.client.delete_item(TableName=world.store.settings.counts_table, Key=key)
+def world() -> Iterator[Deployment]:
+    with deployed() as made:
+        yield made
 
 
 def mend(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> reconcile.Finding | None:
     """As the command does: look, wait for the judge, repair."""
-    counted = reconciler.count(counter, target) if counter.child else None
-    asked = reconciler.asked()
-    reconciler.wait(asked)
+    how = looked(reconciler, counter, target)
+    reconciler.wait(how["asked"])
+    return reconciler.repair(counter, target, *MENDED, **how)
+
+
+def looked(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> dict[str, Any]:
+    """What the command asks for a repair with."""
+    mark, counted = reconciler.mark(counter, target), reconciler.count(counter, target) if counter.child else None
     exact = counted.low if counted and not counted.unclear else None
-    return reconciler.repair(counter, target, *MENDED, asked=asked, counted=exact)
+    return {"asked": reconciler.asked(), "counted": exact, "marked": mark}
+
+
+def off(world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3, shard: int = 0) -> dict[str, Any]:
+    """A post is off since before the streams; its repair is asked for, and the ledger has judged that minute."""
+    world.post(likers)
+    world.edit(amount, shard=shard)
+    world.forget()
+    how = looked(reconciler)
+    reconciler.wait(how["asked"])
+    return how
 
 
 def amounts(world: Deployment, counter: Counter = LIKES, target: str = "p") -> list[tuple[int, str]]:
@@ -54,7 +62,7 @@ def put_row(world: Deployment, amount: int, counter: Counter, target: str, **mor
     item = rows.key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
     numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.judged - 9} | more
     item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
-    world.store.client.put_item(TableName=world.store.settings.ledger_table, Item=item)
+    world.wire.put_item(TableName=world.settings.ledger_table, Item=item)
 
 
 def test_tally_that_is_right_is_left_alone(world: Deployment, reconciler: Reconciler) -> None:
@@ -67,19 +75,52 @@ def test_tally_that_is_right_is_left_alone(world: Deployment, reconciler: Reconc
     assert amounts(world) == []
 
 
-@pytest.mark.parametrize("amount", [5, -2, -7])
+@pytest.mark.parametrize("amount", [5, -7], ids=["too many", "below zero"])
 def test_manual_edit_is_found_and_taken_back_once(world: Deployment, reconciler: Reconciler, amount: int) -> None:
     world.post(3)
     world.edit(amount)
     world.run(14)
-    assert world.drift() == {("likes", "p"): amount}
+    assert world.drifts() == {("likes", "p"): amount}
     found = reconciler.look(LIKES, "p")
     assert (found.tally, found.difference, found.left) == (3 + amount, -amount, 0)
     assert mend(reconciler) is not None
-    assert (world.tally(), world.drift(), amounts(world)) == (3, {}, [(-amount, "recount")])
+    assert (world.tally(), world.drifts(), amounts(world)) == (3, {}, [(-amount, "recount")])
     world.run(14)
-    assert (world.tally(), world.drift()) == (3, {})
+    assert (world.tally(), world.drifts()) == (3, {})
     assert mend(reconciler) is None
+
+
+NONCES = ("", "+", "~60.", "-0123456789ab.")
+"""How that of a change, of the rollup, of a repair and of an unlike begins."""
+
+
+def test_each_kind_of_edit_is_found_with_its_amount(world: Deployment) -> None:
+    now = world.settings.minute(world.now_s)
+    for by in NONCES:
+        world.put(visits(by, 50, now - 700))
+    world.forget()
+    world.post(3)
+    world.play("deleted", 3)
+    world.run(2)
+    world.delete_child("u1")
+    world.edit(4, PLAYS, "another shard", shard=3)
+    stamped = tallies.add(tallies.Call(world.store), PLAYS, "stamped", 0, 2, world.settings.minute(world.now_s))
+    world.wire.update_item(**stamped)  # as Tally adds, and without a receipt
+    for shard in range(PLAYS.max_shards):
+        world.delete(tallies.key(PLAYS, "deleted", shard))
+    for by in NONCES:
+        world.put(visits(by, 46, now - 800))
+    world.run(14, world.play)
+    assert world.drifts() == {
+        ("likes", "p"): 1, ("plays", "another shard"): 4, ("plays", "stamped"): 2, ("plays", "deleted"): -3,
+        **{("visits", f"https://example.com/{by}"): -4 for by in NONCES},
+    }  # fmt: skip
+
+
+def visits(by: str, number: int, at: int) -> Item:
+    """A tally as somebody wrote it long ago. `by`: how its nonce begins."""
+    facts = {"visits": {"N": str(number)}, "at": {"N": str(at)}, "nonce": {"S": f"{by}{number}"}}
+    return tallies.key(VISITS, f"https://example.com/{by}", 0) | facts
 
 
 def test_drift_of_a_tally_without_children_is_taken_back_while_people_play(
@@ -92,7 +133,7 @@ def test_drift_of_a_tally_without_children_is_taken_back_while_people_play(
     assert repaired is not None
     assert (repaired.difference, world.tally(PLAYS, "v")) == (-50, 4 + 24)
     world.run(12, world.play)
-    assert (world.tally(PLAYS, "v"), world.drift(), amounts(world, PLAYS, "v")) == (52, {}, [(-50, "ledger")])
+    assert (world.tally(PLAYS, "v"), world.drifts(), amounts(world, PLAYS, "v")) == (52, {}, [(-50, "ledger")])
     entry = next(history.read(world.store, "plays", "v"))
     expected = {"by": "ann", "why": "edited by hand", "amount": -50, "before": 78, "after": 28}
     assert {name: entry[name] for name in expected} == expected
@@ -128,7 +169,7 @@ def test_drift_is_confirmed_after_five_judged_minutes_and_not_repaired_before(
 ) -> None:
     world.play(times=3)
     world.edit(-2, PLAYS, "v")
-    while not world.drift():
+    while not world.drifts():
         world.run(1)
     lefts = []
     while (found := reconciler.look(PLAYS, "v")).left:
@@ -142,33 +183,48 @@ def test_drift_is_confirmed_after_five_judged_minutes_and_not_repaired_before(
     assert world.tally(PLAYS, "v") == 3
 
 
-def test_edit_that_was_undone_before_the_repair_was_asked_for_is_not_repaired(
-    world: Deployment, reconciler: Reconciler
-) -> None:
-    """p7: the row says -5, and nobody has judged the minute yet in which the edit was undone."""
+@pytest.fixture
+def edited(world: Deployment) -> Deployment:
+    """Ten plays, five of them taken off by hand: a drift that is confirmed."""
     world.play(times=10)
     world.edit(-5, PLAYS, "v")
     world.run(14)
-    world.edit(5, PLAYS, "v")
+    return world
+
+
+def test_edit_that_was_undone_before_the_repair_was_asked_for_is_not_repaired(
+    edited: Deployment, reconciler: Reconciler
+) -> None:
+    """p7: the row says -5, and nobody has judged the minute yet in which the edit was undone."""
+    edited.edit(5, PLAYS, "v")
     assert reconciler.look(PLAYS, "v").difference == 5
     with pytest.raises(NotProvenError, match="judged up to"):
         reconciler.repair(PLAYS, "v", *MENDED, asked=reconciler.asked())
     assert mend(reconciler, PLAYS, "v") is None
-    world.run(10)
-    assert (world.tally(PLAYS, "v"), world.drift()) == (10, {})
+    edited.run(10)
+    assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_repair_that_dies_is_done_once(edited: Deployment, reconciler: Reconciler, committed: bool) -> None:
+    with pytest.raises(Crash):
+        edited.reconciler(killed(edited.wire, 0, committed=committed)).repair(PLAYS, "v", *MENDED)
+    assert (mend(reconciler, PLAYS, "v") is None) == committed
+    assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
+    assert amounts(edited, PLAYS, "v") == [(5, "ledger")]
 
 
 def set_one_aside(world: Deployment) -> None:
     """A play that DynamoDB refuses to roll up, because its tally was made a string. Nobody sees that but the rollup."""
     broken = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(16)]
     for item in broken:
-        world.store.client.put_item(TableName=world.store.settings.counts_table, Item=item)
-    world.trim()
+        world.put(item)
+    world.forget()
     world.spill()
     world.deliver()
     for item in broken:
-        delete(world, {name: item[name] for name in ("PK", "SK")})
-    world.trim()
+        world.delete({name: item[name] for name in ("PK", "SK")})
+    world.forget()
     assert len(list(set_aside.listed(tallies.Call(world.store)))) == 1
 
 
@@ -182,7 +238,7 @@ def test_record_that_is_set_aside_is_redriven_or_repaired_never_both(world: Depl
     """p10."""
     set_one_aside(world)
     world.run(14)
-    assert world.drift() == {("plays", "v"): -1}
+    assert world.drifts() == {("plays", "v"): -1}
     with pytest.raises(NotProvenError, match="set aside"):
         reconciler.asked()
     with pytest.raises(NotProvenError, match="set aside"):
@@ -191,42 +247,39 @@ def test_record_that_is_set_aside_is_redriven_or_repaired_never_both(world: Depl
     mend(reconciler, PLAYS, "v")
     world.run(14)
     mend(reconciler, PLAYS, "v")
-    assert (world.tally(PLAYS, "v"), world.drift()) == (1, {})
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {})
 
 
-def test_consumer_that_is_stuck_in_one_table_lets_nothing_be_repaired(
-    world: Deployment, reconciler: Reconciler
-) -> None:
-    """p12: the bookkeeper sees the receipts of ten plays, and not the tally that they moved."""
-    world.silent = {("drift", "counts")}
-    world.play(times=10)
-    world.run(40)
-    assert world.drift() == {}
-    with pytest.raises(NotProvenError, match="do its consumers and sweep run"):
-        mend(reconciler, PLAYS, "v")
-    world.silent = set()
-    world.run(14)
-    assert mend(reconciler, PLAYS, "v") is None
-    assert (world.tally(PLAYS, "v"), world.drift()) == (10, {})
+def test_consumer_that_is_stuck_in_one_shard_lets_nothing_be_judged_or_repaired() -> None:
+    """p12: it sees the receipts of ten plays, the pulses in the other shards, and not the tally that they moved."""
+    with deployed(shards=3) as world:
+        reconciler = world.reconciler()
+        world.stall("drift", "counts", world.streams.number(tallies.key(PLAYS, "v", 0)))
+        world.play(times=10)
+        world.run(14)
+        assert world.drifts() == {}
+        with pytest.raises(NotProvenError, match="do its consumers and sweep run"):
+            mend(reconciler, PLAYS, "v")
+        world.resume()
+        world.run(14)
+        assert mend(reconciler, PLAYS, "v") is None
+        assert (world.tally(PLAYS, "v"), world.drifts()) == (10, {})
 
 
 def test_consumer_that_is_stuck_after_the_drift_was_confirmed_lets_nothing_be_repaired(
-    world: Deployment, reconciler: Reconciler
+    edited: Deployment, reconciler: Reconciler
 ) -> None:
     """The edit is undone, and the bookkeeper does not see it."""
-    world.play(times=10)
-    world.edit(-5, PLAYS, "v")
-    world.run(14)
-    world.silent = {("drift", "counts")}
-    world.edit(5, PLAYS, "v")
-    world.run(5)
+    edited.stall("drift", "counts")
+    edited.edit(5, PLAYS, "v")
+    edited.run(5)
     with pytest.raises(NotProvenError, match="do its consumers and sweep run"):
         mend(reconciler, PLAYS, "v")
-    assert world.tally(PLAYS, "v") == 10
+    assert edited.tally(PLAYS, "v") == 10
 
 
-def test_new_stack_that_judges_nothing_says_so(store: Store, reconciler: Reconciler, world: Deployment) -> None:
-    store.client.delete_item(TableName=store.settings.ledger_table, Key=evidence.JUDGE)
+def test_new_stack_that_judges_nothing_says_so(world: Deployment, reconciler: Reconciler) -> None:
+    world.wire.delete_item(TableName=world.settings.ledger_table, Key=evidence.JUDGE)
     with pytest.raises(NotProvenError, match="not judged yet"):
         reconciler.repair(PLAYS, "v", *MENDED)
 
@@ -237,16 +290,16 @@ def test_spilled_like_under_way_while_both_consumers_are_silent_is_not_repaired(
     """p1: as_of does not reach the like, so nothing tells whether the tally has it."""
     world.post(1)
     world.run(10)
-    world.silent = set(world.waiting)
+    world.stall()
     world.like_alone("u1")
     world.sleep(20)
     counted = reconciler.count(LIKES, "p")
     assert (counted.low, counted.high, counted.unclear) == (0, 1, recount.UNDER_WAY)
     with pytest.raises(NotProvenError):
         mend(reconciler)
-    world.silent = set()
+    world.resume()
     world.run(14)
-    assert (world.tally(), world.drift(), amounts(world)) == (2, {}, [])
+    assert (world.tally(), world.drifts(), amounts(world)) == (2, {}, [])
     assert reconciler.count(LIKES, "p").unclear == ""
 
 
@@ -256,40 +309,40 @@ def test_count_without_evidence_is_unclear_when_a_child_was_written_alone(
     world.post(1)
     world.like_alone("u1")
     world.run(10)
-    world.store.client.delete_item(TableName=world.store.settings.ledger_table, Key=evidence.JUDGE)
+    world.wire.delete_item(TableName=world.settings.ledger_table, Key=evidence.JUDGE)
     assert reconciler.count(LIKES, "p").unclear == recount.UNDER_WAY
 
 
 def test_what_was_wrong_before_the_streams_is_found_by_its_children(world: Deployment, reconciler: Reconciler) -> None:
     world.post(4)
     world.edit(-3)
-    world.trim()
+    world.forget()
     world.run(10)
-    assert world.drift() == {}
+    assert world.drifts() == {}
     assert reconciler.count(LIKES, "p").low == 3
     assert mend(reconciler) is not None
     assert (world.tally(), amounts(world)) == (4, [(3, "recount")])
     world.run(10)
-    assert (world.tally(), world.drift()) == (4, {})
+    assert (world.tally(), world.drifts()) == (4, {})
 
 
 def test_likes_deleted_around_the_api_are_taken_off(world: Deployment, reconciler: Reconciler) -> None:
     world.post(4)
     for user in ("u0", "u3"):
-        delete(world, keys.key("POST#p", f"LIKE#USER#{user}"))
+        world.delete_child(user)
     world.run(14)
     mend(reconciler)
-    assert (world.tally(), world.drift()) == (2, {})
+    assert (world.tally(), world.drifts()) == (2, {})
 
 
 def test_children_without_tally_get_one_and_no_post_is_made(world: Deployment, reconciler: Reconciler) -> None:
     world.post(4)
     for key in ("META", "META.BODY"):
-        delete(world, keys.key("POST#p", key))
+        world.delete(keys.key("POST#p", key))
     world.run(14)
     mend(reconciler)
     assert set(recount.shards_of(tallies.Call(world.store), LIKES, "p")) == {1}
-    assert (world.tally(), world.drift()) == (4, {})
+    assert (world.tally(), world.drifts()) == (4, {})
 
 
 def test_edit_of_a_moment_ago_is_not_repaired_twice(world: Deployment, reconciler: Reconciler) -> None:
@@ -297,114 +350,105 @@ def test_edit_of_a_moment_ago_is_not_repaired_twice(world: Deployment, reconcile
     world.post(3)
     world.run(10)
     world.edit(5)
-    with pytest.raises(NotProvenError, match="not confirmed yet"):
+    with pytest.raises(NotProvenError, match="edited or repaired after the first count"):
         mend(reconciler)
     world.run(14)
     mend(reconciler)
     world.run(14)
-    assert (world.tally(), world.drift(), amounts(world)) == (3, {}, [(-5, "recount")])
+    assert (world.tally(), world.drifts(), amounts(world)) == (3, {}, [(-5, "recount")])
 
 
 def test_edit_between_the_two_counts_sends_the_repair_back(world: Deployment, reconciler: Reconciler) -> None:
-    world.post(3)
-    world.edit(-2)
-    world.trim()
-    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
-    reconciler.wait(asked)
+    how = off(world, reconciler, -2)
     world.edit(7)
     with pytest.raises(NotProvenError, match=r"the first count found \+2, and the second one -5"):
-        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
+        reconciler.repair(LIKES, "p", *MENDED, **how)
     assert world.tally() == 8
+
+
+@pytest.mark.parametrize("how", ["repaired", "undone"])
+def test_count_that_comes_to_the_same_for_another_reason_repairs_nothing(
+    world: Deployment, reconciler: Reconciler, how: str
+) -> None:
+    """What the first count found is gone, and what the second one finds is not judged yet: it would be in the row."""
+    world.post(3)
+    world.add_child("first")
+    world.run(14)
+    asked = looked(reconciler)
+    assert asked["counted"] == 1
+    if how == "repaired":
+        assert mend(reconciler)
+    else:
+        world.delete_child("first")
+        world.run(10)
+    world.add_child("second")
+    with pytest.raises(NotProvenError):
+        reconciler.repair(LIKES, "p", *MENDED, **asked)
+    world.run(14)
+    assert world.drifts() == {("likes", "p"): -1}
 
 
 def test_edit_that_made_the_tally_right_is_accepted(world: Deployment, reconciler: Reconciler) -> None:
     """Somebody corrected by hand what was wrong before the streams: the row says +3, the children say 0."""
     world.post(4)
     world.edit(-3)
-    world.trim()
+    world.forget()
     world.run(6)
     world.edit(3)
     world.run(14)
-    assert world.drift() == {("likes", "p"): 3}
+    assert world.drifts() == {("likes", "p"): 3}
     assert mend(reconciler) is not None
-    assert (world.tally(), world.drift(), amounts(world)) == (4, {}, [(0, "recount")])
+    assert (world.tally(), world.drifts(), amounts(world)) == (4, {}, [(0, "recount")])
 
 
 def test_unlike_of_a_like_that_is_under_way_is_no_difference(world: Deployment, reconciler: Reconciler) -> None:
     """The tally is one short until the rollup has come. No child shows it once the user likes again."""
     world.post(2)
     world.run(10)
-    world.silent = {("rollup", "counts")}
+    world.stall("rollup", "counts")
     world.like_alone("late")
     world.like("late", liked=False)
     under_way = reconciler.count(LIKES, "p")
     assert (under_way.low, under_way.high, under_way.unclear) == (0, 1, recount.UNDER_WAY)
     world.like("late")
-    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
-    assert (counted.low, counted.unclear) == (1, "")
-    world.silent = set()
-    reconciler.wait(asked)
+    how = looked(reconciler)
+    assert how["counted"] == 1
+    world.resume()
+    reconciler.wait(how["asked"])
     with pytest.raises(NotProvenError, match=r"the first count found \+1, and the second one \+0"):
-        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
+        reconciler.repair(LIKES, "p", *MENDED, **how)
     assert world.tally() == 3
 
 
 @pytest.mark.parametrize("shard", [0, 1, 7])
 def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
-    world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, shard: int
+    world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:
     """On the shard that is repaired, on another, and on one that was not there. The child is gone by the next look."""
-    world.post(3)
-    world.edit(1, shard=1)
-    world.trim()
-    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
-    reconciler.wait(asked)
-    real, tries = reconcile.apply_once, []
+    how = off(world, reconciler, 1, shard=1)
 
-    def apply_once(store: Store, writes: Any) -> bool:
-        if not tries:
-            child = {**keys.key("POST#p", "LIKE#USER#new"), "likedAt": {"N": "1"}, "at": {"N": "0"}}
-            store.client.put_item(TableName=store.settings.counts_table, Item=child)
-            store.client.update_item(**tallies.add(tallies.Call(store), LIKES, "p", shard, 1, 0))
-        tries.append(real(store, writes))
-        return bool(tries[-1])
+    def like() -> None:
+        world.add_child("new")
+        world.wire.update_item(**tallies.add(tallies.Call(world.store), LIKES, "p", shard, 1, 0))
 
-    monkeypatch.setattr(reconcile, "apply_once", apply_once)
-    assert reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low) is not None
-    assert (tries, world.tally()) == ([False, True], 4)
+    client = interrupted(world.wire, 0, like)
+    assert world.reconciler(client).repair(LIKES, "p", *MENDED, **how) is not None
+    assert (client.writes, world.tally()) == (2, 4)
 
 
-def test_row_that_appears_before_the_write_sends_the_repair_back(
-    world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.post(3)
-    world.edit(1)
-    world.trim()
-    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
-    reconciler.wait(asked)
-    real, tries = reconcile.apply_once, []
-
-    def apply_once(store: Store, writes: Any) -> bool:
-        if not tries:
-            put_row(world, 1, LIKES, "p", upto=world.judged)
-        tries.append(real(store, writes))
-        return bool(tries[-1])
-
-    monkeypatch.setattr(reconcile, "apply_once", apply_once)
-    with pytest.raises(NotProvenError, match="not confirmed"):
-        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
-    assert (tries, world.tally()) == ([False], 4)
+def test_row_that_appears_before_the_write_sends_the_repair_back(world: Deployment, reconciler: Reconciler) -> None:
+    how = off(world, reconciler, 1)
+    client = interrupted(world.wire, 0, lambda: put_row(world, 1, LIKES, "p", upto=world.judged))
+    with pytest.raises(NotProvenError, match="edited or repaired after the first count"):
+        world.reconciler(client).repair(LIKES, "p", *MENDED, **how)
+    assert (client.writes, world.tally()) == (1, 4)
 
 
 def test_child_alone_in_the_second_count_is_unclear(world: Deployment, reconciler: Reconciler) -> None:
-    world.post(3)
-    world.edit(1)
-    world.trim()
-    counted, asked = reconciler.count(LIKES, "p"), reconciler.asked()
-    reconciler.wait(asked)
+    how = off(world, reconciler, 1)
     world.like_alone("late")
     with pytest.raises(UnclearError, match="cannot tell yet: as_of is older"):
-        reconciler.repair(LIKES, "p", *MENDED, asked=asked, counted=counted.low)
+        reconciler.repair(LIKES, "p", *MENDED, **how)
     assert world.tally() == 4
 
 
@@ -420,7 +464,7 @@ def test_numbers_that_were_given_are_not_given_again(world: Deployment, reconcil
     world.edit(9, counters.TICKET, "q")
     put_row(world, 5, counters.TICKET, "q")
     assert reconciler.repair(counters.TICKET, "q", *MENDED) is not None
-    assert (world.tally(counters.TICKET, "q"), world.drift()) == (9, {})
+    assert (world.tally(counters.TICKET, "q"), world.drifts()) == (9, {})
     assert amounts(world, counters.TICKET, "q") == [(0, "ledger")]
 
 
@@ -435,48 +479,30 @@ def test_row_of_the_old_ledger_is_listed_confirmed_and_repaired(world: Deploymen
     """It has no `upto`, and a `judged` and a `confirmed` of its own."""
     world.play(times=3)
     world.edit(4, PLAYS, "v")
-    world.trim()
+    world.forget()
     put_row(world, 4, PLAYS, "v", upto=None, judged=1_800_000_000)
     (row,) = [row for _, row in rows.every(world.store)]
     assert row.body(evidence.read(world.store, world.now_s))["confirmed"] is True
     assert mend(reconciler, PLAYS, "v") is not None
-    assert (world.tally(PLAYS, "v"), world.drift()) == (3, {})
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (3, {})
     world.edit(2, PLAYS, "v")
     world.run(14)
-    assert world.drift() == {("plays", "v"): 2}
+    assert world.drifts() == {("plays", "v"): 2}
 
 
 @pytest.mark.parametrize("counter", [LIKES, PLAYS])
-def test_two_repairs_at_once_repair_once(world: Deployment, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have looked before either writes."""
+def test_two_repairs_at_once_repair_once(world: Deployment, reconciler: Reconciler, counter: Counter) -> None:
+    """The other one has looked, and writes last."""
     target = "p" if counter is LIKES else "v"
     world.post(3)
     world.edit(5, counter, target)
     world.run(14)
-    looked = threading.Barrier(2, timeout=20)
-    real, results, waited = reconcile.apply_once, [], set[int]()
-
-    def apply_once(store: Store, writes: Any) -> bool:
-        if threading.get_ident() not in waited:
-            waited.add(threading.get_ident())
-            looked.wait()
-        return real(store, writes)
-
-    def repair() -> None:
-        each = Reconciler(world.store, counters.COUNTERS, clock=world.clock, sleep=lambda _: None)
-        counted = -5 if counter is LIKES else None
-        try:
-            results.append(each.repair(counter, target, *MENDED, counted=counted))
-        except NotProvenError:  # the other one's repair is in the second count
-            results.append(None)
-
-    monkeypatch.setattr(reconcile, "apply_once", apply_once)
-    threads = [threading.Thread(target=repair) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(result is not None for result in results) == [False, True]
+    how = looked(reconciler, counter, target)
+    reconciler.wait(how["asked"])
+    other = Sleeper(world.wire, 0, lambda client: world.reconciler(client).repair(counter, target, *MENDED, **how))
+    assert reconciler.repair(counter, target, *MENDED, **how) is not None
+    with suppress(NotProvenError):  # this one's repair is in its second count
+        other.wake()
     assert world.tally(counter, target) == (3 if counter is LIKES else 0)
     assert len(amounts(world, counter, target)) == 1
 
@@ -485,7 +511,7 @@ def test_wait_is_bounded_and_tells_what_is_left(world: Deployment, reconciler: R
     lefts: list[int] = []
     reconciler.wait(reconciler.asked(), lefts.append)
     assert lefts[0] > lefts[-1] >= 1
-    world.silent = set(world.waiting)
+    world.stall()
     before_s = world.now_s
     with pytest.raises(NotProvenError, match="do its consumers and sweep run"):
         reconciler.wait(reconciler.asked())
@@ -493,7 +519,7 @@ def test_wait_is_bounded_and_tells_what_is_left(world: Deployment, reconciler: R
 
 
 def test_laptop_whose_clock_is_behind_waits_all_the_same(world: Deployment) -> None:
-    behind = Reconciler(world.store, counters.COUNTERS, clock=lambda: world.now_s - 3600, sleep=world.sleep)
+    behind = Reconciler(world.store, clock=lambda: world.now_s - 3600, sleep=world.sleep)
     assert behind.asked() >= world.store.settings.minute(world.now_s)
 
 
@@ -501,7 +527,7 @@ def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
     for number in range(6):
         world.post(number, post=f"p{number}")
     world.edit(2, target="p4")
-    delete(world, keys.key("POST#p2", "META"))
+    world.delete(keys.key("POST#p2", "META"))
     world.edit(9, PLAYS, "p1")
     found = {family.target: family for page in recount.families(world.store, counters.COUNTERS) for family in page}
     assert {name: (family.tally, family.children) for name, family in found.items()} == {

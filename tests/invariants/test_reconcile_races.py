@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import counters
-from local.base.engine import Engine
 from tally.drift import history
-from tally.drift.reconcile import NotProvenError, Reconciler
-from tally.dynamo.client import Store
+from tally.drift.reconcile import NotProvenError
 from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
-from tests.invariants.streaming import Watched
+from tests.invariants.processes import Watched
 
 pytestmark = pytest.mark.slow
 
@@ -49,15 +45,15 @@ class Interrupted(Watched):
 
 
 @pytest.fixture
-def world(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+def world() -> Iterator[Deployment]:
     """A post and a video that are off by +5, confirmed."""
-    made = deployed(store, engine.endpoint, monkeypatch)
-    made.post(3)
-    made.play(times=3)
-    made.edit(5)
-    made.edit(5, PLAYS, "v")
-    made.run(14)
-    return made
+    with deployed() as made:
+        made.post(3)
+        made.play(times=3)
+        made.edit(5)
+        made.edit(5, PLAYS, "v")
+        made.run(14)
+        yield made
 
 
 def spill_and_unlike(world: Deployment, user: str) -> None:
@@ -85,17 +81,17 @@ def test_change_in_the_middle_of_any_step_is_kept_and_the_rest_repaired_once(
 ) -> None:
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
         client: Any = Interrupted(world.store.client, step, lambda: CHANGES[change](world))
-        each = Reconciler(replace(world.store, client=client), counters.COUNTERS, world.clock, world.sleep)
+        each = world.reconciler(client)
         counted = each.count(counter, target).low if counter is LIKES else None
         client.left = step
         with suppress(NotProvenError):
             each.repair(counter, target, "ann", "x", counted=counted)
     world.run(4)
-    again = Reconciler(world.store, counters.COUNTERS, world.clock, world.sleep)
+    again = world.reconciler()
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
         counted = again.count(counter, target).low if counter is LIKES else None
         again.repair(counter, target, "ann", "x", counted=counted)
         assert sum(entry["amount"] for entry in history.read(world.store, counter.name, target)) == -5
     world.run(10)
-    assert (world.drift(), world.tally(PLAYS, "v")) == ({}, 3)
+    assert (world.drifts(), world.tally(PLAYS, "v")) == ({}, 3)
     assert again.count(LIKES, "p").low == again.count(LIKES, "p").high == 0

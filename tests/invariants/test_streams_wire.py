@@ -14,30 +14,23 @@ import pytest
 from botocore.config import Config
 
 import counters
-from local.base.engine import Engine
 from tally.counting import likes, tallies
 from tally.drift import judge
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.conftest import create_tables
+from tests.engines import new_engine
 from tests.invariants.streaming import CONSUMERS, Context, StreamWorld, failed
-
-VIEWS = {"counts_table": "NEW_AND_OLD_IMAGES", "receipts_table": "NEW_AND_OLD_IMAGES"}
 
 
 @pytest.fixture
 def streamed() -> Iterator[tuple[StreamWorld, Any]]:
     """A world of an engine of its own whose tables have streams, and a client of them."""
-    with Engine() as engine, closing(dynamodb_client(endpoint_url=engine.endpoint)) as client:
+    with new_engine() as engine, closing(dynamodb_client(endpoint_url=engine.endpoint)) as client:
         settings = Settings.from_environment({
             f"TALLY_{name}_TABLE": f"tally-wire-{name.lower()}" for name in ("COUNTS", "RECEIPTS", "LEDGER")
         })  # fmt: skip
-        create_tables(client, settings)
-        for table, view in VIEWS.items():
-            client.update_table(
-                TableName=getattr(settings, table),
-                StreamSpecification={"StreamEnabled": True, "StreamViewType": view},  # type: ignore[typeddict-item]
-            )
+        create_tables(client, settings, ("counts", "receipts"))
         # The engine's sequence numbers are shorter than the 21 digits that botocore insists on.
         config = Config(parameter_validation=False)
         with closing(boto3.client("dynamodbstreams", endpoint_url=engine.endpoint, config=config)) as reader:

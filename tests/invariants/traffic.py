@@ -16,8 +16,9 @@ from tally.counting.likes import GONE
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, LimitReachedError
-from tests.invariants.simulation import Tally, World, amount_of
+from tests.invariants.simulation import World
 from tests.invariants.stream_model import Record
+from tests.invariants.truth import Tally, amount_of
 
 VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40
 SETTLED = (holds.COMMITTED, holds.RELEASED)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections import Counter as Multiset
 from random import SystemRandom
@@ -260,3 +263,31 @@ def test_one_of_many_threads_tries_whether_the_heat_is_over(breaker: Breaker, cl
     for thread in threads:
         thread.join()
     assert answers.count(False) == 1
+
+
+RESTORED = """
+import random, types, sys
+
+hooks = []
+runtime = types.ModuleType("snapshot_restore_py")
+runtime.register_after_restore = lambda function, *given: hooks.append(lambda: function(*given))
+sys.modules["snapshot_restore_py"] = runtime
+import tally.dynamo.client
+
+snapshot = random.getstate()
+drawn = set()
+for _ in range(3):
+    random.setstate(snapshot)
+    for hook in hooks:
+        hook()
+    drawn.add(random.random())
+print(len(drawn))
+"""
+
+
+def test_environments_that_snapstart_restores_do_not_draw_the_same_numbers() -> None:
+    """botocore takes its waits between retries from `random`, whose state is in the snapshot."""
+    command = [sys.executable, "-c", RESTORED]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    run = subprocess.run(command, env=paths, capture_output=True, text=True, check=True)
+    assert run.stdout == "3\n"

@@ -56,6 +56,7 @@ WRONG = [
     ("numbered", {"numbered": "yes"}, "must be True or False"),
     ("numbered", {"numbered": 1, "delta": 1}, "must be True or False"),
     ("api", {"api": None}, "must be True or False"),
+    ("retired", {"retired": 1}, "must be True or False"),
     ("delta", {"delta": 0}, "would never change anything"),
     ("delta", {"delta": 1.0}, "whole number"),
     ("delta", {"delta": True}, "whole number"),

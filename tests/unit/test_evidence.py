@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tally.drift.rows import Drift
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Shard
@@ -123,7 +124,7 @@ def test_consumer_has_passed_what_it_has_passed_in_every_shard(stack: Stack) -> 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("shard", ["c1", "r1"])
 def test_consumer_behind_in_one_shard_holds_up_what_depends_on_it(stack: Stack, consumer: str, shard: str) -> None:
-    """Finding D: it went unnoticed while the consumer passed pulses in the other shards."""
+    """Though the pulses in the other shards are passed."""
     stack.streams.trees = {table: [Shard(f"{table[0]}{number}") for number in range(3)] for table in TABLES}
     for number in range(3):
         stack.mark(f"c{number}")
@@ -166,7 +167,7 @@ def test_shard_that_was_not_begun_counts_by_the_one_that_it_follows(stack: Stack
     stack.mark("c0", 300, rolled_ago_s=400)
     stack.mark("c1", 80, rolled_ago_s=90)
     look = stack.look()
-    assert [leaf.id for leaf in look.leaves("counts")] == ["c1", "c3"]
+    assert [leaf.id for leaf in look.leaves["counts"]] == ["c1", "c3"]
     assert (ago_s(look.counted_s()), ago_s(look.known_s())) == (300, 400)
     stack.mark("c2", 200, pulse="")
     assert (ago_s(stack.look().counted_s()), ago_s(stack.look().known_s())) == (200, 400)
@@ -263,7 +264,7 @@ def test_leaf_is_peeked_at_once_no_pulse_has_reached_it_for_two_sweeps(stack: St
         stack.streams.asked.clear()
         stack.sweep(NOW_S - 240 + 60 * sweep)
         assert bool(stack.streams.asked) == peeked, sweep
-    stack.mark("c2")
+    stack.mark("c2", 200)
     stack.streams.asked.clear()
     stack.sweep(NOW_S)
     assert ("c2" in stack.noted()["unreached"], stack.streams.asked) == (False, []), "a pulse has reached it"
@@ -465,7 +466,7 @@ def test_minute_is_closed_two_minutes_and_a_skew_after_it_began(
 
 
 def test_as_of_of_a_backlog_is_never_ahead(abreast: Stack) -> None:
-    """Finding E: ten minutes behind, and with both consumers dead for two hours, it said six seconds."""
+    """Ten minutes behind, then with both consumers dead."""
     settings = abreast.store.settings
     for minutes in range(120):
         now_s = NOW_S + 60 * minutes
@@ -510,4 +511,5 @@ def test_age_is_since_the_time_that_a_consumer_has_passed_or_since_the_first_swe
 
 
 def test_drift_is_confirmed_after_five_judged_minutes() -> None:
-    assert [evidence.confirmed(Evidence(judged=judged), 100) for judged in (99, 100, 104, 105)] == [False] * 3 + [True]
+    row = Drift("plays", "v", 5, upto=100, since=0)
+    assert [row.confirmed(Evidence(judged=judged)) for judged in (99, 100, 104, 105)] == [False] * 3 + [True]

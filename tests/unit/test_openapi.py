@@ -25,7 +25,7 @@ from tally import errors, fields
 from tally.api.http import BODY_BYTES_MAX
 from tally.counter import Counter, Guarantee, declared
 from tally.fields import Kind
-from tally.operation import Field, Operation, Source
+from tally.operation import Field, Operation, Source, Visible
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(COUNTERS)
@@ -50,6 +50,21 @@ def validator(schema: dict[str, Any]) -> Draft202012Validator:
 def test_it_is_valid_openapi_3_1() -> None:
     OpenAPIV31SpecValidator(DOCUMENT).validate()  # type: ignore[arg-type]
     assert json.loads(text(COUNTERS)) == DOCUMENT
+
+
+def test_it_says_who_sees_likers(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/posts/{id}/likes"
+    assert DOCUMENT["paths"][path]["get"]["security"] == []
+    hidden = document(COUNTERS, likers=Visible.NOBODY)
+    assert DOCUMENT["paths"].keys() - hidden["paths"].keys() == {path}
+    monkeypatch.setenv("TALLY_LIKERS_VISIBLE", "signedIn")
+    signed_in = json.loads(health.document())
+    assert signed_in["paths"].keys() == DOCUMENT["paths"].keys()
+    shown = signed_in["paths"][path]["get"]
+    assert (shown["security"], "401" in shown["responses"]) == ([{"token": []}], True)
+    assert "A signed-in caller may call it." in shown["description"]
+    for made in (hidden, signed_in):
+        OpenAPIV31SpecValidator(made).validate()
 
 
 def test_every_operation_is_in_it_and_nothing_else() -> None:

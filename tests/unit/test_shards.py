@@ -78,6 +78,11 @@ def test_errors_are_tallys_own(error: Exception, raised: type[Exception]) -> Non
         list(shards(Client(get_shard_iterator=[error] * 2)).records_after("counts", "s", "7"))
 
 
+@pytest.fixture(scope="session")
+def streamed() -> tuple[str, ...]:
+    return ("counts",)
+
+
 def test_shards_and_records_of_an_engine_are_read(store: Store, engine: Engine) -> None:
     table = store.settings.counts_table
     for number in range(12):  # past the number at which sequence numbers gain a digit

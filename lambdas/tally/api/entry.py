@@ -98,6 +98,7 @@ class Entry:
         """Answer one invocation. Only direct events raise RetryableError: single ones, and batches that ask for it."""
         deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
+        logger.refresh_sample_rate_calculation()  # whether this invocation logs its successes
         with observe.metrics():
             if isinstance(event, Mapping) and "routeKey" in event:
                 request_id = event["requestContext"]["requestId"]
@@ -252,10 +253,11 @@ def _as_error(error: Exception) -> TallyError:
 
 
 def _record(request: Request | None, outcome: Outcome) -> None:
-    """Write the log line of one answer, and count it in the metrics."""
+    """Write the log line of one answer, and count it in the metrics. Successes may be sampled, refusals never are."""
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed
-    logger.info(
+    log = logger.warning if failed else logger.info
+    log(
         "answered",
         extra={
             "operation": request.operation.name if request else None,
@@ -266,9 +268,11 @@ def _record(request: Request | None, outcome: Outcome) -> None:
         },
     )
     if request and request.counter and isinstance(outcome, CallerError):
-        observe.count(request.counter, observe.REFUSED)
+        observe.count(observe.REFUSED)
+    elif request and request.counter and replayed:
+        observe.count(observe.REPLAYED)
     elif request and request.counter and not failed:
-        observe.count(request.counter, observe.REPLAYED if replayed else observe.COUNTED)
+        observe.count(observe.COUNTED, counter=request.counter)
 
 
 def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:

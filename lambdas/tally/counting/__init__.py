@@ -8,6 +8,8 @@ The other rooms use:
     holds       `take`, `settle`, `made_room`: an amount taken for a while
     expired     `sweep`: gives back what expired holds have taken
     posts       `read_post`, `write_post`
+    forgetting  `traces`, `forget`: what there is of a user, and its removal
+    deletion    `delete`, and `sweep`: removes the likes of deleted posts
     receipts    `once`, `find`: an idempotency key counts once
     tallies     the reads of a tally, and the writes that move it
 

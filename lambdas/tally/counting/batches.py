@@ -119,8 +119,12 @@ def _no_time() -> StoreBusyError:
 
 
 def packable(increment: Increment) -> bool:
-    """Whether it can share a transaction: it has a receipt, and its effect does not depend on the counter's number."""
-    return increment.counter.guarantee is not Guarantee.FAST and not increment.counter.known
+    """Whether it can share a transaction: it has a receipt, and its effect does not depend on the counter's number.
+
+    A change of a retired counter cannot: it would fail the others with it.
+    """
+    counter = increment.counter
+    return counter.guarantee is not Guarantee.FAST and not counter.known and not counter.retired
 
 
 def plan(members: Sequence[Member]) -> list[list[Member]]:
@@ -208,7 +212,7 @@ def _spill(store: Store, tried: _Tried, may_spill: Collection[Tally], *, last: b
 def _counted(member: Member, alone: Collection[Tally]) -> Result:
     """The result of a member whose pack is committed."""
     if member.tally in alone:
-        observe.count(member.increment.counter.name, observe.SPILLED)
+        observe.count(observe.SPILLED)
     return Counted(_body(member, alone), replayed=False)
 
 

@@ -9,7 +9,6 @@ have settled holds from before: they move to where settled ones are now.
 from __future__ import annotations
 
 import math
-from collections import Counter as Multiset
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from .. import observe
 from ..counter import Counter
+from ..dynamo import items
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
@@ -70,8 +70,8 @@ class _Sweep:
     counters: Mapping[str, Counter]
     until_s: float
     returned: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    """The counters of the holds that are due and were refused, by hold id."""
+    failed: set[str] = field(default_factory=set)
+    """The ids of the holds that are due and were refused."""
     refused: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """By tally: the amount from which on it takes nothing back in this sweep, and whether its holds are overdue."""
 
@@ -90,7 +90,7 @@ class _Sweep:
                 moves += self._one(hold)
             except (KeyError, TypeError, ValueError):  # an item that somebody put manually
                 observe.logger.exception("not a hold", extra={"key": hold["SK"]})
-                self.failed[hold["SK"]["S"]] = "unknown"
+                self.failed.add(hold["SK"]["S"])
         try:
             if moves and not apply_once(self.store, moves):
                 observe.logger.info("holds not moved")  # another call was in between: the next sweep moves them
@@ -99,10 +99,8 @@ class _Sweep:
 
     def report(self, *, all_seen: bool) -> None:
         """Write the metric. Without a look at all holds, no number is known to be 0."""
-        failed = Multiset(self.failed.values())
-        names = {name for name, counter in self.counters.items() if counter.may_have_holds} if all_seen else set()
-        for name in sorted(names | failed.keys()):
-            observe.gauges(observe.COUNTER, name, {observe.HOLDS_NOT_RETURNED: failed[name]})
+        if all_seen or self.failed:
+            observe.gauges({observe.HOLDS_NOT_RETURNED: len(self.failed)})
 
     def _one(self, hold: Item) -> list[Write]:
         """Give back one hold; the writes that move it if it is not due, or its return is refused."""
@@ -119,7 +117,7 @@ class _Sweep:
                 observe.logger.warning("not given back", extra=why)
                 passing = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
                 self.refused[owner] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
-        self.failed[hold_id] = name
+        self.failed.add(hold_id)
         if hold["SK"]["S"].startswith(OVERDUE) or not self.refused[owner][1]:
             return []
         return self._moved(hold, {"SK": {"S": f"{OVERDUE}{owner}#{hold_id}"}})
@@ -133,10 +131,6 @@ class _Sweep:
     def _moved(self, hold: Item, to: Item) -> list[Write]:
         """The writes that move a hold as it is, on condition that nobody settles it meanwhile."""
         table = {"TableName": self.store.settings.ledger_table}
-        unmoved = {
-            "ConditionExpression": "#state = :state",
-            "ExpressionAttributeNames": {"#state": "state"},
-            "ExpressionAttributeValues": {":state": hold["state"]},
-        }
         key = {"PK": hold["PK"], "SK": hold["SK"]}
-        return [{"Delete": {**table, "Key": key, **unmoved}}, {"Put": {**table, "Item": {**hold, **to}}}]
+        removal = items.only_if({**table, "Key": key}, {"state": hold["state"]})
+        return [{"Delete": removal}, {"Put": {**table, "Item": {**hold, **to}}}]

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 
 from ..counter import Counter
-from ..dynamo import keys, queries
+from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
@@ -32,7 +32,7 @@ from ..errors import (
     StoreBusyError,
 )
 from . import tallies
-from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, once
+from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, once, refuse_retired
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
@@ -45,8 +45,8 @@ HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> Counted:
     """Take `amount` now and hold it for `ttl_s` seconds; the body has the `hold_id`.
 
-    Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, and what `made_room`
-    raises.
+    Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
+    and what `made_room` raises.
     """
     expires_s = int(time.time()) + ttl_s
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
@@ -54,6 +54,8 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
     payload = {"amount": amount, "ttl_s": ttl_s}
 
     def change(stamp: Stamp) -> Body:
+        if counter.retired:
+            refuse_retired(call, counter, stamp)
         at = minute_now(call)
         receipt = stamp.receipt(call, body, **tallies.facts(counter, id_, -amount, at))
         try:
@@ -122,13 +124,17 @@ def bucket(counter: Counter, id_: str) -> int:
 
 
 def _take_writes(call: Call, counter: Counter, id_: str, hold_id: str, amount: int, at: int) -> list[Write]:
-    facts = {"counter": counter.name, "target": id_, "hold_id": hold_id, "state": HELD}
-    item = {**_key(counter, id_, hold_id), **{name: {"S": fact} for name, fact in facts.items()}}
-    item |= {"amount": {"N": str(amount)}, "expires": {"N": hold_id.split("-")[0]}}
-    return [
-        {"Update": tallies.add(call, counter, id_, 0, -amount, at)},
-        {"Put": {"TableName": call.store.settings.ledger_table, "Item": item}},
-    ]
+    values: items.Values = {
+        "counter": counter.name,
+        "target": id_,
+        "hold_id": hold_id,
+        "state": HELD,
+        "amount": amount,
+        "expires": int(hold_id.split("-")[0]),
+        **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
+    }
+    hold = items.put(call.store.settings.ledger_table, _key(counter, id_, hold_id), values)
+    return [{"Update": tallies.add(call, counter, id_, 0, -amount, at)}, hold]
 
 
 def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool:
@@ -147,11 +153,11 @@ def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool
         "ExpressionAttributeNames": {"#state": "state"},
         "ExpressionAttributeValues": {":held": {"S": HELD}, ":now": {"N": str(now_s)}},
     }
-    record = {"state": {"S": state}, "expiration": {"N": str(now_s + SETTLED_KEPT_S)}}
-    settled = {**table, "Item": {**settled_key(owner_of(counter.name, id_), hold_id), **record}}
+    record: items.Values = {"state": state, "expiration": now_s + SETTLED_KEPT_S}
+    settled = items.put(table["TableName"], settled_key(owner_of(counter.name, id_), hold_id), record)
     back = _give_back(call, counter, id_, hold_id, amount) if amount else []
     try:
-        transact(call, counter, id_, lambda _: [{"Delete": gone}, {"Put": settled}, *back])
+        transact(call, counter, id_, lambda _: [{"Delete": gone}, settled, *back])
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
             return False

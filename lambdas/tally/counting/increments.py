@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from .. import observe
 from ..counter import Counter, Guarantee
@@ -19,7 +20,18 @@ from ..errors import (
     TallyHotError,
 )
 from . import tallies
-from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once
+from .receipts import (
+    VISIBLE_NOW,
+    VISIBLE_SOON,
+    Body,
+    Counted,
+    Keyed,
+    Stamp,
+    look,
+    once,
+    refuse_retired,
+    retired,
+)
 from .tallies import State, minute_now
 
 NUMBER_TURNS_MAX = 64  # callers take a numbered counter one by one: of 50 at once the last one loses 49 turns
@@ -66,7 +78,7 @@ def count(call: Call, change: Increment) -> Counted:
     the key. A numbered counter is read first. The body says whether the change is `visible` now or soon.
 
     Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
-    no receipt, and the errors of transactions.transact.
+    no receipt, CounterRetiredError, and the errors of transactions.transact.
     """
     while True:
         try:
@@ -84,11 +96,15 @@ def _count(call: Call, change: Increment) -> Counted:
     move = _take_number if change.counter.numbered else _add_exact
     if change.counter.guarantee is Guarantee.ROLLUP:
         move = _add_alone
+    if change.counter.retired:
+        move = _refuse
     return once(call, change.keyed, lambda stamp: move(call, change, stamp))
 
 
 def _add_fast(call: Call, change: Increment) -> None:
     counter, at = change.counter, minute_now(call)
+    if counter.retired:
+        raise retired(counter)
     try:
         update(
             call,
@@ -112,10 +128,14 @@ def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
         transact(call, counter, change.id, writes, receipt, spills=counter.spills)
     except TallyHotError:
         body = _add_alone(call, change, stamp)
-        observe.count(counter.name, observe.SPILLED)
+        observe.count(observe.SPILLED)
     except ChangeRefusedError as refused:
         raise tallies.refusal(counter, refused, change.amount) from None
     return body
+
+
+def _refuse(call: Call, change: Increment, stamp: Stamp) -> NoReturn:
+    refuse_retired(call, change.counter, stamp)
 
 
 def _add_alone(call: Call, change: Increment, stamp: Stamp) -> Body:
@@ -155,13 +175,15 @@ def set_value(
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
     key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
     before its first change it takes any value. Raises PreconditionFailedError when the counter has moved,
-    LimitReachedError for a value out of its limits or behind its numbers, KeyReusedError.
+    LimitReachedError for a value out of its limits or behind its numbers, KeyReusedError, CounterRetiredError.
     """
-    if not tallies.fits(counter, value):
+    if not counter.retired and not tallies.fits(counter, value):
         raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
     body = {"counter": counter.name, "id": id_, "value": value, "version": version + 1}
 
     def change(stamp: Stamp) -> Body:
+        if counter.retired:
+            refuse_retired(call, counter, stamp)
         seen, at = tallies.read_state(call, counter, id_), minute_now(call)
         if seen.version != version:
             look(call, stamp)  # after the read of the state: the caller who set it gets its answer again

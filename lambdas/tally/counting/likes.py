@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import queries
+from ..dynamo import items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key, pair_of
 from ..dynamo.transactions import Write, put, transact
@@ -27,7 +27,10 @@ from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, St
 from .tallies import minute_now
 
 GONE = "gone"
-"""The attribute of what an unlike leaves of a like that was written alone: it is no like."""
+"""The attribute of what an unlike leaves of a like that was written alone: it is no like. The items of a deleted post
+have it too: it is no post."""
+THERE = f"attribute_exists(PK) AND attribute_not_exists({GONE})"
+"""The condition that a post, or a shard of its tally, is there and not deleted."""
 GONE_KEPT_S = 15 * 60  # a copy of a write that is delayed arrives within minutes, or never
 TURNS_MAX = 8  # a turn is lost only to another change of the same like at the same moment
 
@@ -90,6 +93,8 @@ def _move(wish: _Wish) -> Body:
             return _like(wish, made) if wish.liked else _unlike(wish, made)
         except ChangeRefusedError as refused:
             child, shard = refused.old_items[0], refused.shard
+            if any(GONE in (tally or {}) for tally in refused.old_items[1:]):
+                raise _missing(wish.post_id) from None
         if child is None:
             made = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
             continue
@@ -129,14 +134,13 @@ def _like_alone(wish: _Wish) -> Body:
 
     Nothing in the write notices a missing post. So its `META` is read first, for 1 RCU.
     """
-    if not queries.get(wish.call.store.client, wish.child["TableName"], tallies.key(wish.counter, wish.post_id, 0)):
-        raise NotFoundError(f"There is no post {wish.post_id}.")
+    _find_post(wish.call, wish.counter, wish.post_id)
     child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
         put(wish.call, child)
     else:
         wish.commit(child, done)
-    observe.count(wish.counter.name, observe.SPILLED)
+    observe.count(observe.SPILLED)
     return done
 
 
@@ -156,31 +160,29 @@ def _unlike(wish: _Wish, shard: int | None) -> Body:
     return done
 
 
+def taken_back(call: Call, counter: Counter, post_id: str, like: Item, shard: int) -> list[Write]:
+    """The writes of an unlike of a deleted post, on a shard that is there. `like`: the item, as it was read."""
+    user = like["SK"]["S"].removeprefix(counter.children[0])
+    wish = _Wish(replace(call, caller=user), counter, post_id, False, None)
+    move = tallies.add(call, counter, post_id, shard, -1, minute_now(call), by=tallies.unliked(pair_of(like)))
+    return [_removal(wish, like), {"Update": {**move, "ConditionExpression": f"attribute_exists({GONE})"}}]
+
+
 def _removal(wish: _Wish, seen: Item) -> Write:
     """The write that takes the like away, on condition that it is as it was read.
 
     A like that was written alone is one PutItem: a copy of it that arrives late would like again. So the unlike leaves
     an item in its place, which TTL removes.
     """
-    write = {**_unmoved(seen), "TableName": wish.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    there = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    unmoved = items.only_if(there, {name: seen.get(name) for name in ("at", "nonce")})
+    write = {**unmoved, "TableName": wish.child["TableName"]}
     now_s = int(time.time())
     if not {"rollup", "likedAt"} <= seen.keys() or now_s - int(seen["likedAt"]["N"]) >= GONE_KEPT_S:
         return {"Delete": {**write, "Key": wish.child["Key"]}}
     left = {name: seen[name] for name in ("likedAt", "rollup")}  # the rollup may still have to add it
     left |= {GONE: {"N": str(now_s)}, "expiration": {"N": str(now_s + GONE_KEPT_S)}, "nonce": {"S": wish.call.nonce}}
     return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
-
-
-def _unmoved(seen: Item) -> Item:
-    """The condition that a like item still has the `at` and the `nonce` that it was read with."""
-    there = {name: seen[name] for name in ("at", "nonce") if name in seen}
-    same = [f"#{name} = :{name}" if name in there else f"attribute_not_exists(#{name})" for name in ("at", "nonce")]
-    condition: Item = {
-        "ConditionExpression": " AND ".join(["attribute_exists(SK)", *same]),
-        "ExpressionAttributeNames": {"#at": "at", "#nonce": "nonce"},
-    }
-    values = {f":{name}": value for name, value in there.items()}
-    return condition | ({"ExpressionAttributeValues": values} if values else {})
 
 
 def _unchanged(wish: _Wish) -> Body:
@@ -215,7 +217,7 @@ def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
 
 def _add(wish: _Wish, shard: int, amount: int, at: int, *, by: str = "") -> Write:
     move = tallies.add(wish.call, wish.counter, wish.post_id, shard, amount, at, by=by)
-    return {"Update": {**move, "ConditionExpression": "attribute_exists(PK)"}}
+    return {"Update": {**move, "ConditionExpression": THERE, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
 
 
 def _make_shard(wish: _Wish, shard: int) -> int | None:
@@ -224,14 +226,14 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     Raises NotFoundError if there is no such post.
     """
     call, counter, post_id = wish.call, wish.counter, wish.post_id
-    missing = NotFoundError(f"There is no post {post_id}.")
+    missing = _missing(post_id)
     if shard == 0:
         raise missing
     table = call.store.settings.counts_table
     post = {
         "TableName": table,
         "Key": tallies.key(counter, post_id, 0),
-        "ConditionExpression": "attribute_exists(PK)",
+        "ConditionExpression": THERE,
     }
     empty = {
         "TableName": table,
@@ -250,6 +252,16 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     return shard
 
 
+def _find_post(call: Call, counter: Counter, post_id: str) -> None:
+    post = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, post_id, 0))
+    if not post or GONE in post:
+        raise _missing(post_id)
+
+
+def _missing(post_id: str) -> NotFoundError:
+    return NotFoundError(f"There is no post {post_id}.")
+
+
 def _child_key(call: Call, counter: Counter, post_id: str) -> Item:
     return key(counter.partition_start + post_id, counter.children[0] + (call.caller or ""))
 
@@ -257,10 +269,10 @@ def _child_key(call: Call, counter: Counter, post_id: str) -> Item:
 def read_like(call: Call, counter: Counter, post_id: str) -> Body:
     """Whether `call.caller` likes the post. Raises NotFoundError for a missing post."""
     keys = [tallies.key(counter, post_id, 0), _child_key(call, counter, post_id)]
-    items = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {GONE}")
-    found = {item["SK"]["S"] for item in items if GONE not in item}
+    there = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {GONE}")
+    found = {item["SK"]["S"] for item in there if GONE not in item}
     if counter.sort_key not in found:
-        raise NotFoundError(f"There is no post {post_id}.")
+        raise _missing(post_id)
     return {"post_id": post_id, "liked": len(found) == 2, "changed": False}
 
 
@@ -273,9 +285,8 @@ def list_likes(call: Call, counter: Counter, post_id: str, limit: int, after: st
     partition, (first, last) = counter.partition_start + post_id, counter.children
     after_key = None if after is None else first + after
     table = call.store.settings.counts_table
+    _find_post(call, counter, post_id)  # a deleted one may have likes for a while, and shows none
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
-    if not page:
-        read_like(call, counter, post_id)  # a post without likes, or no post?
     users = [item["SK"]["S"].removeprefix(first) for item in page]
     likes = [
         {"user_id": user_name(user), "likedAt": int(item["likedAt"]["N"])}

@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 from ..counter import Counter
-from ..dynamo import queries
+from ..dynamo import items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
 from ..dynamo.transactions import Write, transact
-from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
+from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError, PostDeletedError
 from ..fields import user_name
+from .likes import GONE
 from .tallies import total
 
 TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text
@@ -21,7 +22,7 @@ EDIT_ATTEMPTS_MAX = 5  # an attempt is lost only to another edit by the same aut
 def read_post(call: Call, counter: Counter, post_id: str) -> dict[str, Any]:
     """The post with its likes summed, in one Query. Raises NotFoundError."""
     post = _read(call, counter, post_id)
-    if post is None:
+    if post is None or GONE in post:
         raise NotFoundError(f"There is no post {post_id}.")
     return post
 
@@ -30,13 +31,19 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
     """Create the post or, as its author, give it this text; the post and whether it was created.
 
     `revision` counts edits: writing the text that is already there is none, so a retry does not count. Raises
-    ForbiddenError for anybody but the author, EditConflictError if it keeps changing meanwhile.
+    ForbiddenError for anybody but the author, EditConflictError if it keeps changing meanwhile, PostDeletedError for a
+    deleted post whose likes are still being removed.
     """
     for _ in range(EDIT_ATTEMPTS_MAX):
         post = _read(call, counter, post_id)
         try:
             if post is None:
                 return _create(call, counter, post_id, text), True
+            if GONE in post:
+                raise PostDeletedError(
+                    f"Post {post_id} is deleted, and its likes are being removed. Its id is free again after that,"
+                    " a quarter of an hour later at the earliest."
+                )
             if post["authorId"] != user_name(call.caller or ""):
                 raise ForbiddenError(f"Only its author edits post {post_id}.")
             if post["body"] == text:
@@ -48,11 +55,14 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
 
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
+    """The post; `{GONE: …}` for a deleted one, None without one."""
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
     by_key = {item["SK"]["S"]: item for item in queries.items(call.store, table, partition, counter.sort_key, TEXT_KEY)}
     meta = by_key.get(counter.sort_key)
     if meta is None:
         return None
+    if GONE in meta:
+        return {GONE: True}
     return {
         "post_id": post_id,
         "authorId": meta["authorId"]["S"],
@@ -66,19 +76,9 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
 def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:
     """The post, on condition that there is none."""
     author, created_s = user_name(call.caller or ""), int(time.time())
-    meta: Write = {
-        "Put": {
-            "TableName": call.store.settings.counts_table,
-            "Item": {
-                **_meta_key(counter, post_id),
-                "authorId": {"S": author},
-                "createdAt": {"N": str(created_s)},
-                "revision": {"N": "0"},
-                counter.attribute: {"N": "0"},
-            },
-            "ConditionExpression": "attribute_not_exists(PK)",
-        }
-    }
+    values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
+    post = items.put(call.store.settings.counts_table, _meta_key(counter, post_id), values)
+    meta = {"Put": items.only_if(post["Put"], items.NO_ITEM)}
     transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {
         "post_id": post_id,
@@ -93,25 +93,15 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
     """The text, and one more revision, on condition that nobody else edited the post since it was read."""
     post_id = post["post_id"]
-    meta: Write = {
-        "Update": {
-            "TableName": call.store.settings.counts_table,
-            "Key": _meta_key(counter, post_id),
-            "UpdateExpression": "SET revision = :next",
-            "ConditionExpression": "revision = :seen",
-            "ExpressionAttributeValues": {
-                ":seen": {"N": str(post["revision"])},
-                ":next": {"N": str(post["revision"] + 1)},
-            },
-        }
-    }
+    table, seen = call.store.settings.counts_table, {"revision": post["revision"]}
+    meta = items.update(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, was=seen)
     transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {**post, "revision": post["revision"] + 1, "body": text}
 
 
 def _put_text(call: Call, counter: Counter, post_id: str, text: str) -> Write:
-    item: Item = {**key(counter.partition_start + post_id, TEXT_KEY), "body": {"S": text}}
-    return {"Put": {"TableName": call.store.settings.counts_table, "Item": item}}
+    text_key = key(counter.partition_start + post_id, TEXT_KEY)
+    return items.put(call.store.settings.counts_table, text_key, {"body": text})
 
 
 def _meta_key(counter: Counter, post_id: str) -> Item:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
@@ -30,11 +30,12 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
 
+from ..counter import Counter
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import get, get_many
 from ..dynamo.transactions import Write
-from ..errors import KeyReusedError, NotCommittedError, ReceiptFoundError, TallyError
+from ..errors import CounterRetiredError, KeyReusedError, NotCommittedError, ReceiptFoundError, TallyError
 
 KEY_PREFIX = "tally"
 """Constant. By default a function's name is part of the key: one key through two functions would count twice."""
@@ -219,6 +220,20 @@ def look(call: Call, stamp: Stamp) -> None:
     item = _read(call, stamp.id)
     if item and _lives(item):
         raise ReceiptFoundError(item)
+
+
+def refuse_retired(call: Call, counter: Counter, stamp: Stamp) -> NoReturn:
+    """Refuse a change of a retired counter. Raises CounterRetiredError.
+
+    Raises ReceiptFoundError if the change was counted before: a retry whose first answer was lost still gets it.
+    """
+    look(call, stamp)
+    raise retired(counter)
+
+
+def retired(counter: Counter) -> CounterRetiredError:
+    """What a change of a retired counter gets."""
+    return CounterRetiredError(f"{counter.name} is retired: it can be read, but takes no more changes.")
 
 
 def live(call: Call, ids: Collection[str]) -> dict[str, Item]:

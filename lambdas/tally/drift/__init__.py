@@ -3,7 +3,7 @@
 The other rooms use:
 
     judge      `judge`: compares what was expected with what was observed, minute by minute
-    rows       `listed`, `summaries`: the tallies that drift
+    rows       `listed`, `summary`: the tallies that drift
     reconcile  `Reconciler`: looks at a tally, and repairs it
     recount    `families`: the children of every tally, counted
     history    `read`: the repairs of a tally

@@ -1,48 +1,81 @@
-"""The history of a tally: who repaired it, when, why, how, and by how much."""
+"""The history: who repaired a tally, when, why, how, and by how much; and who had which user forgotten, and why."""
 
 from __future__ import annotations
 
 import secrets
+from collections import Counter as Multiset
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..dynamo import keys, queries
-from ..dynamo.client import Store
-from ..dynamo.transactions import Write
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.transactions import Write, put
 
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"
 """How a tally was repaired: by its drift row, by its children, or by its receipts."""
 _NUMBERS = ("amount", "before", "after")
+_FORGOTTEN = ("found", "posts", "likes", "holds")
 
 
 def entry(
-    store: Store, counter: str, target: str, now_s: float, texts: Mapping[str, str], numbers: Mapping[str, int]
+    store: Store, counter: str, target: str, now_s: float, texts: Mapping[str, str], *, before: int, amount: int
 ) -> Write:
-    """The write that records one repair.
+    """The write that records one repair of a tally that was at `before`.
 
-    `texts`: `by`, `why`, and `how` (LEDGER, RECOUNT or REBUILD). `numbers`: `amount`, and the tally `before` and
-    `after`.
+    `texts`: `by`, `why`, and `how` (LEDGER, RECOUNT or REBUILD).
     """
     sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
-    item = keys.key(keys.history_key(counter, target), sort) | {"at": {"N": str(int(now_s))}}
-    item |= {name: {"S": text} for name, text in texts.items()}
-    item |= {name: {"N": str(numbers[name])} for name in _NUMBERS}
-    return {"Put": {"TableName": store.settings.ledger_table, "Item": item}}
+    values: items.Values = {"at": int(now_s), **texts, "amount": amount, "before": before, "after": before + amount}
+    return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), sort), values)
 
 
 def newest(store: Store, counter: str, target: str) -> str:
     """The name of the newest repair of a tally; empty if there was none."""
     table, partition = store.settings.ledger_table, keys.history_key(counter, target)
-    found = queries.query(store, table, partition, queries.FIRST, queries.LAST, Limit=1, ScanIndexForward=False)
+    found = queries.query(store, table, partition, Limit=1, ScanIndexForward=False)
     return str(found[0]["SK"]["S"]) if found else ""
 
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
-    for page in queries.pages(
-        store, store.settings.ledger_table, keys.history_key(counter, target), queries.FIRST, queries.LAST
-    ):
+    for page in queries.pages(store, store.settings.ledger_table, keys.history_key(counter, target)):
         for item in page:
             numbers = {name: int(item[name]["N"]) for name in _NUMBERS}
             how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
             yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}
+
+
+def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
+    """The runs that removed what there was of a user, the oldest first.
+
+    Each is `{"at","by","why","found","posts","likes","holds","finished"}`.
+    """
+    table, partition = store.settings.ledger_table, keys.forgotten_key(user)
+    for page in queries.pages(store, table, partition):
+        for item in page:
+            numbers = {name: int(item[name]["N"]) for name in ("at", *_FORGOTTEN)}
+            texts = {name: item[name]["S"] for name in ("by", "why")}
+            yield {**numbers, **texts, "finished": item["finished"]["BOOL"]}
+
+
+@dataclass
+class Forgetting:
+    """One run that removes what there is of a user, as the history keeps it. It does not keep the user's name."""
+
+    store: Store
+    user: str
+    by: str
+    why: str
+    at_s: int
+    found: int
+    removed: Multiset[str] = field(default_factory=Multiset)
+    """How many `posts`, `likes` and `holds` are removed so far."""
+    name: str = field(default_factory=lambda: secrets.token_urlsafe(6))
+
+    def note(self, *, finished: bool) -> None:
+        """Write how far the run has come, over what was written of it before. Raises what botocore's errors map to."""
+        numbers = {"at": self.at_s, "found": self.found, **{kind: self.removed[kind] for kind in _FORGOTTEN[1:]}}
+        values: items.Values = {"by": self.by, "why": self.why, "finished": {"BOOL": finished}, **numbers}
+        key = keys.key(keys.forgotten_key(self.user), f"{self.at_s * 1000:015d}#{self.name}")
+        put(Call(self.store), items.put(self.store.settings.ledger_table, key, values))

@@ -21,14 +21,15 @@ from typing import Any, NamedTuple
 from ..counter import Counter
 from ..counting import tallies
 from ..counting.receipts import ALONE_KEPT_S
-from ..dynamo import queries
+from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
+from ..dynamo.items import Was
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, apply_once
-from ..streams import evidence, rollup
+from ..dynamo.transactions import Write
+from ..streams import rollup
 from ..streams.evidence import Evidence
 from . import history, recount, rows
-from .reconcile import REPAIRS_MAX, SHARDS_HELD_MAX, NotProvenError, Reconciler, RestlessError, both
+from .reconcile import SHARDS_HELD_MAX, NotProvenError, Reconciler
 
 DAYS = ALONE_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
 UNDELIVERED = 1  # days after its own in which a stream may still deliver a receipt
@@ -66,14 +67,19 @@ def rebuildable(counter: Counter) -> bool:
     return rollup.rolled_up(counter) and counter.child is None
 
 
+def notes_began_s(seen: Evidence) -> int:
+    """Since when tallies note what the rollup adds: since the ledger began, or the one that it was restored from."""
+    return items.number(seen.item, "notes", items.number(seen.item, "began"))
+
+
 def window(store: Store, seen: Evidence, now_s: float) -> Window:
     """The days of which the receipts are there, the notes were kept from the beginning, and all is judged.
 
     Raises NotProvenError if there is none yet.
     """
     minute = store.settings.minute
-    began_s = int(seen.item.get("began", {"N": "0"})["N"])
-    first = max(minute(now_s) // tallies.DAY - DAYS, minute(began_s) // tallies.DAY + 1)
+    began = minute(notes_began_s(seen))
+    first = max(minute(now_s) // tallies.DAY - DAYS, began // tallies.DAY + 1)
     last = (seen.judged + 1) // tallies.DAY - 1 - UNDELIVERED
     if seen.judged < 0 or last < first:
         raise NotProvenError(
@@ -121,7 +127,7 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
 
 def _noted(shards: Mapping[int, Item], day: int) -> int:
     name = tallies.day_note(day)
-    return sum(int(item[name]["N"]) for item in shards.values() if name in item)
+    return sum(items.number(item, name) for item in shards.values())
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int) -> int:
@@ -143,47 +149,35 @@ def rebuild(reconciler: Reconciler, loss: Loss, days: Mapping[int, int], by: str
     """
     store, counter, target = reconciler.store, loss.counter, loss.target
     name = f"{counter.name} {target}"
-    for _ in range(REPAIRS_MAX):
-        reconciler.check_judged(evidence.read(store, reconciler.clock()), asked)
+
+    def prepared(_: Evidence) -> tuple[Loss, list[Write]] | None:
         row = rows.read(store, counter.name, target)
-        loss = look(store, counter, target, days)
-        if not loss.amount:
-            return None
-        if row is not None and row.drift:
+        now = look(store, counter, target, days)
+        if now.amount and row is not None and row.drift:
             raise NotProvenError(f"{name} drifts by {row.drift:+d}: `tally reconcile` comes first.")
-        held = rows.held(store, counter.name, target, row)
-        if apply_once(store, [*_writes(reconciler, loss, by, why), held]):
-            return loss
-        reconciler.pause()
-    raise RestlessError(f"{name} changed at each attempt to rebuild it: try again when it is calmer.")
+        held = rows.evened(store, counter.name, target, row, reconciler.clock())
+        return (now, [*writes(store, now, by, why, reconciler.clock()), held]) if now.amount else None
+
+    return reconciler.commit(name, asked, prepared)
 
 
-def _writes(reconciler: Reconciler, loss: Loss, by: str, why: str) -> list[Write]:
+def writes(store: Store, loss: Loss, by: str, why: str, now_s: float) -> list[Write]:
     """The tally moved and noted, on condition that the notes of all its shards are as they were read; the history."""
-    store, counter, target, now_s = reconciler.store, loss.counter, loss.target, reconciler.clock()
+    counter, target = loss.counter, loss.target
     moved = min(loss.shards, default=0)
     add = tallies.add(
         Call(store), counter, target, moved, loss.amount, store.settings.minute(now_s), by=tallies.REPAIRED
     )
-    writes: list[Write] = []
-    for shard in sorted({*loss.shards, *range(counter.max_shards)} - {moved})[: SHARDS_HELD_MAX - 1]:
-        key = {"TableName": store.settings.counts_table, "Key": tallies.key(counter, target, shard)}
-        writes.append({"ConditionCheck": key | _unchanged(loss, shard)})
-    numbers = {"amount": loss.amount, "before": loss.tally, "after": loss.tally + loss.amount}
+    table, others = store.settings.counts_table, sorted({*loss.shards, *range(counter.max_shards)} - {moved})
+    made = [
+        items.check(table, tallies.key(counter, target, shard), _notes(loss, shard))
+        for shard in others[: SHARDS_HELD_MAX - 1]
+    ]
     texts = {"by": by, "why": why, "how": history.REBUILD}
-    writes.append(history.entry(store, counter.name, target, now_s, texts, numbers))
-    return [{"Update": both(tallies.noted(add, loss.days), _unchanged(loss, moved))}, *writes]
+    made.append(history.entry(store, counter.name, target, now_s, texts, before=loss.tally, amount=loss.amount))
+    return [{"Update": items.only_if(tallies.noted(add, loss.days), _notes(loss, moved))}, *made]
 
 
-def _unchanged(loss: Loss, shard: int) -> Item:
-    """The condition that a shard's notes of the days are as they were read, as parameters of a write."""
-    conditions: list[str] = []
-    names: dict[str, str] = {}
-    values: Item = {}
-    for day in loss.days:
-        note = loss.shards.get(shard, {}).get(tallies.day_note(day))
-        names[f"#day{day}"] = tallies.day_note(day)
-        conditions.append(f"#day{day} = :seen{day}" if note else f"attribute_not_exists(#day{day})")
-        values |= {f":seen{day}": note} if note else {}
-    found: Item = {"ConditionExpression": " AND ".join(conditions), "ExpressionAttributeNames": names}
-    return found | ({"ExpressionAttributeValues": values} if values else {})
+def _notes(loss: Loss, shard: int) -> Was:
+    """That a shard's notes of the days are as they were read."""
+    return {name: loss.shards.get(shard, {}).get(name) for name in map(tallies.day_note, loss.days)}

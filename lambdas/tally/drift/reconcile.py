@@ -15,13 +15,15 @@ edit that was undone, or a record that was redriven, is in the row by then. It i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..counter import Counter
 from ..counting import tallies
+from ..dynamo import items
 from ..dynamo.client import Call, Store
+from ..dynamo.items import Was
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
@@ -36,6 +38,7 @@ PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 
 WAIT_MAX = 20  # minutes for the judge: three to six behind while nobody stalls, 13 where no pulse reaches a shard
 WAITS_PER_MINUTE = 12
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
+T = TypeVar("T")
 
 
 class NotProvenError(TallyError):
@@ -80,6 +83,11 @@ class Finding:
     how: str = history.LEDGER
 
     @property
+    def name(self) -> str:
+        """The tally, for people."""
+        return f"{self.counter.name} {self.target}"
+
+    @property
     def differs(self) -> bool:
         """Whether the tally drifts."""
         return self.drift is not None and self.drift.drift != 0
@@ -87,10 +95,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Reconciler:
-    """A run's store and counters. `clock`, `sleep`: wall time."""
+    """A run's store. `clock`, `sleep`: wall time."""
 
     store: Store
-    counters: Mapping[str, Counter]
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
@@ -104,20 +111,19 @@ class Reconciler:
 
     def mark(self, counter: Counter, target: str) -> Mark:
         """To be taken before a count, and given to the repair."""
-        noted_s = float(self._seen().item.get("noted", {"N": "0"})["N"])
         minute = self.store.settings.minute
-        return Mark(min(minute(self.clock()), minute(noted_s)), history.newest(self.store, counter.name, target))
+        return Mark(
+            min(minute(self.clock()), minute(self._seen().noted_s)), history.newest(self.store, counter.name, target)
+        )
 
     def asked(self) -> int:
         """The minute through which the ledger must be judged for a repair that is asked for now.
 
         Raises NotProvenError while a record is set aside: it may be what drifts, and a redrive would add it again.
         """
-        if set_aside.any_left(self.store):
-            raise NotProvenError("Records are set aside, and may be what drifts: run `tally redrive` first.")
-        noted_s = float(self._seen().item.get("noted", {"N": "0"})["N"])  # the sweep's clock is better than a laptop's
-        minute = self.store.settings.minute
-        return max(minute(self.clock()), minute(noted_s) + 1)
+        self._check_set_aside()
+        minute, noted_s = self.store.settings.minute, self._seen().noted_s
+        return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
 
     def wait(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
         """Wait until the ledger is judged through this minute. `tell` gets the number of minutes left.
@@ -131,7 +137,7 @@ class Reconciler:
                 return
             tell(left)
             self.sleep(minute_s / WAITS_PER_MINUTE)
-        self.check_judged(self._seen(), asked)
+        self._check_judged(self._seen(), asked)
 
     def repair(
         self,
@@ -150,24 +156,37 @@ class Reconciler:
         minute; None: the children do not tell. `marked`: taken before that count. Raises NotProvenError,
         OutOfBoundsError, RestlessError.
         """
-        for _ in range(REPAIRS_MAX):
-            seen = self._seen()
-            self.check_judged(seen, asked)
+
+        def prepared(seen: Evidence) -> tuple[Finding, list[Write]] | None:
             found = self._finding(counter, target, seen)
-            row, held = found.drift, None
             if counted is not None:
                 try:
-                    found = held = self._counted(found, counted, marked)
+                    found = self._counted(found, counted, marked)
                 except UnclearError:
                     if not found.differs:
                         raise
             if not (found.differs or found.difference):
                 return None
             self._check(found)
-            if apply_once(self.store, self._writes(found, row, by, why, held=held is not None)):
-                return found
-            self.pause()
-        name = f"{counter.name} {target}"
+            return found, self._writes(found, by, why)
+
+        return self.commit(f"{counter.name} {target}", asked, prepared)
+
+    def commit(self, name: str, asked: int, prepared: Callable[[Evidence], tuple[T, list[Write]] | None]) -> T | None:
+        """Commit the writes that `prepared` makes, again if something changed meanwhile; what it made beside them.
+
+        None if it makes none. `asked`: the minute through which the ledger must be judged. Raises NotProvenError,
+        RestlessError.
+        """
+        for _ in range(REPAIRS_MAX):
+            seen = self._seen()
+            self._check_judged(seen, asked)
+            made = prepared(seen)
+            if made is None:
+                return None
+            if apply_once(self.store, made[1]):
+                return made[0]
+            self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
         raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
 
     def _counted(self, found: Finding, counted: int, marked: Mark | None) -> Finding:
@@ -177,31 +196,28 @@ class Reconciler:
         edit and of no repair in between: one of these, and an edit after it, would come to the same number.
         """
         again = self.count(found.counter, found.target)
-        name = f"{found.counter.name} {found.target}"
         edited = marked is not None and found.drift is not None and found.drift.upto >= marked.minute
         if edited or (marked and history.newest(self.store, found.counter.name, found.target) != marked.repaired):
-            raise NotProvenError(f"{name} was edited or repaired after the first count: try again.")
+            raise NotProvenError(f"{found.name} was edited or repaired after the first count: try again.")
         if again.unclear:
-            raise UnclearError(f"{name}: cannot tell yet: {again.unclear}.")
+            raise UnclearError(f"{found.name}: cannot tell yet: {again.unclear}.")
         if again.low != counted:
-            raise NotProvenError(
-                f"{name}: the first count found {counted:+d}, and the second one {again.low:+d}: try again."
-            )
+            said = f"the first count found {counted:+d}, and the second one {again.low:+d}"
+            raise NotProvenError(f"{found.name}: {said}: try again.")
         return replace(found, tally=again.tally, difference=counted, shards=again.shards, how=history.RECOUNT)
 
-    def check_judged(self, seen: Evidence, asked: int) -> None:
+    def _check_judged(self, seen: Evidence, asked: int) -> None:
         """Raise NotProvenError if the ledger is not judged through this minute, or a record is set aside by now."""
         late = self.store.settings.minute(self.clock()) - seen.judged
         if seen.judged < 0:
             raise NotProvenError("The ledger is not judged yet: do its consumers and sweep run?")
         if seen.judged < asked:
             raise NotProvenError(f"The ledger is judged up to {late} minutes ago only: do its consumers and sweep run?")
+        self._check_set_aside()
+
+    def _check_set_aside(self) -> None:
         if set_aside.any_left(self.store):
             raise NotProvenError("Records are set aside, and may be what drifts: run `tally redrive` first.")
-
-    def pause(self) -> None:
-        """Wait a moment before another try."""
-        self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
 
     def _seen(self) -> Evidence:
         return evidence.read(self.store, self.clock())
@@ -212,70 +228,43 @@ class Reconciler:
         difference = -drift.drift if drift else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
-        left = max(0, evidence.SETTLE - (seen.judged - drift.upto)) if drift and drift.drift else 0
+        left = drift.left(seen) if drift else 0
         return Finding(counter, target, recount.number(counter, shards), difference, drift, left, shards)
 
     def _check(self, found: Finding) -> None:
         """Raise NotProvenError or OutOfBoundsError if the drift must not be repaired now."""
         if found.left:
-            name = f"{found.counter.name} {found.target}"
-            raise NotProvenError(f"{name}: the drift is not confirmed yet. Try again in {found.left} minutes.")
+            raise NotProvenError(f"{found.name}: the drift is not confirmed yet. Try again in {found.left} minutes.")
         if not tallies.fits(found.counter, found.tally + found.difference):
-            name = f"{found.counter.name} {found.target}"
-            raise OutOfBoundsError(f"{name} at {found.tally} does not take {found.difference:+d}.")
+            raise OutOfBoundsError(f"{found.name} at {found.tally} does not take {found.difference:+d}.")
 
-    def _writes(self, found: Finding, row: Drift | None, by: str, why: str, *, held: bool) -> list[Write]:
-        """One transaction: the tally moved, its drift row at 0, the history. `held`: every shard must be as counted."""
+    def _writes(self, found: Finding, by: str, why: str) -> list[Write]:
+        """One transaction: the tally moved, its drift row at 0, the history. After a count, every shard as counted."""
         counter, target, now_s = found.counter, found.target, self.clock()
         writes: list[Write] = []
-        conditions = {shard: as_it_was(counter, item) for shard, item in _every_shard(found).items()} if held else {}
+        counted = _as_counted(found) if found.how == history.RECOUNT else {}
         if found.difference:
             shard = min(found.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
             at = self.store.settings.minute(now_s)
             add = tallies.add(Call(self.store), counter, target, shard, found.difference, at, by=tallies.REPAIRED)
-            writes.append({"Update": both(add, conditions.pop(shard)) if held else add})
-        for shard, condition in conditions.items():
-            key = {"TableName": self.store.settings.counts_table, "Key": tallies.key(counter, target, shard)}
-            writes.append({"ConditionCheck": {**key, **condition}})
-        if row is not None and row.drift:
-            writes.append(rows.taken_back(self.store, row, now_s))
-        else:
-            writes.append(rows.held(self.store, counter.name, target, row))
-        numbers = {"amount": found.difference, "before": found.tally, "after": found.tally + found.difference}
+            writes.append({"Update": items.only_if(add, counted.pop(shard)) if counted else add})
+        table = self.store.settings.counts_table
+        writes += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in counted.items()]
+        writes.append(rows.evened(self.store, counter.name, target, found.drift, now_s))
+        numbers = {"before": found.tally, "amount": found.difference}
         texts = {"by": by, "why": why, "how": found.how}
-        return [*writes, history.entry(self.store, counter.name, target, now_s, texts, numbers)]
+        return [*writes, history.entry(self.store, counter.name, target, now_s, texts, **numbers)]
 
 
-def _every_shard(found: Finding) -> dict[int, Item | None]:
-    """Every shard that exists, and those that may come to exist, as far as a transaction has room.
+def _as_counted(found: Finding) -> dict[int, Was]:
+    """Every shard with the number and the nonce that were read, and those that may come to exist, as far as there is
+    room in a transaction.
 
     Beyond that a new shard may go unnoticed. That is harmless: Tally writes a shard together with its child.
     """
     if len(found.shards) > SHARDS_HELD_MAX:
-        raise RestlessError(f"{found.counter.name} {found.target} has too many shards for one repair.")
+        raise RestlessError(f"{found.name} has too many shards for one repair.")
+    names = (found.counter.attribute, "nonce")
     missing = [shard for shard in range(found.counter.max_shards) if shard not in found.shards]
-    return {**found.shards, **dict.fromkeys(missing[: SHARDS_HELD_MAX - len(found.shards)])}
-
-
-def as_it_was(counter: Counter, item: Item | None) -> Item:
-    """The condition that a shard still has the number and the nonce that were read, as parameters of a write."""
-    if item is None:
-        return {"ConditionExpression": "attribute_not_exists(PK)"}
-    conditions, names, values = [], {}, {}
-    for attribute in (counter.attribute, "nonce"):
-        names[f"#held_{attribute}"] = attribute
-        if attribute in item:
-            values[f":held_{attribute}"] = item[attribute]
-            conditions.append(f"#held_{attribute} = :held_{attribute}")
-        else:
-            conditions.append(f"attribute_not_exists(#held_{attribute})")
-    found: Item = {"ConditionExpression": " AND ".join(conditions), "ExpressionAttributeNames": names}
-    return found | ({"ExpressionAttributeValues": values} if values else {})
-
-
-def both(write: Write, condition: Item) -> Write:
-    """An update with another condition beside its own."""
-    own = write.get("ConditionExpression")
-    merged = {name: write.get(name, {}) | part for name, part in condition.items() if isinstance(part, dict)}
-    expression = condition["ConditionExpression"]
-    return write | merged | {"ConditionExpression": f"({own}) AND ({expression})" if own else expression}
+    there = {shard: {name: item.get(name) for name in names} for shard, item in found.shards.items()}
+    return {**there, **dict.fromkeys(missing[: SHARDS_HELD_MAX - len(there)], items.NO_ITEM)}

@@ -45,16 +45,16 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
     """
     as_of_s = evidence.read(store, now_s).as_of(store.settings)  # before the first look at the tally
     added_s = None if as_of_s is None else as_of_s - evidence.LATE * store.settings.minute_s
-    found = _look(store, counter, id_, added_s)
+    found = counted(store, counter, id_, added_s)
     for _ in range(TURNS_MAX - 1):
         if found.unclear != MOVED:
             break
-        found = _narrowed(found, _look(store, counter, id_, added_s))
+        found = _narrowed(found, counted(store, counter, id_, added_s))
     return found
 
 
-def _look(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
-    """One turn. `added_s`: the rollup has added every child that was made before; None: not known."""
+def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
+    """One count. `added_s`: the rollup has added every child that was made before, or never will; None: not known."""
     call = Call(store)
     before = shards_of(call, counter, id_)
     children, open_ = _children(store, counter, id_, added_s)

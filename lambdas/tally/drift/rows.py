@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import keys, queries
+from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
+from ..dynamo.items import Was
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..fields import to_cursor
@@ -39,9 +40,13 @@ class Drift(NamedTuple):
     upto: int
     since: int
 
+    def left(self, seen: Evidence) -> int:
+        """Judged minutes that are left until the drift is confirmed: it must have stood for SETTLE."""
+        return max(0, evidence.SETTLE - (seen.judged - self.upto)) if self.drift else 0
+
     def confirmed(self, seen: Evidence) -> bool:
-        """Whether the drift has stood for SETTLE judged minutes."""
-        return self.drift != 0 and evidence.confirmed(seen, self.upto)
+        """Whether it drifts, and has for long enough."""
+        return self.drift != 0 and not self.left(seen)
 
     def body(self, seen: Evidence) -> dict[str, Any]:
         """The row as `GET /drift` lists it."""
@@ -51,28 +56,27 @@ class Drift(NamedTuple):
 
 @dataclass
 class Summary:
-    """The metrics of one counter's drifting tallies."""
+    """All tallies that drift, and how many of them are confirmed, by counter."""
 
-    absolute: int = 0
+    confirmed: dict[str, int]
     tallies: int = 0
-    confirmed: int = 0
+    absolute: int = 0
     oldest_s: int = 0
 
     @property
     def metrics(self) -> dict[str, int]:
-        """By their names in CloudWatch."""
+        """The metrics of the stack, by their names in CloudWatch."""
         return {
-            observe.DRIFT_ABSOLUTE: self.absolute,
             observe.DRIFTING_TALLIES: self.tallies,
-            observe.DRIFT_CONFIRMED: self.confirmed,
+            observe.DRIFT_ABSOLUTE: self.absolute,
             observe.OLDEST_DRIFT: self.oldest_s,
         }
 
 
 def drift_of(item: Item) -> Drift:
     """A stored drift row. One of an older version of Tally, without `upto`, is a drift that stands for long."""
-    since, upto = (int(item.get(name, {"N": "0"})["N"]) for name in ("since", "upto"))
-    return Drift(item["counter"]["S"], item["target"]["S"], int(item["drift"]["N"]), upto, since)
+    drift, upto, since = int(item["drift"]["N"]), items.number(item, "upto"), items.number(item, "since")
+    return Drift(item["counter"]["S"], item["target"]["S"], drift, upto, since)
 
 
 def key(counter: str, target: str) -> Item:
@@ -80,35 +84,31 @@ def key(counter: str, target: str) -> Item:
     return keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
 
 
-def unchanged(row: Drift | None) -> tuple[str, dict[str, Item]]:
-    """The condition, with its values, that a drift row is as it was read; None if there was none."""
-    if row is None:
-        return "attribute_not_exists(PK)", {}
-    upto = "upto = :upto_seen" if row.upto else "attribute_not_exists(upto)"
-    values = {":drift_seen": {"N": str(row.drift)}}
-    return f"drift = :drift_seen AND {upto}", values | ({":upto_seen": {"N": str(row.upto)}} if row.upto else {})
+def was(row: Drift | None) -> Was:
+    """A drift row as it was read, None for none: what a write of it rests on."""
+    return items.NO_ITEM if row is None else {"drift": row.drift, "upto": row.upto or None}
 
 
-def taken_back(store: Store, row: Drift, now_s: float) -> Write:
-    """The write that brings a drift row to 0 after a repair, on condition that it is as it was read."""
-    condition, values = unchanged(row)
-    zero = {":zero": {"N": "0"}, ":removed": {"N": str(int(now_s) + ZERO_KEPT_S)}}
-    return {
-        "Update": {
-            "TableName": store.settings.ledger_table,
-            "Key": key(row.counter, row.target),
-            "UpdateExpression": "SET drift = :zero, expiration = :removed REMOVE since",
-            "ConditionExpression": condition,
-            "ExpressionAttributeValues": values | zero,
-        }
-    }
+def moved(store: Store, counter: str, target: str, row: Drift | None, drift: int | None, now_s: float) -> Write:
+    """The write that brings a drift row as it was read to `drift`; None: the check that it is as it was read."""
+    table, name = store.settings.ledger_table, key(counter, target)
+    if drift is None:
+        return items.check(table, name, was(row))
+    if drift:
+        return items.update(table, name, {"drift": drift}, was=was(row))
+    values = {"drift": 0, "expiration": int(now_s) + ZERO_KEPT_S}
+    return items.update(table, name, values, removed=["since"], was=was(row))
 
 
-def held(store: Store, counter: str, target: str, row: Drift | None) -> Write:
-    """The check that a drift row is as it was read; None: there was none."""
-    condition, values = unchanged(row)
-    check = {"TableName": store.settings.ledger_table, "Key": key(counter, target), "ConditionExpression": condition}
-    return {"ConditionCheck": check | ({"ExpressionAttributeValues": values} if values else {})}
+def removal(store: Store, row: Drift) -> Write:
+    """The write that removes a drift row, if it is as it was read."""
+    where = {"TableName": store.settings.ledger_table, "Key": key(row.counter, row.target)}
+    return {"Delete": items.only_if(where, was(row))}
+
+
+def evened(store: Store, counter: str, target: str, row: Drift | None, now_s: float) -> Write:
+    """The write that a repair goes with: the drift row as it was read comes to 0, or it is checked that it is there."""
+    return moved(store, counter, target, row, 0 if row and row.drift else None, now_s)
 
 
 def read(store: Store, counter: str, target: str) -> Drift | None:
@@ -137,18 +137,19 @@ def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str,
     return {"drift": [drift.body(seen) for _, drift in found[:limit]], "cursor": cursor}
 
 
-def summaries(store: Store, counters: Mapping[str, Counter], seen: Evidence, now_s: float) -> dict[str, Summary]:
-    """Log the drifts, and sum them up for every counter whose drift is measured.
+def summary(store: Store, counters: Mapping[str, Counter], seen: Evidence, now_s: float) -> Summary:
+    """Log the drifts, and sum them up.
 
-    A counter that is no longer declared is summed up under its own name while it has rows.
+    `confirmed` has every counter whose drift is measured. One that is no longer declared has no alarm: its tallies are
+    in the sums of the stack only.
     """
-    found = {name: Summary() for name, counter in counters.items() if counter.tracked}
-    for number, (_, drift) in enumerate(every(store)):
-        summary = found.setdefault(drift.counter, Summary())
-        summary.absolute += abs(drift.drift)
-        summary.tallies += 1
-        summary.confirmed += drift.confirmed(seen)
-        summary.oldest_s = max(summary.oldest_s, int(now_s) - drift.since)
-        if number < LOGGED_MAX:
+    found = Summary({name: 0 for name, counter in counters.items() if counter.tracked})
+    for _, drift in every(store):
+        found.absolute += abs(drift.drift)
+        found.tallies += 1
+        found.oldest_s = max(found.oldest_s, int(now_s) - drift.since)
+        if drift.counter in found.confirmed:
+            found.confirmed[drift.counter] += drift.confirmed(seen)
+        if found.tallies <= LOGGED_MAX:
             observe.logger.warning("drifts", extra=drift.body(seen))
     return found

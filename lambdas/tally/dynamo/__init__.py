@@ -4,5 +4,6 @@ client        Store (a process's client and settings), Call (one operation's dea
 queries       strongly consistent reads: one item, a page, every page
 transactions  writes: committed, retried while others are in the way, or refused
 contention    which tallies are hot, how far they spread, how long to retry
-ledger        keys of the items of the ledger table
+items         writes that are made from Python values, on condition that nothing has changed
+keys          keys of the items of the ledger table
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,21 @@ CLIENT_CONFIG = Config(
     parameter_validation=False,  # saves 50 us a call; our own code builds every input
     user_agent="tally",  # fixed: saves 50 us a call that botocore takes to compose one
 )
+
+
+def reseed_after_restore() -> None:
+    """Let each environment that SnapStart restores seed `random` again, where there is the Lambda runtime.
+
+    All of them have the state of the snapshot. botocore waits between its own retries for times from `random`: without
+    this, environments that were throttled together would come back together. Our own retries use SystemRandom.
+    """
+    with suppress(ImportError):
+        from snapshot_restore_py import register_after_restore  # type: ignore[import-untyped]
+
+        register_after_restore(random.seed)
+
+
+reseed_after_restore()
 
 
 def dynamodb_client(**overrides: Any) -> DynamoDBClient:

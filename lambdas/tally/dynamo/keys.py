@@ -3,10 +3,13 @@
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     page        PAGE#minute#bucket, table#stream shard#first sequence -> body, pairs
     judge       JUDGE, JUDGE -> judged, known, rolled, noted, known_before, rolled_before, began, unreached
+                of a restored ledger: restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, pulse, rolled
     set aside   SETASIDE, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
+    forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, holds, finished
+    deleted     DELETED, epoch s#post -> post, calm
 
 A page holds what a run of stream records says of one minute (streams/pages.py). The judge reads each page once, and
 writes the differences to drift rows. Holds are in this table too (holds.py).
@@ -23,7 +26,7 @@ Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
-DRIFT_KEY, SET_ASIDE_KEY = "DRIFT", "SETASIDE"
+DRIFT_KEY, SET_ASIDE_KEY, DELETED_KEY = "DRIFT", "SETASIDE", "DELETED"
 JUDGE_KEY = "JUDGE"
 PULSE_START, RECEIPT_PULSE_START = "PULSE#", "pulse#"  # a pulse in counts, and in receipts
 MINUTE_MAX = 10**10
@@ -66,6 +69,11 @@ def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
 def set_aside_key(consumer: str, shard: str, sequence: str) -> tuple[str, str]:
     """Key of the marker of a record that was set aside."""
     return SET_ASIDE_KEY, f"{consumer}#{shard}#{sequence}"
+
+
+def forgotten_key(user: str) -> str:
+    """Partition key of what the history keeps of a forgotten user: not their name."""
+    return f"HISTORY#FORGOTTEN#{hashlib.sha256(user.encode()).hexdigest()}"
 
 
 def history_key(counter: str, target: str) -> str:

@@ -47,7 +47,14 @@ def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[
 
 
 def query(
-    store: Store, table: str, partition: str, low: str, high: str, *, after: str | None = None, **more: Any
+    store: Store,
+    table: str,
+    partition: str,
+    low: str = FIRST,
+    high: str = LAST,
+    *,
+    after: str | None = None,
+    **more: Any,
 ) -> Page:
     """One page of a partition, from sort key `low` to `high`, both included; those behind sort key `after` if given.
 
@@ -57,7 +64,7 @@ def query(
     return _page(_query(store, table, partition, low, high, more, start))
 
 
-def pages(store: Store, table: str, partition: str, low: str, high: str, **more: Any) -> Iterator[Page]:
+def pages(store: Store, table: str, partition: str, low: str = FIRST, high: str = LAST, **more: Any) -> Iterator[Page]:
     """The items of a partition, as `query` reads them, a page at a time."""
     return _every(lambda start: _query(store, table, partition, low, high, more, start))
 

@@ -31,13 +31,12 @@ from ..errors import (
 )
 from .client import Call, Store
 from .contention import ALONE_RETRY_S_MAX, HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
+from .items import Write as Write
 from .keys import Item
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-Write = dict[str, Any]
-"""One entry of TransactItems: `{"Put": {…}}`, `{"Update": {…}}` …"""
 
 TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 CONDITION_FAILED, CONFLICT, THROTTLED = "ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"
@@ -292,7 +291,7 @@ def apply_once(store: Store, writes: Sequence[Write]) -> bool:
 
 def spread_wider(call: Call, counter: Counter, id_: str) -> None:
     """Count a conflict on a tally: its next writes spread over more shards."""
-    observe.count(counter.name, observe.CONFLICTS)
+    observe.count(observe.CONFLICTS)
     call.store.spread.conflict(counter.partition_start + id_, counter.max_shards)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ..counting import tallies
 from ..counting.likes import GONE
@@ -23,21 +24,7 @@ from ..dynamo.transactions import Write
 from . import pages, rollup
 from .fold import Consumer, Effect, Place, Run
 from .pages import Entry
-from .record import (
-    INSERT,
-    REMOVE,
-    YES,
-    Declared,
-    Image,
-    Record,
-    UnreadableError,
-    accepted,
-    amount,
-    event_name,
-    label,
-    minute,
-    text,
-)
+from .record import INSERT, REMOVE, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label
 
 PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
 PAGE_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
@@ -59,8 +46,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter is None or not counter.tracked:
         return ()
-    at = label(minute(image), declared.made(record))
-    return (Effect(counter.name, text(image, "target"), at, amount(image)),)
+    return (rollup.counted(declared, counter, record, image),)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -120,15 +106,12 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
     )
 
 
+@dataclass
 class PageRun(Run):
     """A run that writes one page for each minute. Entries of judged minutes go to the current one."""
 
-    __slots__ = ("bytes", "minutes")
-
-    def __init__(self, first: str, place: Place) -> None:
-        super().__init__(first, place)
-        self.bytes = 0
-        self.minutes: set[int] = set()
+    bytes: int = 0
+    minutes: set[int] = field(default_factory=set)
 
     def takes(self, effects: Sequence[Effect]) -> bool:
         minutes = self.minutes.union(effect.minute for effect in effects)
@@ -159,9 +142,7 @@ class PageRun(Run):
             sum_ = sums[at][counter, id_, "" if expected == observed else pair]
             sum_[0] += expected
             sum_[1] += observed
-        found = {
-            at: [Entry(*name, *sum_) for name, sum_ in of_minute.items() if any(sum_)] for at, of_minute in sums.items()
-        }
+        found = {at: [Entry(*name, *sum_) for name, sum_ in names.items() if any(sum_)] for at, names in sums.items()}
         return {at: entries for at, entries in found.items() if entries}
 
 

@@ -14,18 +14,20 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import keys
+from ..dynamo import items, keys
 from ..dynamo.client import Call, Store, dynamodb_client
+from ..dynamo.keys import Item
 from ..dynamo.queries import get
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
 from ..settings import Settings
 from . import evidence, fold, set_aside
-from .fold import Consumer, Numbered, Place, Run
+from .fold import Consumer, Numbered, Place, Run, SetAside
+from .lineage import Checkpoint
 from .record import Declared
 from .set_aside import Objects
 
@@ -83,9 +85,6 @@ class Batch:
     shard: str
     refused: dict[str, str] = field(default_factory=dict)
     """By sequence number: why DynamoDB does not accept a record."""
-    committed: int = 0
-    """How many records this invocation has covered itself."""
-    skipped: int = 0
 
     def apply(self, records: Sequence[Any]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
@@ -94,37 +93,35 @@ class Batch:
         try:
             self._set_aside_unnumbered(unnumbered)
             for _ in range(STARTS_MAX):
-                seen = self._checkpoint()
-                passed = _passed(numbered, seen.sequence)
-                self._count_skipped(passed)
+                place, seen = self._place(), self._checkpoint()  # in this order: what is judged only grows
                 try:
-                    self._apply(numbered[passed:], seen)
-                    return None
+                    at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
+                    return self._apply([one for one in numbered if one.number > at], place, seen)
                 except MovedError:
                     continue
-                except _StoppedError as stopped:
-                    return stopped.sequence
             observe.logger.warning("the checkpoint kept moving", extra={"from": failed, "shard": self.shard})
+        except StoreRefusedError:  # a fault of the deployment: a retry of the batch would hide it
+            raise
         except RetryableError as error:
-            _raise_if_refused(error)
             observe.logger.warning("not applied", exc_info=error, extra={"from": failed, "shard": self.shard})
         return failed
 
-    def _apply(self, records: Sequence[Numbered], seen: Seen) -> None:
-        """Commit run by run. Raises MovedError, and _StoppedError at the first record that is not applied.
+    def _apply(self, records: Sequence[Numbered], place: Place, seen: Checkpoint) -> str | None:
+        """Commit run by run; the first record that is left, because the time ran out or the store was busy.
 
         A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is a run that
-        keeps meeting conflicts: with fewer items it meets fewer other transactions.
+        keeps meeting conflicts: with fewer items it meets fewer other transactions. Raises MovedError,
+        StoreRefusedError.
         """
         start, most = 0, len(records)
-        place = Place(self.table, self.shard, self.call.store.settings.minute(time.time()), seen.judged)
         while start < len(records):
             run = fold.next_run(self.consumer, self.declared, place, records, start, most=most, refused=self.refused)
-            if self._out_of_time():
+            if self.call.deadline_s - time.monotonic() < RESERVE_S:
                 observe.logger.warning("out of time", extra={"from": run.first, "shard": self.shard})
-                raise _StoppedError(run.first)
+                return run.first
+            after = seen.after(run.last, run.through_s, run.pulse)
             try:
-                apply(self.call, self._writes(run, seen))
+                apply(self.call, self._writes(run, seen, after))
             except RejectedError as rejected:
                 if run.records == 1 and run.set_aside:
                     raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
@@ -132,123 +129,57 @@ class Batch:
                     self.refused[run.first] = f"refused: {rejected.detail}"
                 most = max(1, run.records // 2)
                 continue
+            except StoreRefusedError:
+                raise
             except RetryableError as error:
-                _raise_if_refused(error)
                 if isinstance(error, StoreBusyError) and len(run.sums) > 1 and run.records > 1:
                     most = run.records // 2
                     continue
                 observe.logger.warning("stopped", exc_info=error, extra={"from": run.first, "shard": self.shard})
-                raise _StoppedError(run.first) from error
-            self._count(run)
-            start, seen, most = start + run.records, seen.after(run), 2 * most
+                return run.first
+            self._report(run.set_aside)
+            start, seen, most = start + run.records, after, 2 * most
+        return None
 
-    def _out_of_time(self) -> bool:
-        return self.call.deadline_s - time.monotonic() < RESERVE_S
-
-    def _writes(self, run: Run, seen: Seen) -> list[Write]:
-        """The writes of one transaction. The objects of records that are set aside are put first."""
-        name = self.consumer.name
-        kept = [
-            set_aside.keep(self.call, self.objects, name, self.table, self.shard, spelled, record, reason)
-            for spelled, record, reason in run.set_aside
-        ]
-        return [*run.writes(self.call, self.declared), *kept, {"Update": self._move(run, seen)}]
-
-    def _key(self) -> dict[str, Any]:
-        return {
-            "TableName": self.call.store.settings.ledger_table,
-            "Key": keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard)),
-        }
-
-    def _checkpoint(self) -> Seen:
-        """How far this consumer has come in this shard. What is judged is read first: that number only grows."""
-        key, store = self._key(), self.call.store
+    def _place(self) -> Place:
+        store = self.call.store
         judged = evidence.judged(store) if self.consumer.heeds_judge else -1
-        item = get(store.client, key["TableName"], key["Key"])
-        if not item:
-            return Seen(None, 0, judged)
-        return Seen(item["sequence"]["S"], int(item.get("rolled", {"N": "0"})["N"]), judged)
+        return Place(self.table, self.shard, store.settings.minute(time.time()), judged)
 
-    def _move(self, run: Run, seen: Seen) -> dict[str, Any]:
-        """The update of the checkpoint, on condition that it has not moved since it was read."""
-        facts: dict[str, Any] = {
-            "sequence": {"S": run.last},
-            "expiration": {"N": str(int(time.time()) + keys.CHECKPOINT_KEPT_S)},
-        }
-        if run.through_s is not None:
-            facts["through"] = {"N": str(int(run.through_s))}
-        if run.pulse is not None:
-            facts["pulse"] = {"S": run.pulse[0]}
-            facts["rolled"] = {"N": str(max(run.pulse[1], seen.rolled))}
-        write = {
-            **self._key(),
-            "UpdateExpression": "SET " + ", ".join(f"#{fact} = :{fact}" for fact in facts),
-            "ConditionExpression": "attribute_not_exists(#sequence)" if seen.sequence is None else "#sequence = :seen",
-            "ExpressionAttributeNames": {f"#{fact}": fact for fact in facts},
-            "ExpressionAttributeValues": {f":{fact}": value for fact, value in facts.items()},
-        }
-        if seen.sequence is not None:
-            write["ExpressionAttributeValues"][":seen"] = {"S": seen.sequence}
-        return write
+    @property
+    def _key(self) -> Item:
+        return keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard))
 
-    def _count_skipped(self, passed: int) -> None:
-        """Count the records at or below the checkpoint that another invocation has applied."""
-        skipped = passed - self.committed - self.skipped
-        self.skipped += skipped
-        observe.count(self.consumer.name, observe.SKIPPED, skipped, dimension=observe.CONSUMER)
+    def _checkpoint(self) -> Checkpoint:
+        """How far this consumer has come in this shard."""
+        return Checkpoint.of(get(self.call.store.client, self.call.store.settings.ledger_table, self._key))
 
-    def _count(self, run: Run) -> None:
-        self.committed += run.records
-        for metric, amount in ((observe.APPLIED, run.applied), (observe.SET_ASIDE, len(run.set_aside))):
-            observe.count(self.consumer.name, metric, amount, dimension=observe.CONSUMER)
-        for spelled, _, reason in run.set_aside:
-            observe.logger.error("set aside", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
+    def _writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
+        """The writes of one transaction. The objects of records that are set aside are put first.
+
+        The checkpoint moves on condition that it has not moved since it was read.
+        """
+        values = after.values | {"expiration": int(time.time()) + keys.CHECKPOINT_KEPT_S}
+        table = self.call.store.settings.ledger_table
+        kept = [self._kept(*one) for one in run.set_aside]
+        moved = items.update(table, self._key, values, was={"sequence": seen.sequence})
+        return [*run.writes(self.call, self.declared), *kept, moved]
+
+    def _kept(self, name: str, record: Any, reason: str) -> Write:
+        return set_aside.keep(self.call, self.objects, self.consumer.name, self.table, self.shard, name, record, reason)
 
     def _set_aside_unnumbered(self, records: Sequence[Any]) -> None:
         """Set aside records without a sequence number under a hash of their content: set aside twice, each is one."""
         for record in records:
             name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
-            marker = set_aside.keep(
-                self.call, self.objects, self.consumer.name, self.table, self.shard, name, record, "no sequence number"
-            )
-            apply(self.call, [marker])
-            observe.count(self.consumer.name, observe.SET_ASIDE, dimension=observe.CONSUMER)
-            observe.logger.error("set aside", extra={"sequence": name, "shard": self.shard})
+            one = SetAside(name, record, "no sequence number")
+            apply(self.call, [self._kept(*one)])
+            self._report([one])
 
-
-class Seen(NamedTuple):
-    """A checkpoint as it was read: its sequence number (None: this is the first batch), the newest time that a pulse
-    carried, and the last minute that was judged."""
-
-    sequence: str | None
-    rolled: int
-    judged: int
-
-    def after(self, run: Run) -> Seen:
-        """The checkpoint after a run."""
-        return Seen(run.last, max(self.rolled, run.pulse[1] if run.pulse else 0), self.judged)
-
-
-class _StoppedError(Exception):
-    """The records from `sequence` on are not applied: the time ran out, or the store was busy."""
-
-    def __init__(self, sequence: str) -> None:
-        super().__init__(sequence)
-        self.sequence = sequence
-
-
-def _passed(numbered: Sequence[Numbered], seen: str | None) -> int:
-    """How many of the records are at or below the checkpoint, compared as numbers: as strings "9" is after "10"."""
-    if seen is None:
-        return 0
-    at = int(seen)
-    return sum(one.number <= at for one in numbered)
-
-
-def _raise_if_refused(error: RetryableError) -> None:
-    """Raise a fault of the deployment as an error of the function: a retry of the batch would hide it."""
-    if isinstance(error, StoreRefusedError):
-        raise error
+    def _report(self, kept: Sequence[SetAside]) -> None:
+        for spelled, _, reason in kept:
+            observe.count(observe.SET_ASIDE, consumer=self.consumer.name)
+            observe.logger.error("set aside", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
 
 
 def _table(settings: Settings, source: str) -> str:

@@ -17,16 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import observe
-from ..dynamo import keys, queries
+from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once, put
 from ..settings import Settings
-from .lineage import COUNTS, DRIFT, RECEIPTS, ROLLUP, Look, Unreached, look, whole
+from .lineage import DRIFT, RECEIPTS, ROLLUP, Look, Unreached, look
+from .waits import FRESH, SKEW, START, UNREACHED
 from .waits import LATE as LATE
 from .waits import SETTLE as SETTLE
-from .waits import START, Waits
 
 PULSES_TRIED = 32  # fixed keys, and as many random ones for each shard of which no key is known
 PULSES_TRIED_MAX = 256  # random ones in all: a sweep writes them one after the other; a shard they miss is peeked at
@@ -48,26 +48,35 @@ class Evidence:
     item: Item = field(default_factory=dict)
     """The JUDGE item."""
 
+    noted_s: float = 0
+    """When the newest evidence was noted."""
+
     def closed(self, settings: Settings) -> int:
         """The last minute whose entries are all on the pages."""
-        known_s = self.known_s - Waits(settings.minute_s).skew_s
-        return settings.minute(known_s) - LATE - 1 if self.known_s else -1
+        return settings.minute(self.known_s - SKEW * settings.minute_s) - LATE - 1 if self.known_s else -1
+
+    @property
+    def newest_s(self) -> dict[str, int]:
+        """By consumer, the newest time that it has provably passed in every shard; 0: never. Not to conclude from."""
+        return {ROLLUP: items.number(self.item, "rolled"), DRIFT: items.number(self.item, "known")}
 
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without evidence."""
-        return int(self.rolled_s - Waits(settings.minute_s).skew_s) if self.rolled_s else None
+        return int(self.rolled_s - SKEW * settings.minute_s) if self.rolled_s else None
 
 
 def read(store: Store, now_s: float) -> Evidence:
     """The evidence that may be used now: noted long enough ago, or the one before."""
     item = queries.get(store.client, store.settings.ledger_table, JUDGE)
-    late = "" if _settled(store.settings, item, now_s) else "_before"
-    return Evidence(whole(item, "judged", -1), whole(item, f"known{late}"), whole(item, f"rolled{late}"), item)
+    noted_s = float(item.get("noted", {"N": "0"})["N"])
+    late = "" if now_s - noted_s >= FRESH * store.settings.minute_s else "_before"
+    known_s, rolled_s = (items.number(item, f"{name}{late}") for name in ("known", "rolled"))
+    return Evidence(items.number(item, "judged", -1), known_s, rolled_s, item, noted_s)
 
 
 def judged(store: Store) -> int:
     """The last minute that is judged; -1 before judging starts."""
-    return whole(queries.get(store.client, store.settings.ledger_table, JUDGE), "judged", -1)
+    return read(store, 0).judged
 
 
 def as_of(call: Call) -> int | None:
@@ -86,10 +95,6 @@ def as_of(call: Call) -> int | None:
 _cached: tuple[str, float, int | None] | None = None
 
 
-def _settled(settings: Settings, item: Item, now_s: float) -> bool:
-    return now_s - float(item.get("noted", {"N": "0"})["N"]) >= Waits(settings.minute_s).fresh_s
-
-
 def renew(store: Store, shards: Shards, before: Evidence, now_s: float) -> Look:
     """Send the pulses, and note what the consumers have passed. `before`: the evidence that may be used now.
 
@@ -104,21 +109,15 @@ def renew(store: Store, shards: Shards, before: Evidence, now_s: float) -> Look:
 def _send(found: Look, rolled_s: int, now_s: float) -> dict[str, Unreached]:
     """Write pulses that reach every leaf; the leaves that none has reached so far."""
     unreached: dict[str, Unreached] = {}
-    waits = Waits(found.store.settings.minute_s)
-    for table in (COUNTS, RECEIPTS):
-        wanted: set[str] = set()
-        unknown = 0
-        for leaf in found.leaves(table):
-            wanted |= found.pulses(table, leaf)
-            if found.reached(table, leaf):
-                continue
-            unknown += 1
+    for table, leaves in found.leaves.items():
+        unknown = [leaf for leaf in leaves if not found.reached(leaf)]
+        for leaf in unknown:
             since = found.unreached.get(leaf.id, Unreached(now_s))
-            waited = now_s - since.since_s >= waits.unreached_s
+            waited = now_s - since.since_s >= UNREACHED * found.store.settings.minute_s
             unreached[leaf.id] = since._replace(sent_s=now_s, rolled_s=rolled_s) if waited else since
             if waited:
                 observe.logger.warning("no pulse reaches a shard", extra={"table": table, "shard": leaf.id})
-        for name in sorted(wanted | _tried(unknown)):
+        for name in sorted(_tried(len(unknown)).union(*map(found.pulses, leaves))):
             put(Call(found.store), pulse(found.store.settings, table, name, rolled_s, now_s))
     return unreached
 
@@ -131,16 +130,10 @@ def _tried(unknown: int) -> set[str]:
 
 def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float) -> Write:
     """The write of one pulse."""
-    item = {"at": int(now_s), "rolled": rolled_s, "expiration": int(now_s) + PULSE_KEPT_S}
-    where: tuple[str, Item] = (settings.counts_table, keys.key(f"{keys.PULSE_START}{name}", "PULSE"))
+    values = {"at": int(now_s), "rolled": rolled_s, "expiration": int(now_s) + PULSE_KEPT_S}
     if table == RECEIPTS:
-        where = settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_PULSE_START}{name}"}}
-    return {
-        "Put": {
-            "TableName": where[0],
-            "Item": where[1] | {attribute: {"N": str(value)} for attribute, value in item.items()},
-        }
-    }
+        return items.put(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_PULSE_START}{name}"}}, values)
+    return items.put(settings.counts_table, keys.key(f"{keys.PULSE_START}{name}", "PULSE"), values)
 
 
 def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now_s: float) -> None:
@@ -149,38 +142,23 @@ def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now
     A sweep that was overtaken by another one notes nothing.
     """
     store, item = found.store, before.item
-    known_s = max(before.known_s, int(found.known_s()))  # what was once passed stays passed
-    numbers = {
-        "known": known_s,
+    began_s, closed = items.number(item, "began", int(now_s)), before.closed(store.settings)
+    values: dict[str, str | float] = {
+        "known": max(before.known_s, int(found.known_s())),  # what was once passed stays passed
         "rolled": max(before.rolled_s, int(found.counted_s())),
         "known_before": before.known_s,
         "rolled_before": before.rolled_s,
+        "noted": now_s,
+        "began": began_s,
+        "unreached": json.dumps(unreached),
     }
-    began_s, closed = whole(item, "began", int(now_s)), before.closed(store.settings)
     if before.judged < 0 and closed >= store.settings.minute(began_s) + START:
-        numbers["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
-    sets = {name: {"N": str(value)} for name, value in numbers.items()}
-    sets |= {"noted": {"N": str(now_s)}, "unreached": {"S": json.dumps(unreached)}}
-    if "began" not in item:
-        sets["began"] = {"N": str(began_s)}
-    apply_once(store, [{"Update": {
-        "TableName": store.settings.ledger_table,
-        "Key": JUDGE,
-        "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in sets),
-        "ConditionExpression": "#noted = :seen" if "noted" in item else "attribute_not_exists(#noted)",
-        "ExpressionAttributeNames": {f"#{name}": name for name in sets},
-        "ExpressionAttributeValues": {f":{name}": value for name, value in sets.items()}
-        | ({":seen": item["noted"]} if "noted" in item else {}),
-    }}])  # fmt: skip
+        values["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
+    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"noted": item.get("noted")})])
 
 
 def ages_s(found: Look, before: Evidence, now_s: float) -> dict[str, int]:
     """By consumer, how long ago the time is that it has passed in every shard; since the first sweep if never."""
-    began_s = whole(before.item, "began", int(now_s))
+    began_s = items.number(before.item, "began", int(now_s))
     passed = {ROLLUP: found.counted_s(), DRIFT: found.known_s()}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}
-
-
-def confirmed(evidence: Evidence, upto: int) -> bool:
-    """Whether a drift that was last changed by minute `upto` has stood for long enough."""
-    return evidence.judged - upto >= SETTLE

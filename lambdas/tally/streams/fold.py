@@ -7,8 +7,9 @@ records have taken effect. Each consumer has a kind of run: the rollup's writes 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..dynamo.client import Call
@@ -68,45 +69,37 @@ class SetAside(NamedTuple):
     reason: str
 
 
-class Run:
+@dataclass
+class Run(ABC):
     """A stretch of records, folded. `sums`: one effect for each key, which a kind of run chooses."""
 
-    __slots__ = ("applied", "first", "last", "place", "pulse", "records", "set_aside", "sums", "through_s")
+    first: str
+    place: Place
+    last: str = ""
+    records: int = 0
+    sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
+    set_aside: list[SetAside] = field(default_factory=list)
+    through_s: float | None = None
+    """When the last record was made that says so."""
+    pulse: tuple[str, int] | None = None
+    """The newest pulse: its key, and the time that it carries."""
 
-    def __init__(self, first: str, place: Place) -> None:
-        self.place = place
-        self.sums: dict[tuple[Any, ...], Effect] = {}
-        self.set_aside: list[SetAside] = []
-        self.first = self.last = first
-        self.records = self.applied = 0
-        self.through_s: float | None = None
-        """When the last record was made that says so."""
-        self.pulse: tuple[str, int] | None = None
-        """The newest pulse: its key, and the time that it carries."""
-
+    @abstractmethod
     def takes(self, effects: Sequence[Effect]) -> bool:
         """Whether there is room for these."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, effects: Sequence[Effect]) -> None:
         """Sum them up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def writes(self, call: Call, declared: Declared) -> list[Write]:
         """The writes of its effects."""
-        raise NotImplementedError
 
     @property
     def full(self) -> bool:
         """Whether there is no room for another record that is set aside."""
         return len(self.set_aside) >= SET_ASIDE_MAX
-
-    def passes(self, spelled: str, created: float | None) -> None:
-        """Cover this record too."""
-        self.records += 1
-        self.last = spelled
-        if created is not None:
-            self.through_s = created
 
     def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
         there = self.sums.get(key)
@@ -157,22 +150,29 @@ def next_run(
 
     `refused`: reasons, by sequence number, why DynamoDB does not take a record.
     """
-    read, table, refused = consumer.read[place.table], place.table, refused or {}
+    read, refused = consumer.read[place.table], refused or {}
     run = consumer.run(records[start].spelled, place)
     for _, spelled, record in records[start : start + most]:
-        effects, created, reason = _read(read, declared, table, record, refused.get(spelled))
+        effects: Sequence[Effect] = ()
+        created, reason = None, refused.get(spelled)
+        try:
+            created = created_s(record)
+            effects = () if reason is not None else read(declared, record)
+        except TallyError as error:
+            reason = error.detail
+        except MALFORMED as error:
+            reason = broken.reason(declared, place.table, record, error)
+        if run.records and (run.full if reason is not None else effects and not run.takes(effects)):
+            break
         if reason is not None:
-            if run.records and run.full:
-                break
             run.set_aside.append(SetAside(spelled, record, reason))
         elif effects:
-            if run.records and not run.takes(effects):
-                break
             run.add(effects)
-            run.applied += 1
         else:
-            run.pulse = _pulse(record) or run.pulse
-        run.passes(spelled, created)
+            run.pulse = pulse(record) or run.pulse
+        run.records += 1
+        run.last = spelled
+        run.through_s = run.through_s if created is None else created
     return run
 
 
@@ -185,28 +185,3 @@ def fold(consumer: Consumer, declared: Declared, place: Place, records: Iterable
         runs.append(next_run(consumer, declared, place, numbered, start))
         start += runs[-1].records
     return runs
-
-
-def _read(
-    read: Callable[[Declared, Record], Sequence[Effect]],
-    declared: Declared,
-    table: str,
-    record: Record,
-    refused: str | None,
-) -> tuple[Sequence[Effect], float | None, str | None]:
-    """The effects of a record, when it was made, and the reason to set it aside, if there is one."""
-    created: float | None = None
-    try:
-        created = created_s(record)
-        return ((), created, refused) if refused is not None else (read(declared, record), created, None)
-    except TallyError as error:
-        return (), created, error.detail
-    except MALFORMED as error:
-        return (), created, broken.reason(declared, table, record, error)
-
-
-def _pulse(record: Record) -> tuple[str, int] | None:
-    try:
-        return pulse(record)
-    except MALFORMED:
-        return None

@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any, NamedTuple
 
-from ..dynamo import keys, queries
+from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.keys import Item
-from ..dynamo.shards import Shard, Shards
+from ..dynamo.shards import Shards
 from .record import INSERT, MODIFY
-from .waits import Waits
+from .waits import LISTING, SKEW
 
 ROLLUP, DRIFT = "rollup", "drift"
 COUNTS, RECEIPTS = "counts", "receipts"
@@ -36,6 +35,24 @@ class Checkpoint(NamedTuple):
     rolled_s: int = 0
     """The newest time that a pulse carried."""
 
+    @classmethod
+    def of(cls, item: Item) -> Checkpoint:
+        """A stored checkpoint; without an item the consumer has not begun."""
+        name, pulse = (item.get(part, {}).get("S") for part in ("sequence", "pulse"))
+        return cls(name, items.number(item, "through"), pulse or "", items.number(item, "rolled"))
+
+    def after(self, last: str, through_s: float | None, pulse: tuple[str, int] | None) -> Checkpoint:
+        """The checkpoint after a run that begins behind it. The parameters are what the run says (fold.py)."""
+        through_s = self.through_s if through_s is None else int(through_s)
+        name, rolled_s = pulse or (self.pulse, 0)
+        return Checkpoint(last, through_s, name, max(self.rolled_s, rolled_s))
+
+    @property
+    def values(self) -> dict[str, str | float]:
+        """What is stored of it: what is known."""
+        values = {"sequence": self.sequence, "through": self.through_s, "pulse": self.pulse, "rolled": self.rolled_s}
+        return {name: value for name, value in values.items() if value}
+
 
 class Unreached(NamedTuple):
     """A leaf that no pulse has reached: since when; when the sweep last sent pulses, and the time that they carried."""
@@ -43,6 +60,18 @@ class Unreached(NamedTuple):
     since_s: float
     sent_s: float = 0
     rolled_s: int = 0
+
+
+class Leaf(NamedTuple):
+    """A shard that no other one follows. `line`: its id, and those of all that it follows, listed or gone."""
+
+    table: str
+    line: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """Its own."""
+        return self.line[0]
 
 
 Marks = Mapping[tuple[str, str, str], Checkpoint]
@@ -56,101 +85,15 @@ class Look:
     store: Store
     shards: Shards
     listed_s: float
-    trees: Mapping[str, Sequence[Shard]]
+    trees: Mapping[str, Mapping[str, str | None]]
+    """By table, the shards that are listed, each with the one that it follows."""
+    leaves: Mapping[str, Sequence[Leaf]]
     """By table."""
     marks: Marks
     unreached: Mapping[str, Unreached]
     """By leaf, as the last sweep left them."""
     peeks: dict[tuple[str, str, str], bool] = field(default_factory=dict)
     """By consumer, table and shard: whether records may be left for the consumer. Each shard is asked once."""
-
-    def leaves(self, table: str) -> list[Shard]:
-        """The shards of a table's stream that no other one follows."""
-        parents = {shard.parent for shard in self.trees[table]}
-        return [shard for shard in self.trees[table] if shard.id not in parents]
-
-    def passed_s(self, consumer: str, table: str) -> float:
-        """The time until which a consumer has passed every shard of a stream; 0: not known."""
-        waits = Waits(self.store.settings.minute_s)
-        passed = [self._through_s(consumer, table, leaf) for leaf in self.leaves(table)]
-        return min([*passed, self.listed_s - waits.listing_s]) if passed else 0
-
-    def rolled_s(self) -> int:
-        """The newest time whose pulses the bookkeeper has passed in every shard of counts; 0: not known."""
-        times = []
-        for leaf in self.leaves(COUNTS):
-            own = max(mark.rolled_s for mark in self._lineage(DRIFT, COUNTS, leaf))
-            peeked = self._peeked(DRIFT, COUNTS, leaf)
-            times.append(max(own, peeked.rolled_s if peeked else 0))
-        return min(times, default=0)
-
-    @cached_property
-    def _parents(self) -> dict[str, dict[str, str | None]]:
-        return {table: {shard.id: shard.parent for shard in tree} for table, tree in self.trees.items()}
-
-    def reached(self, table: str, leaf: Shard) -> bool:
-        """Whether a pulse has reached a leaf: then its key is known."""
-        return bool(self.marks.get((DRIFT, table, leaf.id), Checkpoint()).pulse)
-
-    def pulses(self, table: str, leaf: Shard) -> set[str]:
-        """The key of a pulse that reaches a leaf; before one is known, those that reached the shards before it."""
-        own, *before = (mark.pulse for mark in self._lineage(DRIFT, table, leaf))
-        return {own} if own else {pulse for pulse in before if pulse}
-
-    def behind(self, consumer: str) -> list[str]:
-        """The leaves in which a consumer has passed least, for the log: those that hold up the evidence."""
-        found = [
-            (self._through_s(consumer, table, leaf), f"{table} {leaf.id}")
-            for table in (COUNTS, RECEIPTS)
-            for leaf in self.leaves(table)
-        ]
-        return [name for _, name in sorted(found)[:5]]
-
-    def _through_s(self, consumer: str, table: str, leaf: Shard) -> float:
-        own: float = max(mark.through_s for mark in self._lineage(consumer, table, leaf))
-        peeked = self._peeked(consumer, table, leaf)
-        return max(own, peeked.sent_s - Waits(self.store.settings.minute_s).listing_s) if peeked else own
-
-    def _lineage(self, consumer: str, table: str, leaf: Shard) -> list[Checkpoint]:
-        """The checkpoints of a leaf and of all that it follows: a consumer in a shard has finished its parents."""
-        return [self.marks.get((consumer, table, id_), Checkpoint()) for id_ in self._line(table, leaf)]
-
-    def _line(self, table: str, leaf: Shard) -> list[str]:
-        parents = self._parents[table]
-        found: list[str] = []
-        at: str | None = leaf.id
-        while at is not None and at not in found:
-            found.append(at)
-            at = parents.get(at)
-        return found
-
-    def _peeked(self, consumer: str, table: str, leaf: Shard) -> Unreached | None:
-        """What the last pulses say of a leaf that none reaches, if the consumer has passed the time of their sweep.
-
-        It has if it has passed a later record, or if no record is left for it. The latter is weak: an empty answer is
-        no proof. An error makes a passing difference, because no entry is lost.
-        """
-        found = self.unreached.get(leaf.id)
-        if not found or not found.sent_s or self.reached(table, leaf):
-            return None
-        through_s = max(mark.through_s for mark in self._lineage(consumer, table, leaf))
-        if through_s - Waits(self.store.settings.minute_s).skew_s >= found.sent_s:
-            return found
-        return None if any(self._left(consumer, table, id_) for id_ in self._open(consumer, table, leaf)) else found
-
-    def _open(self, consumer: str, table: str, leaf: Shard) -> list[str]:
-        """The leaf, and those shards before it that a consumer may not have finished: it has begun none behind them."""
-        finished = {shard.parent for shard in self.trees[table] if (consumer, table, shard.id) in self.marks}
-        line = takewhile(lambda id_: id_ not in finished, self._line(table, leaf))
-        return [id_ for id_ in line if id_ in self._parents[table]]
-
-    def _left(self, consumer: str, table: str, shard: str) -> bool:
-        """Whether a shard may hold a record that the consumer has not passed."""
-        place = consumer, table, shard
-        if place not in self.peeks:
-            sequence = self.marks.get(place, Checkpoint()).sequence
-            self.peeks[place] = _any_for(consumer, table, self.shards.records_after(table, shard, sequence))
-        return self.peeks[place]
 
     def known_s(self) -> float:
         """The time up to which minutes can be judged."""
@@ -159,6 +102,71 @@ class Look:
     def counted_s(self) -> float:
         """The time until which the rollup has added everything."""
         return min(self.passed_s(ROLLUP, RECEIPTS), self.passed_s(ROLLUP, COUNTS))
+
+    def passed_s(self, consumer: str, table: str) -> float:
+        """The time until which a consumer has passed every shard of a stream; 0: not known."""
+        passed = [self._passed(consumer, leaf)[0] for leaf in self.leaves[table]]
+        return min([*passed, self.listed_s - self._s(LISTING)]) if passed else 0
+
+    def rolled_s(self) -> int:
+        """The newest time whose pulses the bookkeeper has passed in every shard of counts; 0: not known."""
+        return min((self._passed(DRIFT, leaf)[1] for leaf in self.leaves[COUNTS]), default=0)
+
+    def behind(self, consumer: str) -> list[str]:
+        """The leaves in which a consumer has passed least, for the log: those that hold up the evidence."""
+        leaves = [leaf for table in (COUNTS, RECEIPTS) for leaf in self.leaves[table]]
+        found = sorted((self._passed(consumer, leaf)[0], f"{leaf.table} {leaf.id}") for leaf in leaves)
+        return [name for _, name in found[:5]]
+
+    def reached(self, leaf: Leaf) -> bool:
+        """Whether a pulse has reached a leaf: then its key is known."""
+        return self._lineage(DRIFT, leaf)[0].pulse != ""
+
+    def pulses(self, leaf: Leaf) -> set[str]:
+        """The key of a pulse that reaches a leaf; before one is known, those that reached the shards before it."""
+        own, *before = (mark.pulse for mark in self._lineage(DRIFT, leaf))
+        return {own} if own else {pulse for pulse in before if pulse}
+
+    def _lineage(self, consumer: str, leaf: Leaf) -> list[Checkpoint]:
+        """The checkpoints of a leaf and of all that it follows: a consumer in a shard has finished its parents."""
+        return [self.marks.get((consumer, leaf.table, id_), Checkpoint()) for id_ in leaf.line]
+
+    def _passed(self, consumer: str, leaf: Leaf) -> tuple[float, int]:
+        """The time until which a consumer has passed a leaf, and the newest that a pulse carried which it has passed.
+
+        For a leaf that no pulse reaches the last ones speak, if the consumer has passed the time of their sweep. It has
+        if it has passed a later record, or if no record is left for it. The latter is weak: an empty answer is no
+        proof. An error makes a passing difference, because no entry is lost.
+        """
+        marks = self._lineage(consumer, leaf)
+        through_s, rolled_s = max(mark.through_s for mark in marks), max(mark.rolled_s for mark in marks)
+        last = self.unreached.get(leaf.id, Unreached(0))
+        if not last.sent_s or self.reached(leaf):
+            return through_s, rolled_s
+        if through_s - self._s(SKEW) < last.sent_s and self._left(consumer, leaf):
+            return through_s, rolled_s
+        return max(through_s, last.sent_s - self._s(LISTING)), max(rolled_s, last.rolled_s)
+
+    def _s(self, minutes: float) -> float:
+        return minutes * self.store.settings.minute_s
+
+    def _left(self, consumer: str, leaf: Leaf) -> bool:
+        """Whether a record may be left for a consumer in a leaf, or in a shard before it that may not be finished.
+
+        A shard is finished if the consumer has begun one behind it.
+        """
+        tree = self.trees[leaf.table]
+        finished = {parent for id_, parent in tree.items() if (consumer, leaf.table, id_) in self.marks}
+        line = takewhile(lambda id_: id_ not in finished, leaf.line)
+        return any(self._peek(consumer, leaf.table, id_) for id_ in line if id_ in tree)
+
+    def _peek(self, consumer: str, table: str, shard: str) -> bool:
+        """Whether a shard may hold a record that the consumer has not passed."""
+        place = consumer, table, shard
+        if place not in self.peeks:
+            sequence = self.marks.get(place, Checkpoint()).sequence
+            self.peeks[place] = _any_for(consumer, table, self.shards.records_after(table, shard, sequence))
+        return self.peeks[place]
 
 
 def _any_for(consumer: str, table: str, answers: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
@@ -185,28 +193,29 @@ def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
 
 def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:
     """List the shards, then read the checkpoints. `item`: the JUDGE item."""
-    trees = {table: shards.listed(table) for table in (COUNTS, RECEIPTS)}
+    trees = {table: {one.id: one.parent for one in shards.listed(table)} for table in (COUNTS, RECEIPTS)}
+    parents = {table: set(tree.values()) for table, tree in trees.items()}
+    leaves = {
+        table: [Leaf(table, _line(tree, id_)) for id_ in tree if id_ not in parents[table]]
+        for table, tree in trees.items()
+    }
     unreached = json.loads(item.get("unreached", {"S": "{}"})["S"])
     since = {leaf: Unreached(*of) for leaf, of in unreached.items()}
-    return Look(store, shards, now_s, trees, _checkpoints(store), since)
+    return Look(store, shards, now_s, trees, leaves, _checkpoints(store), since)
+
+
+def _line(tree: Mapping[str, str | None], leaf: str) -> tuple[str, ...]:
+    line, at = [leaf], tree[leaf]
+    while at is not None and at not in line:
+        line.append(at)
+        at = tree.get(at)
+    return tuple(line)
 
 
 def _checkpoints(store: Store) -> Marks:
     found: dict[tuple[str, str, str], Checkpoint] = {}
-    for consumer in (ROLLUP, DRIFT):
-        for table in (COUNTS, RECEIPTS):
-            partition, _ = keys.checkpoint_key(consumer, table, "")
-            for page in queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, queries.LAST):
-                for mark in page:
-                    found[consumer, table, mark["SK"]["S"]] = Checkpoint(
-                        mark["sequence"]["S"],
-                        whole(mark, "through"),
-                        mark.get("pulse", {"S": ""})["S"],
-                        whole(mark, "rolled"),
-                    )
+    for consumer, table in product((ROLLUP, DRIFT), (COUNTS, RECEIPTS)):
+        partition, _ = keys.checkpoint_key(consumer, table, "")
+        for page in queries.pages(store, store.settings.ledger_table, partition):
+            found |= {(consumer, table, item["SK"]["S"]): Checkpoint.of(item) for item in page}
     return found
-
-
-def whole(item: Item, name: str, missing: int = 0) -> int:
-    """A number of an item; `missing` if it has none."""
-    return int(item[name]["N"]) if name in item else missing

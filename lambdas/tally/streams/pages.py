@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..dynamo import keys, queries
+from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
@@ -38,27 +38,22 @@ Sums = dict[str, list[list[Any]]]
 
 def write(settings: Settings, minute: int, bucket: int, name: str, entries: Iterable[Entry], now_s: float) -> Write:
     """The write of a page. `name`: table, stream shard and first sequence number, which no other page has."""
-    item = keys.key(f"PAGE#{minute}#{bucket}", name) | _encoded(entries)
-    item["expiration"] = {"N": str(int(now_s) + KEPT_S)}
-    return {"Put": {"TableName": settings.ledger_table, "Item": item}}
+    values = {**_encoded(entries), "expiration": int(now_s) + KEPT_S}
+    return items.put(settings.ledger_table, keys.key(f"PAGE#{minute}#{bucket}", name), values)
 
 
-def read(store: Store, minute: int) -> Iterator[Item]:
-    """The pages of a minute, in any order."""
-    return _items(store, minute)
+def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
+    """The pages of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
+    for bucket in range(BUCKETS):
+        partition = f"PAGE#{minute}#{bucket}"
+        for page in queries.pages(store, store.settings.ledger_table, partition, **wanted):
+            yield from page
 
 
 def pairs_of(store: Store, minute: int) -> list[Entry]:
     """The halves of unlikes on the pages of a minute."""
     wanted = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}
-    return [entry for page in _items(store, minute, **wanted) for entry in pairs(page)]
-
-
-def _items(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
-    for bucket in range(BUCKETS):
-        partition = f"PAGE#{minute}#{bucket}"
-        for page in queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, queries.LAST, **wanted):
-            yield from page
+    return [entry for page in read(store, minute, **wanted) for entry in pairs(page)]
 
 
 def sums(page: Item) -> Sums:

@@ -107,12 +107,13 @@ def created_s(record: Record) -> float:
 
 def pulse(record: Record) -> tuple[str, int] | None:
     """The key of a pulse, and the time that it carries: until when the rollup had come. None for any other record."""
-    change = record["dynamodb"]
-    found = change["Keys"]
-    key, start = (found["id"]["S"], keys.RECEIPT_PULSE_START) if "id" in found else (found["PK"]["S"], keys.PULSE_START)
-    if not key.startswith(start) or not change.get("NewImage"):
+    try:
+        change, found = record["dynamodb"], record["dynamodb"]["Keys"]
+        name, start = ("id", keys.RECEIPT_PULSE_START) if "id" in found else ("PK", keys.PULSE_START)
+        key = found[name]["S"]
+        return (key[len(start) :], int(change["NewImage"]["rolled"]["N"])) if key.startswith(start) else None
+    except MALFORMED:
         return None
-    return key[len(start) :], int(change["NewImage"]["rolled"]["N"])
 
 
 def text(image: Image, name: str) -> str:

@@ -49,9 +49,14 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if not rolled_up(counter):
         raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
+    return (counted(declared, counter, record, image),)
+
+
+def counted(declared: Declared, counter: Counter, record: Record, image: Image) -> Effect:
+    """The amount of a receipt, on its minute."""
     stamped = minute(image)
     at = label(stamped, declared.made(record))
-    return (Effect(counter.name, text(image, "target"), at, amount(image), day=stamped // tallies.DAY),)
+    return Effect(counter.name, text(image, "target"), at, amount(image), day=stamped // tallies.DAY)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:

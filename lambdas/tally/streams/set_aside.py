@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..dynamo import keys, queries
+from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
@@ -39,13 +40,20 @@ def _s3_client() -> Any:
     return boto3.client("s3", config=config)
 
 
+class ObjectGoneError(UnreadableError):
+    """The object of a record that was set aside is not in the bucket: it expired, or somebody removed it."""
+
+
 @dataclass
 class Objects:
     """The bucket. Every failure of S3 is a StoreUnreachableError: nothing is lost, and the caller tries again."""
 
     bucket: str
     make: Callable[[], Any] = _s3_client
-    _client: Any = field(default=None, init=False)
+
+    @cached_property
+    def _client(self) -> Any:
+        return self.make()
 
     def put(self, key: str, body: Mapping[str, Any]) -> None:
         """Store an object as JSON, over an older one of its key."""
@@ -53,7 +61,7 @@ class Objects:
         self._ask(lambda s3: s3.put_object(Bucket=self.bucket, Key=key, Body=encoded, ContentType="application/json"))
 
     def get(self, key: str) -> Any:
-        """The content of an object. Raises UnreadableError if it is gone or no JSON."""
+        """The content of an object. Raises ObjectGoneError, or UnreadableError if it is no JSON."""
         body = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
         try:
             return json.loads(body)
@@ -66,12 +74,10 @@ class Objects:
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         try:
-            if self._client is None:
-                self._client = self.make()
             return question(self._client)
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
-                raise UnreadableError("its object is not in the bucket") from None
+                raise ObjectGoneError("its object is not in the bucket") from None
             raise StoreUnreachableError(f"The bucket of the records that are set aside failed: {error}") from error
 
 
@@ -96,27 +102,19 @@ def keep(
     object_key = f"{consumer}/{shard}/{name}.json"
     reason = reason[:REASON_CHARACTERS_MAX]
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
-    facts = {"object": object_key, "reason": reason, "table": table}
-    item = {
-        **keys.key(*keys.set_aside_key(consumer, shard, name)),
-        **{fact: {"S": value} for fact, value in facts.items()},
-        "at": {"N": str(int(time.time()))},
-    }
-    return {"Put": {"TableName": call.store.settings.ledger_table, "Item": item}}
+    values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(time.time())}
+    return items.put(call.store.settings.ledger_table, keys.key(*keys.set_aside_key(consumer, shard, name)), values)
 
 
 def listed(call: Call) -> Iterator[Marker]:
     """The markers, by consumer, shard and sequence number. Raises what botocore's errors map to."""
-    store, partition = call.store, keys.SET_ASIDE_KEY
-    for page in queries.pages(store, store.settings.ledger_table, partition, queries.FIRST, queries.LAST):
+    for page in queries.pages(call.store, call.store.settings.ledger_table, keys.SET_ASIDE_KEY):
         yield from map(_marker, page)
 
 
 def any_left(store: Store) -> bool:
     """Whether a record is set aside."""
-    return bool(
-        queries.query(store, store.settings.ledger_table, keys.SET_ASIDE_KEY, queries.FIRST, queries.LAST, Limit=1)
-    )
+    return bool(queries.query(store, store.settings.ledger_table, keys.SET_ASIDE_KEY, Limit=1))
 
 
 def _marker(item: Item) -> Marker:
@@ -131,6 +129,8 @@ class Outcome(Enum):
     """Another redrive has applied it, or this one did and the answer was lost."""
     KEPT = "kept"
     """It still cannot be applied: it stays set aside."""
+    LOST = "lost"
+    """Its object is gone, so that nobody can apply it any more. The marker stays until somebody drops it."""
 
 
 def redrive(
@@ -141,19 +141,17 @@ def redrive(
     `judged`: the last minute that is judged. The effects are booked on the current minute, and never on a judged one.
     Raises StoreUnreachableError and StoreBusyError: the record can be redriven again.
     """
+    ledger, key = call.store.settings.ledger_table, keys.key(keys.SET_ASIDE_KEY, marker.sort_key)
     minute = max(call.store.settings.minute(time.time()), judged + 2)
     place = Place("", f"{REDRIVEN}#{marker.sort_key}", minute, judged)
     try:
         writes = _writes(call, consumers, declared, objects.get(marker.object), place)
     except UnreadableError as error:
-        return (Outcome.KEPT, error.detail) if _exists(call, marker) else (Outcome.GONE, "")
-    removal = {
-        "TableName": call.store.settings.ledger_table,
-        "Key": _key(marker),
-        "ConditionExpression": "attribute_exists(PK)",
-    }
+        there = queries.get(call.store.client, ledger, key)
+        left = Outcome.LOST if isinstance(error, ObjectGoneError) else Outcome.KEPT
+        return (left, error.detail) if there else (Outcome.GONE, "")
     try:
-        apply(call, [{"Delete": removal}, *writes])
+        apply(call, [_removal(call, marker), *writes])
     except RejectedError as rejected:
         return Outcome.KEPT, rejected.detail
     except MovedError:
@@ -161,6 +159,20 @@ def redrive(
         return Outcome.GONE, ""
     objects.delete(marker.object)
     return Outcome.APPLIED, ""
+
+
+def drop(call: Call, marker: Marker) -> None:
+    """Remove the marker of a record whose object is gone. It may be gone by now."""
+    try:
+        apply(call, [_removal(call, marker)])
+    except MovedError:
+        return
+
+
+def _removal(call: Call, marker: Marker) -> Write:
+    """The marker taken away, once."""
+    ledger = {"TableName": call.store.settings.ledger_table, "Key": keys.key(keys.SET_ASIDE_KEY, marker.sort_key)}
+    return {"Delete": items.only_if(ledger, {"object": marker.object})}
 
 
 def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any, place: Place) -> list[Write]:
@@ -179,11 +191,3 @@ def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, k
     run = consumer.run(str(sequence(record)), place._replace(table=table))
     run.add(effects)
     return run.writes(call, declared)
-
-
-def _exists(call: Call, marker: Marker) -> bool:
-    return bool(queries.get(call.store.client, call.store.settings.ledger_table, _key(marker)))
-
-
-def _key(marker: Marker) -> Item:
-    return keys.key(keys.SET_ASIDE_KEY, marker.sort_key)

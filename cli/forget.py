@@ -1,0 +1,90 @@
+"""The command `forget`: what there is of a user, and its removal. The history keeps a digest of the user's name."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter as Multiset
+from collections.abc import Mapping, Sequence
+
+from tally import fields
+from tally.counting import forgetting
+from tally.counting.forgetting import Kind, Trace
+from tally.drift import history
+from tally.drift.history import Forgetting
+from tally.dynamo.client import Call, Store
+from tally.errors import TallyError
+from tally.shipped import LIKES
+from tally.streams import set_aside
+
+from .connection import Stack, explained
+from .terminal import bar, moment, note, say, show
+
+NOTED_EVERY = 50  # traces; what a killed run removed after its last note is missing in the history
+
+
+def forget(given: argparse.Namespace, stack: Stack) -> int:
+    """Say what there is of a user; remove it with --yes. Returns 1 if something is left."""
+    user = fields.user(given.user, "--user")
+    found = _found(stack.store, user)
+    if not given.yes:
+        say(
+            f"found    {_counts(Multiset(trace.kind for trace in found))}" if found else "there is nothing of this user"
+        )
+        return 1 if found else 0
+    run = Forgetting(stack.store, given.user, given.by, given.why, int(time.time()), len(found))
+    left = _removed(stack, user, found, run)
+    say(f"removed  {_counts({kind: run.removed[f'{kind.value}s'] for kind in Kind})}")
+    if run.removed["posts"]:
+        note("the sweep removes the likes of the posts in the background")
+    if set_aside.any_left(stack.store):
+        note("records are set aside, and may name the user: `tally redrive`, then look again")
+    say(f"{left} left: run it again" if left else "nothing is left")
+    return 1 if left else 0
+
+
+def _found(store: Store, user: str) -> list[Trace]:
+    """What there is. Posts come last: the likes of a post that is deleted are left to the sweep."""
+    found: list[Trace] = []
+    with bar(forgetting.traces(store, LIKES, user), "page", "scanned") as pages:
+        for page in pages:
+            found += page
+    return sorted(found, key=lambda trace: trace.kind is Kind.POST)
+
+
+def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -> int:
+    """Remove these, and note it in the history, also when somebody stops it. Returns how many are left."""
+    left, finished = 0, False
+    run.note(finished=False)
+    try:
+        with bar(found, "trace", "removed") as traces:
+            for number, trace in enumerate(traces, 1):
+                try:
+                    forgetting.forget(Call(stack.store, user), stack.counters, LIKES, trace)
+                    run.removed[f"{trace.kind.value}s"] += 1
+                except TallyError as error:
+                    note(f"{trace.kind.value} {trace.id}: {explained(error)}")
+                    left += 1
+                if number % NOTED_EVERY == 0:
+                    run.note(finished=False)
+        finished = not left
+    finally:
+        run.note(finished=finished)
+    return left
+
+
+def forgotten(given: argparse.Namespace, stack: Stack) -> int:
+    """Print the runs that removed what there was of a user."""
+    found = list(history.forgotten(stack.store, given.user))
+    for entry in found:
+        done = _counts({kind: entry[f"{kind.value}s"] for kind in Kind})
+        more = "" if entry["finished"] else f", not finished, of {entry['found']}"
+        show(given, entry, f"{moment(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
+    if not found and not given.json:
+        say("this user was never forgotten")
+    return 0
+
+
+def _counts(numbers: Mapping[Kind, int]) -> str:
+    """`1 post, 51 likes, 0 holds`."""
+    return ", ".join(f"{numbers.get(kind, 0)} {kind.value}{'' if numbers.get(kind, 0) == 1 else 's'}" for kind in Kind)

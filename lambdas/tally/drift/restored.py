@@ -1,0 +1,185 @@
+"""Puts tables right that were restored from a backup, before a stack adopts them.
+
+Three tables that were restored to one second are no snapshot. What the streams had not delivered by then never comes:
+restored tables get new streams. But they are at rest: nobody writes to them, and no stream is on. So no evidence has to
+be waited for. Every receipt and every child that is there either is in its tally by now, or is added here.
+
+What the ledger knows of the old streams is forgotten: checkpoints, and pages that nobody judged. It begins again as in
+a new stack. The history stays, and so does drift that was confirmed. Other drift goes: it may be half of a late change
+whose other half is on a page that nobody judges any more. Half of it may also be a record that was set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from ..counter import Counter
+from ..counting import tallies
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.transactions import Write, apply_once
+from ..errors import TallyError
+from ..streams import evidence, set_aside
+from ..streams.lineage import COUNTS, DRIFT, RECEIPTS, ROLLUP
+from . import history, rebuild, recount, rows
+from .rebuild import Accepted, Loss, Window
+from .reconcile import NotProvenError
+
+DELETED_AT_ONCE = 100  # items in a transaction
+EVER = float("inf")
+EVERY = queries.FIRST, queries.LAST
+
+Tell = Callable[[int], object]
+"""Gets how many items were read."""
+
+
+class NotAtRestError(TallyError):
+    """Something writes to the restored tables."""
+
+
+class PutRight(NamedTuple):
+    """A tally that was put right. `how`: one of the history's."""
+
+    counter: str
+    target: str
+    before: int
+    amount: int
+    how: str
+
+
+class Why(NamedTuple):
+    """What the history keeps of each tally that is put right: who restores, and why."""
+
+    by: str
+    why: str
+
+
+def settled(store: Store, restored_s: float) -> bool:
+    """Whether all is put right since the tables were restored to this moment."""
+    return items.number(evidence.read(store, 0).item, "restored") == int(restored_s)
+
+
+def settle(
+    store: Store,
+    counters: Mapping[str, Counter],
+    why: Why,
+    restored_s: float,
+    now_s: float,
+    *,
+    without_set_aside: bool = False,
+    tell: Tell = lambda scanned: None,
+) -> Iterator[PutRight]:
+    """Put every tally right and begin the ledger again. A second run continues where the first was interrupted.
+
+    `restored_s`: the moment that the tables were restored to. `tell` gets the items of each page of a scan.
+    `without_set_aside`: give up the records that are set aside. Raises NotProvenError if there are any otherwise: a
+    redrive would add again what is added here. Raises NotAtRestError if somebody writes to the tables.
+    """
+    if settled(store, restored_s):
+        return
+    waits = set_aside.any_left(store)
+    if waits and not without_set_aside:
+        raise NotProvenError("Records were set aside at that moment, and a redrive would add them once more.")
+    _drop_drift(store, everything=waits)
+    _forget(store, keys.SET_ASIDE_KEY)
+    yield from _add_receipts(store, counters, why, restored_s, now_s, tell)
+    yield from _add_children(store, counters, why, now_s, tell)
+    _begin_again(store, restored_s)
+
+
+def _drop_drift(store: Store, *, everything: bool) -> None:
+    """Remove the drift rows that prove nothing: those that were not confirmed, or everything."""
+    seen = evidence.read(store, EVER)
+    for _, row in list(rows.every(store)):
+        if everything or not row.confirmed(seen):
+            _write(store, f"The drift of {row.counter} {row.target}", [rows.removal(store, row)])
+
+
+def window(store: Store, restored_s: float) -> Window | None:
+    """The days whose receipts and notes are all there; None if there is no such day."""
+    minute = store.settings.minute
+    began_s = rebuild.notes_began_s(evidence.read(store, 0))
+    if not began_s:
+        return None
+    today = minute(restored_s) // tallies.DAY
+    return Window(max(today - rebuild.DAYS, minute(began_s) // tallies.DAY + 1), today + 1)  # a label may be ahead
+
+
+def _add_receipts(
+    store: Store, counters: Mapping[str, Counter], why: Why, restored_s: float, now_s: float, tell: Tell
+) -> Iterator[PutRight]:
+    """Add the receipts that were written alone and that no tally has noted."""
+    days, found = window(store, restored_s), Accepted()
+    for scanned in rebuild.accepted(store, counters, days, found) if days else ():
+        tell(scanned)
+    for (name, target), of_days in sorted(found.items()):
+        loss = rebuild.look(store, counters[name], target, of_days)
+        if loss.amount:
+            _write(store, f"{name} {target}", _receipts_added(store, loss, why, now_s))
+            yield PutRight(name, target, loss.tally, loss.amount, history.REBUILD)
+
+
+def _receipts_added(store: Store, loss: Loss, why: Why, now_s: float) -> list[Write]:
+    """The tally moved and noted. If the ledger knows that it has too little, that is the same loss."""
+    row = rows.read(store, loss.counter.name, loss.target)
+    drift = min(0, row.drift + loss.amount) if row and row.drift < 0 else None
+    known = rows.moved(store, loss.counter.name, loss.target, row, drift, now_s)
+    return [*rebuild.writes(store, loss, why.by, why.why, now_s), known]
+
+
+def _add_children(
+    store: Store, counters: Mapping[str, Counter], why: Why, now_s: float, tell: Tell
+) -> Iterator[PutRight]:
+    """Bring every tally that counts children to their number. Its drift comes to 0."""
+    drifting = {(row.counter, row.target) for _, row in rows.every(store)}
+    for page in recount.families(store, counters):
+        tell(len(page))
+        for family in page:
+            if family.tally != family.children or (family.counter.name, family.target) in drifting:
+                yield _recounted(store, family.counter, family.target, why, now_s)
+
+
+def _recounted(store: Store, counter: Counter, target: str, why: Why, now_s: float) -> PutRight:
+    name = f"{counter.name} {target}"
+    counted = recount.counted(store, counter, target, EVER)
+    if counted.unclear:
+        raise NotAtRestError(f"{name}: {counted.unclear}.")
+    row = rows.read(store, counter.name, target)
+    texts = {**why._asdict(), "how": history.RECOUNT}
+    writes = [
+        rows.evened(store, counter.name, target, row, now_s),
+        history.entry(store, counter.name, target, now_s, texts, before=counted.tally, amount=counted.low),
+    ]
+    if counted.low:
+        shard = min(counted.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
+        at = store.settings.minute(now_s)
+        writes.append(
+            {"Update": tallies.add(Call(store), counter, target, shard, counted.low, at, by=tallies.REPAIRED)}
+        )
+    _write(store, name, writes)
+    return PutRight(counter.name, target, counted.tally, counted.low, history.RECOUNT)
+
+
+def _begin_again(store: Store, restored_s: float) -> None:
+    """Forget the old streams. What the tallies have noted of each day stays all that was added to them."""
+    for consumer in (ROLLUP, DRIFT):
+        for table in (COUNTS, RECEIPTS):
+            _forget(store, keys.checkpoint_key(consumer, table, "")[0])
+    began_s = rebuild.notes_began_s(evidence.read(store, 0))
+    values = {"restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
+    _write(store, "The ledger", [items.put(store.settings.ledger_table, evidence.JUDGE, values)])
+
+
+def _forget(store: Store, partition: str) -> None:
+    """Remove every item of a partition of the ledger."""
+    table = store.settings.ledger_table
+    found = [keys.key(partition, item["SK"]["S"]) for item in queries.items(store, table, partition, *EVERY)]
+    for start in range(0, len(found), DELETED_AT_ONCE):
+        chunk = found[start : start + DELETED_AT_ONCE]
+        _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
+
+
+def _write(store: Store, name: str, writes: list[Write]) -> None:
+    if not apply_once(store, writes):
+        raise NotAtRestError(f"{name} changed while it was put right: something writes to these tables.")

@@ -1,0 +1,81 @@
+"""Items made from Python values and read back, and the writes of them.
+
+A value is a string, a number, or what was read: an attribute in DynamoDB's wire form. `was` says what attributes were
+when the item was read, None for one that was missing. The write goes through only if they still are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .keys import Item
+
+Write = dict[str, Any]
+"""One entry of TransactItems: `{"Put": {…}}`, `{"Update": {…}}` …"""
+
+Values = Mapping[str, str | float | Item]
+Was = Mapping[str, str | float | Item | None]
+
+NO_ITEM: Was = {"PK": None}
+"""That there was no item."""
+
+
+def wire(values: Values) -> Item:
+    """The attributes in DynamoDB's wire form."""
+    return {name: _wire(value) for name, value in values.items()}
+
+
+def _wire(value: str | float | Item) -> Item:
+    if isinstance(value, str):
+        return {"S": value}
+    return value if isinstance(value, dict) else {"N": str(value)}
+
+
+def number(item: Item, name: str, missing: int = 0) -> int:
+    """A whole number of an item; `missing` if it has none."""
+    return int(item[name]["N"]) if name in item else missing
+
+
+def put(table: str, key: Item, values: Values) -> Write:
+    """The write that puts an item, over an older one of its key."""
+    return {"Put": {"TableName": table, "Item": key | wire(values)}}
+
+
+def update(table: str, key: Item, values: Values, *, removed: Iterable[str] = (), was: Was) -> Write:
+    """The write that sets some attributes of an item and removes others. It makes the item if there is none."""
+    names, gone = _placed("set", values), _placed("removed", removed)
+    sets = "SET " + ", ".join(f"#{at} = :{at}" for at in names)
+    parameters = {
+        "TableName": table,
+        "Key": key,
+        "UpdateExpression": sets + (f" REMOVE {', '.join(f'#{at}' for at in gone)}" if gone else ""),
+        "ExpressionAttributeNames": {f"#{at}": name for at, name in (names | gone).items()},
+        "ExpressionAttributeValues": {f":{at}": _wire(values[name]) for at, name in names.items()},
+    }
+    return {"Update": only_if(parameters, was)}
+
+
+def check(table: str, key: Item, was: Was) -> Write:
+    """The check of an item that the other writes of a transaction rest on."""
+    return {"ConditionCheck": only_if({"TableName": table, "Key": key}, was)}
+
+
+def only_if(parameters: Item, was: Was) -> Item:
+    """The parameters of a write with one more condition beside its own: that the attributes are as they were."""
+    names = _placed("was", was)
+    seen = {f":{at}": _wire(value) for at, name in names.items() if (value := was[name]) is not None}
+    same = [f"#{at} = :{at}" if f":{at}" in seen else f"attribute_not_exists(#{at})" for at in names]
+    own = [f"({parameters['ConditionExpression']})"] if "ConditionExpression" in parameters else []
+    values = parameters.get("ExpressionAttributeValues", {}) | seen
+    return parameters | {
+        "ConditionExpression": " AND ".join(own + same),
+        "ExpressionAttributeNames": parameters.get("ExpressionAttributeNames", {})
+        | {f"#{at}": name for at, name in names.items()},
+        **({"ExpressionAttributeValues": values} if values else {}),
+    }
+
+
+def _placed(kind: str, names: Iterable[str]) -> dict[str, str]:
+    """The names by placeholders: a name may be one of DynamoDB's words, or have signs that an expression may not."""
+    return {f"{kind}{number}": name for number, name in enumerate(names)}

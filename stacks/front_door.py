@@ -1,0 +1,193 @@
+"""The front door: the API's own domain, and CloudFront with AWS WAF before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from aws_cdk import Acknowledgment, CfnOutput, Duration, Environment, Stack, Validations
+from aws_cdk import aws_apigatewayv2 as http
+from aws_cdk import aws_certificatemanager as acm
+from aws_cdk import aws_cloudfront as cloudfront
+from aws_cdk import aws_cloudfront_origins as origins
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_wafv2 as waf
+from constructs import Construct
+
+from tally.operation import Operation
+
+from .front_door_options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Cdn, FrontDoor, MutualTls
+from .names import edge_stack_name
+from .options import Options
+
+CACHED_MAX = Duration.days(1)  # the API says for how long, and it never says as much
+# The errors that CloudFront keeps for 10 s, whatever the API says about them.
+CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
+CLIENT_RATE_BODY = '{"message":"Too Many Requests"}'  # as API Gateway says it
+
+
+def own_domain(scope: Construct, door: FrontDoor, api: http.HttpApi, stage: http.HttpStage) -> http.DomainName:
+    """The API's own domain in API Gateway: TLS 1.2 or newer, and a client's certificate if the options ask for one."""
+    trusted = door.cdn.mutual_tls if door.cdn else None
+    domain = http.DomainName(
+        scope,
+        "Domain",
+        domain_name=door.api_name,
+        certificate=acm.Certificate.from_certificate_arn(scope, "Certificate", door.certificate_arn),
+        security_policy=http.SecurityPolicy.TLS_1_2,
+        mtls=http.MTLSConfig(bucket=s3.Bucket.from_bucket_name(scope, "TrustStore", trusted.bucket), key=trusted.key)
+        if trusted
+        else None,
+    )
+    http.ApiMapping(scope, "Mapping", api=api, domain_name=domain, stage=stage)
+    return domain
+
+
+class Edge(Stack):
+    """CloudFront and AWS WAF before the API of one stage, in us-east-1 because both want it so.
+
+    It refers to nothing of Tally's stack: it finds the API by the name that the options give it.
+    """
+
+    def __init__(
+        self, scope: Construct, id: str, *, door: FrontDoor, cdn: Cdn, operations: Sequence[Operation], options: Options
+    ) -> None:
+        super().__init__(
+            scope,
+            id,
+            env=Environment(region=EDGE_REGION),
+            stack_name=edge_stack_name(options.stage, door.region),
+            description="Tally's front door: CloudFront and AWS WAF before its HTTP API",
+            termination_protection=options.keeps_data,
+        )
+        origin = origins.HttpOrigin(
+            cdn.origin_name,
+            protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
+            origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
+        )
+        kept = _as_the_answer_says(self)
+        paths = sorted(operation.path for operation in operations if operation.revalidated)
+        distribution = cloudfront.Distribution(
+            self,
+            "Distribution",
+            comment=self.stack_name,
+            domain_names=[door.domain_name],
+            certificate=acm.Certificate.from_certificate_arn(self, "Certificate", cdn.certificate_arn),
+            minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
+            http_version=cloudfront.HttpVersion.HTTP2_AND_3,
+            # AWS WAF counts by address, and one client of IPv6 may have 2**64 of them. The API is IPv4 alone, too.
+            enable_ipv6=False,
+            web_acl_id=_client_rate(self, cdn.client_rate).attr_arn,
+            default_behavior=_forward(origin, cloudfront.CachePolicy.CACHING_DISABLED),
+            additional_behaviors={path: _forward(origin, kept) for path in paths},
+            error_responses=[
+                cloudfront.ErrorResponse(http_status=status, ttl=Duration.seconds(0)) for status in CACHED_ERRORS
+            ],
+        )
+        if cdn.mutual_tls:
+            _present(distribution, cdn.mutual_tls)
+        _acknowledge(distribution)
+        target = f"Set a CNAME of {door.domain_name} to this"
+        CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
+
+
+def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
+    """Keep an answer for as long as its Cache-Control says, and not at all without one.
+
+    The key has all that these answers depend on: path, query and encoding, and the origin of the page, which API
+    Gateway answers with CORS headers.
+    """
+    return cloudfront.CachePolicy(
+        scope,
+        "AsTheAnswerSays",
+        cache_policy_name=Stack.of(scope).stack_name,
+        min_ttl=Duration.seconds(0),
+        default_ttl=Duration.seconds(0),
+        max_ttl=CACHED_MAX,
+        query_string_behavior=cloudfront.CacheQueryStringBehavior.all(),
+        header_behavior=cloudfront.CacheHeaderBehavior.allow_list("Origin"),
+        cookie_behavior=cloudfront.CacheCookieBehavior.none(),
+        enable_accept_encoding_gzip=True,
+    )
+
+
+def _forward(origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy) -> cloudfront.BehaviorOptions:
+    """Forward all that the caller sends, its agent and its token too, but the name that it has called."""
+    return cloudfront.BehaviorOptions(
+        origin=origin,
+        cache_policy=cache_policy,
+        origin_request_policy=cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER,
+        allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
+        viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,  # a redirect would lose the body
+        compress=False,  # the API does; CloudFront would also weaken the ETags that counters give
+    )
+
+
+def _present(distribution: cloudfront.Distribution, trusted: MutualTls) -> None:
+    """Let CloudFront present its certificate to the API. The construct has no option for it yet."""
+    resource = distribution.node.default_child
+    assert isinstance(resource, cloudfront.CfnDistribution)
+    resource.add_property_override(
+        "DistributionConfig.Origins.0.CustomOriginConfig.OriginMtlsConfig",
+        {"ClientCertificateArn": trusted.client_certificate_arn},
+    )
+
+
+def _client_rate(scope: Construct, requests: int) -> waf.CfnWebACL:
+    """The web ACL: an address that sends more than `requests` in five minutes gets 429, until it sends fewer."""
+    name = Stack.of(scope).stack_name
+
+    def seen(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
+        return waf.CfnWebACL.VisibilityConfigProperty(
+            cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=True
+        )
+
+    refused = waf.CfnWebACL.CustomResponseProperty(
+        response_code=HTTPStatus.TOO_MANY_REQUESTS.value,
+        custom_response_body_key="refused",
+        response_headers=[
+            waf.CfnWebACL.CustomHTTPHeaderProperty(name="Retry-After", value=str(CLIENT_RATE_WINDOW_S)),
+            waf.CfnWebACL.CustomHTTPHeaderProperty(name="Cache-Control", value="no-store"),
+        ],
+    )
+    return waf.CfnWebACL(
+        scope,
+        "WebAcl",
+        name=name,
+        scope="CLOUDFRONT",
+        default_action=waf.CfnWebACL.DefaultActionProperty(allow={}),
+        visibility_config=seen(name),
+        custom_response_bodies={
+            "refused": waf.CfnWebACL.CustomResponseBodyProperty(
+                content_type="APPLICATION_JSON", content=CLIENT_RATE_BODY
+            )
+        },
+        rules=[
+            waf.CfnWebACL.RuleProperty(
+                name="ClientRate",
+                priority=0,
+                statement=waf.CfnWebACL.StatementProperty(
+                    rate_based_statement=waf.CfnWebACL.RateBasedStatementProperty(
+                        aggregate_key_type="IP", limit=requests, evaluation_window_sec=CLIENT_RATE_WINDOW_S
+                    )
+                ),
+                action=waf.CfnWebACL.RuleActionProperty(
+                    block=waf.CfnWebACL.BlockActionProperty(custom_response=refused)
+                ),
+                visibility_config=seen("ClientRate"),
+            )
+        ],
+    )
+
+
+def _acknowledge(distribution: cloudfront.Distribution) -> None:
+    Validations.of(distribution).acknowledge(
+        Acknowledgment(
+            id="AwsSolutions-CFR1",
+            reason="An API counts for callers of every country; who wants to exclude some adds the restriction",
+        ),
+        Acknowledgment(
+            id="AwsSolutions-CFR3",
+            reason="API Gateway logs what reaches it; a log of CloudFront would keep every visitor's address",
+        ),
+    )

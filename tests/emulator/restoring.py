@@ -1,0 +1,195 @@
+"""The runbook of docs/restore.md in the emulator: restored under traffic, adopted, destroyed, and deployed again.
+
+The emulator's restore copies a table as it is, one after the other: traffic goes on in between. It knows no other
+moment than now. It makes a table over one that exists, so what AWS refuses is not tried here (test_gaps.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cli import restore
+from cli.__main__ import main
+from tally.dynamo.keys import Item
+from tally.streams import evidence
+from tests.emulator.server import Emulator
+from tests.emulator.stack import Json, Stack, bridged, synthesize
+from tests.emulator.steps import step
+from tests.emulator.streams import Streams
+from tests.emulator.traffic import Traffic
+
+pytestmark = pytest.mark.timeout(400)
+
+DAY_S = 24 * 3600
+SWEPT_S = 5.0
+WAIT_S_MAX = 60.0
+
+
+def patient(template: Json) -> Json:
+    """The template for the emulator, with minutes as long as the command takes them to be."""
+    made = bridged(template)
+    for found in made["Resources"].values():
+        if found["Type"] == "AWS::Lambda::Function":
+            found["Properties"]["Environment"]["Variables"].pop("TALLY_MINUTE_S")
+    return made
+
+
+def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with step("synthesize prod"):
+        first = synthesize(tmp_path / "first", stage="prod", pageHosts="example.com")
+    emulator = Emulator(tmp_path)
+    try:
+        stack = Stack(emulator, tmp_path, "prod")
+        with step("deploy prod"):
+            stack.bootstrap()
+            deploy(stack, first)
+        prefix = restored(stack, first, monkeypatch)
+        second = synthesize(tmp_path / "second", stage="prod", pageHosts="example.com", tables=prefix)
+        with step("adopted by cdk deploy") as notes:
+            deploy(stack, second, adopting=True)
+            assert stack.outputs["CountsTableName"] == f"{prefix}-counts"
+            assert set(stack.client("dynamodb").list_tables()["TableNames"]) > set(tables("Tally-prod"))
+            notes.append(say(numbers(stack, prefix)))
+        counted_on(stack, second, prefix)
+        with step("destroyed, deployed again"):
+            before = numbers(stack, prefix)
+            stack.client("cloudformation").update_termination_protection(
+                StackName=stack.name, EnableTerminationProtection=False
+            )
+            stack.destroy("-c stage=prod")
+            deploy(stack, second, adopting=True)
+            assert numbers(stack, prefix) == before
+            assert stack.call("GET", "/videos/busy/plays").body["play_count"] == before["plays"][0]
+    finally:
+        emulator.stop()
+
+
+def deploy(stack: Stack, assembly: Path, *, adopting: bool = False) -> None:
+    done = stack.deploy(assembly, patient, adopting=adopting)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+
+
+def restored(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Restore under traffic, while the consumers are behind; how the new tables' names begin."""
+    for name, value in stack.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(restore, "_check_moment", lambda *_: None)
+    monkeypatch.setattr(restore, "LOOK_S", 0.1)
+    with traffic(stack, assembly) as counting:
+        counting.wait_for("visits", 40)
+        older(stack)
+        with step("tally restore under traffic") as notes:
+            when = datetime.now(UTC).replace(microsecond=0)
+            who = ("--by", "ann", "--why", "INC-9", "--stack", stack.name)
+            assert main(("restore", "--to", when.isoformat(), *who)) == 0
+            prefix = f"{stack.name}-{when:%Y%m%dT%H%M%S}"
+            found = numbers(stack, prefix)
+            notes.append(say(found))
+    for counter in ("likes", "visits"):
+        assert found[counter][0] == found[counter][1], found
+    return prefix
+
+
+def older(stack: Stack) -> None:
+    """Make the stack three days old: only then its notes cover a whole day."""
+    deadline_s, table = time.monotonic() + WAIT_S_MAX, f"{stack.name}-ledger"
+    while not stack.items("Ledger", evidence.JUDGE["PK"]["S"]):
+        assert time.monotonic() < deadline_s, "no sweep"
+        time.sleep(0.2)
+    values = {":days": {"N": str(3 * DAY_S)}}
+    stack.client("dynamodb").update_item(
+        TableName=table, Key=evidence.JUDGE, UpdateExpression="SET began = began - :days",
+        ExpressionAttributeValues=values,
+    )  # fmt: skip
+
+
+def counted_on(stack: Stack, assembly: Path, prefix: str) -> None:
+    """Count on, until the rollup has caught up: what comes is added to what was restored."""
+    before = numbers(stack, prefix)
+    with traffic(stack, assembly) as counting:
+        counting.wait_for("visits", 40)
+        with step("counted on") as notes:
+            deadline_s = time.monotonic() + WAIT_S_MAX
+            counting.stop()
+            accepted = dict(counting.accepted)
+            while (found := numbers(stack, prefix))["visits"][0] < before["visits"][0] + accepted["visits"]:
+                assert time.monotonic() < deadline_s, (before, accepted, found)
+                time.sleep(0.5)
+            assert found["plays"][0] == before["plays"][0] + accepted["plays"]
+            assert stack.items("Ledger", "SETASIDE") == []
+            notes.append(say(found))
+    assert not counting.failures
+
+
+@contextmanager
+def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
+    """Callers, likes, consumers and sweeps."""
+    counting, streams, stop = (
+        Traffic(stack, stack.machine_token(), "usage"),
+        Streams(stack, assembly),
+        threading.Event(),
+    )
+    post = {"operation": "put_post", "post_id": "p", "body": "x", "caller": "author"}
+    stack.invoke(stack.outputs["PostsFunctionArn"], post)
+    sweep, likes = stack.alias("sweep"), stack.outputs["LikesFunctionArn"]
+    run = time.time_ns()
+
+    def swept() -> None:
+        while not stop.wait(SWEPT_S):
+            stack.client("lambda").invoke(FunctionName=sweep, Payload=b"{}")
+
+    def liked() -> None:
+        number = 0
+        while not stop.wait(0.05):
+            number += 1
+            stack.invoke(likes, {"operation": "like", "post_id": "p", "caller": f"u{run}-{number}"})
+
+    threads = [threading.Thread(target=each) for each in (swept, liked)]
+    for thread in threads:
+        thread.start()
+    try:
+        with streams.running(), counting.running():
+            yield counting
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not streams.said
+
+
+def tables(prefix: str) -> list[str]:
+    return [f"{prefix}-{table}" for table in ("counts", "receipts", "ledger")]
+
+
+def scan(stack: Stack, table: str) -> list[Item]:
+    pages = stack.client("dynamodb").get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+    return [item for page in pages for item in page["Items"]]
+
+
+def numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
+    """By counter: what the tallies come to, and what they count: likes, or receipts."""
+    counts, receipts, _ = tables(prefix)
+    items, kept = scan(stack, counts), [one for one in scan(stack, receipts) if "counter" in one]
+
+    def tally(attribute: str) -> int:
+        return sum(int(item[attribute]["N"]) for item in items if attribute in item)
+
+    def accepted(counter: str) -> int:
+        return sum(int(one["amount"]["N"]) for one in kept if one["counter"]["S"] == counter)
+
+    return {
+        "likes": (tally("likeTally"), sum(item["SK"]["S"].startswith("LIKE#") for item in items)),
+        "visits": (tally("visits"), accepted("visits")),
+        "plays": (tally("play_count"), accepted("plays")),
+    }
+
+
+def say(found: dict[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{counter} {tally} of {counted}" for counter, (tally, counted) in found.items())

@@ -1,0 +1,122 @@
+"""The emulator: a process of its own, in a virtual environment of its own, on a free port."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from local.base.engine import die_with_parent, free_port
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+ACCOUNT, REGION = "123456789012", "eu-west-1"
+START_S_MAX = 60.0  # one second on a machine that does nothing else
+INSTALL_S_MAX = 300.0
+
+
+def environment_of_its_own() -> Path:
+    """The Python of the emulator's virtual environment, made on first use and again when the pins change."""
+    name = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    folder = ROOT / ".build" / f"emulator-{name}"
+    python, ready = folder / "bin" / "python", folder / ".ready"
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            uv = [sys.executable, "-m", "uv"]
+            for arguments in (
+                ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
+                ["pip", "install", "--quiet", "--python", str(python), "--requirement", str(REQUIREMENTS)],
+            ):
+                subprocess.run([*uv, *arguments], check=True, timeout=INSTALL_S_MAX)
+            ready.touch()
+    return python
+
+
+class Emulator:
+    """A running emulator with nothing in it. It keeps everything in memory, and its files in `home`."""
+
+    def __init__(self, home: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://localhost:{self.port}"
+        self.log = home / "emulator.log"
+        python, temporary = environment_of_its_own(), home / "temporary"
+        temporary.mkdir()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
+        own = {
+            "GATEWAY_PORT": str(self.port),
+            "BIND_HOST": "127.0.0.1",
+            "MINISTACK_ACCOUNT_ID": ACCOUNT,
+            "MINISTACK_REGION": REGION,
+            "TMPDIR": str(temporary),
+            "STATE_DIR": str(home / "state"),
+            "S3_DATA_DIR": str(home / "s3"),
+        }
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [str(python), "-m", "ministack"], cwd=home, env=kept | own, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, preexec_fn=die_with_parent, start_new_session=True,
+            )  # fmt: skip
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self) -> None:
+        deadline_s = time.monotonic() + START_S_MAX
+        while True:
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=5).close()
+                return
+            except (OSError, urllib.error.URLError):
+                assert time.monotonic() < deadline_s, self.log.read_text()
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it. Its functions end with it."""
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def client(self, service: str) -> Any:
+        """A boto3 client of it."""
+        return boto3.client(
+            service,  # type: ignore[call-overload]
+            endpoint_url=self.url,
+            region_name=REGION,
+            aws_access_key_id=ACCOUNT,  # it takes a number as the account
+            aws_secret_access_key="local",
+            config=Config(retries={"total_max_attempts": 1}, read_timeout=60, max_pool_connections=20),
+        )
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """What commands need to use it instead of AWS. `home`: a folder for what they keep."""
+        return {
+            **os.environ,
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCOUNT,
+            "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CDK_DISABLE_CLI_TELEMETRY": "true",
+            "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20",
+            "NODE_NO_WARNINGS": "1",
+            "HOME": str(home),
+        }

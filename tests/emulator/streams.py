@@ -1,0 +1,83 @@
+"""Delivers the deployed tables' streams to the deployed consumers, as the template's mappings say.
+
+The emulator delivers without tumbling windows, so without the shard that consumers need. `make dev`'s pump takes its
+place: the tables, their streams and the functions behind their aliases are the deployed ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from local.base.wire import Wire
+from local.functions.pool import Pool
+from local.functions.runtime import Outcome
+from local.stack import template
+from local.stack.cloudformation import STACK
+from local.streams.positions import Positions
+from local.streams.pump import Pump
+from tests.emulator.stack import Stack
+
+
+class Alias:
+    """A deployed function, invoked as the pump invokes a local one."""
+
+    def __init__(self, client: Any, arn: str) -> None:
+        self._client, self._arn = client, arn
+
+    async def invoke(self, payload: bytes) -> Outcome:
+        """One invocation through the alias."""
+        return await asyncio.to_thread(self._invoke, payload)
+
+    def _invoke(self, payload: bytes) -> Outcome:
+        answer = self._client.invoke(FunctionName=self._arn, Payload=payload)
+        return Outcome(answer["Payload"].read(), failed="FunctionError" in answer)
+
+
+class Streams:
+    """The mappings of a deployed stack, at work while `running()`."""
+
+    def __init__(self, stack: Stack, assembly: Path) -> None:
+        resources, mappings = stack.resources(), template.read(assembly).mappings
+        self.said: list[str] = []
+        """What the pump had to report: a failed or throttled invocation."""
+        self._mappings = [
+            replace(mapping, table=resources[mapping.table.removeprefix(f"{STACK}-")][1]) for mapping in mappings
+        ]
+        client = stack.client("lambda")
+        self._aliases = {name: Alias(client, stack.alias(name)) for name in {one.function for one in mappings}}
+        self._url = stack.emulator.url
+
+    @contextmanager
+    def running(self) -> Iterator[Streams]:
+        """Deliver in the background."""
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(self._run())
+        thread = threading.Thread(target=self._until_cancelled, args=(loop, task))
+        thread.start()
+        try:
+            yield self
+        finally:
+            loop.call_soon_threadsafe(task.cancel)
+            thread.join()
+
+    def _until_cancelled(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+        try:
+            loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self.said.append(f"the pump ended: {error!r}")
+        finally:
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    async def _run(self) -> None:
+        async with Wire(self._url, self._url) as wire:
+            pools = cast("dict[str, Pool]", self._aliases)
+            await Pump(self._mappings, pools, wire, Positions(None), self.said.append).run()

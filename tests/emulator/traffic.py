@@ -1,0 +1,79 @@
+"""Callers that count without a pause: what was accepted is what the tables must hold in the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.emulator.stack import Answer, Stack
+
+PAUSE_S = 0.02  # between two requests of one caller: the test shares its processors with the emulator
+WAIT_S_MAX = 60.0
+PAGE = "https://example.com/busy"
+PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+Request = Callable[[str], Answer]
+"""One change with this key."""
+
+
+class Traffic:
+    """Plays, visits and increments of `new`, a counter that a deploy adds. Each is sent until it is accepted."""
+
+    def __init__(self, stack: Stack, token: str, new: str) -> None:
+        self.accepted: Counter[str] = Counter()
+        """By counter: the changes that were answered `counted`."""
+        self.failures: Counter[str] = Counter()
+        """Answers that no caller should see, whatever is deployed."""
+        self._new = new
+        self._requests: dict[str, Request] = {
+            "plays": lambda key: stack.call("POST", "/videos/busy/plays", Idempotency_Key=key),
+            "visits": lambda key: stack.call("POST", "/visits", {"url": PAGE, "key": key}, User_Agent=PERSON),
+            new: lambda key: stack.call(
+                "POST", f"/counters/{new}/busy/increments", {"amount": 1}, token, Idempotency_Key=key
+            ),
+        }
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @contextmanager
+    def running(self) -> Iterator[Traffic]:
+        """A caller for each counter, until the block ends."""
+        self._threads = [threading.Thread(target=self._repeat, args=pair) for pair in self._requests.items()]
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Let every caller end."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for(self, counter: str, more: int) -> None:
+        """Wait until that many more changes are accepted."""
+        wanted, deadline_s = self.accepted[counter] + more, time.monotonic() + WAIT_S_MAX
+        while self.accepted[counter] < wanted:
+            assert time.monotonic() < deadline_s, (self.accepted, self.failures)
+            time.sleep(PAUSE_S)
+
+    def _repeat(self, counter: str, request: Request) -> None:
+        key = str(uuid.uuid4())
+        while not self._stop.is_set():
+            try:
+                answer = request(key)
+                status = answer.status
+            except Exception as error:
+                self.failures[repr(error)] += 1
+                status = 0
+            if status in (200, 202):
+                self.accepted[counter] += 1
+                key = str(uuid.uuid4())
+            elif not (counter == self._new and status == 404):  # it is not there yet
+                self.failures[f"{counter} {status}"] += 1
+            self._stop.wait(PAUSE_S)

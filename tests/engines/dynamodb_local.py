@@ -1,0 +1,51 @@
+"""AWS's DynamoDB Local, a Java program: `make dynamodb-local` fetches it as tests/engines/pom.xml pins it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from local.base.engine import Engine
+from local.base.errors import LocalError
+
+JARS = Path(__file__).parents[2] / ".build" / "dynamodb-local"
+MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # half the time to start: one second
+
+
+class DynamoDBLocal(Engine):
+    """One process of it, in memory. It listens on every interface: it has no option for that."""
+
+    ready_s_max = 60.0  # a Java program on a loaded machine
+
+    def command(self) -> list[str]:
+        """It tells AWS nothing about its use (`-disableTelemetry`). Raises LocalError without Java or its files."""
+        java = shutil.which("java")
+        if java is None or not JARS.is_dir():
+            raise LocalError("DynamoDB Local needs Java 17 or newer, and `make dynamodb-local`")
+        of_java = [java, *QUICK, f"-Djava.library.path={JARS}", "-cp", f"{JARS}/*", MAIN]
+        return [*of_java, "-inMemory", "-disableTelemetry", "-port", str(self.port)]
+
+
+BY_TABLE = "DynamoDB Local bills a transaction by table (4 units for 100 small items), DynamoDB by item"
+NOTHING_IS_FREE = "DynamoDB Local bills nothing for a query that finds nothing, DynamoDB half a unit"
+FAILS: dict[str, str] = {
+    "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[EXACT]": BY_TABLE,
+    "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[like with a key]": BY_TABLE,
+    "test_cost.py::test_change_that_reads_first_costs_what_it_says[unlike with a key]": BY_TABLE,
+    "test_cost.py::test_change_that_reads_first_costs_what_it_says[spilled like with a key]": BY_TABLE,
+    "test_cost.py::test_like_costs_the_same_whatever_the_length_of_the_text[1 byte]": BY_TABLE,
+    "test_cost.py::test_like_costs_the_same_whatever_the_length_of_the_text[10 KB]": BY_TABLE,
+    "test_deletion.py::test_deletion_costs_what_the_docs_say": BY_TABLE,
+    "test_holds.py::test_what_a_hold_costs_and_a_refusal_whatever_was_settled": BY_TABLE,
+    "test_limits.py::test_a_fast_counter_takes_1_write_unit_and_no_receipt_and_an_exact_one_4": BY_TABLE,
+    "test_lost_answers.py::test_what_the_writes_of_records_cost": BY_TABLE,
+    "test_numbers.py::test_a_number_costs_one_read_and_one_transaction": BY_TABLE,
+    "test_packs.py::test_90_plays_of_one_video_are_one_transaction_of_about_2_write_units_each": BY_TABLE,
+    "test_packs.py::test_a_first_turn_reads_no_receipts_and_a_second_one_reads_them_once_at_half_a_unit_each": BY_TABLE,
+    "test_sweep.py::test_a_quiet_sweep_takes_what_the_calculator_bills": NOTHING_IS_FREE,
+    "test_bill.py::test_an_anonymous_read_takes_what_the_calculator_bills[get_visits]": NOTHING_IS_FREE,
+    "test_bill.py::test_an_anonymous_read_takes_what_the_calculator_bills[get_badge]": NOTHING_IS_FREE,
+    "test_forgetting.py::test_looking_for_a_user_costs_what_the_docs_say": NOTHING_IS_FREE,
+}
+"""The tests that fail on it, by file and name, and why. One that passes after all is an error."""

@@ -1,0 +1,269 @@
+"""Rules of our own for the template, beside cdk-nag and cfn-lint: each says what it found wrong.
+
+The docstring of a rule is its reason. `tests/infra/test_rules.py` shows a template that each rule reports.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stacks.names import stack_name
+from stacks.options import DEV
+from tests.infra.template import Json, Template, joined, listed
+
+Rule = Callable[[Template], Iterator[str]]
+
+OWN_NAMESPACE = "Tally"
+REFERENCE = re.compile(r"\$\{(\w+)(\.\w+)?\}")
+REGION = "${AWS::Region}"
+# Types whose names are unique in an account over all its regions (a bucket's: in all accounts), and where the name is.
+# Not here: names that are unique in a region, such as those of alarms, functions, tables, queues and user pool domains.
+GLOBAL_NAMES = {
+    "AWS::Budgets::Budget": ("Budget", "BudgetName"),
+    "AWS::CloudFront::CachePolicy": ("CachePolicyConfig", "Name"),
+    "AWS::CloudFront::Function": ("Name",),
+    "AWS::CloudFront::KeyValueStore": ("Name",),
+    "AWS::CloudFront::OriginAccessControl": ("OriginAccessControlConfig", "Name"),
+    "AWS::CloudFront::OriginRequestPolicy": ("OriginRequestPolicyConfig", "Name"),
+    "AWS::CloudFront::ResponseHeadersPolicy": ("ResponseHeadersPolicyConfig", "Name"),
+    "AWS::CloudWatch::Dashboard": ("DashboardName",),
+    "AWS::IAM::Group": ("GroupName",),
+    "AWS::IAM::InstanceProfile": ("InstanceProfileName",),
+    "AWS::IAM::ManagedPolicy": ("ManagedPolicyName",),
+    "AWS::IAM::Role": ("RoleName",),
+    "AWS::IAM::User": ("UserName",),
+    "AWS::S3::Bucket": ("BucketName",),
+    "AWS::WAFv2::WebACL": ("Name",),  # for CloudFront all of them are in us-east-1
+}
+# AWS's quotas, and the share of each that one stack may use: an account has other stacks, and the next counter comes.
+QUOTAS = {
+    "resources of a stack": 500,
+    "outputs of a stack": 200,
+    "bytes of a template": 1_000_000,
+    "routes of an API": 300,
+    "integrations of an API": 300,
+    "alarms of an account and region": 5_000,
+    "rules of an event bus": 300,
+    "characters of all inline policies of a role": 10_240,
+    "characters of a managed policy": 6_144,
+    "bytes of a function's variables": 4_096,
+    "bytes of the policy that says who may invoke an alias": 20_480,
+    "readers of a table's stream": 2,
+}
+SHARE = 0.85
+WHOLE = {"readers of a table's stream"}  # all of it is used: both consumers read both streams
+REFERENCE_LENGTH = 120  # of an ARN that names a table: the stage, the account, a region and CloudFormation's suffix
+STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
+WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
+
+
+def metrics_of_its_own(template: Template) -> Iterator[str]:
+    """Two stages of an account share every metric whose dimensions name neither: then dev wakes the people of prod."""
+    for where, (namespace, metric, dimensions) in _looked_at(template):
+        if namespace == OWN_NAMESPACE:
+            if dimensions.get("service") != template.stack:
+                yield f"{where}: {metric} of service {dimensions.get('service')}"
+            continue
+        found = [REFERENCE.fullmatch(value) for value in dimensions.values()]
+        if not found or not all(each and each[1] in template.resources for each in found):
+            yield f"{where}: {namespace} {metric} of {dimensions}, which names no resource of the stack"
+
+
+def region_in_global_names(template: Template) -> Iterator[str]:
+    """The same stage in a second region would meet the name of the first one, and roll back."""
+    for id_, name in global_names(template).items():
+        if REGION not in name:
+            yield f"{id_}: {name} has no region"
+
+
+def global_names(template: Template) -> dict[str, str]:
+    """The names that are unique over all regions, by logical id. A resource without one gets it from CloudFormation."""
+    found = {}
+    for id_, resource in template.resources.items():
+        name: Any = resource.get("Properties", {}) if resource["Type"] in GLOBAL_NAMES else {}
+        for part in GLOBAL_NAMES.get(resource["Type"], ()):
+            name = name.get(part, {})
+        if name:
+            found[id_] = joined(name)
+    return found
+
+
+def writers_after_consumers(template: Template) -> Iterator[str]:
+    """A consumer that does not know a new counter sets its records aside, or books one side of them."""
+    mappings = template.of_type("AWS::Lambda::EventSourceMapping")
+    consumers = {mapping["Properties"]["FunctionName"]["Ref"] for mapping in mappings.values()}
+    for alias in sorted(_writing(template) - consumers):
+        waits = set(listed(template.resources[alias].get("DependsOn", [])))
+        if missing := sorted((set(mappings) | consumers) - waits):
+            yield f"{alias} does not wait for {', '.join(missing)}"
+    yield from (f"{id_} waits for itself" for id_ in template.resources if id_ in _waits_for(template, id_))
+
+
+def an_event_invoke_config_for_each_asynchronous_target(template: Template) -> Iterator[str]:
+    """Lambda retries an asynchronous event twice and then drops it. Both must be somebody's decision."""
+    configs = [config["Properties"] for config in template.of_type("AWS::Lambda::EventInvokeConfig").values()]
+    rules = template.of_type("AWS::Events::Rule").values()
+    invoked = {target["Arn"]["Ref"] for rule in rules for target in rule["Properties"]["Targets"]}
+    for alias in sorted(invoked | (_writing(template) & _open_to_lambdas(template))):
+        properties = template.resources[alias]["Properties"]
+        if not any(
+            config["FunctionName"] == properties["FunctionName"]
+            and (config["Qualifier"] == properties["Name"] or f'"{alias}"' in json.dumps(config["Qualifier"]))
+            for config in configs
+        ):
+            yield f"{alias} has no event invoke config"
+
+
+def a_throttle_for_each_route(template: Template) -> Iterator[str]:
+    """A stranger's bill is bounded by throttles alone. A route without one of its own takes from all others."""
+    for id_, stage in template.of_type("AWS::ApiGatewayV2::Stage").items():
+        limits = {"ThrottlingRateLimit", "ThrottlingBurstLimit"}
+        settings = stage["Properties"].get("RouteSettings", {})
+        if not limits <= stage["Properties"].get("DefaultRouteSettings", {}).keys():
+            yield f"{id_} has no default throttle"
+        for route in template.routes():
+            if not all(settings.get(route, {}).get(limit) for limit in limits):
+                yield f"{route} has no throttle"
+
+
+def tables_protected_outside_dev(template: Template) -> Iterator[str]:
+    """A number that is gone cannot be counted again."""
+    if template.stack == stack_name(DEV):
+        return
+    for id_, table in template.of_type("AWS::DynamoDB::Table").items():
+        recovery = table["Properties"].get("PointInTimeRecoverySpecification", {})
+        kept = {
+            "deletion protection": table["Properties"].get("DeletionProtectionEnabled") is True,
+            "point-in-time recovery": recovery.get("PointInTimeRecoveryEnabled") is True,
+            "a deletion policy that retains it": table.get("DeletionPolicy", "").startswith("Retain"),
+            "a replace policy that retains it": table.get("UpdateReplacePolicy") == "Retain",
+        }
+        yield from (f"{id_} lacks {what}" for what, there in kept.items() if not there)
+
+
+def room_in_the_quotas(template: Template) -> Iterator[str]:
+    """A deploy that meets a quota fails halfway, on the day on which a counter is added."""
+    for quota, subject, used in usage(template):
+        most = QUOTAS[quota] * (1 if quota in WHOLE else SHARE)
+        if used > most:
+            yield f"{subject}: {used} {quota}, of {QUOTAS[quota]}"
+
+
+def usage(template: Template) -> Iterator[tuple[str, str, int]]:
+    """(quota, what uses it, how much of it). References count as long as what they become."""
+    stack = template.stack
+    yield "resources of a stack", stack, len(template.resources)
+    yield "outputs of a stack", stack, len(template.outputs)
+    yield "bytes of a template", stack, len(json.dumps(template.body))
+    yield "routes of an API", stack, len(template.of_type("AWS::ApiGatewayV2::Route"))
+    yield "integrations of an API", stack, len(template.of_type("AWS::ApiGatewayV2::Integration"))
+    yield "alarms of an account and region", stack, len(template.of_type("AWS::CloudWatch::Alarm"))
+    yield "rules of an event bus", stack, len(template.of_type("AWS::Events::Rule"))
+    for role, documents in _inline_policies(template).items():
+        yield "characters of all inline policies of a role", role, sum(map(_length, documents))
+    for id_, policy in template.of_type("AWS::IAM::ManagedPolicy").items():
+        yield "characters of a managed policy", id_, _length(policy["Properties"]["PolicyDocument"])
+    for id_, function in template.of_type("AWS::Lambda::Function").items():
+        variables = function["Properties"].get("Environment", {}).get("Variables", {})
+        yield "bytes of a function's variables", id_, _length(variables)
+    invoked = [
+        joined(one["Properties"]["FunctionName"]) for one in template.of_type("AWS::Lambda::Permission").values()
+    ]
+    for alias in sorted(set(invoked)):
+        yield "bytes of the policy that says who may invoke an alias", alias, invoked.count(alias) * STATEMENT_LENGTH
+    read = [
+        joined(mapping["Properties"]["EventSourceArn"])
+        for mapping in template.of_type("AWS::Lambda::EventSourceMapping").values()
+    ]
+    for stream in sorted(set(read)):
+        yield "readers of a table's stream", stream, read.count(stream)
+
+
+RULES: tuple[Rule, ...] = (
+    metrics_of_its_own,
+    region_in_global_names,
+    writers_after_consumers,
+    an_event_invoke_config_for_each_asynchronous_target,
+    a_throttle_for_each_route,
+    tables_protected_outside_dev,
+    room_in_the_quotas,
+)
+
+
+def _looked_at(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[str, str]]]]:
+    """(where, (namespace, metric, dimensions)) of every metric that an alarm or a widget names."""
+    for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
+        properties = alarm["Properties"]
+        found = [entry["MetricStat"]["Metric"] for entry in properties.get("Metrics", []) if "MetricStat" in entry]
+        for metric in found or [properties]:
+            dimensions = {one["Name"]: joined(one["Value"]) for one in metric.get("Dimensions", [])}
+            yield id_, (metric["Namespace"], metric["MetricName"], dimensions)
+    for widget in template.dashboard()["widgets"]:
+        for row in widget["properties"].get("metrics", []):
+            names = [part for part in row if isinstance(part, str)]
+            if names:
+                yield (
+                    widget["properties"]["title"],
+                    (names[0], names[1], dict(zip(names[2::2], names[3::2], strict=True))),
+                )
+
+
+def _writing(template: Template) -> set[str]:
+    """The aliases of the functions that may write to a table."""
+    return {
+        template.alias_of(function)
+        for function in template.functions().values()
+        if WRITES & {action for found in template.statements(function) for action in listed(found["Action"])}
+    }
+
+
+def _open_to_lambdas(template: Template) -> set[str]:
+    """The aliases that an output names for other Lambdas."""
+    values = [output["Value"] for name, output in template.outputs.items() if name.endswith("FunctionArn")]
+    return {value["Ref"] for value in values}
+
+
+def _inline_policies(template: Template) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for id_, role in template.of_type("AWS::IAM::Role").items():
+        found[id_] = [policy["PolicyDocument"] for policy in role["Properties"].get("Policies", [])]
+    for policy in template.of_type("AWS::IAM::Policy").values():
+        for role in policy["Properties"]["Roles"]:
+            found[role["Ref"]].append(policy["Properties"]["PolicyDocument"])
+    return found
+
+
+def _length(value: Any) -> int:
+    """Its length as JSON without spaces, with references as long as what they become."""
+
+    def resolved(part: Any) -> Any:
+        if isinstance(part, dict) and part.keys() & {"Ref", "Fn::GetAtt", "Fn::Join", "Fn::Sub"}:
+            text = part["Fn::Join"][1] if "Fn::Join" in part else []
+            return "x" * (REFERENCE_LENGTH + sum(len(each) for each in text if isinstance(each, str)))
+        if isinstance(part, dict):
+            return {key: resolved(each) for key, each in part.items()}
+        return [resolved(each) for each in part] if isinstance(part, list) else part
+
+    return len(json.dumps(resolved(value), separators=(",", ":")))
+
+
+def _waits_for(template: Template, id_: str) -> set[str]:
+    """The resources that must be there before it, by a reference or `DependsOn`."""
+    seen: set[str] = set()
+    left = [*_direct(template, id_)]
+    while left:
+        other = left.pop()
+        if other not in seen:
+            seen.add(other)
+            left += _direct(template, other)
+    return seen
+
+
+def _direct(template: Template, id_: str) -> set[str]:
+    resource = template.resources[id_]
+    text = json.dumps(resource.get("Properties", {}))
+    named = set(re.findall(r'"Ref": "(\w+)"', text)) | set(re.findall(r'"Fn::GetAtt": \["(\w+)"', text))
+    return (named | set(listed(resource.get("DependsOn", [])))) & template.resources.keys()

@@ -1,0 +1,243 @@
+"""`tally restore` against moto: what it asks AWS for, what it sets, and what it refuses.
+
+moto's restore copies a table as it is now. That the numbers are right after a restore is tested in
+tests/invariants/test_restored.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+from moto.backends import get_backend
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.dynamodb.models.table import RestoredPITTable
+
+import counters
+from cli import restore
+from cli.__main__ import main
+from tally.counting import likes, posts, receipts, tallies
+from tally.drift import recount
+from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.transactions import put_receipt
+from tally.settings import Settings
+from tally.streams import evidence
+from tests.events import KEY
+
+WHO = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
+WHEN = datetime.now(UTC).replace(microsecond=0)
+PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
+TABLES = {"Counts": ("PK", "SK"), "Receipts": ("id",), "Ledger": ("PK", "SK")}
+Run = Callable[..., tuple[int, str, str]]
+
+
+def template() -> str:
+    """The tables of a stack, as far as moto makes them."""
+    resources: dict[str, Any] = {}
+    for name, keys in TABLES.items():
+        properties: dict[str, Any] = {
+            "TableName": f"Tally-prod-{name.lower()}",
+            "KeySchema": [
+                {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+            ],
+            "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in keys],
+            "BillingMode": "PAY_PER_REQUEST",
+            "DeletionProtectionEnabled": True,
+        }
+        if name != "Ledger":
+            properties["StreamSpecification"] = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
+        resources[name] = {"Type": "AWS::DynamoDB::Table", "Properties": properties}
+    outputs = {f"{name}TableName": {"Value": {"Ref": name}} for name in TABLES}
+    return json.dumps({"Resources": resources, "Outputs": outputs})
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The stack Tally-prod, with a post that lacks one like and a page that lacks two visits."""
+    with mock_aws():
+        boto3.client("cloudformation").create_stack(StackName="Tally-prod", TemplateBody=template())
+        client: Any = boto3.client("dynamodb")
+        for name in TABLES:
+            table = f"Tally-prod-{name.lower()}"
+            ttl = {"Enabled": True, "AttributeName": "expiration"}
+            client.update_time_to_live(TableName=table, TimeToLiveSpecification=ttl)
+            how = {"PointInTimeRecoveryEnabled": True}
+            client.update_continuous_backups(TableName=table, PointInTimeRecoverySpecification=how)
+            arn = client.describe_table(TableName=table)["Table"]["TableArn"]
+            client.tag_resource(ResourceArn=arn, Tags=[{"Key": "team", "Value": "video"}])
+        count(store("Tally-prod"))
+        for table in moto_tables().values():  # moto's reach is the second in which the backups were switched on
+            reach = table.continuous_backups["PointInTimeRecoveryDescription"]
+            reach |= {
+                "EarliestRestorableDateTime": WHEN.timestamp() - 999,
+                "LatestRestorableDateTime": WHEN.timestamp(),
+            }
+        # moto notes the time of the copy; DynamoDB the moment that was asked for.
+        asked = property(lambda _: WHEN.timestamp(), lambda *_: None)
+        monkeypatch.setattr(RestoredPITTable, "restore_date_time", asked, raising=False)
+        monkeypatch.setattr(restore, "LOOK_S", 0)
+        yield client
+
+
+def store(prefix: str) -> Store:
+    names = {f"TALLY_{name.upper()}_TABLE": f"{prefix}-{name.lower()}" for name in TABLES}
+    return Store(dynamodb_client(), Settings.from_environment(names))
+
+
+def count(tables: Store) -> None:
+    call = Call(tables, "author")
+    posts.write_post(call, counters.LIKES, "a91f", "hello")
+    likes.set_like(call, counters.LIKES, "a91f", True, operation="like", key=None)
+    edit = {"UpdateExpression": "ADD likeTally :less", "ExpressionAttributeValues": {":less": {"N": "-1"}}}
+    key = tallies.key(counters.LIKES, "a91f", 0)
+    tables.client.update_item(TableName=tables.settings.counts_table, Key=key, **edit)  # type: ignore[arg-type]
+    for number in range(2):
+        stamp = receipts.stamp(call, receipts.Keyed("visit", "https://example.com/a", f"{KEY}{number}", {}))
+        facts = tallies.facts(counters.VISITS, "https://example.com/a", 1, tallies.minute_now(call))
+        put_receipt(call, stamp.alone(call, {}, **facts))
+    judge = evidence.JUDGE | {"began": {"N": str(int(time.time()) - 3 * 24 * 3600)}, "noted": {"N": "1"}}
+    tables.client.put_item(TableName=tables.settings.ledger_table, Item=judge)
+
+
+def moto_tables() -> dict[str, Any]:
+    found: dict[str, Any] = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID]["eu-west-1"].tables
+    return found
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main(arguments)
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def numbers(tables: Store) -> tuple[int, int]:
+    """The likes of the post, and the visits of the page."""
+    looked = ((counters.LIKES, "a91f"), (counters.VISITS, "https://example.com/a"))
+    found = [recount.number(counter, recount.shards_of(Call(tables), counter, id_)) for counter, id_ in looked]
+    return found[0], found[1]
+
+
+def test_it_makes_new_tables_puts_them_right_and_says_how_to_adopt_them(aws: Any, run: Run) -> None:
+    code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
+    assert out.splitlines() == [
+        "put right visits https://example.com/a: +2 (0 to 2), by rebuild",
+        "put right likes a91f: +1 (0 to 1), by recount",
+        *[f"ready    {PREFIX}-{name.lower()}" for name in TABLES],
+        f'adopt    make deploy ARGS="-c stage=prod -c tables={PREFIX} --import-existing-resources"',
+        f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
+    ]
+    assert code == 0
+    assert numbers(store(PREFIX)) == (1, 2)
+    assert numbers(store("Tally-prod")) == (0, 0), "what is live is not touched"
+    for name in TABLES:
+        old, new = (facts(aws, f"{each}-{name.lower()}") for each in ("Tally-prod", PREFIX))
+        assert new == old
+        assert old["stream"] == (None if name == "Ledger" else "NEW_AND_OLD_IMAGES")
+
+
+def facts(client: Any, name: str) -> dict[str, Any]:
+    """The settings that a restore leaves out, and the keys."""
+    table = client.describe_table(TableName=name)["Table"]
+    return {
+        "stream": table.get("StreamSpecification", {}).get("StreamViewType"),
+        "ttl": client.describe_time_to_live(TableName=name)["TimeToLiveDescription"],
+        "backups": client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"][
+            "PointInTimeRecoveryDescription"
+        ]["PointInTimeRecoveryStatus"],
+        "protected": table["DeletionProtectionEnabled"],
+        "tags": client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"],
+        "keys": table["KeySchema"],
+    }
+
+
+def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, stopped = restore._wait, []
+
+    def wait(*arguments: Any) -> None:
+        if not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    monkeypatch.setattr(restore, "_wait", wait)
+    assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 130
+    assert "put right" in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
+    code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
+    assert (code, "put right" in out) == (0, False)
+    assert numbers(store(PREFIX)) == (1, 2)
+
+
+def test_a_ledger_that_has_a_stream_beside_it_is_left_alone(aws: Any, run: Run) -> None:
+    """A stack has adopted these tables: what looks missing is on its way."""
+    for name in TABLES:
+        names = {"SourceTableName": f"Tally-prod-{name.lower()}", "TargetTableName": f"{PREFIX}-{name.lower()}"}
+        aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
+    on = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+    aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=on)
+    assert "put right" not in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
+    assert numbers(store(PREFIX)) == (0, 0)
+
+
+def test_a_moment_beyond_the_backups_is_refused_before_anything_is_made(aws: Any, run: Run) -> None:
+    code, out, err = run("restore", "--to", "2020-01-01T00:00:00+02:00", *WHO)
+    assert (code, out) == (2, "")
+    assert err.startswith("tally: Tally-prod-counts can be restored to any second from ")
+    assert len(err.splitlines()) == 1
+    assert len(aws.list_tables()["TableNames"]) == 3
+
+
+def test_a_table_of_another_origin_is_not_taken(aws: Any, run: Run) -> None:
+    name = f"{PREFIX}-ledger"
+    keys: Any = {"KeySchema": [{"AttributeName": "PK", "KeyType": "HASH"}]}
+    aws.create_table(TableName=name, AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
+                     BillingMode="PAY_PER_REQUEST", **keys)  # fmt: skip
+    said = f"tally: there is a table {name} that this command has not made: choose another second\n"
+    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", said)
+    assert len(aws.list_tables()["TableNames"]) == 4
+
+
+def test_what_is_set_aside_is_a_choice(aws: Any, run: Run) -> None:
+    marker = {"PK": {"S": "SETASIDE"}, "SK": {"S": "rollup#shard#1"}, "at": {"N": "1"}}
+    marker |= {name: {"S": "x"} for name in ("object", "reason", "table")}
+    aws.put_item(TableName="Tally-prod-ledger", Item=marker)
+    code, out, err = run("restore", "--to", WHEN.isoformat(), *WHO)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].endswith("Choose another second, or give them up: --without-set-aside")
+    assert run("restore", "--to", WHEN.isoformat(), "--without-set-aside", *WHO)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--to", "10:30"], "'10:30' is not a time with its zone"),
+        (["--to", "2026-11-22T10:30:00"], "is not a time with its zone"),
+        (["--to", "2026-11-22T10:30:00.5Z"], "is not a time with its zone"),
+        ([], "required: --to"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(run: Run, arguments: list[str], said: str) -> None:
+    code, out, err = run("restore", *arguments, *WHO)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "counts", ["Tally-prod-counts", "Tally-prod-20261122T103000-counts", "Tally-prod-CountsTable-X"]
+)
+def test_names_begin_with_the_stack_whatever_its_tables_are_called(counts: str) -> None:
+    assert restore._base(counts, "Tally-prod") == "Tally-prod"

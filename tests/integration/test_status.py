@@ -1,0 +1,204 @@
+"""`tally status` of a stack in AWS: what it finds wrong, what it cannot tell, and what programs read of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+
+import counters
+from cli.__main__ import main
+from local.base.engine import Engine
+from tally.drift import rows
+from tally.dynamo import items, keys
+from tally.dynamo.client import Store
+from tally.streams import evidence
+
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
+QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
+MINUTE_S = 60
+
+
+class Deployed:
+    """A stack that is well, but for what a test changes."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.status = "UPDATE_COMPLETE"
+        self.health = 200
+        self.alarms = {"Tally-prod-sweep": "OK", "Tally-prod-drift-likes": "INSUFFICIENT_DATA"}
+        self.refuses = False
+        """Whether CloudWatch refuses the caller."""
+        self.dead_letters = 0
+        self.judge(judged_s=240, known_s=70)
+
+    def judge(self, judged_s: float, known_s: float) -> None:
+        """Judged until so many seconds ago, with evidence of so many seconds ago."""
+        now_s = time.time()
+        numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "noted": int(now_s) - 99, "began": 1}
+        numbers |= dict.fromkeys(("known", "rolled"), int(now_s - known_s))
+        self.put(evidence.JUDGE, **numbers)
+
+    def put(self, key: Any, **values: Any) -> None:
+        self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | items.wire(values))
+
+    def drift(self, ago: int) -> None:
+        """A drift that has not changed for so many judged minutes."""
+        upto = evidence.judged(self.store) - ago
+        self.put(rows.key("likes", "p"), counter="likes", target="p", drift=5, upto=upto, since=1_800_000_000)
+
+    def set_aside(self) -> None:
+        sort_key = keys.set_aside_key("rollup", "shardId-0", "7")
+        self.put(keys.key(*sort_key), object="o", reason="r", table="counts", at=1_800_000_000)
+
+    def client(self, service: str) -> Any:
+        """A client that answers once, and fails for parameters that AWS does not know."""
+        made = boto3.session.Session().client(
+            service, region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x"
+        )
+        stubber = Stubber(made)
+        if service == "cloudwatch" and self.refuses:
+            stubber.add_client_error("describe_alarms", "AccessDenied", "User ann is not authorized", 403)
+        elif service == "cloudwatch":
+            listed = [{"AlarmName": name, "StateValue": state} for name, state in self.alarms.items()]
+            stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"ActionPrefix": TOPIC})
+        else:
+            names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+            found = {"Attributes": dict(zip(names, (str(self.dead_letters), "0"), strict=True))}
+            stubber.add_response("get_queue_attributes", found, {"QueueUrl": QUEUE, "AttributeNames": names})
+        stubber.activate()
+        return made
+
+    def describe_stacks(self, StackName: str) -> dict[str, Any]:
+        settings = self.store.settings
+        outputs = {
+            "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
+            "LedgerTableName": settings.ledger_table, "ApiUrl": self.url, "AlarmTopicArn": TOPIC,
+            "DeadLetterQueueUrl": QUEUE, "Version": "0123456789ab", "Runtime": "python3.14",
+            "Counters": ", ".join(counters.COUNTERS),
+        }  # fmt: skip
+        listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
+        return {"Stacks": [{"StackStatus": self.status, "Outputs": listed}]}
+
+    url = ""
+
+
+@pytest.fixture
+def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
+    made, real = Deployed(store), boto3.client
+
+    def client(service: str, **how: Any) -> Any:
+        if service == "cloudformation":
+            return made
+        return real("dynamodb", **how) if service == "dynamodb" else made.client(service)
+
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(made.health)
+            self.end_headers()
+            self.wfile.write(b'{"status":"ok","version":"0123456789ab"}')
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
+    monkeypatch.setattr(boto3, "client", client)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        made.url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield made
+        server.shutdown()
+
+
+def run(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(["status", "--stack", "Tally-prod", *options])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
+    """A drift that is not confirmed may be gone in a minute: nobody has to come."""
+    deployed.drift(ago=0)
+    code, out, err = run(capsys)
+    assert (code, err) == (0, ""), out
+    assert out.splitlines()[-1] == "all is well"
+    for said in ("0123456789ab on python3.14, UPDATE_COMPLETE", "plays, likes, visits", "0 of 2 in alarm, 1 without",
+                 "0 confirmed, 1 not yet", "evidence: rollup 7"):  # fmt: skip
+        assert said in out
+    assert len(out.splitlines()) <= 24, "one screen"
+
+
+@pytest.mark.parametrize(
+    ("part", "breaks", "said"),
+    [
+        ("version", lambda stack: setattr(stack, "status", "UPDATE_ROLLBACK_COMPLETE"), "UPDATE_ROLLBACK_COMPLETE"),
+        ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),
+        ("alarms", lambda stack: stack.alarms.update({"Tally-prod-sweep": "ALARM"}), "1 of 2 in alarm, 1 without data:"
+         " Tally-prod-sweep"),
+        ("lag", lambda stack: stack.judge(judged_s=240, known_s=601), "drift 10 minutes ago"),
+        ("judged", lambda stack: stack.judge(judged_s=1300, known_s=70), "minutes ago"),
+        ("drift", lambda stack: stack.drift(ago=9), "1 confirmed, 0 not yet: likes p +5"),
+        ("dead letters", lambda stack: setattr(stack, "dead_letters", 2), "2"),
+        ("set aside", lambda stack: stack.set_aside(), "1, the oldest since 2027-01-15 08:00:00 UTC"),
+    ],
+)  # fmt: skip
+def test_what_needs_a_person_is_1_and_named(
+    deployed: Deployed,
+    capsys: pytest.CaptureFixture[str],
+    part: str,
+    breaks: Callable[[Deployed], object],
+    said: str,
+) -> None:
+    breaks(deployed)
+    code, out, _ = run(capsys)
+    assert code == 1
+    [line] = [line for line in out.splitlines() if line.startswith("wrong")]
+    assert line.split(maxsplit=1)[1].startswith(part)
+    assert line.endswith(said)
+    assert out.splitlines()[-1] == f"needs a person: {part}; docs/operations.md says what to do"
+
+
+def test_what_cannot_be_told_is_2_and_the_rest_is_shown(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
+    deployed.refuses = True
+    code, out, err = run(capsys)
+    assert (code, err) == (2, "tally: cannot tell: alarms\n")
+    [line] = [line for line in out.splitlines() if line.startswith("unknown")]
+    assert line.split(maxsplit=2)[1:] == ["alarms", "User ann is not authorized"]
+    assert sum(line.startswith("ok") for line in out.splitlines()) == 8
+    assert "all is well" not in out
+
+
+def test_a_new_stack_is_not_called_well(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is known yet, and silence is no proof."""
+    deployed.store.client.delete_item(TableName=deployed.store.settings.ledger_table, Key=evidence.JUDGE)
+    assert run(capsys)[::2] == (2, "tally: cannot tell: lag, judged\n")
+
+
+def test_a_topic_without_alarms_is_not_called_well(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
+    deployed.alarms.clear()
+    assert run(capsys)[::2] == (2, "tally: cannot tell: alarms\n")
+
+
+def test_what_is_wrong_goes_before_what_is_unknown(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
+    deployed.refuses, deployed.dead_letters = True, 1
+    code, out, err = run(capsys, "--json")
+    assert (code, err) == (1, "tally: cannot tell: alarms\n")
+    [document] = map(json.loads, out.splitlines())
+    assert (document["stack"], document["well"]) == ("Tally-prod", False)
+    parts = document["parts"]
+    assert {name: part["state"] for name, part in parts.items() if part["state"] != "ok"} == {
+        "alarms": "unknown", "dead letters": "wrong",
+    }  # fmt: skip
+    assert parts["version"] | {"state": ""} == {
+        "state": "", "version": "0123456789ab", "runtime": "python3.14", "deploy": "UPDATE_COMPLETE",
+    }  # fmt: skip
+    assert parts["dead letters"]["messages"] == 1
+    assert 0 <= parts["lag"]["evidence_age_s"]["rollup"] - 70 < 60

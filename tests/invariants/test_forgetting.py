@@ -1,0 +1,322 @@
+"""A user is forgotten while others go on: what is theirs goes with the tallies moved, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+from cli import __main__ as command
+from cli import connection
+from cli.connection import Connection
+from local.base.engine import Engine
+from tally import fields
+from tally.counting import deletion, forgetting, holds, increments, posts, tallies
+from tally.counting.forgetting import Kind
+from tally.counting.increments import Increment
+from tally.drift import history
+from tally.dynamo.client import Call
+from tally.errors import TallyError
+from tally.streams import set_aside
+from tests.invariants.judged import LIKES, Deployment, deployed
+from tests.invariants.threads import at_once
+from tests.invariants.world import World
+
+USER = "auth0|7c20"
+QUOTED = fields.user(USER, "user")
+ITEM = "mug"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def streamed() -> tuple[str, ...]:
+    return ("counts", "receipts")
+
+
+@pytest.fixture
+def judged(world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    with deployed(engine=engine, store=world.store) as made:
+        yield made
+
+
+@pytest.fixture
+def run(judged: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command, with this store instead of a stack's: its exit code and what it printed."""
+    monkeypatch.setattr(connection, "local", lambda port: Connection(judged.store, judged.objects))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = command.main([*arguments, "--local"])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def remove(run: Run, user: str = USER) -> tuple[int, str, str]:
+    return run("forget", "--user", user, "--yes", "--by", "ann", "--why", "asked on 3 May")
+
+
+def hold(judged: Deployment, caller: str = QUOTED, amount: int = 1, ttl_s: int = 3600) -> str:
+    call, key = Call(judged.store, caller), random.randbytes(12).hex()
+    taken = holds.take(call, counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key)
+    return str(taken[0]["hold_id"])
+
+
+def stock(judged: Deployment, amount: int) -> None:
+    body = {"counter": "stock", "id": ITEM, "counted": True}
+    key = random.randbytes(12).hex()
+    increments.count(Call(judged.store), Increment(counters.STOCK, ITEM, amount, "increment", key, body))
+
+
+def leave_traces(judged: Deployment) -> None:
+    """Two posts of the user, likes of three, one spilled, two holds; and the same of others."""
+    for post in ("own1", "own2"):
+        posts.write_post(Call(judged.store, QUOTED), LIKES, post, "mine")
+        judged.like("bob", post=post)
+    for post in ("a", "b"):
+        judged.post(3, post=post)
+        judged.like(QUOTED, post=post)
+    judged.like(QUOTED, post="own1")
+    judged.post(post="c")
+    judged.store.breaker.trip("POST#c")
+    judged.like(QUOTED, post="c")
+    stock(judged, 10)
+    for caller in (QUOTED, QUOTED, "shop"):
+        hold(judged, caller)
+
+
+def traces(judged: Deployment) -> list[str]:
+    found = [trace for page in forgetting.traces(judged.store, LIKES, QUOTED) for trace in page]
+    return sorted(f"{trace.kind.value} {trace.id if trace.kind is not Kind.HOLD else ''}".strip() for trace in found)
+
+
+ALL = ["hold", "hold", "like a", "like b", "like c", "like own1", "post own1", "post own2"]
+
+
+def named(world: World, user: str = USER) -> list[str]:
+    """The keys of stored items that name the user, but for what TTL and the sweep remove."""
+    settings, found = world.store.settings, []
+    for table in (settings.counts_table, settings.ledger_table, settings.receipts_table):
+        for item in world._scan(table):
+            if "expiration" not in item and "gone" not in item and (user in str(item) or QUOTED in str(item)):
+                found.append(str(item.get("SK", item.get("id"))))
+    return found
+
+
+@contextmanager
+def interrupted(judged: Deployment, at: int) -> Iterator[None]:
+    """Ctrl-C while the answer of transaction `at` is read."""
+    seen = iter(range(10**6))
+
+    def stop(**_: Any) -> None:
+        if next(seen) == at:
+            raise KeyboardInterrupt
+
+    events = judged.store.client.meta.events
+    events.register("after-call.dynamodb.TransactWriteItems", stop, unique_id="stop")
+    try:
+        yield
+    finally:
+        events.unregister("after-call.dynamodb.TransactWriteItems", unique_id="stop")
+
+
+def test_dry_run_says_what_there_is_and_writes_nothing(judged: Deployment, run: Run, world: World) -> None:
+    leave_traces(judged)
+    before = world.items()
+    assert run("forget", "--user", USER) == (1, "found    2 posts, 4 likes, 2 holds\n", "")
+    assert world.items() == before
+    assert run("forget", "--user", "nobody") == (0, "there is nothing of this user\n", "")
+    assert run("history", "--user", USER) == (0, "this user was never forgotten\n", "")
+
+
+def test_everything_of_the_user_goes_and_nothing_of_others(
+    judged: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "GONE_KEPT_S", 60)
+    leave_traces(judged)
+    assert traces(judged) == ALL
+    code, out, err = remove(run)
+    assert (code, out) == (0, "removed  2 posts, 4 likes, 2 holds\nnothing is left\n")
+    assert "the sweep removes the likes of the posts" in err
+    assert traces(judged) == []
+    for _ in range(3):
+        deletion.sweep(judged.store, LIKES, float("inf"))
+        judged.run(1)
+    assert named(world) == []
+    for post in ("a", "b"):
+        assert world.likes(post) == (3, {"u0", "u1", "u2"})
+    assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 9
+    judged.run(6)
+    assert judged.drifts() == {}
+    assert tallies.read(Call(judged.store), LIKES, "c") == 0
+    assert run("forget", "--user", USER)[0] == 0
+
+
+def test_user_is_forgotten_among_1000_likes_under_traffic(judged: Deployment, run: Run, world: World) -> None:
+    """Others like and unlike all the while. 0 drift, and every like of another is as they left it."""
+    names = [f"p{number}" for number in range(10)]
+    users = [*(f"u{number}" for number in range(99)), QUOTED]
+    for post in names:
+        judged.post(post=post)
+    at_once([partial(lambda part: [judged.like(user, post=post) for post in part for user in users], names[n::4])
+             for n in range(4)])  # fmt: skip
+    state = {(post, user): True for post in names for user in users if user != QUOTED}
+    assert len(state) == 990
+    over, turns = threading.Event(), [0, 0, 0]
+
+    def traffic(who: int) -> None:
+        """Each thread has users of its own, so that it knows what they left."""
+        chance = random.Random(who)
+        while not over.is_set():
+            post, user = chance.choice(names), f"u{chance.randrange(33) * 3 + who}"
+            wanted = not state[post, user]
+            try:
+                judged.like(user, liked=wanted, post=post)
+            except TallyError:
+                continue  # refused: nothing was written
+            state[post, user] = wanted
+            turns[who] += 1
+
+    def forgotten() -> None:
+        try:
+            done.append(remove(run)[:2])
+        finally:
+            over.set()
+
+    done: list[tuple[int, str]] = []
+    at_once([partial(traffic, who) for who in range(3)] + [forgotten])
+    assert done == [(0, "removed  0 posts, 10 likes, 0 holds\nnothing is left\n")]
+    assert min(turns) > 0
+    judged.run(6)
+    assert judged.drifts() == {}
+    for post in names:
+        likers = {user for (name, user), liked in state.items() if name == post and liked}
+        assert world.likes(post) == (len(likers), likers)
+
+
+@pytest.mark.parametrize("at", [0, 2, 5])
+def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, run: Run, world: World, at: int) -> None:
+    leave_traces(judged)
+    with interrupted(judged, at):
+        code, out, err = remove(run)
+    assert (code, out, err) == (130, "", "tally: stopped\n")
+    left = len(traces(judged))
+    assert 0 < left < 8
+    judged.skip(5)
+    assert remove(run)[0] == 0
+    assert traces(judged) == []
+    first, second = history.forgotten(judged.store, USER)
+    assert (first["found"], first["finished"], second["found"], second["finished"]) == (8, False, left, True)
+    assert sum(second[kind] for kind in ("posts", "likes", "holds")) == left
+    assert run("history", "--user", USER)[1].count("not finished, of 8") == 1
+    judged.run(6)
+    assert judged.drifts() == {}
+    assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 9
+
+
+def test_history_says_who_when_why_and_how_many_and_not_whom(judged: Deployment, run: Run, world: World) -> None:
+    leave_traces(judged)
+    remove(run)
+    ledger = [item for item in world._scan(world.store.settings.ledger_table) if item["PK"]["S"].startswith("HISTORY")]
+    assert len(ledger) == 1
+    assert not [text for text in (USER, QUOTED, "7c20") if text in str(ledger)]
+    said = run("history", "--user", USER)[1]
+    assert said.endswith(" UTC  removed 2 posts, 4 likes, 2 holds, by ann: asked on 3 May\n")
+    [entry] = [json.loads(line) for line in run("history", "--user", USER, "--json")[1].splitlines()]
+    assert {name: entry[name] for name in ("by", "posts", "likes", "holds", "found", "finished")} == {
+        "by": "ann", "posts": 2, "likes": 4, "holds": 2, "found": 8, "finished": True,
+    }  # fmt: skip
+
+
+def test_expired_hold_goes_too(judged: Deployment, run: Run) -> None:
+    stock(judged, 10)
+    hold(judged, amount=4, ttl_s=60)
+    judged.skip(120)
+    assert remove(run)[:2] == (0, "removed  0 posts, 0 likes, 1 hold\nnothing is left\n")
+    assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 10
+
+
+def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: Run, world: World) -> None:
+    """A like whose post somebody removed manually, and a hold of a counter that is declared no more."""
+    leave_traces(judged)
+    world.delete("POST#a", "META")
+    ledger = judged.store.settings.ledger_table
+    lost = {"PK": {"S": "HOLDS#3"}, "SK": {"S": "1-x#old/x"}, "caller": {"S": QUOTED}, "state": {"S": "held"}}
+    lost |= {"counter": {"S": "old"}, "target": {"S": "x"}, "hold_id": {"S": "1-x"}, "amount": {"N": "1"}}
+    world.raw.put_item(TableName=ledger, Item=lost)
+    code, out, err = remove(run)
+    assert (code, out) == (1, "removed  2 posts, 3 likes, 2 holds\n2 left: run it again\n")
+    assert "like a: There is no post a." in err
+    assert "hold 1-x: The counter old is not declared." in err
+    [entry] = history.forgotten(judged.store, USER)
+    assert entry["finished"] is False
+
+
+def test_likes_of_a_post_that_is_deleted_meanwhile_are_the_sweeps(judged: Deployment) -> None:
+    leave_traces(judged)
+    found = [trace for page in forgetting.traces(judged.store, LIKES, QUOTED) for trace in page]
+    [like] = [trace for trace in found if (trace.kind, trace.id) == (Kind.LIKE, "a")]
+    deletion.delete(Call(judged.store, "author"), LIKES, "a")
+    forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, LIKES, like)
+    [post] = [trace for trace in found if (trace.kind, trace.id) == (Kind.POST, "own1")]
+    for trace in (post, post, post._replace(id="removed for good")):
+        forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, LIKES, trace)
+    assert "like own1" in traces(judged)
+    deletion.sweep(judged.store, LIKES, float("inf"))
+    assert traces(judged) == ["hold", "hold", "like b", "like c", "post own2"]
+
+
+def test_records_that_are_set_aside_are_mentioned(judged: Deployment, run: Run) -> None:
+    leave_traces(judged)
+    marker = set_aside.keep(Call(judged.store), judged.objects, "drift", "counts", "s-0", "7", {}, "for a test")
+    judged.store.client.put_item(**marker["Put"])
+    assert "records are set aside, and may name the user" in remove(run)[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the following arguments are required: --user"),
+        (("--user", ""), "must"),
+        (("--user", USER, "--yes"), "--yes needs --by NAME and --why TEXT"),
+        (("--user", USER, "--by", "ann", "--why", "x"), "--by and --why go with --yes"),
+        (("--user", USER, "--yes", "--by", "ann", "--why", f"{USER} asked"), "must not name the user"),
+        (("--user", "ann", "--yes", "--by", "ann", "--why", "asked"), "must not name the user"),
+    ],
+)
+def test_wrong_command_line_gets_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = run("forget", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("history",), ("history", "a91f", "--user", USER)])
+def test_history_takes_a_tally_or_a_user(run: Run, arguments: tuple[str, ...]) -> None:
+    code, _, err = run(*arguments)
+    assert (code, "history takes ID, or --user ID" in err) == (2, True)
+
+
+def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: World) -> None:
+    """40 read units for 1,000 likes where ids are UUIDs, and one for each bucket of holds."""
+    post = str(uuid.uuid4())
+    judged.post(post=post)
+    for _ in range(200):
+        judged.like(str(uuid.uuid4()), post=post)
+    with world.capacity() as measured:
+        list(forgetting.traces(judged.store, LIKES, "nobody"))
+    assert [units for name, units in measured if name == "Query"] == [1.0] * 16
+    [units] = [units for name, units in measured if name == "Scan"]
+    assert units == 8

@@ -1,0 +1,325 @@
+"""Tables restored from copies that are no snapshot: put right at rest, adopted, counted on. Every number is right."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import counters
+from local.base.engine import Engine
+from tally.counting import tallies
+from tally.drift import history, rebuild, recount, restored
+from tally.drift.rebuild import Accepted
+from tally.drift.reconcile import NotProvenError
+from tally.drift.restored import NotAtRestError, PutRight, Why
+from tally.dynamo.client import Call, Store
+from tally.dynamo.keys import Item
+from tally.streams import evidence, set_aside
+from tests.engines import new_engine
+from tests.invariants.judged import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
+from tests.invariants.processes import Crash, interrupted, killed
+from tests.invariants.simulation import CALM
+from tests.invariants.test_rebuild import DAY, EVERYBODY, ROLLUP, judge_on, lose, losses, next_day
+from tests.invariants.test_reconcile import set_one_aside
+
+TABLES = ("counts", "receipts", "ledger")
+PAGE = "https://example.com/a"
+WHY = Why("ann", "INC-9")
+Adopt = Callable[[Store], Deployment]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def running() -> Iterator[Engine]:
+    """The tables of a deployment have fixed names, so each has an engine of its own."""
+    with new_engine() as made:
+        yield made
+
+
+@pytest.fixture
+def world(running: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """At the beginning of a day that is whole. Days are short."""
+    monkeypatch.setattr(tallies, "DAY", DAY)
+    with deployed(engine=running) as made:
+        next_day(made)
+        yield made
+
+
+def copied(world: Deployment, order: tuple[str, ...] = TABLES, between: Callable[[], object] = lambda: None) -> Store:
+    """New tables without streams, with the items of now: one table after the other, and `between` in between.
+
+    A restore to one second is better than that: its tables are less than a second apart.
+    """
+    wire, old, number = world.wire, world.settings, next(_numbers)
+    names = {table: f"tally-restored-{table}-{number}" for table in TABLES}
+    for table in order:
+        source = getattr(old, f"{table}_table")
+        shape = wire.describe_table(TableName=source)["Table"]
+        same = {part: shape[part] for part in ("KeySchema", "AttributeDefinitions")}
+        wire.create_table(TableName=names[table], BillingMode="PAY_PER_REQUEST", **same)
+        for item in everything(world, source):
+            wire.put_item(TableName=names[table], Item=item)
+        between()
+    settings = replace(
+        old, counts_table=names["counts"], receipts_table=names["receipts"], ledger_table=names["ledger"]
+    )
+    return replace(world.store, settings=settings)
+
+
+def everything(world: Deployment, table: str) -> list[Item]:
+    page = world.wire.scan(TableName=table, ConsistentRead=True)
+    assert "LastEvaluatedKey" not in page
+    return list(page["Items"])
+
+
+def settle(world: Deployment, rest: Store, moment_s: float | None = None, **how: Any) -> list[PutRight]:
+    moment_s = world.now_s if moment_s is None else moment_s
+    return list(restored.settle(rest, counters.COUNTERS, WHY, moment_s, world.now_s, **how))
+
+
+@pytest.fixture
+def adopt(running: Engine, world: Deployment) -> Iterator[Adopt]:
+    """Make a stack that has restored tables from now on, with new streams."""
+    made: list[Deployment] = []
+
+    def adopt(rest: Store) -> Deployment:
+        on = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+        for name in (rest.settings.counts_table, rest.settings.receipts_table):
+            world.wire.update_table(TableName=name, StreamSpecification=on)
+        world.clock.now_s += 60
+        made.append(Deployment(running, world.clock, SEED, CALM, 1, rest))
+        made[0].sweep_each_minute()
+        return made[0]
+
+    yield adopt
+    for one in made:
+        one.wire.close()
+        assert "a consumer failed" not in one.bad
+
+
+def of_receipts(world: Deployment, rest: Store, target: str) -> int:
+    """What the restored receipts that were written alone come to."""
+    found = everything(world, rest.settings.receipts_table)
+    return sum(int(one["amount"]["N"]) for one in found if "rollup" in one and one["target"]["S"] == target)
+
+
+def children(rest: Store, post: str) -> int:
+    return recount.counted(rest, LIKES, post, float("inf")).children
+
+
+@pytest.mark.parametrize("order", [TABLES, ("ledger", "receipts", "counts")], ids="-".join)
+def test_every_number_is_right_after_a_restore_under_traffic(
+    world: Deployment, adopt: Adopt, order: tuple[str, ...]
+) -> None:
+    """Likes are their children, and what is rolled up is its receipts: at once, while it goes on, and days later."""
+    users = itertools.count()
+
+    def traffic() -> None:
+        world.like(f"u{next(users)}")
+        world.like_alone(f"u{next(users)}")
+        world.spill(times=2)
+        world.spill(PAGE, 3, VISITS)
+        if not next(users) % 4:
+            world.like("author", liked=not next(users) % 8)
+
+    world.post(2)
+    world.play("counted at once", 4)
+    world.run(7, traffic)
+    lose(world, ROLLUP, traffic)  # and what the rollup lost before
+    world.run(2, traffic)
+    world.stall(EVERYBODY)  # a consumer is always behind
+
+    def moves() -> None:
+        traffic()
+        world.clock.now_s += 1
+
+    rest = copied(world, order, moves)
+    wanted = {"v": of_receipts(world, rest, "v"), PAGE: of_receipts(world, rest, PAGE), "p": children(rest, "p")}
+    assert {one.how for one in settle(world, rest)} == {history.REBUILD, history.RECOUNT}
+    after = adopt(rest)
+
+    def numbers() -> dict[str, int]:
+        return {"v": after.tally(PLAYS, "v"), PAGE: after.tally(VISITS, PAGE), "p": after.tally()}
+
+    assert numbers() == wanted
+    assert after.tally(PLAYS, "counted at once") == 4
+    for _ in range(3):
+        after.like(f"u{next(users)}")
+        after.like_alone(f"u{next(users)}")
+        after.spill(times=2)
+        after.spill(PAGE, 1, VISITS)
+        after.run(2)
+    after.like("u0", liked=False)
+    reconciler = after.reconciler()
+    judge_on(after, 3)
+    assert numbers() == {"v": wanted["v"] + 6, PAGE: wanted[PAGE] + 3, "p": wanted["p"] + 5}
+    assert after.drifts() == losses(reconciler) == {}
+    counted = reconciler.count(LIKES, "p")
+    assert (counted.low, counted.unclear) == (0, "")
+    as_of = after.as_of()
+    assert as_of is not None
+    assert after.now_s - as_of < 240
+
+
+def test_what_is_counted_at_once_may_be_halved_in_that_second(world: Deployment, adopt: Adopt) -> None:
+    """The runbook says so: nothing that is left shows which half is there."""
+    world.play(times=3)
+    rest = copied(world, ("counts", "receipts", "ledger"), lambda: world.play())
+    assert settle(world, rest) == []
+    after = adopt(rest)
+    after.run(14)
+    assert (after.tally(PLAYS, "v"), after.drifts()) == (3, {})
+
+
+def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment) -> None:
+    world.post(1)
+    world.edit(1)
+    world.run(14)
+    reconciler = world.reconciler()
+    assert reconciler.repair(LIKES, "p", "ann", "x")
+    began = evidence.read(world.store, 0).item["began"]
+    rest = copied(world)
+    settle(world, rest)
+    found = everything(world, rest.settings.ledger_table)
+    kinds = {one["PK"]["S"].partition("#")[0] for one in found}
+    assert kinds == {"JUDGE", "HISTORY", "DRIFT", "PAGE"}
+    [judge] = [one for one in found if one["PK"]["S"] == "JUDGE"]
+    assert judge == evidence.JUDGE | {"restored": {"N": str(int(world.now_s))}, "notes": began}
+    assert [one["by"] for one in history.read(rest, "likes", "p")] == ["ann"]
+
+
+def test_half_of_what_the_ledger_had_not_judged_is_not_judged(world: Deployment, adopt: Adopt) -> None:
+    """The row has an edit, and the page that nobody judges has what took it back."""
+    world.play()
+    world.run(1)
+    world.edit(1, PLAYS, "v")
+    world.run(2)
+    world.edit(-1, PLAYS, "v")
+    while not world.drifts():
+        world.run(1)
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {("plays", "v"): 1})
+    rest = copied(world)
+    settle(world, rest)
+    after = adopt(rest)
+    after.play()
+    after.run(14)
+    assert (after.tally(PLAYS, "v"), after.drifts()) == (2, {})
+
+
+def test_drift_that_was_confirmed_stays(world: Deployment, adopt: Adopt) -> None:
+    world.play()
+    world.edit(5, PLAYS, "v")
+    world.run(14)
+    rest = copied(world)
+    settle(world, rest)
+    after = adopt(rest)
+    after.run(14)
+    reconciler = after.reconciler()
+    assert after.drifts() == {("plays", "v"): 5}
+    assert reconciler.repair(PLAYS, "v", "ann", "x")
+    assert (after.tally(PLAYS, "v"), after.drifts()) == (1, {})
+
+
+@pytest.mark.parametrize(("known", "left"), [(7, 0), (-3, -1)])
+def test_what_the_ledger_knows_to_be_lost_is_added_once(world: Deployment, adopt: Adopt, known: int, left: int) -> None:
+    """The rollup lost 7, of which the ledger knows; 2 more were on their way. Or somebody took 3 away by hand."""
+    if known > 0:
+        lose(world, ROLLUP, lambda: world.spill(times=known))
+    else:
+        world.edit(known, PLAYS, "v")
+    world.run(14)
+    assert world.drifts() == {("plays", "v"): -abs(known)}
+    world.stall(EVERYBODY)
+    world.spill(times=2)
+    rest = copied(world)
+    settle(world, rest)
+    after = adopt(rest)
+    after.run(14)
+    assert after.tally(PLAYS, "v") == (known + 2 if known > 0 else -1)
+    assert after.drifts() == ({("plays", "v"): left} if left else {})
+
+
+def test_loss_after_a_restore_is_found_on_any_day(world: Deployment, adopt: Adopt) -> None:
+    """The tallies have notes from before the restore, so its own day can be looked at, too."""
+    world.spill(times=3)
+    world.run(1)
+    world.stall(EVERYBODY)
+    world.spill(times=2)
+    rest = copied(world)
+    settle(world, rest)
+    after = adopt(rest)
+    after.run(1)
+    lose(after, EVERYBODY, lambda: after.spill(times=4))
+    judge_on(after, 3)
+    reconciler = after.reconciler()
+    assert {name: loss.amount for name, loss in losses(reconciler).items()} == {("plays", "v"): 4}
+    found = Accepted()
+    days = rebuild.window(after.store, evidence.read(after.store, after.now_s), after.now_s)
+    list(rebuild.accepted(after.store, counters.COUNTERS, days, found))
+    assert sum(found["plays", "v"].values()) == 9
+
+
+def test_records_that_are_set_aside_are_a_choice(world: Deployment, adopt: Adopt) -> None:
+    """A redrive would add what the receipts have added. So would a repair by drift that such a record explains."""
+    set_one_aside(world)
+    world.edit(5, PLAYS, "v")
+    world.run(14)
+    assert world.drifts()
+    rest = copied(world)
+    with pytest.raises(NotProvenError, match="Records were set aside at that moment"):
+        settle(world, rest)
+    settle(world, rest, without_set_aside=True)
+    assert not set_aside.any_left(rest)
+    after = adopt(rest)
+    after.run(14)
+    assert after.drifts() == {}
+
+
+def test_interrupted_at_any_write_it_is_finished_by_the_next_run(world: Deployment) -> None:
+    world.post(1)
+    world.run(2)
+    world.edit(5, PLAYS, "edited")
+    world.run(10)
+    world.edit(1, PLAYS, "unconfirmed")
+    while len(world.drifts()) < 2:
+        world.run(1)
+    world.stall(EVERYBODY)
+    world.like_alone("alone")
+    world.spill(times=2)
+    world.spill(PAGE, 3, VISITS)
+    wanted: list[str] = []
+    for stop in itertools.count():
+        rest = copied(world)
+        dying = killed(world.wire, stop, committed=True)
+        with suppress(Crash):
+            settle(world, replace(rest, client=dying))
+        settle(world, rest)
+        looked = ((LIKES, "p"), (PLAYS, "v"), (VISITS, PAGE))
+        shards = [recount.shards_of(Call(rest), counter, target) for counter, target in looked]
+        found = [recount.number(counter, of) for (counter, _), of in zip(looked, shards, strict=True)]
+        assert found == [2, 2, 3]
+        kinds = sorted(one["PK"]["S"] for one in everything(world, rest.settings.ledger_table))
+        wanted = wanted or kinds
+        assert kinds == wanted
+        if dying.writes <= stop:
+            assert stop > 5
+            return
+
+
+def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
+    """They are not at rest: what seems to be missing may be on its way."""
+    world.stall(EVERYBODY)
+    world.spill()
+    rest = copied(world)
+
+    def roll_up() -> None:
+        add = tallies.add(Call(rest), PLAYS, "v", 0, 1, 0, by=tallies.ROLLED_UP)
+        world.wire.update_item(**tallies.noted(add, {world.settings.minute(world.now_s) // DAY: 1}))
+
+    with pytest.raises(NotAtRestError, match="plays v changed while it was put right"):
+        settle(world, replace(rest, client=interrupted(world.wire, 0, roll_up)))

@@ -1,0 +1,67 @@
+"""What a simulation did to tallies, and so what is right; and what a record says of a tally, by its key and images."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import counters
+from tally.counter import Counter
+from tests.invariants.stream_model import Record
+
+Tally = tuple[str, str]
+"""Counter and id."""
+
+
+@dataclass
+class Truth:
+    """What the simulation did, and so what is right."""
+
+    accepted: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """What each tally should say."""
+    edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Manual edits of each tally: minute, and by how much the tally is off for it."""
+    unbooked: set[Tally] = field(default_factory=set)
+    """Tallies with edits that no minute can be told for: looked at in the end."""
+    repaired: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """By how much repairs moved each tally."""
+    alone: dict[int, float] = field(default_factory=dict)
+    """When each change was accepted that was written alone and is not in its tally yet."""
+
+    def drift(self, tally: Tally, through: float = float("inf"), after: float = -1) -> int:
+        """The drift of a tally by its edits in the minutes after `after` up to `through`, and by repairs."""
+        edits = sum(amount for minute, amount in self.edits[tally] if after < minute <= through)
+        return edits + self.repaired[tally]
+
+
+_COUNTERS: dict[str, list[Counter]] = defaultdict(list)
+for _counter in counters.COUNTERS.values():
+    _COUNTERS[_counter.prefix].append(_counter)
+
+
+def tally_of(item: dict[str, Any]) -> Tally | None:
+    """The tally that an item belongs to, by its key; None for any other item."""
+    if "PK" not in item:
+        return None
+    prefix, _, id_ = item["PK"]["S"].partition("#")
+    for counter in _COUNTERS.get(prefix, ()):
+        if item["SK"]["S"] == counter.sort_key or item["SK"]["S"].startswith(f"{counter.sort_key}#"):
+            return counter.name, id_
+    return None
+
+
+def amount_of(tally: Tally, item: dict[str, Any]) -> int:
+    """The number in a tally's item."""
+    counter = counters.COUNTERS[tally[0]]
+    return int(item.get(counter.attribute, {"N": counter.start})["N"])
+
+
+def moved_by(start: str, record: Record) -> tuple[Tally | None, int]:
+    """The tally that a write with such a new nonce moved, and by how much."""
+    tally = tally_of(record["dynamodb"]["Keys"])
+    new, old = record["dynamodb"].get("NewImage", {}), record["dynamodb"].get("OldImage", {})
+    nonce = new.get("nonce", {}).get("S", "")
+    if tally is None or not nonce.startswith(start) or nonce == old.get("nonce", {}).get("S"):
+        return None, 0
+    return tally, amount_of(tally, new) - amount_of(tally, old)

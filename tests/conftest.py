@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -21,7 +22,9 @@ os.environ["TALLY_SET_ASIDE_BUCKET"] = "tally-test-set-aside"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import boto3
 import pytest
+from botocore.config import Config
 
 from local.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
@@ -80,8 +83,10 @@ def engine() -> Iterator[Engine]:
 def create_tables(client: DynamoDBClient, settings: Settings, streamed: tuple[str, ...] = ()) -> None:
     """The tables that functions write to, with their keys. `streamed`: "counts", "receipts", if they have a stream.
 
-    Streams cost time: the engine reads all its records at each write to a table with a stream.
+    Streams cost time: the engine reads all its records at each write to a table with a stream. Each request is sent
+    once and waits: a fresh engine may be slow, and a second CreateTable would find the table of the first.
     """
+    client = _patient(client.meta.endpoint_url)
     stream = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}}
     for table, names in (("counts", ["PK", "SK"]), ("ledger", ["PK", "SK"]), ("receipts", ["id"])):
         client.create_table(
@@ -91,6 +96,13 @@ def create_tables(client: DynamoDBClient, settings: Settings, streamed: tuple[st
             AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
             BillingMode="PAY_PER_REQUEST",
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _patient(endpoint: str) -> DynamoDBClient:
+    """A client that sends each request once, and waits a minute for the answer."""
+    config = Config(read_timeout=60, retries={"total_max_attempts": 1})
+    return boto3.client("dynamodb", config=config, endpoint_url=endpoint)
 
 
 @pytest.fixture(scope="module")

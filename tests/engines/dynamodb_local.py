@@ -1,4 +1,4 @@
-"""AWS's DynamoDB Local, a Java program: `make dynamodb-local` fetches it as tests/engines/pom.xml pins it."""
+"""AWS's DynamoDB Local, a Java program: `make test ENGINE=dynamodb-local` fetches what tests/engines/pom.xml pins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class DynamoDBLocal(Engine):
         """It tells AWS nothing about its use (`-disableTelemetry`). Raises LocalError without Java or its files."""
         java = shutil.which("java")
         if java is None or not JARS.is_dir():
-            raise LocalError("DynamoDB Local needs Java 17 or newer, and `make dynamodb-local`")
+            raise LocalError(
+                "DynamoDB Local needs Java 17 or newer, and its files: `make check ENGINE=dynamodb-local` fetches them"
+            )
         of_java = [java, *QUICK, f"-Djava.library.path={JARS}", "-cp", f"{JARS}/*", MAIN]
         return [*of_java, "-inMemory", "-disableTelemetry", "-port", str(self.port)]
 

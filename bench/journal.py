@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import counters
-from tally.counting import likes, posts, tallies
+from tally.counting import children, posts, tallies
 from tally.counting.increments import Increment, count
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
@@ -66,7 +66,7 @@ def _likes(posts_made: int, likes_made: int) -> float:
         before = len(_records(endpoint, SETTINGS.counts_table, clock))
         for number in range(likes_made):
             call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
-            likes.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
+            children.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
         return _metered(clients, clock, lambda: _track(endpoint, clients, clock, before))
 
 

@@ -76,7 +76,9 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     history.add_argument("--counter", metavar="COUNTER", type=counter, default=LIKES, help="default: likes")
     _rebuild(commands, counters)
     _restore(commands)
-    forget = _command(commands, "forget", "what there is of a user: posts, likes and holds; with --yes, remove it")
+    forget = _command(
+        commands, "forget", "what there is of a user: posts, likes, other children, holds; with --yes, remove it"
+    )
     forget.add_argument("--user", metavar="ID", type=_user, required=True, help="the `sub` of the user's tokens")
     forget.add_argument("--yes", action="store_true", help="remove it")
     _signed(forget)

@@ -80,12 +80,17 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         scope = "tally/read" if method == "GET" else "tally/write"
         return Call(name, method, path, expected(status, member), signed_in=True, skip=unscoped(scope), **more)
 
+    member = "/counters/members/smoke/children/smoke"
     most = {"amount": 10**9, "ttl_s": 1}
     return [
         call("increment", "POST", f"{usage}/increments", 200, "counted", body={"amount": 1}, headers=once),
         call("get_counter", "GET", usage, 200, "value"),
         call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),
         call("hold", "POST", f"{stock}/holds", 409, "left", body=most, headers=once),
+        call("put_child", "PUT", member, 200, "changed"),
+        call("get_child", "GET", member, 200, "counted"),
+        call("list_children", "GET", f"{member.rpartition('/')[0]}?limit=1", 200, "children"),
+        call("delete_child", "DELETE", member, 200, "changed"),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),

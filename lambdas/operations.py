@@ -19,7 +19,7 @@ WRITES = Throttle(rate_per_s=500, burst=1000)
 SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
 
-_VERSIONED: Callable[[Counter], bool] = attrgetter("versioned")
+_COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
@@ -206,6 +206,7 @@ INCREMENT = Operation(
     fields=(_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY),
     counts=True,
     increments=True,
+    serves=lambda counter: not counter.counts_children,
 )
 GET_COUNTER = Operation(
     name="get_counter",
@@ -231,7 +232,7 @@ SET_COUNTER = Operation(
         _OPTIONAL_KEY,
     ),
     counts=True,
-    serves=_VERSIONED,
+    serves=lambda counter: counter.versioned and not counter.counts_children,
 )
 HOLD = Operation(
     name="hold",
@@ -274,7 +275,54 @@ RELEASE_HOLD = Operation(
     serves=_MAY_HAVE_HOLDS,
 )
 
-ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD)
+_CHILDREN = f"{_COUNTERS}/children"
+_CHILD = Field("child", Kind.CHILD, Source.PATH, "child")
+
+PUT_CHILD = Operation(
+    name="put_child",
+    function="likes",
+    method="PUT",
+    path=f"{_CHILDREN}/{{child}}",
+    access=Access.WRITE,
+    throttle=WRITES,
+    fields=(_COUNTER, _ID, _CHILD, _OPTIONAL_KEY),
+    counts=True,
+    serves=_COUNTS_CHILDREN,
+)
+DELETE_CHILD = Operation(
+    name="delete_child",
+    function="likes",
+    method="DELETE",
+    path=f"{_CHILDREN}/{{child}}",
+    access=Access.WRITE,
+    throttle=WRITES,
+    fields=(_COUNTER, _ID, _CHILD, _OPTIONAL_KEY),
+    counts=True,
+    serves=_COUNTS_CHILDREN,
+)
+GET_CHILD = Operation(
+    name="get_child",
+    function="likes",
+    method="GET",
+    path=f"{_CHILDREN}/{{child}}",
+    access=Access.READ,
+    throttle=READS,
+    fields=(_COUNTER, _ID, _CHILD),
+    serves=_COUNTS_CHILDREN,
+)
+LIST_CHILDREN = Operation(
+    name="list_children",
+    function="likes",
+    method="GET",
+    path=_CHILDREN,
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_COUNTER, _ID, _PAGE_SIZE, _CURSOR),
+    serves=_COUNTS_CHILDREN,
+)
+
+ON_CHILDREN = (PUT_CHILD, DELETE_CHILD, GET_CHILD, LIST_CHILDREN)
+ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD, *ON_CHILDREN)
 
 WITH_RECEIPTS = {
     operation.name: operation

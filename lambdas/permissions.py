@@ -7,6 +7,7 @@ No handler imports this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 import operations
 from tally.counter import Counter, Guarantee
@@ -35,9 +36,9 @@ def of_functions(counters: Mapping[str, Counter]) -> dict[str, Needs]:
 
 def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
     """What each operation needs. `counters`: those that the deployment declares."""
-    # Changing a like reads it and its post, and may make a new shard (tally/counting/likes.py).
-    read_like = _on([LIKES], "BatchGetItem")
-    change_like = read_like | _on([LIKES], "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    read_like, change_like = _on([LIKES], "BatchGetItem"), _change_child([LIKES])
+    with_children = operations.PUT_CHILD.served(counters)
+    change_child = _change_child(with_children) | _find_before_refusal(with_children)
     # A hold that is settled moves within its partitions. What is given back has a receipt.
     settle_hold = _PUT_RECEIPT | _on_holds(counters, "GetItem", "PutItem", "DeleteItem")
     return {
@@ -48,11 +49,15 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         # It marks the post and the shards of its tally, and names it to the sweep.
         operations.DELETE_POST: _on([LIKES], "GetItem", "UpdateItem", "DeleteItem")
         | _on_ledger({"DELETED": ["PutItem"]}),
-        operations.LIKE: _PUT_RECEIPT | change_like,
-        operations.UNLIKE: _PUT_RECEIPT | change_like,
+        operations.LIKE: change_like,
+        operations.UNLIKE: change_like,
         operations.GET_LIKE: read_like,
         operations.LIST_LIKES: _on([LIKES], "GetItem", "Query"),
         operations.MY_LIKES: read_like,
+        operations.PUT_CHILD: change_child,
+        operations.DELETE_CHILD: change_child,
+        operations.GET_CHILD: _on(with_children, "BatchGetItem"),
+        operations.LIST_CHILDREN: _on(with_children, "Query") | _on(_needing_parent(with_children), "GetItem"),
         operations.VISIT: _count(VISITS) | _count(BOT_VISITS),
         operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _READ_JUDGE,
         operations.GET_BADGE: _on([VISITS], "Query"),
@@ -84,7 +89,8 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
         "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
         "DELETED": ("PutItem",),
     }
-    forget = _PUT_RECEIPT | _on([LIKES], "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
+    users = _those(counters, attrgetter("counts_users"))
+    forget = _PUT_RECEIPT | _on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     repair = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE
     return repair | forget | _on_ledger(on_ledger)
 
@@ -129,6 +135,16 @@ def _increment(counters: Mapping[str, Counter]) -> Needs:
     take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _find_before_refusal(served))
     replays = _FIND_RECEIPTS if any(counter.known for counter in served) else _NOTHING
     return _NOTHING.union(*map(_count, served)) | take_number | replays | _release_expired(counters)
+
+
+def _change_child(counters: Iterable[Counter]) -> Needs:
+    """A change reads the child. It may look for a parent, and make a shard beside it (tally/counting/children.py)."""
+    change = _on(counters, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    return (change | _on(_needing_parent(counters), "BatchGetItem") | _PUT_RECEIPT) if change else _NOTHING
+
+
+def _needing_parent(counters: Iterable[Counter]) -> list[Counter]:
+    return [counter for counter in counters if counter.parent_required]
 
 
 def _find_before_refusal(served: Iterable[Counter]) -> Needs:

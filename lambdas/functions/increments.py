@@ -15,6 +15,7 @@ def increment(
     call: Call, *, counter: Counter, id: str, amount: int | None = None, idempotency_key: str | None = None
 ) -> Increment:
     """Move the counter by `amount`, or by its own step, once for each key."""
+    _refuse_children(counter)
     if counter.delta is not None and amount not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field="amount")
     by = counter.delta if amount is None else amount
@@ -45,12 +46,20 @@ def set_counter(
     call: Call, *, counter: Counter, id: str, value: int, version: int, idempotency_key: str | None = None
 ) -> Answer:
     """Compare-and-set: set the value if the counter still has the version."""
+    _refuse_children(counter)
     if not counter.versioned:
         raise InvalidInputError(f"{counter.name} is spread over shards: it has no version to compare.", field="counter")
     body, replayed = increments.set_value(
         call, counter, id, value, version, operation=operations.SET_COUNTER.name, key=idempotency_key
     )
     return Answer(body, replayed=replayed)
+
+
+def _refuse_children(counter: Counter) -> None:
+    """Refuse to move the number of a counter that counts items: it would no longer be how many there are."""
+    if counter.counts_children:
+        path = f"/counters/{counter.name}/{{id}}/children/{{child}}"
+        raise InvalidInputError(f"{counter.name} counts children: PUT or DELETE {path} moves it.", field="counter")
 
 
 handler = Entry(

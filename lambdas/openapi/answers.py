@@ -22,6 +22,7 @@ TAGS = {
     "likes": "Likes of posts. A like is its own receipt: liking twice changes nothing.",
     "visits": "Visits of pages. A script in the page sends them.",
     "counters": "The declared counters: move, read and set them.",
+    "children": "Items that a counter counts, such as the members of a workspace. Each has a name of yours.",
     "holds": "An amount of stock that is taken for a while, then kept or given back.",
     "receipts": "Whether a change counted.",
     "drift": "Tallies whose stored number differs from the counted one.",
@@ -66,6 +67,8 @@ _STOCK = {"counter": "stock", "id": "7c20"}
 _SAME_POST = {"id": "$request.path.id"}
 _SAME_COUNTER = {"counter": "$request.path.counter", "id": "$request.path.id"}
 _SAME_HOLD = {**_SAME_COUNTER, "hold": "$response.body#/hold_id"}
+_MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
+_CHILD_LINKS = {"children": Link(operations.LIST_CHILDREN, _SAME_COUNTER)}
 _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": True}
 
 CONTRACTS: dict[Operation, Contract] = {
@@ -196,6 +199,46 @@ CONTRACTS: dict[Operation, Contract] = {
             errors.PreconditionRequiredError,
         ),
         links={"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
+    ),
+    operations.PUT_CHILD: Contract(
+        tag="children",
+        summary="Put a child, which then counts",
+        description="The child is its own receipt: putting it again changes nothing. The key is optional. With a key, a"
+        " late retry does not put a child that was removed since.",
+        answer="changed_child",
+        example={**_MEMBER, "counted": True, "changed": True, "visible": "now"},
+        errors=(errors.NotFoundError, errors.CounterRetiredError),
+        links=_CHILD_LINKS,
+    ),
+    operations.DELETE_CHILD: Contract(
+        tag="children",
+        summary="Remove a child, which then counts no more",
+        description="If there is no such child, nothing changes.",
+        answer="changed_child",
+        example={**_MEMBER, "counted": False, "changed": True, "visible": "now"},
+        errors=(errors.NotFoundError, errors.CounterRetiredError),
+        links=_CHILD_LINKS,
+    ),
+    operations.GET_CHILD: Contract(
+        tag="children",
+        summary="Whether a child counts",
+        answer="child",
+        example={**_MEMBER, "counted": True},
+        errors=(errors.NotFoundError,),
+    ),
+    operations.LIST_CHILDREN: Contract(
+        tag="children",
+        summary="The children that count, a page at a time",
+        description="In the order of their percent-encoded names. `GET /counters/{counter}/{id}` says how many.",
+        answer="children",
+        example={
+            "counter": "members",
+            "id": "acme",
+            "children": [{"child": "auth0|7c20", "since": 1785542401}],
+            "cursor": None,
+        },
+        errors=(errors.NotFoundError,),
+        links={"next": Link(operations.LIST_CHILDREN, {**_SAME_COUNTER, "cursor": "$response.body#/cursor"})},
     ),
     operations.HOLD: Contract(
         tag="holds",

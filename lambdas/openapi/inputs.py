@@ -148,6 +148,7 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
+    Kind.CHILD: _string(1, fields.USER_BYTES_MAX),
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
 _DESCRIPTIONS: dict[Kind, str] = {
@@ -165,6 +166,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
     Kind.OPERATION: "The operation that the key was sent with.",
+    Kind.CHILD: f"The child, such as a user's `sub`. At most {fields.USER_BYTES_MAX} bytes, percent-encoded.",
     Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
@@ -180,4 +182,5 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.HOLD: HOLD_EXAMPLE,
     Kind.OPERATION: operations.PLAY.name,
     Kind.TARGET: "9f3a",
+    Kind.CHILD: "auth0|7c20",
 }

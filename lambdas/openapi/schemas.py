@@ -46,7 +46,13 @@ _AS_OF: Schema = {
     "minimum": 0,
     "description": "Seconds since 1970. The number holds every change before this time. Null: not known yet.",
 }
+_SINCE: Schema = {
+    "type": ["integer", "null"],
+    "minimum": 0,
+    "description": "Seconds since 1970. Null: it did not go through Tally.",
+}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
+_OF_CHILD: dict[str, Schema] = {**_OF_COUNTER, "child": _TEXT}
 SCHEMAS: dict[str, Schema] = {
     "play": _object("A play was counted.", video_id=_TEXT, counted=_YES, visible=_VISIBLE),
     "plays": _object("How often a video was played.", video_id=_TEXT, play_count=_COUNT),
@@ -66,7 +72,7 @@ SCHEMAS: dict[str, Schema] = {
     "likes": _object(
         "Who likes a post, in the order of their ids. `cursor` is null on the last page.",
         post_id=_TEXT,
-        likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SECONDS)},
+        likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SINCE)},
         cursor={"type": ["string", "null"]},
     ),
     "my_likes": _object(
@@ -97,6 +103,17 @@ SCHEMAS: dict[str, Schema] = {
         **_OF_COUNTER, value=_WHOLE,
     ),
     "set_value": _object("The value was set.", **_OF_COUNTER, value=_WHOLE, version=_VERSION),
+    "changed_child": _object(
+        "Whether the child counts now, and whether this request changed that.",
+        **_OF_CHILD, counted=_YES_NO, changed=_YES_NO, visible=_VISIBLE,
+    ),
+    "child": _object("Whether the child counts.", **_OF_CHILD, counted=_YES_NO),
+    "children": _object(
+        "The children, in the order of their percent-encoded names. `cursor` is null on the last page.",
+        **_OF_COUNTER,
+        children={"type": "array", "items": _object("One child.", child=_TEXT, since=_SINCE)},
+        cursor={"type": ["string", "null"]},
+    ),
     "hold": _object(
         "The amount is taken, and held until `expires_at`.",
         **_OF_COUNTER, hold_id=_TEXT, amount={"type": "integer", "minimum": 1}, expires_at=_SECONDS,

@@ -14,6 +14,7 @@ AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 AUTOMATIC = 0
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
+USER_CHILD = "USER"  # the last part of `child` where its items are named by users
 _SHARD_DIGITS_MAX = 3
 _FORMS = {
     "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
@@ -67,6 +68,8 @@ class Counter:
     """Whether it takes no more changes. It is still read, rolled up and judged, and its open holds are settled."""
     child: str | None = None
     """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
+    parent_required: bool = False
+    """Whether an item with the counter's own sort key must be there before a child is put, as a post for its likes."""
 
     def __post_init__(self) -> None:
         for field, form in _FORMS.items():
@@ -81,11 +84,12 @@ class Counter:
             raise self._wrong("prefix", "is a prefix of Tally itself")
         if not isinstance(self.guarantee, Guarantee):
             raise self._wrong("guarantee", "must be a Guarantee")
-        for field in ("numbered", "api", "retired"):
+        for field in ("numbered", "api", "retired", "parent_required"):
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
         self._check_numbers()
         self._check_shards()
+        self._check_child()
 
     def _check_numbers(self) -> None:
         for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
@@ -118,6 +122,18 @@ class Counter:
             raise self._wrong(
                 "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
             )
+
+    def _check_child(self) -> None:
+        """A child is one, whatever the others do: its item and the tally move in one transaction."""
+        if self.child is None:
+            if self.parent_required:
+                raise self._wrong("parent_required", "needs a child: only what counts items has a parent")
+            return
+        if self.guarantee is not Guarantee.EXACT:
+            raise self._wrong("guarantee", "must be EXACT: it counts items, each with its tally in one transaction")
+        for field, default in (("delta", None), ("start", 0), ("floor", None), ("ceiling", None), ("numbered", False)):
+            if getattr(self, field) != default:
+                raise self._wrong(field, f"must be left out: its number is that of the items {self.child}…")
 
     def _wrong(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
@@ -155,8 +171,18 @@ class Counter:
 
     @cached_property
     def signed(self) -> bool:
-        """Whether reads may show a value below zero. They never do for a counter that only counts up."""
-        return self.api and (self.delta is None or self.delta < 0)
+        """Whether reads may show a value below zero. They never do for a counter that only counts up, or children."""
+        return self.child is None and self.api and (self.delta is None or self.delta < 0)
+
+    @cached_property
+    def counts_children(self) -> bool:
+        """Whether its number is that of items, which callers put and remove by `…/children/{child}`."""
+        return self.child is not None
+
+    @cached_property
+    def counts_users(self) -> bool:
+        """Whether the ids of its children are those of users: `tally forget` removes them."""
+        return self.child is not None and self.child.split("#")[-2] == USER_CHILD
 
     @cached_property
     def partition_start(self) -> str:
@@ -213,7 +239,16 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
                     f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is kept for"
                     f" what belongs to {owner.name!r}"
                 )
+            if counter is not owner and counter.prefix == owner.prefix and _shares_children(counter, owner):
+                raise ConfigurationError(
+                    f"counter {counter.name!r}: child {counter.child!r} of {counter.prefix!r} is among those of"
+                    f" {owner.name!r}: one item would be counted twice"
+                )
     return by_name
+
+
+def _shares_children(counter: Counter, owner: Counter) -> bool:
+    return counter.child is not None and owner.child is not None and counter.child.startswith(owner.child)
 
 
 def _takes_place(counter: Counter, owner: Counter) -> bool:

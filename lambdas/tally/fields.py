@@ -62,6 +62,7 @@ class Kind(Enum):
     OPERATION = "operation"
     TARGET = "target"
     USER_AGENT = "user agent"
+    CHILD = "child"
 
 
 @dataclass(frozen=True)
@@ -289,4 +290,5 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.HOLD: hold,
     Kind.TARGET: target,
     Kind.USER_AGENT: user_agent,
+    Kind.CHILD: user,  # most are users, and the others' ids are no longer
 }

@@ -86,8 +86,8 @@ class Liker:
     """A user who likes a post."""
 
     user_id: str
-    liked_at: int
-    """Epoch seconds."""
+    liked_at: int | None
+    """Epoch seconds; None for a like that did not go through Tally."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,38 @@ class Value:
     version: int | None = None
     replayed: bool = False
     as_of: int | None = None
+
+
+@dataclass(frozen=True)
+class Child:
+    """Whether the child of a counter counts, and whether this call changed that."""
+
+    counter: str
+    id: str
+    child: str
+    counted: bool
+    changed: bool = False
+    replayed: bool = False
+    visible: str = "now"
+    """When the number shows it: `now`, or `soon` (within seconds, after the rollup)."""
+
+
+@dataclass(frozen=True)
+class ListedChild:
+    """A child that counts. `since`: epoch seconds; None for a child that did not go through Tally."""
+
+    child: str
+    since: int | None
+
+
+@dataclass(frozen=True)
+class Children:
+    """A page of the children of a counter. `cursor` asks for the next page; None on the last."""
+
+    counter: str
+    id: str
+    children: tuple[ListedChild, ...]
+    cursor: str | None
 
 
 @dataclass(frozen=True)
@@ -247,6 +279,11 @@ def _drifting(reply: Reply) -> Drifting:
         Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"]) for row in reply.body["drift"]
     )
     return Drifting(tuple(found), reply.body["cursor"])
+
+
+def _children(reply: Reply) -> Children:
+    found = tuple(ListedChild(child["child"], child["since"]) for child in reply.body["children"])
+    return Children(reply.body["counter"], reply.body["id"], found, reply.body["cursor"])
 
 
 def _receipt(reply: Reply) -> Receipt:
@@ -368,6 +405,35 @@ def set_counter(
     return _request("increments", "set_counter", _into(Value), caller, **fields)
 
 
+def put_child(
+    counter: str, id: str, child: str, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Child]:
+    """Put a child of a counter, which then counts. Raises NotFoundError if the counter needs a parent."""
+    fields: _Fields = {"counter": counter, "id": id, "child": child, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "put_child", _into(Child), caller, **fields)
+
+
+def delete_child(
+    counter: str, id: str, child: str, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Child]:
+    """Remove a child of a counter, which then counts no more. Raises NotFoundError if the counter needs a parent."""
+    fields: _Fields = {"counter": counter, "id": id, "child": child, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "delete_child", _into(Child), caller, **fields)
+
+
+def get_child(counter: str, id: str, child: str, *, caller: str | None = None) -> Request[Child]:
+    """Whether a child of a counter counts. Raises NotFoundError if the counter needs a parent."""
+    return _request("likes", "get_child", _into(Child), caller, counter=counter, id=id, child=child)
+
+
+def list_children(
+    counter: str, id: str, *, limit: int | None = None, cursor: str | None = None, caller: str | None = None
+) -> Request[Children]:
+    """The children of a counter, at most `limit` (1 to 1,000), after `cursor`."""
+    fields: _Fields = {"counter": counter, "id": id, "limit": limit, "cursor": cursor}
+    return _request("likes", "list_children", _children, caller, **fields)
+
+
 def hold(
     counter: str, id: str, amount: int, ttl_s: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Hold]:
@@ -440,6 +506,10 @@ class Methods:
     increment = _sends(increment)
     get_counter = _sends(get_counter)
     set_counter = _sends(set_counter)
+    put_child = _sends(put_child)
+    delete_child = _sends(delete_child)
+    get_child = _sends(get_child)
+    list_children = _sends(list_children)
     hold = _sends(hold)
     commit_hold = _sends(commit_hold)
     release_hold = _sends(release_hold)

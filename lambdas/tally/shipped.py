@@ -3,7 +3,9 @@
 from .counter import Counter, Guarantee
 
 PLAYS = Counter("plays", prefix="VID", sort_key="STATS#TOTAL", attribute="play_count", delta=1)
-LIKES = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#", api=False)
+LIKES = Counter(
+    "likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#", parent_required=True, api=False
+)
 VISITS = Counter(  # by URL: /visits
     "visits", prefix="SITE", sort_key="VISITS", attribute="visits", delta=1, guarantee=Guarantee.ROLLUP, api=False
 )

@@ -100,6 +100,8 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     elif made_up and "hold" in path and _HELD:
         mine = _HELD[case.operation.label == operations.COMMIT_HOLD.route :: 2] or _HELD  # the other half is released
         path |= mine[next(_NUMBERS) % len(mine)]
+    if "child" in path:
+        path["child"] = path["child"][: fields.USER_BYTES_MAX // 12]  # a character may have 12 bytes, encoded
     if path["counter"] not in served:
         path["counter"] = min(served)
     counter = counters.COUNTERS[path["counter"]]

@@ -46,6 +46,10 @@ GOOD: dict[str, tuple[int, Any]] = {
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),
     "PUT /counters/{counter}/{id}": (412, {"version": 1}),
+    "PUT /counters/{counter}/{id}/children/{child}": (200, {"changed": True}),
+    "GET /counters/{counter}/{id}/children/{child}": (200, {"counted": True}),
+    "GET /counters/{counter}/{id}/children": (200, {"children": []}),
+    "DELETE /counters/{counter}/{id}/children/{child}": (200, {"changed": True}),
     "POST /counters/{counter}/{id}/holds": (409, {"left": 0}),
     "POST /counters/{counter}/{id}/holds/{hold}/commit": (404, {"title": "Not found"}),
     "DELETE /counters/{counter}/{id}/holds/{hold}": (404, {"title": "Not found"}),
@@ -74,6 +78,7 @@ class Handler(BaseHTTPRequestHandler):
         path = re.sub(r"^/(videos|posts)/[^/]+", r"/\1/{id}", self.path.split("?")[0])
         path = re.sub(r"^/counters/[^/]+/[^/]+", "/counters/{counter}/{id}", path)
         path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)
+        path = re.sub(r"/children/[^/]+", "/children/{child}", path)
         route = f"{self.command} {path}"
         operation = next(operation for operation in operations.OPERATIONS if operation.route == route)
         self.server.asked.append(operation.name)
@@ -143,7 +148,7 @@ def test_an_uncounted_page_is_a_failure_only_if_it_was_named(stub: Stub, capsys:
 def test_a_token_without_scopes_skips_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
     todo = smoke.counter_calls("key", set())
-    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 7
+    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 11
     assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
 
 

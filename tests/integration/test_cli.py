@@ -22,7 +22,7 @@ import counters
 from cli import commands
 from cli.__main__ import main
 from local.base.engine import Engine
-from tally.counting import increments, likes, posts, tallies
+from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import reconcile, rows
 from tally.dynamo.client import Call, Store
@@ -96,7 +96,7 @@ def judged(store: Store, ahead: int = 5) -> None:
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
     posts.write_post(Call(store, "author"), counters.LIKES, post_id, "hello")
     for number in range(likers):
-        likes.set_like(Call(store, f"u{number}"), counters.LIKES, post_id, True, operation="like", key=None)
+        children.set_like(Call(store, f"u{number}"), counters.LIKES, post_id, True, operation="like", key=None)
     if off_by:
         edit(store, tallies.key(counters.LIKES, post_id, 0), "likeTally", off_by)
 

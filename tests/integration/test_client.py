@@ -22,6 +22,7 @@ from tally.requests import Counted
 Invoke = Callable[..., dict[str, Any]]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
 MUG = ("stock", "mug")
+ACME = ("members", "acme")
 LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"
 
 
@@ -108,6 +109,14 @@ def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> N
     assert tally.increment("usage", "7c20", 7, idempotency_key="k") == Counted(replayed=False)
     assert tally.increment("usage", "7c20", 7, idempotency_key="k") == Counted(replayed=True)
     assert tally.get_counter("usage", "7c20") == requests.Value("usage", "7c20", 7)
+    assert tally.put_child(*ACME, "bob") == requests.Child(*ACME, "bob", counted=True, changed=True)
+    assert tally.put_child(*ACME, "auth0|7c20").changed is True
+    assert tally.delete_child(*ACME, "bob") == requests.Child(*ACME, "bob", counted=False, changed=True)
+    assert tally.get_child(*ACME, "bob") == requests.Child(*ACME, "bob", counted=False)
+    page = tally.list_children(*ACME, limit=10)
+    listed = requests.ListedChild("auth0|7c20", page.children[0].since)
+    assert page == requests.Children(*ACME, (listed,), None)
+    assert tally.get_counter(*ACME).value == 1
     assert tally.increment("ticket", "q") == Counted(replayed=False, number=1, last=False)
     assert tally.set_counter(*MUG, 42, 0) == requests.Value(*MUG, 42, 1)
     assert tally.get_counter(*MUG) == requests.Value(*MUG, 42, 1)

@@ -138,6 +138,18 @@ def like(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Sce
         invoke("likes", {"operation": "like", "post_id": "a91f", "caller": user})
 
 
+def child(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Put and removed, again, with and without a key, and written alone."""
+    member = {"counter": "members", "id": "acme", "child": "bob", "caller": "shop"}
+    yield
+    for key in ({}, {"idempotency_key": "first"}):
+        for operation in ("put_child", "put_child", "delete_child", "delete_child"):
+            invoke("likes", {**member, "operation": operation, **key})
+            invoke("likes", {**member, "operation": operation, "idempotency_key": f"{operation}-again"})
+    store.breaker.trip("WORKSPACE#acme")
+    invoke("likes", {**member, "operation": "put_child", "child": "carol"})
+
+
 def visit(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
     """By a person and by a crawler."""
     yield
@@ -218,14 +230,16 @@ def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], opera
     if "post_id" in {field.name for field in operation.fields} and operation is not operations.PUT_POST:
         invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
     yield
-    fields = {field.name: ARGUMENTS[field.name] for field in operation.fields if field.name in ARGUMENTS}
+    given = ARGUMENTS | ({"counter": "members", "id": "acme", "child": "bob"} if operation.by_counter else {})
+    fields = {field.name: given[field.name] for field in operation.fields if field.name in given}
     caller = {"caller": "alice"} if operation.needs_caller else {}
     for body in ({}, {"body": "two"} if "body" in fields else {}):
         invoke(operation.function, {"operation": operation.name, **fields, **caller, **body})
 
 
 SCENARIOS: dict[str, Callable[..., Scenario]] = {
-    "like": like, "unlike": like, "visit": visit, "increment": increment, "get_counter": get_counter,
+    "like": like, "unlike": like, "put_child": child, "delete_child": child, "visit": visit,
+    "increment": increment, "get_counter": get_counter,
     "set_counter": set_counter, "hold": hold,
     "commit_hold": partial(settle, operation="commit_hold"),
     "release_hold": partial(settle, operation="release_hold"),

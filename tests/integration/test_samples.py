@@ -41,6 +41,10 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "likes/direct-list-likes": (200, {"post_id": "a91f", "likes": [], "cursor": None}),
     "likes/http-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
     "likes/direct-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
+    "likes/http-put-child": (200, {"counter": "members", "child": "auth0|7c20", "counted": True, "changed": True}),
+    "likes/http-delete-child": (200, {"counter": "members", "counted": False, "changed": False}),
+    "likes/http-get-child": (200, {"counter": "members", "counted": False}),
+    "likes/http-list-children": (200, {"counter": "members", "children": [], "cursor": None}),
     "visits/http-visit": (202, {"counted": True}),
     "visits/http-visit-beacon": (202, {"counted": True}),
     "visits/http-visit-of-a-crawler": (202, {"counted": True}),
@@ -168,6 +172,23 @@ def test_who_liked_is_paged_without_gaps_or_repeats(invoke: Invoke) -> None:
             break
         query = f"limit=3&cursor={page['cursor']}"
     assert found == users
+
+
+def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Invoke, store: Store) -> None:
+    """Names are percent-encoded in keys. One that did not go through Tally has no time."""
+    names = ["auth0|7c20", "a#b", "x/y", "ü", ".."]
+    for name in names:
+        body = events.body_of(invoke("likes", events.http("likes/http-put-child", path={"child": name})))
+        assert (body["child"], body["changed"]) == (name, True)
+    key = {"PK": {"S": "WORKSPACE#7c20"}, "SK": {"S": "MEMBER#USER#zoe"}}
+    store.client.put_item(TableName=store.settings.counts_table, Item=key)
+    items = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    assert {item["SK"]["S"].count("#") for item in items if item["SK"]["S"].startswith("MEMBER#")} == {2}
+    page = invoke("likes", {**events.sample("likes/direct-list-children"), "limit": 4})["body"]
+    rest = invoke("likes", {**events.sample("likes/direct-list-children"), "cursor": page["cursor"]})["body"]
+    listed = {child["child"]: child["since"] for child in page["children"] + rest["children"]}
+    assert listed.keys() == {*names, "zoe"}
+    assert {name for name, since in listed.items() if since is None} == {"zoe"}
 
 
 def test_the_text_of_a_post_is_no_part_of_its_tally_item(invoke: Invoke, store: Store) -> None:

@@ -12,7 +12,7 @@ import counters
 from bench import costs, journal, judging, manual_edits, results, rollups
 from cli.cost import units
 from tally import fields
-from tally.counting import increments, likes
+from tally.counting import children, increments
 from tally.counting.increments import Increment
 from tally.dynamo.keys import Item
 from tests.invariants.world import FAST, POST, VIDEO, World
@@ -75,12 +75,21 @@ COSTS: dict[str, tuple[Change, str, float]] = {
     "like": (lambda world: world.like("ann"), "TransactWriteItems", 4),
     "like with a key": (lambda world: world.like("ann", key="new"), "TransactWriteItems", 6),
     "spilled": (lambda world: heated(world).play("new"), "PutItem", 1),
+    "member": (lambda world: members(world).like("ann"), "TransactWriteItems", 4),
+    "member with a key": (lambda world: members(world).like("ann", key="new"), "TransactWriteItems", 6),
+    "spilled member": (lambda world: members(heated(world)).like("ann"), "PutItem", 1),
 }
+
+
+def members(world: World) -> World:
+    """The world, with `like` and `unlike` for the members of a workspace."""
+    world.family = counters.MEMBERS
+    return world
 
 
 def heated(world: World) -> World:
     """The world, with the video and the post so hot that changes of them are written alone."""
-    for tally in (f"VID#{VIDEO}", f"POST#{POST}"):
+    for tally in (f"VID#{VIDEO}", f"POST#{POST}", f"WORKSPACE#{POST}"):
         world.store.breaker.trip(tally)
     return world
 
@@ -102,6 +111,7 @@ def test_change_is_one_request_and_costs_what_the_design_says(
 
 READ_FIRST: dict[str, tuple[Change, list[tuple[str, float]]]] = {
     "unlike": (lambda world: world.unlike("bob"), [("GetItem", 1), ("TransactWriteItems", 4)]),
+    "member that goes": (lambda world: members(world).unlike("cy"), [("GetItem", 1), ("TransactWriteItems", 4)]),
     "unlike with a key": (lambda world: world.unlike("bob", key="new"), [("GetItem", 1), ("TransactWriteItems", 6)]),
     "spilled like": (lambda world: heated(world).like("ann"), [("GetItem", 1), ("PutItem", 1)]),
     "spilled like with a key": (
@@ -117,6 +127,8 @@ def test_change_that_reads_first_costs_what_it_says(
 ) -> None:
     world.write_post()
     world.like("bob")
+    members(world).like("cy")
+    world.family = counters.LIKES
     with world.capacity() as measured:
         change(world)
     assert measured == costs
@@ -169,8 +181,14 @@ def test_replay_is_one_request(world: World) -> None:
 def test_state_of_a_like_is_one_request(world: World) -> None:
     world.write_post()
     world.proxy.forget()
-    likes.read_like(world.call("ann"), counters.LIKES, POST)
+    children.is_there(world.call(), counters.LIKES, POST, "ann")
     assert [request.operation for request in world.proxy.requests] == ["BatchGetItem"]
+
+
+def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> None:
+    with world.capacity() as measured:
+        children.parents_of(world.call(), counters.LIKES, "ann", [f"p{number}" for number in range(50)])
+    assert measured == [("BatchGetItem", 50.0)]
 
 
 def test_the_calculator_bills_each_change_as_measured() -> None:

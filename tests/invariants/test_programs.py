@@ -21,7 +21,7 @@ import counters
 import faults
 from faults import Fault, FaultProxy
 from local.base.engine import Engine
-from tally.counting.likes import GONE
+from tally.counting.children import GONE
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import KeyReusedError, NotFoundError, RetryableError

@@ -10,7 +10,7 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import tallies
+from tally.counting import children, tallies
 from tally.drift import history, reconcile, recount, rows
 from tally.drift.reconcile import NotProvenError, Reconciler, UnclearError
 from tally.dynamo import keys
@@ -324,6 +324,29 @@ def test_what_was_wrong_before_the_streams_is_found_by_its_children(world: Deplo
     assert (world.tally(), amounts(world)) == (4, [(3, "recount")])
     world.run(10)
     assert (world.tally(), world.drifts()) == (4, {})
+
+
+def test_members_are_rolled_up_judged_and_repaired_as_likes_are(world: Deployment, reconciler: Reconciler) -> None:
+    """Two of five spill, one of those goes at once; somebody edits the tally, and deletes a member."""
+    tally = (counters.MEMBERS, "acme")
+
+    def put(user: str, there: bool = True) -> None:
+        children.set_child(tallies.Call(world.store), *tally, user, there, {}, None)
+
+    for user in ("u0", "u1", "u2"):
+        put(user)
+    world.store.breaker.trip("WORKSPACE#acme")
+    put("u3")
+    put("u4")
+    put("u4", there=False)
+    world.run(10)
+    assert (world.tally(*tally), world.drifts(), reconciler.count(*tally).children) == (4, {}, 4)
+    world.edit(5, *tally)
+    world.delete(keys.key("WORKSPACE#acme", "MEMBER#USER#u1"))
+    world.run(14)
+    assert world.drifts() == {("members", "acme"): 6}
+    mend(reconciler, *tally)
+    assert (world.tally(*tally), world.drifts(), amounts(world, *tally)) == (3, {}, [(-6, "recount")])
 
 
 def test_likes_deleted_around_the_api_are_taken_off(world: Deployment, reconciler: Reconciler) -> None:

@@ -87,6 +87,15 @@ WRONG = [
     ("guarantee", {"guarantee": Guarantee.ROLLUP, "start": 9}, "cannot have a start"),
     ("child", {"child": "LIKE"}, "must have the form"),
     ("child", {"child": ""}, "must have the form"),
+    ("parent_required", {"parent_required": None, "child": "A#"}, "must be True or False"),
+    ("parent_required", {"parent_required": True}, "needs a child"),
+    ("guarantee", {"child": "A#", "guarantee": Guarantee.FAST}, "must be EXACT"),
+    ("guarantee", {"child": "A#", "guarantee": Guarantee.ROLLUP}, "must be EXACT"),
+    ("delta", {"child": "A#", "delta": 1}, "its number is that of the items A#"),
+    ("start", {"child": "A#", "start": 3}, "its number is that of the items A#"),
+    ("floor", {"child": "A#", "floor": 0}, "its number is that of the items A#"),
+    ("ceiling", {"child": "A#", "ceiling": 9}, "its number is that of the items A#"),
+    ("delta", {"child": "A#", "numbered": True, "delta": 1}, "its number is that of the items A#"),
 ]
 
 
@@ -229,8 +238,8 @@ def test_a_deployment_with_a_wrong_declaration_does_not_start(tmp_path: Path) ->
 
 
 def test_the_declarations_are_what_handlers_import() -> None:
-    for module in ("functions.increments", "functions.holds", "functions.sweep", "functions.rollup", "functions.drift"):
-        assert importlib.import_module(module).counters is counters
+    for name in ("increments", "holds", "likes", "sweep", "rollup", "drift"):
+        assert importlib.import_module(f"functions.{name}").counters is counters
 
 
 @pytest.mark.parametrize("sort_key", ["META.BODY", "META.A", "LIKE#USER", "LIKE#USER#ALL"])
@@ -240,6 +249,22 @@ def test_counter_among_what_belongs_to_another_is_refused_by_name(sort_key: str)
     for both in ([likes, other], [other, likes]):
         with pytest.raises(ConfigurationError, match=r"other.*likes"):
             declared(both)
+
+
+@pytest.mark.parametrize(("one", "other"), [("A#", "A#"), ("A#", "A#B#")])
+def test_counters_that_would_count_one_item_twice_are_refused(one: str, other: str) -> None:
+    first = declare(name="first", child=one)
+    for second in (declare(name="second", sort_key="SECOND", child=other),):
+        for both in ([first, second], [second, first]):
+            with pytest.raises(ConfigurationError, match="one item would be counted twice"):
+                declared(both)
+    elsewhere = declare(name="elsewhere", prefix="OTHER", child=other)
+    assert list(declared([first, elsewhere])) == ["first", "elsewhere"]
+
+
+@pytest.mark.parametrize(("child", "users"), [("LIKE#USER#", True), ("USER#", True), ("SUPERUSER#", False)])
+def test_children_are_users_if_their_key_says_so(child: str, users: bool) -> None:
+    assert declare(child=child).counts_users is users
 
 
 @pytest.mark.parametrize("sort_key", ["METAL", "LIKE", "LIKES", "VIEWS"])

@@ -106,7 +106,7 @@ def exact() -> list[tuple[str, Operation, Field]]:
     found: dict[str, tuple[str, Operation, Field]] = {}
     for operation in operations.OPERATIONS:
         for field in operation.fields:
-            if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT):
+            if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT, Kind.CHILD):
                 name = f"{field.kind.value}{'s' if field.many_max else ''}"
                 name += " of the signed in" if operation.needs_caller else " of anyone"
                 found.setdefault(name, (name, operation, field))

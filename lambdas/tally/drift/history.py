@@ -15,7 +15,7 @@ from ..dynamo.transactions import Write, put
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"
 """How a tally was repaired: by its drift row, by its children, or by its receipts."""
 _NUMBERS = ("amount", "before", "after")
-_FORGOTTEN = ("found", "posts", "likes", "holds")
+_FORGOTTEN = ("found", "posts", "likes", "children", "holds")
 
 
 def entry(
@@ -49,12 +49,12 @@ def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
 def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
     """The runs that removed what there was of a user, the oldest first.
 
-    Each is `{"at","by","why","found","posts","likes","holds","finished"}`.
+    Each is `{"at","by","why","found","posts","likes","children","holds","finished"}`.
     """
     table, partition = store.settings.ledger_table, keys.forgotten_key(user)
     for page in queries.pages(store, table, partition):
         for item in page:
-            numbers = {name: int(item[name]["N"]) for name in ("at", *_FORGOTTEN)}
+            numbers = {name: items.number(item, name) for name in ("at", *_FORGOTTEN)}  # older ones have no children
             texts = {name: item[name]["S"] for name in ("by", "why")}
             yield {**numbers, **texts, "finished": item["finished"]["BOOL"]}
 
@@ -70,7 +70,7 @@ class Forgetting:
     at_s: int
     found: int
     removed: Multiset[str] = field(default_factory=Multiset)
-    """How many `posts`, `likes` and `holds` are removed so far."""
+    """How many `posts`, `likes`, `children` and `holds` are removed so far."""
     name: str = field(default_factory=lambda: secrets.token_urlsafe(6))
 
     def note(self, *, finished: bool) -> None:

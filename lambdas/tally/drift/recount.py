@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..counter import Counter
 from ..counting import tallies
-from ..counting.likes import GONE
+from ..counting.children import GONE, SINCE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
@@ -94,7 +94,7 @@ def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -
         store.settings.counts_table,
         counter.partition_start + id_,
         *counter.children,
-        ProjectionExpression=f"#rollup, likedAt, {GONE}",
+        ProjectionExpression=f"#rollup, {SINCE}, {GONE}",
         ExpressionAttributeNames={"#rollup": "rollup"},
     )
     for page in pages:
@@ -110,7 +110,7 @@ def _may_be_missing(child: Item, added_s: float | None) -> bool:
     """
     if not child.get("rollup", {}).get("BOOL"):
         return False
-    return added_s is None or "likedAt" not in child or int(child["likedAt"]["N"]) >= added_s
+    return added_s is None or SINCE not in child or int(child[SINCE]["N"]) >= added_s
 
 
 @dataclass(frozen=True)

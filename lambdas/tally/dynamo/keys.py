@@ -8,7 +8,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, pulse, rolled
     set aside   SETASIDE, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
-    forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, holds, finished
+    forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, children, holds, finished
     deleted     DELETED, epoch s#post -> post, calm
 
 A page holds what a run of stream records says of one minute (streams/pages.py). The judge reads each page once, and

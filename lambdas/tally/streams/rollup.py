@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..counter import Counter, Guarantee
 from ..counting import tallies
-from ..counting.likes import GONE
+from ..counting.children import GONE, SINCE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
@@ -80,7 +80,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
 
 def refuse_orphan(image: Image) -> None:
     """Raise UnreadableError for a child that was written alone. An item of the team's own is no child."""
-    if image.get("rollup") == YES and "likedAt" in image:
+    if image.get("rollup") == YES and SINCE in image:
         raise UnreadableError("no counter is declared that counts this child")
 
 

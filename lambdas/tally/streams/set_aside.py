@@ -108,8 +108,8 @@ def listed(call: Call) -> Iterator[Marker]:
     """The markers, by consumer, shard and sequence number. Raises what botocore's errors map to."""
     for page in queries.pages(call.store, call.store.settings.ledger_table, keys.SET_ASIDE_KEY):
         for item in page:
-            texts = (item[name]["S"] for name in ("SK", "object", "reason", "table"))
-            yield Marker(*texts, items.number(item, "at"))
+            object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
+            yield Marker(item["SK"]["S"], object_key, reason, table, items.number(item, "at"))
 
 
 def any_left(store: Store) -> bool:

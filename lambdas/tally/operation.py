@@ -56,6 +56,8 @@ class Field:
     required: bool = True
     choices: tuple[str, ...] = ()
     """The values that a field of Kind.OPERATION may have."""
+    body_wire: str = ""
+    """Its name in the JSON body, if an HTTP request may have it there instead; in both it must be the same."""
 
 
 class Throttle(NamedTuple):

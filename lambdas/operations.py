@@ -130,7 +130,17 @@ LIST_LIKES = Operation(
     counter=LIKES,
     names_users=True,
 )
-ON_POSTS = (PUT_POST, GET_POST, DELETE_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES)
+MY_LIKES = Operation(
+    name="my_likes",
+    function="likes",
+    method="GET",
+    path="/my/likes",
+    access=Access.SIGNED_IN,
+    throttle=READS,
+    fields=(Field("post_ids", Kind.ID, Source.QUERY, "post", many_max=100),),  # one BatchGetItem reads 100 items
+    counter=LIKES,
+)
+ON_POSTS = (PUT_POST, GET_POST, DELETE_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES, MY_LIKES)
 
 VISIT = Operation(
     name="visit",

@@ -48,6 +48,7 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
             "description": description(field, operation, served),
             "schema": schema(field, operation, served),
             "example": _example(field, served),
+            **({"style": "form", "explode": True} if field.many_max else {}),
         }
         for field in operation.fields
         if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it anyway
@@ -79,7 +80,12 @@ def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] |
 
 
 def schema(field: Field, operation: Operation, served: list[Counter]) -> Schema:
-    """JSON Schema of one field."""
+    """JSON Schema of one field; of a list, if it has many values."""
+    one = _schema(field, operation, served)
+    return {"type": "array", "minItems": 1, "maxItems": field.many_max, "items": one} if field.many_max else one
+
+
+def _schema(field: Field, operation: Operation, served: list[Counter]) -> Schema:
     if field.kind is Kind.KEY:
         shortest = 1 if operation.needs_caller else fields.ANONYMOUS_KEY_CHARACTERS_MIN
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
@@ -102,12 +108,17 @@ def description(field: Field, operation: Operation, served: list[Counter]) -> st
 
 
 def _example(field: Field, served: list[Counter]) -> Any:
+    one = _example_of_one(field, served)
+    return [one] if field.many_max else one
+
+
+def _example_of_one(field: Field, served: list[Counter]) -> Any:
     if field.kind is Kind.COUNTER:
         return _example_counter(served).name
     if field.kind in (Kind.AMOUNT, Kind.VALUE):
         return _example_counter(served).delta or 1
     if field.kind is Kind.ID:
-        return {"video_id": "9f3a", "post_id": "a91f"}.get(field.name, "7c20")
+        return {"video_id": "9f3a", "post_id": "a91f", "post_ids": "a91f"}.get(field.name, "7c20")
     return _EXAMPLES[field.kind]
 
 

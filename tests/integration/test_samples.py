@@ -40,6 +40,8 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "likes/direct-unlike": (200, {"post_id": "a91f", "liked": False, "changed": False}),
     "likes/direct-get-like": (200, {"post_id": "a91f", "liked": False, "changed": False}),
     "likes/direct-list-likes": (200, {"post_id": "a91f", "likes": [], "cursor": None}),
+    "likes/http-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
+    "likes/direct-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
     "visits/http-visit": (202, {"counted": True}),
     "visits/http-visit-beacon": (202, {"counted": True}),
     "visits/http-visit-of-a-crawler": (202, {"counted": True}),

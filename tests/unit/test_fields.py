@@ -18,7 +18,8 @@ def test_ids_of_the_allowed_characters_are_taken_as_they_are(good: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", ".", "..", "..\n", "a#b", "a/b", "a b", "ä", "a" * 129, "a\n", "\x00", "%23", 7, None, True, [], {}, "\ud800"]
+    "bad",
+    ["", ".", "..", "..\n", "a#b", "a/b", "a b", "ä", "a" * 129, "a\n", "\x00", "%23", 7, None, True, [], {}, "\ud800"],
 )
 def test_ids_that_could_forge_a_key_are_refused(bad: object) -> None:
     with pytest.raises(InvalidInputError) as caught:

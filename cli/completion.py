@@ -37,5 +37,5 @@ def completion(given: argparse.Namespace, parser: argparse.ArgumentParser, count
         "bash": f"_tally_counters() {{ compgen -W '{names}' -- \"$1\"; }}",
         "zsh": f"_tally_counters() {{ _values counter {names}; }}",
     }
-    say(shtab.complete(parser, given.shell, preamble=listed))
+    say(shtab.complete(parser, given.shell, preamble=listed[given.shell]))
     return 0

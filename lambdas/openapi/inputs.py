@@ -151,7 +151,7 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
-    Kind.CHILD: _string(1, fields.USER_BYTES_MAX),
+    Kind.CHILD: _string(1, fields.USER_BYTES_MAX) | {"not": {"enum": [".", ".."]}},
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
 _DESCRIPTIONS: dict[Kind, str] = {

@@ -75,8 +75,18 @@ class Context:
     counters: Mapping[str, Counter]
 
 
-def check(kind: Kind, value: object, field: str, context: Context, choices: tuple[str, ...] = ()) -> Any:
-    """The value to use for the input `field`. Raises InvalidInputError; some kinds other CallerErrors."""
+def check(
+    kind: Kind, value: object, field: str, context: Context, choices: tuple[str, ...] = (), many_max: int = 0
+) -> Any:
+    """The value to use for the input `field`. Raises InvalidInputError; some kinds other CallerErrors.
+
+    `many_max`: it is a list of 1 to so many values; 0: it is one value.
+    """
+    if many_max:
+        if not isinstance(value, list) or not 1 <= len(value) <= many_max:
+            most = f"{field} must be a list of 1 to {many_max} values. A query repeats the name for each."
+            raise InvalidInputError(most, field=field)
+        return [check(kind, one, field, context, choices) for one in value]
     if kind is Kind.KEY:
         return idempotency_key(value, field, anonymous=context.anonymous)
     if kind is Kind.LISTED_PAGE:
@@ -137,6 +147,13 @@ def user(value: object, field: str) -> str:
     if len(quoted) > USER_BYTES_MAX:
         raise InvalidInputError(f"{field} is longer than {USER_BYTES_MAX} bytes, percent-encoded.", field=field)
     return quoted
+
+
+def child(value: object, field: str) -> str:
+    """The name of a child, percent-encoded as a user's: anything but `.` and `..`, which clients take out of a path."""
+    if value in (".", ".."):
+        raise InvalidInputError(f"{field} must not be a dot or two.", field=field)
+    return user(value, field)
 
 
 def user_name(quoted: str) -> str:
@@ -294,5 +311,5 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.HOLD: hold,
     Kind.TARGET: target,
     Kind.USER_AGENT: user_agent,
-    Kind.CHILD: user,  # most are users, and the others' ids are no longer
+    Kind.CHILD: child,
 }

@@ -107,6 +107,7 @@ HTTP_REFUSALS = [
     ("likes/http-put-child", {"path": {"counter": "usage"}}, 400, "invalid-input", "counter"),
     ("likes/http-put-child", {"path": {"counter": "likes"}}, 404, "not-found", "counter"),
     ("likes/http-put-child", {"id": "a#b"}, 400, "invalid-input", "id"),
+    ("likes/http-put-child", {"path": {"child": ".."}}, 400, "invalid-input", "child"),
     ("likes/http-put-child", {"path": {"child": ""}}, 400, "invalid-input", "child"),
     ("likes/http-put-child", {"path": {"child": "ü" * 86}}, 400, "invalid-input", "child"),
     ("likes/http-delete-child", {"key": "a b"}, 400, "invalid-input", "Idempotency-Key"),

@@ -353,7 +353,8 @@ def at_of(world: World, sort_key: str) -> str:
 
 
 def the_like(world: World) -> Item:
-    (item,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "LIKE#USER#ann")
+    key = f"{world.family.child}ann"
+    (item,) = (item for item in world.items(world.family.partition_start + POST) if item["SK"]["S"] == key)
     return item
 
 

@@ -127,7 +127,7 @@ def exact() -> list[tuple[str, Operation, Field]]:
 def accepted(operation: Operation, field: Field, value: object) -> bool:
     context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS)
     try:
-        field.checked(value, context)
+        fields.check(field.kind, value, field.wire, context, field.choices, field.many_max)
     except errors.CallerError:
         return False
     return True

@@ -193,7 +193,8 @@ class Entry:
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
             if field_.name in request.raw:  # null does not mean "not given": the check refuses it
-                arguments[field_.name] = field_.checked(request.raw[field_.name], context)
+                given, how = request.raw[field_.name], (field_.choices, field_.many_max)
+                arguments[field_.name] = fields.check(field_.kind, given, field_.wire, context, *how)
             elif field_.required:
                 raise fields.missing(field_.kind, field_.wire)
         if time.monotonic() >= deadline_s:

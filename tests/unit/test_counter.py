@@ -126,6 +126,13 @@ def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
     assert why in caught.value.detail
 
 
+def test_a_number_of_a_period_is_not_set_and_not_held() -> None:
+    """A version of today's tally says nothing of tomorrow's, and a hold could be given back to another day."""
+    plain, daily = declare(floor=0), declare(floor=0, period="day")
+    assert (plain.settable, plain.may_have_holds) == (True, True)
+    assert (daily.settable, daily.may_have_holds, daily.versioned) == (False, False, True)
+
+
 def test_every_field_of_a_declaration_is_checked() -> None:
     assert {field for field, _, _ in WRONG} == {field.name for field in dataclasses.fields(Counter)}
 

@@ -143,6 +143,8 @@ def test_a_counter_without_periods_has_ids_as_they_are() -> None:
     assert periods.expires_s(plain, "7c20") is None
     with pytest.raises(InvalidInputError, match="has no periods"):
         periods.tally_id(plain, "7c20", 0, "2026")
+    assert not periods.over(plain, "7c20", 1e11)
+    assert periods.over(plain, "7c20#2026", 0), "the counter had periods once"
 
 
 def test_an_id_without_a_period_is_no_tally_of_a_counter_with_periods() -> None:

@@ -48,11 +48,6 @@ def shown(tally: str) -> dict[str, str]:
     return {"id": id_, "period": period} if separator else {"id": id_}
 
 
-def has_one(tally: str) -> bool:
-    """Whether a stored id is that of a period's tally."""
-    return _SEPARATOR in tally
-
-
 def is_tally(counter: Counter, tally: str) -> bool:
     """Whether a stored id can be one of the counter's, as it is declared now: its period has the name of one."""
     if counter.period is None:
@@ -78,8 +73,8 @@ def expires_s(counter: Counter, tally: str) -> int | None:
 
 
 def over(counter: Counter, tally: str, at_s: float) -> bool:
-    """Whether the period of a tally had ended at this time."""
-    return counter.period is None or _ends_s(counter, tally) <= at_s
+    """Whether the period of a tally had ended at this time; always, if its counter has periods no more."""
+    return _SEPARATOR in tally if counter.period is None else _ends_s(counter, tally) <= at_s
 
 
 def left_s(counter: Counter, tally: str, now_s: float) -> int:

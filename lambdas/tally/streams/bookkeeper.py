@@ -80,7 +80,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
         rollup.refuse_orphan(change.get("NewImage") or {})
     if counter is None or not counter.tracked or not periods.is_tally(counter, id_):
         return ()
-    if expired(record) and periods.has_one(id_) and periods.over(counter, id_, created_s(record)):
+    if expired(record) and periods.over(counter, id_, created_s(record)):
         return ()  # its time was over; one that goes before, because somebody edited its TTL, is drift
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):

@@ -55,7 +55,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     image = accepted(record)
     if image is None or "counter" not in image:
         return ()
-    counter = declared.by_name.get(image["counter"]["S"])
+    counter = declared.by_name.get(text(image, "counter"))
     if counter is None and image.get("rollup") == YES:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter is None or not counter.tracked:

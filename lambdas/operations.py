@@ -20,6 +20,7 @@ SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
 
 _COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
+_SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
@@ -218,7 +219,7 @@ GET_COUNTER = Operation(
     path=_COUNTERS,
     access=Access.READ,
     throttle=READS,
-    fields=(_COUNTER, _ID),
+    fields=(_COUNTER, _ID, Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)),
 )
 SET_COUNTER = Operation(
     name="set_counter",
@@ -235,7 +236,7 @@ SET_COUNTER = Operation(
         _OPTIONAL_KEY,
     ),
     counts=True,
-    serves=lambda counter: counter.versioned and not counter.counts_children,
+    serves=_SETTABLE,
 )
 HOLD = Operation(
     name="hold",

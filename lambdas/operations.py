@@ -51,6 +51,7 @@ GET_PLAYS = Operation(
     throttle=READS,
     fields=(_VIDEO,),
     counter=PLAYS,
+    success=(200, 304),
 )
 ON_VIDEOS = (PLAY, GET_PLAYS)
 
@@ -74,6 +75,7 @@ GET_POST = Operation(
     access=Access.ANYONE,
     throttle=READS,
     fields=(_POST,),
+    success=(200, 304),
 )
 DELETE_POST = Operation(
     name="delete_post",
@@ -156,6 +158,7 @@ GET_VISITS = Operation(
     throttle=READS,
     fields=(Field("url", Kind.PAGE, Source.QUERY, "url"),),
     counter=VISITS,
+    success=(200, 304),
 )
 GET_BADGE = Operation(
     name="get_badge",
@@ -205,6 +208,7 @@ GET_COUNTER = Operation(
     access=Access.READ,
     throttle=READS,
     fields=(_COUNTER, _ID),
+    opens=True,
 )
 SET_COUNTER = Operation(
     name="set_counter",

@@ -31,14 +31,16 @@ def increment(
 
 def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:
     """Its value; with the version for compare-and-set, or with `as_of` if it is rolled up."""
-    body = {"counter": counter.name, "id": id}
-    if counter.guarantee is Guarantee.ROLLUP:
+    body: dict[str, object] = {"counter": counter.name, "id": id}
+    if counter.versioned:
+        state = tallies.read_state(call, counter, id)
+        body |= {"value": state.value, "version": state.version}
+    elif counter.guarantee is Guarantee.ROLLUP:
         as_of = evidence.as_of(call)  # before the number, which may then be newer but never older
-        return Answer({**body, "value": tallies.read(call, counter, id), "as_of": as_of})
-    if not counter.versioned:
-        return Answer({**body, "value": tallies.read(call, counter, id)})
-    state = tallies.read_state(call, counter, id)
-    return Answer({**body, "value": state.value, "version": state.version})
+        body |= {"value": tallies.read(call, counter, id), "as_of": as_of}
+    else:
+        body["value"] = tallies.read(call, counter, id)
+    return Answer(body, max_age_s=counter.kept_s)
 
 
 def set_counter(

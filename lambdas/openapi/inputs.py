@@ -50,7 +50,9 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
             "example": _example(field, served),
         }
         for field in operation.fields
-        if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it anyway
+        if field.source is not Source.BODY
+        and field.wire not in operation.fixed
+        and field.kind is not Kind.USER_AGENT  # every client sends it anyway
     ]
 
 

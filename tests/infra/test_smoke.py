@@ -16,6 +16,8 @@ import pytest
 
 import operations
 from cli import smoke
+from counters import COUNTERS
+from tally.operation import by_route
 
 CLAIMS = (
     base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice", "scope": "tally/read tally/write"}).encode())
@@ -23,6 +25,7 @@ CLAIMS = (
     .rstrip("=")
 )
 TOKEN = f"e30.{CLAIMS}.signature"
+ROUTES = by_route(operations.OPERATIONS, COUNTERS)
 GOOD: dict[str, tuple[int, Any]] = {
     "GET /health": (200, {"status": "ok"}),
     "POST /videos/{id}/plays": (200, {"counted": True}),
@@ -32,6 +35,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /posts/{id}": (200, {"body": "A post of the smoke test."}),
     "PUT /posts/{id}/like": (200, {"liked": True, "changed": True}),
     "GET /posts/{id}/like": (200, {"liked": True}),
+    "GET /my/likes": (200, {"likes": [{"post_id": "smoke", "liked": True}]}),
     "GET /posts/{id}/likes": (200, {"likes": [{"user_id": "auth0|alice"}]}),
     "DELETE /posts/{id}/like": (200, {"liked": False, "changed": True}),
     "POST /visits": (202, {"counted": True}),
@@ -44,6 +48,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /receipts/own": (200, {"state": "unknown"}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),
+    "GET /counters/plays/{id}": (200, {"value": 1}),
     "PUT /counters/{counter}/{id}": (412, {"version": 1}),
     "POST /counters/{counter}/{id}/holds": (409, {"left": 0}),
     "POST /counters/{counter}/{id}/holds/{hold}/commit": (404, {"title": "Not found"}),
@@ -56,7 +61,7 @@ class Stub(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answers = {operation.route: (operation.success[0], {}) for operation in operations.OPERATIONS} | GOOD
+        self.answers = {route: (operation.success[0], {}) for route, operation in ROUTES.items()} | GOOD
         self.asked: list[str] = []
         self.keys: list[str] = []
 
@@ -71,10 +76,11 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = re.sub(r"^/(videos|posts)/[^/]+", r"/\1/{id}", self.path.split("?")[0])
-        path = re.sub(r"^/counters/[^/]+/[^/]+", "/counters/{counter}/{id}", path)
+        path = re.sub(r"^/counters/(?!plays/)[^/]+/[^/]+", "/counters/{counter}/{id}", path)
+        path = re.sub(r"^/counters/plays/[^/]+", "/counters/plays/{id}", path)
         path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)
         route = f"{self.command} {path}"
-        operation = next(operation for operation in operations.OPERATIONS if operation.route == route)
+        operation = ROUTES[route]
         self.server.asked.append(operation.name)
         status, body = self.server.answers[route]
         if operation.needs_caller and self.headers["Authorization"] != f"Bearer {TOKEN}":

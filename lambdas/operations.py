@@ -21,6 +21,7 @@ RARE = Throttle(rate_per_s=10, burst=20)
 
 _VERSIONED: Callable[[Counter], bool] = attrgetter("versioned")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
+_PUBLIC: Callable[[Counter], bool] = attrgetter("public")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
 _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
@@ -221,7 +222,7 @@ GET_COUNTER = Operation(
     access=Access.READ,
     throttle=READS,
     fields=(_COUNTER, _ID),
-    opens=True,
+    opens=SELDOM,  # many counters may be open to strangers
 )
 SET_COUNTER = Operation(
     name="set_counter",
@@ -283,6 +284,41 @@ RELEASE_HOLD = Operation(
 
 ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD)
 
+_TALLIES = Field("of", Kind.TALLY, Source.QUERY, "of", many_max=100)
+
+GET_TALLIES = Operation(
+    name="get_tallies",
+    function="tallies",
+    method="GET",
+    path="/tallies",
+    access=Access.ANYONE,
+    throttle=SELDOM,  # a request reads up to 100 tallies
+    fields=(_TALLIES,),
+    success=(200, 304),
+)
+GET_ANY_TALLIES = Operation(
+    name="get_any_tallies",
+    function="tallies",
+    method="GET",
+    path="/tallies/any",
+    access=Access.READ,
+    throttle=WRITES,
+    fields=(_TALLIES,),
+)
+GET_COUNTER_BADGE = Operation(
+    name="get_counter_badge",
+    function="tallies",
+    method="GET",
+    path=f"{_COUNTERS}/badge.svg",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(_COUNTER, _ID),
+    success=(200, 304),
+    media_type="image/svg+xml",
+    serves=_PUBLIC,
+)
+ON_TALLIES = (GET_TALLIES, GET_ANY_TALLIES, GET_COUNTER_BADGE)
+
 WITH_RECEIPTS = {
     operation.name: operation
     for operation in (*ON_VIDEOS, *ON_PAGES, *ON_POSTS, *ON_COUNTERS)
@@ -341,7 +377,7 @@ GET_OPENAPI = Operation(
     success=(200, 304),
 )
 
-OPERATIONS = (*ON_COUNTERS, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, GET_DRIFT, HEALTH, GET_OPENAPI)
+OPERATIONS = (*ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, GET_DRIFT, HEALTH, GET_OPENAPI)
 
 SCHEDULES = (
     Schedule(

@@ -153,6 +153,7 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
+    Kind.TALLY: _string(1, fields.TALLY_BYTES_MAX),
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
 _DESCRIPTIONS: dict[Kind, str] = {
@@ -169,6 +170,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.TTL: "For how many seconds. Then the hold expires and gives the amount back.",
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
+    Kind.TALLY: "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     Kind.OPERATION: "The operation that the key was sent with.",
     Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
 }
@@ -185,4 +187,5 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.HOLD: HOLD_EXAMPLE,
     Kind.OPERATION: operations.PLAY.name,
     Kind.TARGET: "9f3a",
+    Kind.TALLY: "likes:a91f",
 }

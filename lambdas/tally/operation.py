@@ -106,8 +106,8 @@ class Operation:
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
-    opens: bool = False
-    """Whether each counter that anyone may read gets a route of its own to it, which takes no token."""
+    opens: Throttle | None = None
+    """The throttle of the routes that lead to it without a token, one for each counter that anyone may read."""
     fixed: Mapping[str, str] = field(default_factory=dict)
     """The parameters that such a route has in its path already: `{"counter": "plays"}`."""
     names_users: bool = False
@@ -163,14 +163,17 @@ class Operation:
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Operation]:
         """The operation by each of its routes: its own, and one for each counter that anyone may read if it `opens`."""
-        public = [counter for counter in self.served(counters) if counter.public] if self.opens else []
-        return [self, *map(self._opened, public)]
+        if self.opens is None:
+            return [self]
+        public = [counter for counter in self.served(counters) if counter.public]
+        return [self, *(self._opened(counter, self.opens) for counter in public)]
 
-    def _opened(self, counter: Counter) -> Operation:
+    def _opened(self, counter: Counter, throttle: Throttle) -> Operation:
         return replace(
             self,
             path=self.path.replace("{counter}", counter.name),
             access=Access.ANYONE,
+            throttle=throttle,
             success=(*self.success, 304),
             serves=counter.__eq__,
             fixed={"counter": counter.name},

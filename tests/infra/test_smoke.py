@@ -44,6 +44,9 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /beacon.js": (200, "navigator.sendBeacon()"),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
     "GET /drift": (200, {"drift": [], "cursor": None}),
+    "GET /tallies": (200, {"tallies": [{"value": 1}, {"error": {}}]}),
+    "GET /tallies/any": (200, {"tallies": [{"value": 1}]}),
+    "GET /counters/{counter}/{id}/badge.svg": (200, "<svg/>"),
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
@@ -76,8 +79,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = re.sub(r"^/(videos|posts)/[^/]+", r"/\1/{id}", self.path.split("?")[0])
-        path = re.sub(r"^/counters/(?!plays/)[^/]+/[^/]+", "/counters/{counter}/{id}", path)
-        path = re.sub(r"^/counters/plays/[^/]+", "/counters/plays/{id}", path)
+        path = re.sub(r"^/counters/(?!plays/[^/]+$)[^/]+/[^/]+", "/counters/{counter}/{id}", path)
+        path = re.sub(r"^/counters/plays/[^/]+$", "/counters/plays/{id}", path)
         path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)
         route = f"{self.command} {path}"
         operation = ROUTES[route]
@@ -148,7 +151,7 @@ def test_an_uncounted_page_is_a_failure_only_if_it_was_named(stub: Stub, capsys:
 def test_a_token_without_scopes_skips_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
     todo = smoke.counter_calls("key", set())
-    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 7
+    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 8
     assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
 
 
@@ -162,7 +165,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     with Stub() as closed:
         url = closed.url
     assert smoke.main(["--url", url, "--token", TOKEN]) == 1
-    calls = len(operations.OPERATIONS) + 3  # a second play, a post to delete, and a like without a token
+    calls = len(ROUTES) + 3  # a second play, a post to delete, and a like without a token
     assert f"{calls} of {calls} calls failed" in capsys.readouterr().out
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from botocore.exceptions import ClientError
 
+import functions.tallies
 import operations
+from bench.watch import Meter
 from counters import COUNTERS
 from functions import increments
 from tally.api.entry import Entry
 from tally.counter import Counter, declared
-from tally.dynamo.client import Store
+from tally.counting import tallies
+from tally.dynamo.client import Call, Store
 from tally.operation import by_route
 from tests import events, make_events
 from tests.contexts import Context
@@ -100,3 +107,135 @@ def test_a_refusal_is_kept_by_nobody(invoke: Invoke) -> None:
     answer = invoke("posts", events.sample("posts/http-get-post"))
     assert (answer["statusCode"], answer["headers"]["cache-control"]) == (404, "no-store")
     assert "etag" not in answer["headers"], json.dumps(answer)
+
+
+# Many at once
+
+
+def refs(*asked: str) -> dict[str, Any]:
+    """The HTTP request of anyone for these tallies."""
+    return events.http("tallies/http-get-tallies", query=urlencode([("of", one) for one in asked]))
+
+
+def own(*asked: str) -> dict[str, Any]:
+    """That of a caller with the scope tally/read."""
+    return events.http("tallies/http-get-any-tallies", query=urlencode([("of", one) for one in asked]))
+
+
+def numbers(answer: dict[str, Any]) -> list[Any]:
+    """The values in an answer; the slug of an entry that was refused."""
+    found = events.body_of(answer)["tallies"]
+    return [entry["value"] if "value" in entry else entry["error"]["type"].rpartition(":")[2] for entry in found]
+
+
+def stored(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
+    """Put amounts on shards of a tally: `shard3=5`."""
+    for shard, amount in amounts.items():
+        write = tallies.add(Call(store), counter, id_, int(shard.removeprefix("shard")), amount, 0)
+        store.client.update_item(**write)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function reads the counters of this test too."""
+    monkeypatch.setattr(functions.tallies.handler, "counters", DECLARED)
+
+
+def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(
+    invoke: Invoke, store: Store, meter: Meter, opened: None
+) -> None:
+    stored(store, COUNTERS["plays"], "9f3a", shard0=2, shard3=5)
+    stored(store, SEATS, "7c20", shard0=7)
+    stored(store, VIEWS, "7c20", shard0=1)
+    meter.reset()
+    answer = invoke(
+        "tallies",
+        refs("seats:7c20", "plays:9f3a", "views:7c20", "seats:none", "plays:none", "plays:9f3a", "seats:7c20"),
+    )
+    assert numbers(answer) == [7, 7, 1, 0, 0, 7, 7]
+    first = events.body_of(answer)["tallies"][0]
+    assert first == {"counter": "seats", "id": "7c20", "value": 7}
+    assert meter.requests == 4, "one for those with one item, one for each other tally"
+    assert meter.read_units <= 5
+    assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest of its counters"
+    again = refs("seats:7c20")
+    again["headers"]["if-none-match"] = invoke("tallies", refs("seats:7c20"))["headers"]["etag"]
+    assert invoke("tallies", again)["statusCode"] == 304
+
+
+def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -> None:
+    stored(store, COUNTERS["plays"], "9f3a", shard0=2)
+    answer = invoke("tallies", refs("plays:9f3a", "nothing:x", "stock:mug", "plays:a b", "plays:", "plays", "visits:x"))
+    assert numbers(answer) == [2, "not-found", "forbidden", *["invalid-input"] * 4]
+    refused = events.body_of(answer)["tallies"][2]
+    assert (refused["counter"], refused["id"], refused["error"]["status"]) == ("stock", "mug", 403)
+
+
+def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
+    listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
+    answer = Entry(functions.tallies.handler.functions, listed)(
+        refs("visits:https://example.com/a", "visits:https://example.org/a"), Context()
+    )
+    assert numbers(answer) == [0, "forbidden"]
+
+
+def test_rolled_up_numbers_say_as_of_when(invoke: Invoke, store: Store) -> None:
+    stored(store, COUNTERS["visits"], "https://example.com/a", shard0=3)
+    [entry, plays] = events.body_of(invoke("tallies", refs("visits:https://example.com/a", "plays:x")))["tallies"]
+    assert (entry["value"], entry["as_of"]) == (3, None)
+    assert "as_of" not in plays
+
+
+@pytest.mark.parametrize("name", sorted(name for name, counter in DECLARED.items() if not counter.public))
+def test_a_private_counter_is_read_with_the_scope_alone(name: str, invoke: Invoke, store: Store) -> None:
+    assert numbers(invoke("tallies", refs(f"{name}:x"))) == ["forbidden"]
+    direct = invoke("tallies", {"operation": "get_tallies", "of": [f"{name}:x"], "caller": "checkout"})
+    assert "value" not in direct["body"]["tallies"][0]
+    badge = invoke("tallies", events.http("tallies/http-get-counter-badge", path={"counter": name, "id": "x"}))
+    assert badge["statusCode"] == 403
+    assert f"GET /counters/{name}/{{id}}" not in ROUTES
+    answer = invoke("tallies", own(f"{name}:x"))
+    assert numbers(answer) == [DECLARED[name].start]
+    assert answer["headers"]["cache-control"] == "no-store"
+
+
+def test_likes_of_a_deleted_post_are_none_and_no_tally_shows_below_zero(invoke: Invoke, store: Store) -> None:
+    for post_id in ("kept", "gone"):
+        invoke("posts", {"operation": "put_post", "post_id": post_id, "body": "x", "caller": "alice"})
+        invoke("likes", {"operation": "like", "post_id": post_id, "caller": "bob"})
+    invoke("posts", {"operation": "delete_post", "post_id": "gone", "caller": "alice"})
+    stored(store, COUNTERS["plays"], "9f3a", shard0=-5)
+    stored(store, COUNTERS["usage"], "7c20", shard0=-5)
+    asked = ("likes:kept", "likes:gone", "likes:none", "plays:9f3a", "usage:7c20")
+    assert numbers(invoke("tallies", own(*asked))) == [1, 0, 0, 0, -5]
+
+
+def test_a_hundred_are_read_together_and_no_more(invoke: Invoke, store: Store) -> None:
+    for number in range(0, 100, 10):
+        stored(store, COUNTERS["plays"], str(number), shard0=number)
+    answer = invoke("tallies", refs(*(f"plays:{number}" for number in range(100))))
+    assert numbers(answer) == [number if number % 10 == 0 else 0 for number in range(100)]
+    for asked in ((), tuple(f"plays:{number}" for number in range(101))):
+        assert invoke("tallies", refs(*asked))["statusCode"] == 400
+
+
+@pytest.mark.parametrize("action", ["Query", "BatchGetItem"])
+def test_a_number_that_cannot_be_read_is_503_for_all_and_not_zero(action: str, invoke: Invoke, store: Store) -> None:
+    """Throttling of one read in the middle, through all of the SDK's retries."""
+    asked = itertools.count()
+
+    def throttle(**_: Any) -> None:
+        if action == "BatchGetItem" or next(asked) == 5:
+            raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, action)
+
+    store.client.meta.events.register(f"before-call.dynamodb.{action}", throttle)
+    answer = invoke("tallies", own("stock:mug", *(f"plays:{number}" for number in range(20))))
+    assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
+    assert "tallies" not in events.body_of(answer)
+
+
+def test_a_badge_shows_the_number_that_anyone_may_read(invoke: Invoke, store: Store) -> None:
+    stored(store, COUNTERS["plays"], "9f3a", shard0=1234)
+    answer = invoke("tallies", events.http("tallies/http-get-counter-badge", path={"counter": "plays", "id": "9f3a"}))
+    assert "plays: 1,234" in answer["body"]
+    assert answer["headers"]["cache-control"] == "public, max-age=1"

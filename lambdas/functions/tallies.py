@@ -1,5 +1,6 @@
 """Reads across counters: many numbers at once, and one as a badge."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from tally.api import badge
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
 from tally.counter import MAX_AGE_DEFAULT_S, Counter, Guarantee
-from tally.counting import many, tallies
+from tally.counting import many, periods, tallies
 from tally.counting.tallies import Tally
 from tally.dynamo.client import Call
 from tally.errors import CallerError, ForbiddenError, NotFoundError, problem
@@ -34,10 +35,10 @@ def get_any_tallies(call: Call, *, of: list[Asked]) -> Answer:
 
 
 def get_counter_badge(call: Call, *, counter: Counter, id: str) -> Answer:
-    """The value of a counter that anyone may read, as a picture."""
+    """The value of a counter that anyone may read, as a picture; in the current period, if it has periods."""
     if not counter.public:
         raise _private(counter)
-    picture = badge.svg(counter.name, tallies.read(call, counter, id))
+    picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, time.time())))
     return Answer(Text(picture, operations.GET_COUNTER_BADGE.media_type, counter.kept_s))
 
 
@@ -51,7 +52,7 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
     kind = Kind.LISTED_PAGE if counter in (VISITS, BOT_VISITS) else Kind.ID
     context = fields.Context(call.caller is None, call.store.settings.page_hosts, handler.counters)
     try:
-        return Tally(counter, fields.check(kind, id_, "of", context))
+        return Tally(counter, periods.tally_id(counter, fields.check(kind, id_, "of", context), time.time()))
     except CallerError as error:
         return error
 
@@ -72,7 +73,7 @@ def _read(call: Call, of: list[Asked], found: Mapping[Asked, Tally | CallerError
         if isinstance(tally, CallerError):
             return {**made, "error": problem(tally)}
         dated = {"as_of": as_of} if tally.counter.guarantee is Guarantee.ROLLUP else {}
-        return {**made, "value": numbers[tally], **dated}
+        return {**made, **periods.shown(tally.id), "value": numbers[tally], **dated}
 
     return {"tallies": [entry(*asked) for asked in of]}
 

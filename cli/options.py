@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import NoReturn
 
 from tally import fields
 from tally.counter import Counter
+from tally.counting import periods
 from tally.drift import rebuild
 from tally.errors import InvalidInputError
 from tally.shipped import BOT_VISITS, LIKES, VISITS
@@ -39,7 +41,7 @@ _EXAMPLES = """examples:
 _EXIT_STATUS = (
     "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
 )
-_ID = "of a post, a video, …; for visits the page's URL"
+_ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
 COMMANDS = (
     "status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "cost", "help",
@@ -232,8 +234,14 @@ def _check_named(given: argparse.Namespace, made: Parser) -> None:
 
 
 def checked_id(counter: Counter, id_: str) -> str:
-    """The id as the counter stores it. Raises InvalidInputError."""
-    return str(_PAGES.get(counter, fields.identifier)(id_, "ID"))
+    """The id as the counter stores it. Raises InvalidInputError.
+
+    That of a counter with periods is `7c20#2026-11-22`; without the period, the current one.
+    """
+    if counter.period is None:
+        return str(_PAGES.get(counter, fields.identifier)(id_, "ID"))
+    id_, separator, period = id_.partition("#")
+    return periods.named(counter, fields.identifier(id_, "ID"), time.time(), period if separator else None)
 
 
 def _check_signed(given: argparse.Namespace, made: Parser) -> None:

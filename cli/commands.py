@@ -14,13 +14,14 @@ from tally.streams import bookkeeper, evidence, rollup, set_aside
 from tally.streams.record import Declared
 from tally.streams.set_aside import Marker, Outcome
 
+from . import exports, imports
 from .connection import CommandError, Stack
 from .forget import forget, forgotten
-from .options import checked_id
 from .repairs import rebuilt, reconcile
 from .restore import restore
 from .status import status
 from .terminal import bar, clock, moment, note, say, show
+from .values import checked_id
 
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
@@ -95,6 +96,8 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the repairs of a tally, or who had a user forgotten, the oldest first."""
     if given.user is not None:
         return forgotten(given, stack)
+    if given.imports:
+        return imports.past(given, stack)
     named = [(given.counter.name, given.id)] if given.counter else _named(stack, given.id)
     found = [
         {"counter": name, "id": id_, **entry} for name, id_ in named for entry in history.read(stack.store, name, id_)
@@ -122,5 +125,6 @@ def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Stack], int]] = {
     "reconcile": reconcile, "drift": drifts, "get": get, "redrive": redrive, "history": past,
-    "rebuild": rebuilt, "restore": restore, "forget": forget, "status": status,
+    "rebuild": rebuilt, "restore": restore, "forget": forget, "status": status, "import": imports.run,
+    "export": exports.run,
 }  # fmt: skip

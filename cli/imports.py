@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import json
 import shutil
 import sys
 import tempfile
@@ -35,7 +36,6 @@ from .terminal import moment, note, progress, say, show
 SHOWN_MAX = 20  # lines of a kind that are named
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
 BUSY_MAX, BUSY_S_MAX = 30, 20.0  # waits of a chunk for a busy store: ten minutes in all
-READ_BYTES = 1 << 20
 BAD_INPUT = 2
 _DAYS = imports.RESTART_S // 86400
 
@@ -52,7 +52,9 @@ def add(made: argparse.ArgumentParser, counter: Callable[[str], Counter], run: C
     )
     for option in (numbers, children):
         completion.counter(option)
-    made.add_argument("--run", metavar="NAME", type=run, help="the name of the run (default: from the file's SHA-256)")
+    made.add_argument(
+        "--run", metavar="NAME", type=run, help="the name of the run (default: from the SHA-256 of its rows)"
+    )
     made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
     made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
     made.add_argument("--yes", action="store_true", help="write; without it, only check. It needs --by and --why")
@@ -67,6 +69,8 @@ class Checked:
     orphans: int = 0
     """Those of them whose parents are missing."""
     total: int = 0
+    digest: str = ""
+    """The SHA-256 of the rows that can be read, in whichever format."""
     bad_rows: int = 0
     bad: list[Refused] = field(default_factory=list)
 
@@ -113,9 +117,8 @@ def run(given: argparse.Namespace, stack: Stack) -> int:
     with _opened(given.file) as file:
         form = given.format or (rows.JSONL if Path(given.file).suffix in (".jsonl", ".ndjson") else rows.CSV)
         source = Source(file, form, counter, bool(given.children))
-        digest = _digest(file)
-        name = given.run or digest[:RUN_CHARACTERS]
         found = _check(source, store)
+        name = given.run or found.digest[:RUN_CHARACTERS]
         for bad in found.bad:
             note(f"line {bad.line}: {bad.why}")
         if found.bad_rows and not given.skip_bad:
@@ -125,7 +128,7 @@ def run(given: argparse.Namespace, stack: Stack) -> int:
         if not given.yes:
             _would(source, store, found, name)
             return 0
-        begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), digest, found.rows)
+        begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), found.digest, found.rows)
         return _import(source, store, begun)
 
 
@@ -142,16 +145,9 @@ def _opened(name: str) -> IO[bytes]:
         raise CommandError(f"{name}: {error.strerror or error}") from None
 
 
-def _digest(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while part := file.read(READ_BYTES):
-        digest.update(part)
-    return digest.hexdigest()
-
-
 def _check(source: Source, store: Store) -> Checked:
     """Read every row. Those whose parents are missing cannot be imported either."""
-    found = Checked()
+    found, digest = Checked(), hashlib.sha256()
     waiting: dict[str, list[int]] = {}
     known: set[str] = set()
     with progress(None, "row", "checked") as step:
@@ -161,6 +157,7 @@ def _check(source: Source, store: Store) -> Checked:
                 found.refuse(row)
                 continue
             found.rows += 1
+            digest.update(json.dumps(row[1:]).encode())
             if isinstance(row, Number):
                 found.total += row.value
             elif row.id not in known:
@@ -168,6 +165,7 @@ def _check(source: Source, store: Store) -> Checked:
                 if len(waiting) == imports.PARENTS_MAX:
                     _check_parents(source.counter, store, waiting, known, found)
     _check_parents(source.counter, store, waiting, known, found)
+    found.digest = digest.hexdigest()
     return found
 
 

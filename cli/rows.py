@@ -17,18 +17,18 @@ from tally.counter import Counter
 from tally.counting.imports import VALUE_MAX, Child, Number, Refused
 from tally.errors import CallerError
 
-from .values import checked_id
+from .values import stored_id
 
 CSV, JSONL = "csv", "jsonl"
 FORMATS = (CSV, JSONL)
 TIME_MAX_S = 10**11 - 1  # a larger number is in milliseconds
-_NUMBER = ({"id", "video", "videoid", "page", "url"}, {"value", "count", "plays", "visits"})
+_NUMBER = (("id", "video", "videoid", "page", "url"), ("value", "count", "plays", "visits"))
 _CHILD = (
-    {"id", "post", "postid", "parent"},
-    {"child", "user", "userid", "member"},
-    {"at", "likedat", "createdat", "time"},
+    ("post", "id", "postid", "parent"),
+    ("user", "child", "userid", "member"),
+    ("likedat", "at", "createdat", "time"),
 )
-"""The names that the columns may have: lower case, letters only."""
+"""The names that each column may have: lower case, letters only."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _Record = tuple[int, Sequence[Any]] | Refused
 
@@ -66,12 +66,12 @@ def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
         raise BadRowError(f"value must be a whole number from -{VALUE_MAX} to {VALUE_MAX}")
     if counter.delta is not None and (found % counter.delta or found * counter.delta < 0) and not counter.start:
         raise BadRowError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
-    return Number(line, checked_id(counter, id_), found)
+    return Number(line, stored_id(counter, id_), found)
 
 
 def _child(line: int, row: Sequence[Any], counter: Counter) -> Child:
     parent, child, at = row
-    return Child(line, checked_id(counter, parent), fields.user(child, "child"), _seconds(at))
+    return Child(line, stored_id(counter, parent), fields.user(child, "child"), _seconds(at))
 
 
 def _whole(value: object) -> int | None:
@@ -94,11 +94,11 @@ def _seconds(value: object) -> int:
     return found
 
 
-def _records(lines: Iterable[str], form: str, columns: Sequence[set[str]]) -> Iterator[_Record]:
+def _records(lines: Iterable[str], form: str, columns: Sequence[Sequence[str]]) -> Iterator[_Record]:
     return _from_csv(lines, columns) if form == CSV else _from_json(lines, columns)
 
 
-def _from_csv(lines: Iterable[str], columns: Sequence[set[str]]) -> Iterator[_Record]:
+def _from_csv(lines: Iterable[str], columns: Sequence[Sequence[str]]) -> Iterator[_Record]:
     """The first line may name the columns: then they come in any order, among others."""
     reader = csv.reader(lines, strict=True)
     places: Sequence[int] | None = None
@@ -124,7 +124,7 @@ def _from_csv(lines: Iterable[str], columns: Sequence[set[str]]) -> Iterator[_Re
             yield Refused(reader.line_num, f"there must be {len(columns)} columns, and there are {len(row)}")
 
 
-def _from_json(lines: Iterable[str], columns: Sequence[set[str]]) -> Iterator[_Record]:
+def _from_json(lines: Iterable[str], columns: Sequence[Sequence[str]]) -> Iterator[_Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -140,10 +140,10 @@ def _from_json(lines: Iterable[str], columns: Sequence[set[str]]) -> Iterator[_R
         if places:
             yield number, [document[names[place]] for place in places]
         else:
-            yield Refused(number, f"must have {', '.join(min(one, key=len) for one in columns)}")
+            yield Refused(number, f"must have {', '.join(known[0] for known in columns)}")
 
 
-def _places(names: Sequence[str], columns: Sequence[set[str]]) -> list[int]:
+def _places(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[int]:
     """Where the columns are; empty if these are no names of all of them."""
     plain = [re.sub(r"[^a-z]", "", name.lower()) for name in names]
     places = [next((place for place, name in enumerate(plain) if name in known), None) for known in columns]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from tally import fields
 from tally.counter import Counter
+from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.shipped import BOT_VISITS, VISITS
 
@@ -17,8 +19,23 @@ _PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
 
 
 def checked_id(counter: Counter, id_: str) -> str:
-    """The id as the counter stores it. Raises InvalidInputError."""
-    return str(_PAGES.get(counter, fields.identifier)(id_, "ID"))
+    """The id as the counter stores it; with periods `ID#PERIOD`, or `ID` in the current one.
+
+    Raises InvalidInputError.
+    """
+    if counter.period is None or "#" in id_:
+        return stored_id(counter, id_)
+    return periods.tally_id(counter, fields.identifier(id_, "ID"), time.time())
+
+
+def stored_id(counter: Counter, id_: object) -> str:
+    """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
+    if counter.period is None or not isinstance(id_, str):
+        return str(_PAGES.get(counter, fields.identifier)(id_, "ID"))
+    fields.identifier(id_.partition("#")[0], "ID")
+    if not periods.is_tally(counter, id_):
+        raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
+    return id_
 
 
 def user(value: str) -> str:

@@ -84,7 +84,7 @@ class Forgetting:
 
 @dataclass(frozen=True)
 class Importing:
-    """One run of an import, as the history keeps it. `digest`: the SHA-256 of what it read."""
+    """One run of an import, as the history keeps it. `digest`: the SHA-256 of its rows."""
 
     store: Store
     counter: str

@@ -30,6 +30,7 @@ RESTART_S = KEPT_S - 24 * 3600
 """How long after its beginning a run may be started again: all of its receipts are there by then."""
 VALUE_MAX = 10**15  # of one row: every reader of JSON takes it exactly
 OPERATION = "import"  # in the receipts' names
+ROWS_MAX = 1000  # of a chunk: of one tally there may be any number
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 
@@ -107,7 +108,8 @@ def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Numbers]:
     tallies_max = 1 if counter.known else TRANSACTION_ITEMS_MAX // 2
     chunk, ids = Numbers(0), set[str]()
     for row in rows:
-        if chunk.rows and ((counter.known or row.id not in ids) and len(ids) == tallies_max):
+        full = len(ids) == tallies_max and (counter.known or row.id not in ids)
+        if full or len(chunk.rows) == ROWS_MAX:
             yield chunk
             chunk, ids = Numbers(chunk.number + 1), set()
         chunk.rows.append(row)

@@ -135,7 +135,7 @@ class _Timeline:
         seen = evidence.read(store, now_s)
         evidence.renew(store, self._shards, seen, now_s)
         judge.judge(store, seen, now_s, until_s=store.clock() + 50)
-        for _, drift in rows.every(store):
+        for drift in rows.every(store):
             expected = int(drift.target.partition("-")[2]) + 1
             if drift.drift != expected:
                 raise RuntimeError(f"{drift.target} drifts by {drift.drift}, not {expected}")

@@ -156,7 +156,7 @@ def _judged(stack: Stack) -> Seen:
 def _drift(stack: Stack) -> Seen:
     """The tallies that drift. One that is not confirmed may come to 0 by itself."""
     seen: Evidence = evidence.read(stack.store, time.time())
-    found = [row for _, row in rows.every(stack.store)]
+    found = list(rows.every(stack.store))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in found if row.confirmed(seen)]
     facts = {"confirmed": len(confirmed), "unconfirmed": len(found) - len(confirmed)}
     line = f"{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"

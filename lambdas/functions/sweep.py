@@ -77,10 +77,10 @@ def judge_closed(store: Store, seen: Evidence, now_s: float, until_s: float) -> 
 
 def report_drift(store: Store, seen: Evidence, now_s: float) -> dict[str, int]:
     """Say what drifts."""
-    found = rows.summary(store, counters.COUNTERS, seen, now_s)
-    observe.gauges(found.metrics)
-    for counter, confirmed in found.confirmed.items():
-        observe.gauges({observe.DRIFT_CONFIRMED: confirmed}, counter=counter)
+    whole, confirmed = rows.summary(store, counters.COUNTERS, seen, now_s)
+    observe.gauges(whole)
+    for counter, tallies in confirmed.items():
+        observe.gauges({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
     return {}
 
 

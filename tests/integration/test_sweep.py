@@ -58,7 +58,7 @@ class Ledger:
         assert apply_once(self.store, [pages.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
 
     def drift(self) -> list[int]:
-        return [drift.drift for _, drift in rows.every(self.store)]
+        return [drift.drift for drift in rows.every(self.store)]
 
     def pulses(self) -> list[str]:
         """The keys of the pulses in both tables."""

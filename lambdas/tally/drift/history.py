@@ -18,15 +18,10 @@ _NUMBERS = ("amount", "before", "after")
 _FORGOTTEN = ("found", "posts", "likes", "holds")
 
 
-def entry(
-    store: Store, counter: str, target: str, now_s: float, texts: Mapping[str, str], *, before: int, amount: int
-) -> Write:
-    """The write that records one repair of a tally that was at `before`.
-
-    `texts`: `by`, `why`, and `how` (LEDGER, RECOUNT or REBUILD).
-    """
+def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str) -> Write:
+    """The write that records one repair of a tally. `numbers`: `before`, `amount`. `texts`: `by`, `why`, `how`."""
     sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
-    values: items.Values = {"at": int(now_s), **texts, "amount": amount, "before": before, "after": before + amount}
+    values: items.Values = {"at": int(now_s), **texts, **numbers, "after": sum(numbers.values())}
     return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), sort), values)
 
 

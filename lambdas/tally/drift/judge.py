@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from ..dynamo import items, queries
-from ..dynamo.client import Call, Store
-from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, apply_once
+from ..dynamo import items
+from ..dynamo.client import Store
+from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
 from ..streams import evidence, pages
 from ..streams.evidence import Evidence
 from ..streams.pages import Entry
 from . import rows
-from .rows import Drift
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
 TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
@@ -104,29 +102,14 @@ def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], o
 
 def _add(store: Store, changes: Sequence[Change], minute: int, now_s: float) -> None:
     """Add a minute to the drift rows of some tallies, unless they have it."""
-    wanted = [rows.key(counter, target) for counter, target, _ in changes]
-    found = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, wanted)}
-    for change, key in zip(changes, wanted, strict=True):
-        item = found.get(key["SK"]["S"], {})
-        for _ in range(TRIES_MAX):
-            row = rows.drift_of(item) if item else None
-            if row is not None and row.upto >= minute:
-                break
-            if apply_once(store, [_row(store, change, key, row, minute, now_s)]):
-                break
-            item = queries.get(store.client, store.settings.ledger_table, key)
-        else:
-            raise StoreBusyError(f"The drift row of {' '.join(change[:2])} keeps changing.")
-
-
-def _row(store: Store, change: Change, key: Item, row: Drift | None, minute: int, now_s: float) -> Write:
-    """The write of a drift row that adds a minute, on condition that the row is as it was read."""
-    counter, target, amount = change
-    drift = amount + (row.drift if row else 0)
-    values: dict[str, str | float] = {"counter": counter, "target": target, "drift": drift, "upto": minute}
-    if drift == 0:
-        values["expiration"] = int(now_s) + rows.ZERO_KEPT_S
-    elif row is None or row.drift == 0:
-        values["since"] = minute * store.settings.minute_s
-    removed = "since" if drift == 0 else "expiration"
-    return items.update(store.settings.ledger_table, key, values, removed=[removed], was=rows.was(row))
+    for _ in range(TRIES_MAX):
+        found = rows.read_many(store, [change[:2] for change in changes])
+        changes = [
+            change
+            for change, row in zip(changes, found, strict=True)
+            if row.upto < minute
+            and not apply_once(store, [rows.moved(store, row, row.drift + change[2], now_s, upto=minute)])
+        ]
+        if not changes:
+            return
+    raise StoreBusyError("Some drift rows keep changing.")

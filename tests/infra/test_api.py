@@ -100,6 +100,7 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "PUT /posts/{id}/like",
         "DELETE /posts/{id}/like",
         "GET /posts/{id}/like",
+        "GET /my/likes",
     }
     assert signed_in == {*counters, *posts, "GET /receipts/own", "GET /drift"}
     assert len(counters) == 6
@@ -188,7 +189,7 @@ def test_cors(dev: Template) -> None:
         "AllowOrigins": ["*"],
         "AllowMethods": ["DELETE", "GET", "POST", "PUT"],
         "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match"],
-        "ExposeHeaders": ["ETag", "Idempotency-Replayed", "Retry-After"],
+        "ExposeHeaders": ["Date", "ETag", "Idempotency-Replayed", "Retry-After"],
         "MaxAge": 86_400,
     }
 

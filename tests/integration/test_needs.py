@@ -108,6 +108,7 @@ class Recorder:
 ARGUMENTS = {
     "video_id": "9f3a",
     "post_id": "a91f",
+    "post_ids": ["a91f", "b"],
     "url": "https://example.com/a",
     "idempotency_key": KEY,
     "body": "one",

@@ -25,7 +25,7 @@ from local.base.engine import Engine
 from tally.counting import holds, tallies
 from tally.drift import rows
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.streams import evidence, pages, set_aside
 from tests.contexts import Context
@@ -250,8 +250,8 @@ def test_an_operation_does_what_it_declares_and_no_more(
 class OneShard:
     """The streams' shards: one of each, without a pulse so far."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shardId-{table}")]
+    def listed(self, table: str) -> Tree:
+        return {f"shardId-{table}": None}
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:
         return iter(())

@@ -6,18 +6,26 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tally.drift.rows import Drift
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 from tally.errors import StoreBusyError
 from tally.streams import evidence, lineage
 from tally.streams.evidence import Evidence
 from tally.streams.lineage import Look
+
+
+class Shard(NamedTuple):
+    """A stream shard, and the one that it follows."""
+
+    id: str
+    parent: str | None = None
+
 
 NOW_S = 1_800_000_000.0
 MINUTE = int(NOW_S // 60)
@@ -36,8 +44,8 @@ class Streams:
     answers: dict[str, list[list[Any]]] = field(default_factory=dict)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
-    def listed(self, table: str) -> list[Shard]:
-        return self.trees[table]
+    def listed(self, table: str) -> Tree:
+        return {one.id: one.parent for one in self.trees[table]}
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
         assert shard in {one.id for one in self.trees[table]}, "DynamoDB knows no other"

@@ -1,13 +1,12 @@
 """The shards of the tables' streams: which there are, and what they hold behind a record.
 
-Lambda reads the streams for the consumers. The sweep asks here which shards there are, because only a shard that is
-known can be known to be passed.
+Lambda reads the streams for the consumers. The sweep asks here: only a shard that is known can be known to be passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -26,32 +25,28 @@ CONFIG = Config(
 )
 
 
-class Shard(NamedTuple):
-    """A stream shard, and the shard that it follows (None: none)."""
-
-    id: str
-    parent: str | None = None
+Tree = dict[str, str | None]
+"""The ids of stream shards, each with that of the shard that it follows (None: none)."""
 
 
 class Shards:
     """The streams of counts and receipts. `arns`: by table."""
 
     def __init__(self, arns: dict[str, str], make: Callable[[], Any] = lambda: streams_client()) -> None:
-        self._arns = arns
-        self._client = make()
+        self._arns, self._client = arns, make()
 
     @classmethod
     def of(cls, settings: Settings) -> Shards:
         """Those of a deployment."""
         return cls({"counts": settings.counts_stream, "receipts": settings.receipts_stream})
 
-    def listed(self, table: str) -> list[Shard]:
+    def listed(self, table: str) -> Tree:
         """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to."""
-        found: list[Shard] = []
+        found: Tree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             described = self._ask("describe_stream", StreamArn=self._arns[table], **start)["StreamDescription"]
-            found += [Shard(one["ShardId"], one.get("ParentShardId")) for one in described.get("Shards", [])]
+            found |= {one["ShardId"]: one.get("ParentShardId") for one in described.get("Shards", [])}
             last = described.get("LastEvaluatedShardId")
             if not last:
                 break

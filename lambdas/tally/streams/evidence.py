@@ -23,10 +23,9 @@ from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once, put
 from ..settings import Settings
-from .lineage import DRIFT, RECEIPTS, ROLLUP, Look, Unreached, look
-from .waits import FRESH, SKEW, START, UNREACHED
-from .waits import LATE as LATE
-from .waits import SETTLE as SETTLE
+from .lineage import DRIFT, FRESH, RECEIPTS, ROLLUP, SKEW, START, UNREACHED, Look, Unreached, look
+from .lineage import LATE as LATE
+from .lineage import SETTLE as SETTLE
 
 PULSES_TRIED = 32  # fixed keys, and as many random ones for each shard of which no key is known
 PULSES_TRIED_MAX = 256  # random ones in all: a sweep writes them one after the other; a shard they miss is peeked at
@@ -110,13 +109,13 @@ def _send(found: Look, rolled_s: int, now_s: float) -> dict[str, Unreached]:
     """Write pulses that reach every leaf; the leaves that none has reached so far."""
     unreached: dict[str, Unreached] = {}
     for table, leaves in found.leaves.items():
-        unknown = [leaf for leaf in leaves if not found.reached(leaf)]
+        unknown = [leaf.id for leaf in leaves if not found.pulse(leaf)]
         for leaf in unknown:
-            since = found.unreached.get(leaf.id, Unreached(now_s))
+            since = found.unreached.get(leaf, Unreached(now_s))
             waited = now_s - since.since_s >= UNREACHED * found.store.settings.minute_s
-            unreached[leaf.id] = since._replace(sent_s=now_s, rolled_s=rolled_s) if waited else since
+            unreached[leaf] = Unreached(since.since_s, now_s, rolled_s) if waited else since
             if waited:
-                observe.logger.warning("no pulse reaches a shard", extra={"table": table, "shard": leaf.id})
+                observe.logger.warning("no pulse reaches a shard", extra={"table": table, "shard": leaf})
         for name in sorted(_tried(len(unknown)).union(*map(found.pulses, leaves))):
             put(Call(found.store), pulse(found.store.settings, table, name, rolled_s, now_s))
     return unreached

@@ -8,15 +8,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product, takewhile
 from typing import Any, NamedTuple
 
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.keys import Item
-from ..dynamo.shards import Shards
+from ..dynamo.shards import Shards, Tree
 from .record import INSERT, MODIFY
-from .waits import LISTING, SKEW
+
+# The waits of the ledger, in minutes: they scale with the length of a minute (settings.minute_s).
+LATE = 1  # after its own, in which a change may be committed: retries end after 3 s; frozen writers get a minute
+SETTLE = 5  # judged ones that a drift must stand to be confirmed: one that comes of a late commit lasts two
+START = 2  # from the first sweep to the first minute that may be judged: older ones may lack a half
+SKEW = 1 / 12  # how far clocks and DynamoDB's stamps may differ: 5 s
+LISTING = 1  # how late DynamoDB may list a new shard
+FRESH = 1 / 6  # how old noted evidence must be to be used: 10 s
+UNREACHED = 1.5  # how long no pulse may reach a shard before the sweep reads the shard itself
 
 ROLLUP, DRIFT = "rollup", "drift"
 COUNTS, RECEIPTS = "counts", "receipts"
@@ -50,8 +59,8 @@ class Checkpoint(NamedTuple):
     @property
     def values(self) -> dict[str, str | float]:
         """What is stored of it: what is known."""
-        values = {"sequence": self.sequence, "through": self.through_s, "pulse": self.pulse, "rolled": self.rolled_s}
-        return {name: value for name, value in values.items() if value}
+        named = zip(("sequence", "through", "pulse", "rolled"), self, strict=True)
+        return {name: value for name, value in named if value}
 
 
 class Unreached(NamedTuple):
@@ -74,26 +83,30 @@ class Leaf(NamedTuple):
         return self.line[0]
 
 
-Marks = Mapping[tuple[str, str, str], Checkpoint]
-"""By consumer, table and shard."""
-
-
 @dataclass(frozen=True)
 class Look:
-    """The shard trees and the checkpoints at one moment. The trees were listed first."""
+    """The shard trees and the checkpoints at one moment. The trees were listed first.
+
+    By table: `trees` has the shards that are listed. By consumer, table and shard: `marks` has the checkpoints, and
+    `peeks` whether records may be left for the consumer. `unreached`: by leaf, as the last sweep left them.
+    """
 
     store: Store
     shards: Shards
     listed_s: float
-    trees: Mapping[str, Mapping[str, str | None]]
-    """By table, the shards that are listed, each with the one that it follows."""
-    leaves: Mapping[str, Sequence[Leaf]]
-    """By table."""
-    marks: Marks
+    trees: Mapping[str, Tree]
+    marks: Mapping[tuple[str, str, str], Checkpoint]
     unreached: Mapping[str, Unreached]
-    """By leaf, as the last sweep left them."""
     peeks: dict[tuple[str, str, str], bool] = field(default_factory=dict)
-    """By consumer, table and shard: whether records may be left for the consumer. Each shard is asked once."""
+
+    @cached_property
+    def leaves(self) -> dict[str, list[Leaf]]:
+        """By table."""
+        parents = {table: set(tree.values()) for table, tree in self.trees.items()}
+        return {
+            table: [Leaf(table, tuple(_line(tree, id_))) for id_ in tree if id_ not in parents[table]]
+            for table, tree in self.trees.items()
+        }
 
     def known_s(self) -> float:
         """The time up to which minutes can be judged."""
@@ -114,13 +127,13 @@ class Look:
 
     def behind(self, consumer: str) -> list[str]:
         """The leaves in which a consumer has passed least, for the log: those that hold up the evidence."""
-        leaves = [leaf for table in (COUNTS, RECEIPTS) for leaf in self.leaves[table]]
-        found = sorted((self._passed(consumer, leaf)[0], f"{leaf.table} {leaf.id}") for leaf in leaves)
-        return [name for _, name in found[:5]]
+        leaves = [*self.leaves[COUNTS], *self.leaves[RECEIPTS]]
+        leaves.sort(key=lambda leaf: self._passed(consumer, leaf)[0])
+        return [f"{leaf.table} {leaf.id}" for leaf in leaves[:5]]
 
-    def reached(self, leaf: Leaf) -> bool:
-        """Whether a pulse has reached a leaf: then its key is known."""
-        return self._lineage(DRIFT, leaf)[0].pulse != ""
+    def pulse(self, leaf: Leaf) -> str:
+        """The key of a pulse that has reached a leaf; empty if none has."""
+        return self._lineage(DRIFT, leaf)[0].pulse
 
     def pulses(self, leaf: Leaf) -> set[str]:
         """The key of a pulse that reaches a leaf; before one is known, those that reached the shards before it."""
@@ -141,7 +154,7 @@ class Look:
         marks = self._lineage(consumer, leaf)
         through_s, rolled_s = max(mark.through_s for mark in marks), max(mark.rolled_s for mark in marks)
         last = self.unreached.get(leaf.id, Unreached(0))
-        if not last.sent_s or self.reached(leaf):
+        if not last.sent_s or self.pulse(leaf):
             return through_s, rolled_s
         if through_s - self._s(SKEW) < last.sent_s and self._left(consumer, leaf):
             return through_s, rolled_s
@@ -153,20 +166,19 @@ class Look:
     def _left(self, consumer: str, leaf: Leaf) -> bool:
         """Whether a record may be left for a consumer in a leaf, or in a shard before it that may not be finished.
 
-        A shard is finished if the consumer has begun one behind it.
+        A shard is finished if the consumer has begun one behind it. Each shard is asked once.
         """
         tree = self.trees[leaf.table]
         finished = {parent for id_, parent in tree.items() if (consumer, leaf.table, id_) in self.marks}
-        line = takewhile(lambda id_: id_ not in finished, leaf.line)
-        return any(self._peek(consumer, leaf.table, id_) for id_ in line if id_ in tree)
-
-    def _peek(self, consumer: str, table: str, shard: str) -> bool:
-        """Whether a shard may hold a record that the consumer has not passed."""
-        place = consumer, table, shard
-        if place not in self.peeks:
-            sequence = self.marks.get(place, Checkpoint()).sequence
-            self.peeks[place] = _any_for(consumer, table, self.shards.records_after(table, shard, sequence))
-        return self.peeks[place]
+        for id_ in takewhile(lambda id_: id_ not in finished, leaf.line):
+            place = consumer, leaf.table, id_
+            if id_ in tree and place not in self.peeks:
+                sequence = self.marks.get(place, Checkpoint()).sequence
+                answers = self.shards.records_after(leaf.table, id_, sequence)
+                self.peeks[place] = _any_for(consumer, leaf.table, answers)
+            if self.peeks.get(place):
+                return True
+        return False
 
 
 def _any_for(consumer: str, table: str, answers: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
@@ -193,29 +205,19 @@ def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
 
 def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:
     """List the shards, then read the checkpoints. `item`: the JUDGE item."""
-    trees = {table: {one.id: one.parent for one in shards.listed(table)} for table in (COUNTS, RECEIPTS)}
-    parents = {table: set(tree.values()) for table, tree in trees.items()}
-    leaves = {
-        table: [Leaf(table, _line(tree, id_)) for id_ in tree if id_ not in parents[table]]
-        for table, tree in trees.items()
-    }
+    trees = {table: shards.listed(table) for table in (COUNTS, RECEIPTS)}
+    marks: dict[tuple[str, str, str], Checkpoint] = {}
+    for consumer, table in product((ROLLUP, DRIFT), (COUNTS, RECEIPTS)):
+        partition, _ = keys.checkpoint_key(consumer, table, "")
+        for page in queries.pages(store, store.settings.ledger_table, partition):
+            marks |= {(consumer, table, item["SK"]["S"]): Checkpoint.of(item) for item in page}
     unreached = json.loads(item.get("unreached", {"S": "{}"})["S"])
-    since = {leaf: Unreached(*of) for leaf, of in unreached.items()}
-    return Look(store, shards, now_s, trees, leaves, _checkpoints(store), since)
+    return Look(store, shards, now_s, trees, marks, {leaf: Unreached(*of) for leaf, of in unreached.items()})
 
 
-def _line(tree: Mapping[str, str | None], leaf: str) -> tuple[str, ...]:
+def _line(tree: Tree, leaf: str) -> list[str]:
     line, at = [leaf], tree[leaf]
     while at is not None and at not in line:
         line.append(at)
         at = tree.get(at)
-    return tuple(line)
-
-
-def _checkpoints(store: Store) -> Marks:
-    found: dict[tuple[str, str, str], Checkpoint] = {}
-    for consumer, table in product((ROLLUP, DRIFT), (COUNTS, RECEIPTS)):
-        partition, _ = keys.checkpoint_key(consumer, table, "")
-        for page in queries.pages(store, store.settings.ledger_table, partition):
-            found |= {(consumer, table, item["SK"]["S"]): Checkpoint.of(item) for item in page}
-    return found
+    return line

@@ -57,29 +57,23 @@ class Finding:
 
     counter: Counter
     target: str
-    shards: Mapping[int, Item]
-    """Its items."""
+    shards: Mapping[int, Item]  # its items
     drift: Drift
     difference: int
     how: str = history.LEDGER
-    left: int = 0
-    """Judged minutes that are left until the drift is confirmed; 0: it is."""
-    days: Mapping[int, int] = field(default_factory=dict)
-    """By day, the amounts of lost receipts."""
+    left: int = 0  # judged minutes until the drift is confirmed; 0: it is
+    days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts
 
     @property
     def name(self) -> str:
-        """The tally, for people."""
         return f"{self.counter.name} {self.target}"
 
     @property
     def tally(self) -> int:
-        """Its number."""
         return recount.number(self.counter, self.shards)
 
     @property
     def differs(self) -> bool:
-        """Whether the tally drifts."""
         return self.drift.drift != 0
 
 

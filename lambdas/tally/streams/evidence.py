@@ -36,19 +36,18 @@ JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What may be concluded now. Times are in epoch seconds; 0: there is no evidence."""
+    """What may be concluded now. Times are in epoch seconds; 0: there is no evidence.
+
+    `judged`: the last minute that is judged; -1 before judging starts. `known_s`: the bookkeeper has passed everything
+    that was written before, and the rollup's additions up to then. `rolled_s`: the rollup has added everything that was
+    written before. `item`: the JUDGE item. `noted_s`: when the newest evidence was noted.
+    """
 
     judged: int = -1
-    """The last minute that is judged; -1 before judging starts."""
     known_s: int = 0
-    """The bookkeeper has passed everything that was written before, and the rollup's additions up to then."""
     rolled_s: int = 0
-    """The rollup has added everything that was written before."""
     item: Item = field(default_factory=dict)
-    """The JUDGE item."""
-
     noted_s: float = 0
-    """When the newest evidence was noted."""
 
     def closed(self, settings: Settings) -> int:
         """The last minute whose entries are all on the pages."""

@@ -26,14 +26,10 @@ class Effect(NamedTuple):
     counter: str
     id: str
     minute: int
-    accepted: int = 0
-    """The amount that was accepted: the rollup adds it, the bookkeeper expects it."""
-    observed: int = 0
-    """The amount by which the tally moved."""
-    pair: str = ""
-    """The name that both halves of an unlike share."""
-    day: int = -1
-    """The day that a receipt is stamped with, which the rollup notes; -1: none."""
+    accepted: int = 0  # the rollup adds it, the bookkeeper expects it
+    observed: int = 0  # by how much the tally moved
+    pair: str = ""  # the name that both halves of an unlike share
+    day: int = -1  # which a receipt is stamped with, and the rollup notes; -1: none
 
 
 class Place(NamedTuple):
@@ -64,10 +60,8 @@ class Run(ABC):
     records: int = 0
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     set_aside: list[SetAside] = field(default_factory=list)
-    through_s: float | None = None
-    """When the last record was made that says so."""
-    pulse: tuple[str, int] | None = None
-    """The newest pulse: its key, and the time that it carries."""
+    through_s: float | None = None  # when the last record was made that says so
+    pulse: tuple[str, int] | None = None  # the newest one: its key, and the time that it carries
 
     @abstractmethod
     def takes(self, effects: Sequence[Effect]) -> bool:
@@ -99,12 +93,9 @@ class Consumer:
     """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
 
     name: str
-    read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]
-    """By table, see `effects`. A reader may raise one of MALFORMED, too."""
-    run: Callable[[str, Place], Run]
-    """An empty run that begins with this sequence number."""
-    heeds_judge: bool = False
-    """Whether it must know which minutes are judged."""
+    read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
+    run: Callable[[str, Place], Run]  # an empty one that begins with this sequence number
+    heeds_judge: bool = False  # whether it must know which minutes are judged
 
     def effects(self, declared: Declared, table: str, record: Record) -> Sequence[Effect]:
         """What a record does. Raises UnreadableError for one that is to be set aside."""

@@ -37,12 +37,9 @@ class Checkpoint(NamedTuple):
     """How far one consumer has come in one stream shard. Times are in epoch seconds; 0: never."""
 
     sequence: str | None = None
-    through_s: int = 0
-    """When the last record was made that it applied or skipped."""
-    pulse: str = ""
-    """The key of the newest pulse that it has passed."""
-    rolled_s: int = 0
-    """The newest time that a pulse carried."""
+    through_s: int = 0  # when the last record was made that it applied or skipped
+    pulse: str = ""  # the key of the newest pulse that it has passed
+    rolled_s: int = 0  # the newest time that a pulse carried
 
     @classmethod
     def of(cls, item: Item) -> Checkpoint:
@@ -79,7 +76,6 @@ class Leaf(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Its own."""
         return self.line[0]
 
 
@@ -101,7 +97,6 @@ class Look:
 
     @cached_property
     def leaves(self) -> dict[str, list[Leaf]]:
-        """By table."""
         parents = {table: set(tree.values()) for table, tree in self.trees.items()}
         return {
             table: [Leaf(table, tuple(_line(tree, id_))) for id_ in tree if id_ not in parents[table]]

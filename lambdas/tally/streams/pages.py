@@ -26,8 +26,7 @@ class Entry(NamedTuple):
 
     counter: str
     id: str
-    pair: str
-    """The name that both halves of an unlike share, while they are apart; else empty."""
+    pair: str  # the name that both halves of an unlike share, while they are apart; else empty
     expected: int
     observed: int
 
@@ -58,8 +57,7 @@ def pairs_of(store: Store, minute: int) -> list[Entry]:
 
 def sums(page: Item) -> Sums:
     """The entries of a page that are not halves of an unlike."""
-    found: Sums = _decoded(page["body"])
-    return found
+    return dict(_decoded(page["body"]))
 
 
 def pairs(page: Item) -> list[Entry]:

@@ -56,24 +56,23 @@ class Objects:
 
     def put(self, key: str, body: Mapping[str, Any]) -> None:
         """Store an object as JSON, over an older one of its key."""
-        encoded = json.dumps(body, default=str).encode()
-        self._ask(lambda s3: s3.put_object(Bucket=self.bucket, Key=key, Body=encoded, ContentType="application/json"))
+        self._ask("put_object", key, Body=json.dumps(body, default=str).encode(), ContentType="application/json")
 
     def get(self, key: str) -> Any:
         """The content of an object. Raises ObjectGoneError, or UnreadableError if it is no JSON."""
-        body = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
         try:
-            return json.loads(body)
+            return json.loads(self._ask("get_object", key))
         except ValueError:
             raise UnreadableError(f"the object {key} holds no JSON") from None
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
-        self._ask(lambda s3: s3.delete_object(Bucket=self.bucket, Key=key))
+        self._ask("delete_object", key)
 
-    def _ask(self, question: Callable[[Any], Any]) -> Any:
+    def _ask(self, name: str, key: str, **more: Any) -> Any:
         try:
-            return question(self._client)
+            answer = getattr(self._client, name)(Bucket=self.bucket, Key=key, **more)
+            return answer["Body"].read() if name == "get_object" else None
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
                 raise ObjectGoneError("its object is not in the bucket") from None

@@ -528,7 +528,7 @@ def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
     world.edit(2, target="p4")
     world.delete(keys.key("POST#p2", "META"))
     world.edit(9, PLAYS, "p1")
-    found = {family.target: family for family in recount.families(world.store, counters.COUNTERS)}
-    assert {name: (family.tally, family.children) for name, family in found.items()} == {
+    found = recount.families(world.store, counters.COUNTERS)
+    assert {target: (tally, children) for _, target, tally, children in found} == {
         "p0": (0, 0), "p1": (1, 1), "p2": (0, 2), "p3": (3, 3), "p4": (6, 4), "p5": (5, 5),
     }  # fmt: skip

@@ -175,7 +175,7 @@ def test_shard_that_was_not_begun_counts_by_the_one_that_it_follows(stack: Stack
     stack.mark("c0", 300, rolled_ago_s=400)
     stack.mark("c1", 80, rolled_ago_s=90)
     look = stack.look()
-    assert [leaf.id for leaf in look.leaves["counts"]] == ["c1", "c3"]
+    assert [leaf[0] for leaf in look.leaves["counts"]] == ["c1", "c3"]
     assert (ago_s(look.counted_s()), ago_s(look.known_s())) == (300, 400)
     stack.mark("c2", 200, pulse="")
     assert (ago_s(stack.look().counted_s()), ago_s(stack.look().known_s())) == (200, 400)

@@ -81,7 +81,7 @@ def differences(store: Store, minute: int, halves: Halves | None = None) -> Net:
     amounts: dict[tuple[str, str, str], int] = defaultdict(int)
     for at in (minute - 1, minute, minute + 1):
         if at not in halves:
-            halves[at] = pages.pairs_of(store, at)
+            halves[at] = [half for page in pages.read(store, at, **pages.HALVES) for half in pages.pairs(page)]
         for counter, id_, pair, more, moved in halves[at]:
             oldest.setdefault((counter, id_, pair), at)
             amounts[counter, id_, pair] += moved - more

@@ -23,7 +23,6 @@ from ..counting import tallies
 from ..counting.receipts import ALONE_KEPT_S
 from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
-from ..dynamo.keys import Item
 from ..streams import rollup
 from ..streams.evidence import Evidence
 from ..streams.record import YES
@@ -95,14 +94,10 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
     """What one tally lacks. `days`: the amount of its receipts by day."""
     row = rows.read(store, counter.name, target)
     shards = recount.shards_of(Call(store), counter, target)
-    lost = {day: amount - _noted(shards, day) for day, amount in sorted(days.items())}
-    lost = {day: amount for day, amount in lost.items() if amount > 0}
+    noted = {day: sum(items.number(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)}
+    lost = {day: days[day] - noted[day] for day in noted if days[day] > noted[day]}
     missing = sum(lost.values()) - _repaired(store, counter, target, min(lost)) if lost else 0
     return Finding(counter, target, shards, row, max(0, missing), history.REBUILD, days=lost)
-
-
-def _noted(shards: Mapping[int, Item], day: int) -> int:
-    return sum(items.number(item, tallies.day_note(day)) for item in shards.values())
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import NamedTuple
 
 from ..counter import Counter
 from ..counting import tallies
@@ -79,13 +78,12 @@ def number(counter: Counter, shards: Mapping[int, Item]) -> int:
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
     """The tally's items by the number of the shard, without items that somebody put between them (`META#3x`)."""
-    items = tallies.shards(call, counter, id_)
-    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in items)
+    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(call, counter, id_))
     return {shard: item for shard, item in shards if shard is not None}
 
 
 def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -> tuple[int, int]:
-    """How many children there are, and how many of them the rollup may still have to add."""
+    """How many children there are, and how many were written alone, not provably so long ago that they are added."""
     found = open_ = 0
     pages = queries.pages(
         store,
@@ -97,40 +95,26 @@ def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -
     )
     for page in pages:
         found += sum(GONE not in item for item in page)
-        open_ += sum(_may_be_missing(item, added_s) for item in page)
+        alone = (item for item in page if item.get("rollup", {}).get("BOOL"))  # some may be unliked by now
+        open_ += sum(added_s is None or "likedAt" not in item or int(item["likedAt"]["N"]) >= added_s for item in alone)
     return found, open_
 
 
-def _may_be_missing(child: Item, added_s: float | None) -> bool:
-    """Whether a child was written alone, and not provably so long ago that the rollup has added it.
-
-    It may have been unliked meanwhile.
-    """
-    if not child.get("rollup", {}).get("BOOL"):
-        return False
-    return added_s is None or "likedAt" not in child or int(child["likedAt"]["N"]) >= added_s
-
-
-class Family(NamedTuple):
-    """One tally that counts children, as a scan saw it: a hint, because the scan takes time."""
-
-    counter: Counter
-    target: str
-    tally: int
-    children: int
+Family = tuple[Counter, str, int, int]
+"""A tally as a scan saw it: counter, id, number, number of children. It is a hint, because the scan takes time."""
 
 
 def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
     """Every tally that counts children, from a scan of the counts table: it returns item collections whole."""
     scanned = (item for page in queries.scan(store, store.settings.counts_table) for item in page)
-    for partition, items in groupby(scanned, lambda item: str(item["PK"]["S"])):
+    for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):
         prefix, _, target = partition.partition("#")
         parents = [counter for counter in counters.values() if counter.child is not None and counter.prefix == prefix]
         found: dict[str, Family] = {}
-        for item, counter in ((item, counter) for item in items for counter in parents):
+        for item, counter in ((item, counter) for item in family for counter in parents):
             is_child = item["SK"]["S"].startswith(str(counter.child)) and GONE not in item
             if is_child or counter.shard_of(item["SK"]["S"]) is not None:
-                _, _, tally, children = found.get(counter.name, Family(counter, target, 0, 0))
+                _, _, tally, children = found.get(counter.name, (counter, target, 0, 0))
                 tally += 0 if is_child else tallies.stored(counter, item, 0)
-                found[counter.name] = Family(counter, target, tally, children + is_child)
+                found[counter.name] = counter, target, tally, children + is_child
         yield from found.values()

@@ -108,22 +108,20 @@ def _send(found: Look, rolled_s: int, now_s: float) -> dict[str, Unreached]:
     """Write pulses that reach every leaf; the leaves that none has reached so far."""
     unreached: dict[str, Unreached] = {}
     for table, leaves in found.leaves.items():
-        unknown = [leaf.id for leaf in leaves if not found.pulse(leaf)]
+        keys_of = {leaf[0]: found.pulses(table, leaf) for leaf in leaves}
+        unknown = [leaf for leaf, (own, _) in keys_of.items() if not own]
         for leaf in unknown:
             since = found.unreached.get(leaf, Unreached(now_s))
             waited = now_s - since.since_s >= UNREACHED * found.store.settings.minute_s
             unreached[leaf] = Unreached(since.since_s, now_s, rolled_s) if waited else since
             if waited:
                 observe.logger.warning("no pulse reaches a shard", extra={"table": table, "shard": leaf})
-        for name in sorted(_tried(len(unknown)).union(*map(found.pulses, leaves))):
+        fixed = map(str, range(PULSES_TRIED if unknown else 0))
+        chosen = (secrets.token_hex(8) for _ in range(min(PULSES_TRIED * len(unknown), PULSES_TRIED_MAX)))
+        known = ({own} if own else before for own, before in keys_of.values())
+        for name in sorted({*fixed, *chosen}.union(*known)):
             put(Call(found.store), pulse(found.store.settings, table, name, rolled_s, now_s))
     return unreached
-
-
-def _tried(unknown: int) -> set[str]:
-    """Keys of pulses for a number of shards of which no key is known: one of them may lie in each."""
-    fixed = map(str, range(PULSES_TRIED)) if unknown else ()
-    return {*fixed, *(secrets.token_hex(8) for _ in range(min(PULSES_TRIED * unknown, PULSES_TRIED_MAX)))}
 
 
 def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float) -> Write:

@@ -68,15 +68,8 @@ class Unreached(NamedTuple):
     rolled_s: int = 0
 
 
-class Leaf(NamedTuple):
-    """A shard that no other one follows. `line`: its id, and those of all that it follows, listed or gone."""
-
-    table: str
-    line: tuple[str, ...]
-
-    @property
-    def id(self) -> str:
-        return self.line[0]
+Line = tuple[str, ...]
+"""A shard that no other one follows, a leaf: its id, and those of all that it follows, listed or gone."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +89,10 @@ class Look:
     peeks: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     @cached_property
-    def leaves(self) -> dict[str, list[Leaf]]:
+    def leaves(self) -> dict[str, list[Line]]:
         parents = {table: set(tree.values()) for table, tree in self.trees.items()}
         return {
-            table: [Leaf(table, tuple(_line(tree, id_))) for id_ in tree if id_ not in parents[table]]
-            for table, tree in self.trees.items()
+            table: [_line(tree, id_) for id_ in tree if id_ not in parents[table]] for table, tree in self.trees.items()
         }
 
     def known_s(self) -> float:
@@ -113,64 +105,59 @@ class Look:
 
     def passed_s(self, consumer: str, table: str) -> float:
         """The time until which a consumer has passed every shard of a stream; 0: not known."""
-        passed = [self._passed(consumer, leaf)[0] for leaf in self.leaves[table]]
+        passed = [self._passed(consumer, table, leaf)[0] for leaf in self.leaves[table]]
         return min([*passed, self.listed_s - self._s(LISTING)]) if passed else 0
 
     def rolled_s(self) -> int:
         """The newest time whose pulses the bookkeeper has passed in every shard of counts; 0: not known."""
-        return min((self._passed(DRIFT, leaf)[1] for leaf in self.leaves[COUNTS]), default=0)
+        return min((self._passed(DRIFT, COUNTS, leaf)[1] for leaf in self.leaves[COUNTS]), default=0)
 
     def behind(self, consumer: str) -> list[str]:
         """The leaves in which a consumer has passed least, for the log: those that hold up the evidence."""
-        leaves = [*self.leaves[COUNTS], *self.leaves[RECEIPTS]]
-        leaves.sort(key=lambda leaf: self._passed(consumer, leaf)[0])
-        return [f"{leaf.table} {leaf.id}" for leaf in leaves[:5]]
+        leaves = [(table, leaf) for table, leaves in self.leaves.items() for leaf in leaves]
+        leaves.sort(key=lambda leaf: self._passed(consumer, *leaf)[0])
+        return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
-    def pulse(self, leaf: Leaf) -> str:
-        """The key of a pulse that has reached a leaf; empty if none has."""
-        return self._lineage(DRIFT, leaf)[0].pulse
+    def pulses(self, table: str, leaf: Line) -> tuple[str, set[str]]:
+        """The key of a pulse that has reached a leaf, if one has; and those that reached the shards before it."""
+        own, *before = (mark.pulse for mark in self._lineage(DRIFT, table, leaf))
+        return own, set(filter(None, before))
 
-    def pulses(self, leaf: Leaf) -> set[str]:
-        """The key of a pulse that reaches a leaf; before one is known, those that reached the shards before it."""
-        own, *before = (mark.pulse for mark in self._lineage(DRIFT, leaf))
-        return {own} if own else {pulse for pulse in before if pulse}
-
-    def _lineage(self, consumer: str, leaf: Leaf) -> list[Checkpoint]:
+    def _lineage(self, consumer: str, table: str, leaf: Line) -> list[Checkpoint]:
         """The checkpoints of a leaf and of all that it follows: a consumer in a shard has finished its parents."""
-        return [self.marks.get((consumer, leaf.table, id_), Checkpoint()) for id_ in leaf.line]
+        return [self.marks.get((consumer, table, id_), Checkpoint()) for id_ in leaf]
 
-    def _passed(self, consumer: str, leaf: Leaf) -> tuple[float, int]:
+    def _passed(self, consumer: str, table: str, leaf: Line) -> tuple[float, int]:
         """The time until which a consumer has passed a leaf, and the newest that a pulse carried which it has passed.
 
         For a leaf that no pulse reaches the last ones speak, if the consumer has passed the time of their sweep. It has
         if it has passed a later record, or if no record is left for it. The latter is weak: an empty answer is no
         proof. An error makes a passing difference, because no entry is lost.
         """
-        marks = self._lineage(consumer, leaf)
+        marks = self._lineage(consumer, table, leaf)
         through_s, rolled_s = max(mark.through_s for mark in marks), max(mark.rolled_s for mark in marks)
-        last = self.unreached.get(leaf.id, Unreached(0))
-        if not last.sent_s or self.pulse(leaf):
+        last = self.unreached.get(leaf[0], Unreached(0))
+        if not last.sent_s or self.pulses(table, leaf)[0]:
             return through_s, rolled_s
-        if through_s - self._s(SKEW) < last.sent_s and self._left(consumer, leaf):
+        if through_s - self._s(SKEW) < last.sent_s and self._left(consumer, table, leaf):
             return through_s, rolled_s
         return max(through_s, last.sent_s - self._s(LISTING)), max(rolled_s, last.rolled_s)
 
     def _s(self, minutes: float) -> float:
         return minutes * self.store.settings.minute_s
 
-    def _left(self, consumer: str, leaf: Leaf) -> bool:
+    def _left(self, consumer: str, table: str, leaf: Line) -> bool:
         """Whether a record may be left for a consumer in a leaf, or in a shard before it that may not be finished.
 
         A shard is finished if the consumer has begun one behind it. Each shard is asked once.
         """
-        tree = self.trees[leaf.table]
-        finished = {parent for id_, parent in tree.items() if (consumer, leaf.table, id_) in self.marks}
-        for id_ in takewhile(lambda id_: id_ not in finished, leaf.line):
-            place = consumer, leaf.table, id_
+        tree = self.trees[table]
+        finished = {parent for id_, parent in tree.items() if (consumer, table, id_) in self.marks}
+        for id_ in takewhile(lambda id_: id_ not in finished, leaf):
+            place = consumer, table, id_
             if id_ in tree and place not in self.peeks:
                 sequence = self.marks.get(place, Checkpoint()).sequence
-                answers = self.shards.records_after(leaf.table, id_, sequence)
-                self.peeks[place] = _any_for(consumer, leaf.table, answers)
+                self.peeks[place] = _any_for(consumer, table, self.shards.records_after(table, id_, sequence))
             if self.peeks.get(place):
                 return True
         return False
@@ -210,9 +197,9 @@ def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:
     return Look(store, shards, now_s, trees, marks, {leaf: Unreached(*of) for leaf, of in unreached.items()})
 
 
-def _line(tree: Tree, leaf: str) -> list[str]:
+def _line(tree: Tree, leaf: str) -> Line:
     line, at = [leaf], tree[leaf]
     while at is not None and at not in line:
         line.append(at)
         at = tree.get(at)
-    return line
+    return tuple(line)

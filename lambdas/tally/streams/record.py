@@ -23,7 +23,6 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SEQUENCE_DIGITS_MAX = 40
-AMOUNT_MAX = 10**38 - 1  # DynamoDB keeps 38 digits
 SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
@@ -120,30 +119,13 @@ def pulse(record: Record) -> tuple[str, int] | None:
         return None
 
 
-def text(image: Image, name: str) -> str:
-    """A string of an item. Raises UnreadableError without one."""
-    try:
-        value = image[name]["S"]
-    except MALFORMED:
-        value = None
-    if not isinstance(value, str):
-        raise _unfit(image, name)
-    return value
-
-
-def number(image: Image, name: str, low: int, high: int) -> int:
-    """A whole number of an item. Raises UnreadableError without one from `low` to `high`."""
-    try:
-        value = int(image[name]["N"])
-    except MALFORMED:
-        raise _unfit(image, name) from None
-    if not low <= value <= high:
-        raise _unfit(image, name)
-    return value
-
-
-def _unfit(image: Image, name: str) -> UnreadableError:
-    return UnreadableError(f"{name} cannot be {str(image.get(name, 'missing'))[:SHOWN_CHARACTERS_MAX]}")
+def text(image: Image, name: str, kind: str = "S") -> str:
+    """A string of an item; with `kind` N, a number as DynamoDB spells it. Raises UnreadableError without one."""
+    value = image.get(name, "missing")
+    found = value.get(kind) if isinstance(value, dict) else None
+    if not isinstance(found, str):
+        raise UnreadableError(f"{name} cannot be {str(value)[:SHOWN_CHARACTERS_MAX]}")
+    return found
 
 
 def label(stamped: int | None, made: int) -> int:

@@ -13,11 +13,10 @@ from ..counter import Counter, Guarantee
 from ..counting import tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
-from ..dynamo.keys import MINUTE_MAX, minute_of
+from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
 from .record import (
-    AMOUNT_MAX,
     INSERT,
     YES,
     Declared,
@@ -27,7 +26,6 @@ from .record import (
     accepted,
     event_name,
     label,
-    number,
     text,
 )
 
@@ -54,7 +52,9 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
 
 def counted(declared: Declared, counter: Counter, record: Record, image: Image) -> Effect:
     """The amount of a receipt, on its minute."""
-    amount, stamped = number(image, "amount", -AMOUNT_MAX, AMOUNT_MAX), number(image, "at", 0, MINUTE_MAX - 1)
+    stamped, amount = minute_of(image), int(text(image, "amount", "N"))
+    if stamped is None:
+        raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
     at = label(stamped, declared.made(record))
     return Effect(counter.name, text(image, "target"), at, amount, day=stamped // tallies.DAY)
 

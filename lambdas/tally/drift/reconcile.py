@@ -1,15 +1,15 @@
 """Repairs tallies: by an amount that is proven, never by an overwrite, safe while people like and play.
 
-The drift row of a tally says by how much it is wrong. A repair takes that amount back in one transaction, on condition
-that the row is as it was read, and books it nowhere: its nonce tells the bookkeeper. What is under way meanwhile comes
-to the row later, whatever the repair did. So nothing has to stand still.
+The drift row of a tally says by how much it is wrong. A repair takes that back in one transaction, on condition that
+the row is as it was read, and books it nowhere: its nonce tells the bookkeeper. What is under way meanwhile comes to
+the row later, whatever the repair did. So nothing has to stand still.
 
 Children that can be counted exactly are better evidence: they also show what was wrong before the streams. What the
-ledger will know a minute later must not be repaired twice. So a repair by children needs two exact counts with the same
-result, and between them the ledger must have judged the time of the first one. It brings the drift row to 0, too.
+ledger will know a minute later must not be repaired twice: so two exact counts need the same result, and between them
+the ledger must have judged the time of the first one.
 
-A repair needs positive evidence. It is refused until the ledger has judged the minute in which it was asked for: an
-edit that was undone, or a record that was redriven, is in the row by then. It is refused while a record is set aside.
+A repair is refused until the ledger has judged the minute in which it was asked for: an edit that was undone, or a
+record that was redriven, is in the row by then. It is refused while a record is set aside.
 """
 
 from __future__ import annotations
@@ -108,10 +108,7 @@ class Reconciler:
         return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
 
     def wait(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
-        """Wait until the ledger is judged through this minute. `tell` gets the number of minutes left.
-
-        Raises NotProvenError if the judge takes too long.
-        """
+        """Wait until the ledger is judged through this minute. `tell` gets the minutes left. Raises NotProvenError."""
         for _ in range(WAIT_MAX * WAITS_PER_MINUTE):
             left = asked - self._seen().judged
             if left <= 0:
@@ -181,11 +178,10 @@ class Reconciler:
 
     def _check_judged(self, seen: Evidence, asked: int) -> None:
         """Raise NotProvenError if the ledger is not judged through this minute, or a record is set aside by now."""
-        late = self.store.settings.minute(self.clock()) - seen.judged
-        if seen.judged < 0:
-            raise NotProvenError("The ledger is not judged yet: do its consumers and sweep run?")
-        if seen.judged < asked:
-            raise NotProvenError(f"The ledger is judged up to {late} minutes ago only: do its consumers and sweep run?")
+        if seen.judged < max(0, asked):
+            late = self.store.settings.minute(self.clock()) - seen.judged
+            until = f"judged up to {late} minutes ago only" if seen.judged >= 0 else "not judged yet"
+            raise NotProvenError(f"The ledger is {until}: do its consumers and sweep run?")
         self._check_set_aside()
 
     def _check_set_aside(self) -> None:

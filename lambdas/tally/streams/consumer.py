@@ -85,7 +85,7 @@ class Batch:
 
     def apply(self, records: Sequence[Any]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
-        numbered, unnumbered = fold.in_order(records)
+        store, (numbered, unnumbered) = self.call.store, fold.in_order(records)
         failed = next(map(sequence, numbered.values()), FAILED_WHOLE)
         try:
             for record in unnumbered:  # under a hash of its content: set aside twice, it is one
@@ -94,7 +94,9 @@ class Batch:
                 apply(self.call, self._kept(kept))
                 self._report(kept)
             for _ in range(STARTS_MAX):
-                place, seen = self._place(), self._checkpoint()  # in this order: what is judged only grows
+                judged = evidence.judged(store) if self.handler.consumer.heeds_judge else -1
+                seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `judged` grows
+                place = Place(self.table, self.shard, store.settings.minute(time.time()), judged)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     return self._apply([record for number, record in numbered.items() if number > at], place, seen)
@@ -140,17 +142,9 @@ class Batch:
             records, seen, most = records[run.records :], after, 2 * most
         return None
 
-    def _place(self) -> Place:
-        judged = evidence.judged(self.call.store) if self.handler.consumer.heeds_judge else -1
-        return Place(self.table, self.shard, self.call.store.settings.minute(time.time()), judged)
-
     @property
     def _key(self) -> Item:
         return keys.key(*keys.checkpoint_key(self.handler.consumer.name, self.table, self.shard))
-
-    def _checkpoint(self) -> Checkpoint:
-        """How far this consumer has come in this shard."""
-        return Checkpoint.of(get(self.call.store.client, self.call.store.settings.ledger_table, self._key))
 
     def _writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
         """The writes of one transaction. The checkpoint moves on condition that it has not since it was read."""

@@ -4,8 +4,8 @@ Nothing is inferred from silence. The sweep writes a pulse into every open shard
 passed a pulse has passed everything before it in that shard. A pulse carries the time up to which the rollup had come
 when it was sent. A consumer that has passed it has also passed the rollup's own additions up to that time.
 
-The sweep finds how far each consumer has come (lineage.py), and notes that in the JUDGE item. It is used one sweep
-later, because the parts of a transaction become visible one after the other.
+The sweep finds how far each consumer has come (lineage.py) and notes it. That is used one sweep later, because the
+parts of a transaction become visible one after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import observe
@@ -96,11 +95,24 @@ _cached: tuple[str, float, int | None] | None = None
 def renew(store: Store, shards: Shards, before: Evidence, now_s: float) -> Look:
     """Send the pulses, and note what the consumers have passed. `before`: the evidence that may be used now.
 
-    The pulses carry `before.rolled_s`: what was noted a sweep ago, never what this sweep finds.
+    The pulses carry what was noted a sweep ago, never what this sweep finds. The judge starts once a minute is closed.
     """
-    found = look(store, shards, before.item, now_s)
+    item, found = before.item, look(store, shards, before.item, now_s)
     unreached = _send(found, before.rolled_s, now_s)
-    _note(found, before, unreached, now_s)
+    began_s, closed = items.number(item, "began", int(now_s)), before.closed(store.settings)
+    values: dict[str, str | float] = {
+        "known": max(before.known_s, int(found.known_s())),  # what was once passed stays passed
+        "rolled": max(before.rolled_s, int(found.counted_s())),
+        "known_before": before.known_s,
+        "rolled_before": before.rolled_s,
+        "noted": now_s,
+        "began": began_s,
+        "unreached": json.dumps(unreached),
+    }
+    if before.judged < 0 and closed >= store.settings.minute(began_s) + START:
+        values["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
+    # A sweep that was overtaken by another one notes nothing.
+    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"noted": item.get("noted")})])
     return found
 
 
@@ -130,27 +142,6 @@ def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float
     if table == RECEIPTS:
         return items.put(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_PULSE_START}{name}"}}, values)
     return items.put(settings.counts_table, keys.key(f"{keys.PULSE_START}{name}", "PULSE"), values)
-
-
-def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now_s: float) -> None:
-    """Store what was found; what was noted before stays usable. The judge starts when a whole minute is closed.
-
-    A sweep that was overtaken by another one notes nothing.
-    """
-    store, item = found.store, before.item
-    began_s, closed = items.number(item, "began", int(now_s)), before.closed(store.settings)
-    values: dict[str, str | float] = {
-        "known": max(before.known_s, int(found.known_s())),  # what was once passed stays passed
-        "rolled": max(before.rolled_s, int(found.counted_s())),
-        "known_before": before.known_s,
-        "rolled_before": before.rolled_s,
-        "noted": now_s,
-        "began": began_s,
-        "unreached": json.dumps(unreached),
-    }
-    if before.judged < 0 and closed >= store.settings.minute(began_s) + START:
-        values["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
-    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"noted": item.get("noted")})])
 
 
 def ages_s(found: Look, before: Evidence, now_s: float) -> dict[str, int]:

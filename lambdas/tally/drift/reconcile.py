@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..counter import Counter
-from ..counting import tallies
+from ..counting import periods, tallies
 from ..dynamo import items
 from ..dynamo.client import Call, Store
 from ..dynamo.items import Was
@@ -88,7 +88,7 @@ class Reconciler:
     def look(self, counter: Counter, target: str, seen: Evidence | None = None) -> Finding:
         """What the ledger says of one tally."""
         drift = rows.read(self.store, counter.name, target)
-        difference = -drift.drift
+        difference = -drift.drift if periods.kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
         shards = recount.shards_of(Call(self.store), counter, target)

@@ -50,7 +50,7 @@ class Look(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether something is wrong."""
-        return self.found.differs or (self.counted is not None and not self.counted.even)
+        return self.found.differs or (self.counted is not None and not self.counted.low <= 0 <= self.counted.high)
 
     @property
     def line(self) -> str:

@@ -1,5 +1,4 @@
-"""Every minute: sends the pulses, judges what is closed, gives back what expired holds have taken, and removes the
-likes of deleted posts."""
+"""Every minute: pulses are sent, closed minutes judged, expired holds given back, likes of deleted posts removed."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -14,7 +14,6 @@ from ..dynamo.transactions import Write, put
 
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"
 """How a tally was repaired: by its drift row, by its children, or by its receipts."""
-_NUMBERS = ("amount", "before", "after")
 _FORGOTTEN = ("found", "posts", "likes", "holds")
 
 
@@ -36,7 +35,7 @@ def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
     for page in queries.pages(store, store.settings.ledger_table, keys.history_key(counter, target)):
         for item in page:
-            numbers = {name: int(item[name]["N"]) for name in _NUMBERS}
+            numbers = {name: int(item[name]["N"]) for name in ("amount", "before", "after")}
             how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
             yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}
 

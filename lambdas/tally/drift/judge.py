@@ -26,16 +26,13 @@ TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
 
 Net = dict[str, dict[str, int]]
 """By counter and id: observed less expected; only what is not 0."""
-Change = tuple[str, str, int]
-"""A counter, an id, and by how much that tally is uneven in one minute."""
 Halves = dict[int, list[Entry]]
 """The halves of unlikes by minute."""
 
 
 @dataclass
 class Judged:
-    """What one run of the judge did: how many minutes it judged, how many changes of drift rows it wrote or found
-    written, and whether it came to the end of what is closed."""
+    """What one run did: minutes judged, changes of drift rows (by whomever), and whether it came to the end."""
 
     minutes: int = 0
     changes: int = 0
@@ -45,7 +42,7 @@ class Judged:
 def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judged:
     """Judge every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-    The next run continues with the minute that this one did not finish. `seen`: what may be concluded now.
+    The next run goes on where this one stopped. `seen`: what may be concluded now.
     """
     result, halves = Judged(), Halves()
     for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
@@ -68,7 +65,7 @@ def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judg
 def differences(store: Store, minute: int, halves: Halves | None = None) -> Net:
     """How uneven each tally is in a minute. An unlike counts on the minute of its older half.
 
-    `halves`: what a run has read already. Each minute is read once, though its neighbours need it too.
+    `halves`: what a run has read, because the neighbours of a minute need it too.
     """
     net: Net = defaultdict(dict)
     halves = Halves() if halves is None else halves
@@ -100,7 +97,7 @@ def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], o
             sums[id_] = amount
 
 
-def _add(store: Store, changes: Sequence[Change], minute: int, now_s: float) -> None:
+def _add(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now_s: float) -> None:
     """Add a minute to the drift rows of some tallies, unless they have it."""
     for _ in range(TRIES_MAX):
         found = rows.read_many(store, [change[:2] for change in changes])

@@ -1,15 +1,12 @@
 """Adds what was accepted and never rolled up, by the receipts.
 
-A stream keeps its records for a day. A rollup that is stalled for longer loses receipts that were written alone. The
-receipts live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day. What a day's
-receipts come to beyond that was lost. Both sides go by the minute that the receipt is stamped with. So neither a late
-commit nor a redrive makes a difference, and nothing that the bookkeeper missed is taken for lost.
+A stream keeps its records for a day. A rollup that is stalled for longer loses receipts that were written alone. They
+live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day: what a day's receipts
+come to beyond that was lost. Both sides go by the receipt's stamp, so late commits and redrives make no difference.
 
 A day is looked at once the day after it is judged, too: by then no stream delivers its receipts any more. A rebuild
-adds what is missing and notes it, in one transaction on condition that the notes are as they were read. So a second one
-finds nothing. What the ledger knows as drift is left to `tally reconcile`, and is taken off if that has repaired it.
-
-Children that were written alone and lost are found by counting them again (recount.py).
+adds and notes what is missing, on condition that the notes are as they were read: a second one finds nothing. What the
+ledger knows as drift is left to `tally reconcile`. Children that were lost are found by counting them (recount.py).
 """
 
 from __future__ import annotations
@@ -56,18 +53,13 @@ def notes_began_s(seen: Evidence) -> int:
 
 
 def window(store: Store, seen: Evidence, now_s: float) -> Window:
-    """The days of which the receipts are there, the notes were kept from the beginning, and all is judged.
-
-    Raises NotProvenError if there is none yet.
-    """
+    """The days whose receipts are there, noted from the beginning, and judged. Raises NotProvenError without one."""
     minute = store.settings.minute
     began = minute(notes_began_s(seen))
     first = max(minute(now_s) // tallies.DAY - DAYS, began // tallies.DAY + 1)
     last = (seen.judged + 1) // tallies.DAY - 1 - UNDELIVERED
     if seen.judged < 0 or last < first:
-        raise NotProvenError(
-            "Cannot tell yet: no whole day since the ledger began is judged together with the day after it."
-        )
+        raise NotProvenError("Cannot tell yet: no whole day since the ledger began is judged, and the one after it.")
     return Window(first, last)
 
 

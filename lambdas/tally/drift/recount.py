@@ -37,11 +37,6 @@ class Recount:
     minute: int = -1
     repaired: str = ""
 
-    @property
-    def even(self) -> bool:
-        """Whether the tally may be right."""
-        return self.low <= 0 <= self.high
-
 
 def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
     """Count the children of a tally between two looks at it, again if it moved meanwhile.
@@ -85,15 +80,9 @@ def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
 def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -> tuple[int, int]:
     """How many children there are, and how many were written alone, not provably so long ago that they are added."""
     found = open_ = 0
-    pages = queries.pages(
-        store,
-        store.settings.counts_table,
-        counter.partition_start + id_,
-        *counter.children,
-        ProjectionExpression=f"#rollup, likedAt, {GONE}",
-        ExpressionAttributeNames={"#rollup": "rollup"},
-    )
-    for page in pages:
+    read: Item = {"ProjectionExpression": f"#r, likedAt, {GONE}", "ExpressionAttributeNames": {"#r": "rollup"}}
+    partition = counter.partition_start + id_
+    for page in queries.pages(store, store.settings.counts_table, partition, *counter.children, **read):
         found += sum(GONE not in item for item in page)
         alone = (item for item in page if item.get("rollup", {}).get("BOOL"))  # some may be unliked by now
         open_ += sum(added_s is None or "likedAt" not in item or int(item["likedAt"]["N"]) >= added_s for item in alone)

@@ -93,7 +93,8 @@ def _drop_drift(store: Store, *, everything: bool) -> None:
     seen = evidence.read(store, EVER)
     for row in list(rows.every(store)):
         if everything or not row.confirmed(seen):
-            _write(store, f"The drift of {row.counter} {row.target}", [rows.removal(store, row)])
+            where = {"TableName": store.settings.ledger_table, "Key": rows.key(row.counter, row.target)}
+            _write(store, f"The drift of {row.counter} {row.target}", [{"Delete": items.only_if(where, row.was)}])
 
 
 def window(store: Store, restored_s: float) -> Window | None:

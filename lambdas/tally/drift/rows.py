@@ -25,10 +25,7 @@ from ..streams.evidence import Evidence
 ZERO_KEPT_S = 2 * 24 * 3600  # of a row at 0: no judge sleeps that long over a minute
 LOGGED_MAX = 20  # lines in a run; GET /drift lists them all
 _FIRST, _LAST = "0", "g"  # digests are hexadecimal
-_DRIFTING: Mapping[str, Any] = {
-    "FilterExpression": "drift <> :zero",
-    "ExpressionAttributeValues": {":zero": {"N": "0"}},
-}
+_DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeValues": {":zero": {"N": "0"}}}
 
 
 class Drift(NamedTuple):
@@ -69,9 +66,7 @@ def key(counter: str, target: str) -> Item:
 
 def moved(store: Store, row: Drift, drift: int, now_s: float, upto: int | None = None) -> Write:
     """The write that brings a row as it was read to `drift`. A judge gives the minute `upto`, and may make the row.
-
-    For a repair, it is the check that there is none if there was none.
-    """
+    A repair makes none: it checks that there still is none."""
     table, name = store.settings.ledger_table, key(row.counter, row.target)
     if upto is None and row.upto < 0:
         return items.check(table, name, row.was)
@@ -83,12 +78,6 @@ def moved(store: Store, row: Drift, drift: int, now_s: float, upto: int | None =
     elif upto is not None and row.drift == 0:
         values["since"] = upto * store.settings.minute_s
     return items.update(table, name, values, removed=["expiration" if drift else "since"], was=row.was)
-
-
-def removal(store: Store, row: Drift) -> Write:
-    """The write that removes a drift row, if it is as it was read."""
-    where = {"TableName": store.settings.ledger_table, "Key": key(row.counter, row.target)}
-    return {"Delete": items.only_if(where, row.was)}
 
 
 def read(store: Store, counter: str, target: str) -> Drift:

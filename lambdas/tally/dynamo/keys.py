@@ -66,11 +66,6 @@ def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
     return f"CHECKPOINT#{consumer}#{table}", shard
 
 
-def set_aside_key(consumer: str, shard: str, sequence: str) -> tuple[str, str]:
-    """Key of the marker of a record that was set aside."""
-    return SET_ASIDE_KEY, f"{consumer}#{shard}#{sequence}"
-
-
 def forgotten_key(user: str) -> str:
     """Partition key of what the history keeps of a forgotten user: not their name."""
     return f"HISTORY#FORGOTTEN#{hashlib.sha256(user.encode()).hexdigest()}"

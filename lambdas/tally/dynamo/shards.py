@@ -54,10 +54,7 @@ class Shards:
         return found
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
-        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included.
-
-        Behind a record that DynamoDB has removed after its day, those are read that it still has.
-        """
+        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""
         where = {"StreamArn": self._arns[table], "ShardId": shard}
         after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence or ""}
         every = {"ShardIteratorType": "TRIM_HORIZON"}

@@ -2,9 +2,8 @@
 
 Lambda delivers batches at least once, again after a failure, and cut as it likes. A consumer reads its checkpoint in
 this stream shard, skips the records at or below it, folds the rest (fold.py) and commits run by run, each on condition
-that the checkpoint has not moved. If it has, another invocation was here: the consumer reads the checkpoint again.
-
-The consumer itself sets aside a record that it cannot apply (set_aside.py). Such a record delays no other one.
+that the checkpoint has not moved. If it has, another invocation was here: the consumer reads the checkpoint again. A
+record that it cannot apply is set aside (set_aside.py), and delays no other one.
 """
 
 from __future__ import annotations

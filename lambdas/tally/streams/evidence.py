@@ -52,11 +52,6 @@ class Evidence:
         """The last minute whose entries are all on the pages."""
         return settings.minute(self.known_s - SKEW * settings.minute_s) - LATE - 1 if self.known_s else -1
 
-    @property
-    def newest_s(self) -> dict[str, int]:
-        """By consumer, the newest time that it has provably passed in every shard; 0: never. Not to conclude from."""
-        return {ROLLUP: items.number(self.item, "rolled"), DRIFT: items.number(self.item, "known")}
-
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without evidence."""
         return int(self.rolled_s - SKEW * settings.minute_s) if self.rolled_s else None

@@ -45,6 +45,11 @@ class Place(NamedTuple):
         """Equal in every process: consumers of one hot tally do not meet on one item."""
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
+    @property
+    def unjudged(self) -> int:
+        """The minute for entries that no other minute takes: the current one, if the clock is right."""
+        return max(self.minute, self.judged + 2)
+
 
 SetAside = tuple[str, Record, str]
 """A record that cannot be applied: its sequence number, the record, and why."""
@@ -68,12 +73,10 @@ class Run(ABC):
         """Whether there is room for these."""
 
     @abstractmethod
-    def add(self, effects: Sequence[Effect]) -> None:
-        """Sum them up."""
+    def add(self, effects: Sequence[Effect]) -> None: ...
 
     @abstractmethod
-    def writes(self, call: Call, declared: Declared) -> list[Write]:
-        """The writes of its effects."""
+    def writes(self, call: Call, declared: Declared) -> list[Write]: ...
 
     @property
     def full(self) -> bool:
@@ -121,10 +124,7 @@ def in_order(records: Iterable[Any]) -> tuple[dict[int, Record], list[Any]]:
 def next_run(
     consumer: Consumer, declared: Declared, place: Place, records: Sequence[Record], refused: Mapping[str, str]
 ) -> Run:
-    """The run that begins with the first of these records. It has all of them if there is room.
-
-    `refused`: reasons, by sequence number, why DynamoDB does not take a record.
-    """
+    """The run that begins with the first of these records. `refused`: by sequence number, why DynamoDB takes it not."""
     run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
     for record in records:
         spelled = record["dynamodb"]["SequenceNumber"]

@@ -48,7 +48,7 @@ class Checkpoint(NamedTuple):
         return cls(name, items.number(item, "through"), pulse or "", items.number(item, "rolled"))
 
     def after(self, last: str, through_s: float | None, pulse: tuple[str, int] | None) -> Checkpoint:
-        """The checkpoint after a run that begins behind it. The parameters are what the run says (fold.py)."""
+        """The checkpoint after a run that begins behind it; the run says how (fold.py)."""
         through_s = self.through_s if through_s is None else int(through_s)
         name, rolled_s = pulse or (self.pulse, 0)
         return Checkpoint(last, through_s, name, max(self.rolled_s, rolled_s))
@@ -74,10 +74,9 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Look:
-    """The shard trees and the checkpoints at one moment. The trees were listed first.
+    """The shard trees, by table, and the checkpoints, by consumer, table and shard. The trees were listed first.
 
-    By table: `trees` has the shards that are listed. By consumer, table and shard: `marks` has the checkpoints, and
-    `peeks` whether records may be left for the consumer. `unreached`: by leaf, as the last sweep left them.
+    `peeks`: whether records may be left for a consumer in a shard. `unreached`: by leaf, as the last sweep left them.
     """
 
     store: Store
@@ -177,12 +176,11 @@ def _any_for(consumer: str, table: str, answers: Iterable[Sequence[Mapping[str, 
 
 def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
     """Whether the mapping's filter hands a record to the consumer (operations.CONSUMERS)."""
-    if (consumer, table) == (DRIFT, COUNTS):
-        return True
     kind = record["eventName"]
     if table == RECEIPTS:
         return kind in (INSERT, MODIFY)
-    return bool(kind == INSERT or record["dynamodb"]["Keys"]["PK"]["S"].startswith(keys.PULSE_START))
+    is_pulse = record["dynamodb"]["Keys"]["PK"]["S"].startswith(keys.PULSE_START)
+    return bool(consumer == DRIFT or kind == INSERT or is_pulse)
 
 
 def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:

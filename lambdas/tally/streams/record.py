@@ -3,8 +3,7 @@
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-Readers take what they need without a check that it is there. A record that lacks it raises one of MALFORMED, and is set
-aside. So a reader needs a few microseconds a record.
+Readers take what they need unchecked, in microseconds. A record that lacks it raises one of MALFORMED: it is set aside.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ class Declared:
     __slots__ = ("_tallies", "by_name", "children", "minute_s")
 
     def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
-        self.minute_s = minute_s
-        self.by_name = dict(counters)
+        self.minute_s, self.by_name = minute_s, dict(counters)
         self.children: dict[str, list[tuple[str, Counter]]] = {}
         """Start of the children's sort keys and their counter, by the prefix of the partition key."""
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
@@ -134,8 +132,5 @@ def text(image: Image, name: str, kind: str = "S") -> str:
 
 
 def label(stamped: int | None, made: int) -> int:
-    """The minute that a change is booked on, by its stamp and by the minute in which its record was made.
-
-    A change that was committed late, or whose stamp is strange, is booked on the minute of its record.
-    """
+    """The minute that a change is booked on: its stamp, or its record's if it was late or the stamp is strange."""
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made

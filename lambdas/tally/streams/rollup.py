@@ -16,18 +16,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
-from .record import (
-    INSERT,
-    YES,
-    Declared,
-    Image,
-    Record,
-    UnreadableError,
-    accepted,
-    event_name,
-    label,
-    text,
-)
+from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label, text
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 

@@ -23,10 +23,7 @@ _shards = Shards.of(_store.settings)
 
 
 def handler(event: object, context: Any) -> dict[str, int]:
-    """Do the parts after each other, each within its share of the time: the next sweep takes what is left over.
-
-    What one of them raises stops no other one, and is raised at the end.
-    """
+    """Do the parts, each within its share of the time; the next sweep does what is left. Raise at the end."""
     until_s = _store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
     now_s = time.time()
     seen = evidence.read(_store, now_s)  # before it is renewed: the judge needs what was noted a sweep ago

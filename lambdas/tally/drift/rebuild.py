@@ -114,10 +114,9 @@ def _repaired(store: Store, counter: Counter, target: str, day: int) -> int:
 def rebuild(
     reconciler: Reconciler, lost: Finding, days: Mapping[int, int], by: str, why: str, asked: int
 ) -> Finding | None:
-    """Add what one tally lacks, once; the finding, None if there is none by now.
+    """Add what one tally lacks by its receipts (`days`), once; the finding, None if there is none by now.
 
-    `days`: the amount of its receipts by day. `asked`: the minute through which the ledger must be judged. Raises
-    NotProvenError, RestlessError.
+    `asked`: the minute to be judged. Raises NotProvenError, RestlessError.
     """
 
     def proven(_: Evidence) -> Finding | None:

@@ -99,10 +99,7 @@ class Reconciler:
         return recount.recount(self.store, counter, target, self.clock())
 
     def asked(self) -> int:
-        """The minute through which the ledger must be judged for a repair that is asked for now.
-
-        Raises NotProvenError while a record is set aside: it may be what drifts, and a redrive would add it again.
-        """
+        """The minute through which the ledger must be judged for a repair asked for now. Raises NotProvenError."""
         self._check_set_aside()
         minute, noted_s = self.store.settings.minute, self._seen().noted_s
         return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
@@ -120,10 +117,9 @@ class Reconciler:
     def repair(
         self, counter: Counter, target: str, by: str, why: str, *, asked: int = -1, counted: Recount | None = None
     ) -> Finding | None:
-        """Repair one tally; the finding with the amount, None if there is nothing to repair.
+        """Repair one tally; the finding with the amount, None if there is nothing to repair. `counted`: a count before.
 
-        `asked`: the minute through which the ledger must be judged. `counted`: a count before that minute. Raises
-        NotProvenError, OutOfBoundsError, RestlessError.
+        `asked`: the minute to be judged. Raises NotProvenError, OutOfBoundsError, RestlessError.
         """
 
         def proven(seen: Evidence) -> Finding | None:
@@ -144,9 +140,9 @@ class Reconciler:
     def commit(
         self, name: str, proven: Callable[[Evidence], Finding | None], asked: int, by: str, why: str
     ) -> Finding | None:
-        """Commit what `proven` finds, which is asked again if something changed meanwhile; None if that is nothing.
+        """Commit what `proven` finds, asked again if something changed meanwhile; None if that is nothing.
 
-        `asked`: the minute through which the ledger must be judged. Raises NotProvenError, RestlessError.
+        Raises NotProvenError, RestlessError.
         """
         for _ in range(REPAIRS_MAX):
             seen = self._seen()
@@ -184,7 +180,7 @@ class Reconciler:
             raise NotProvenError(f"The ledger is {until}: do its consumers and sweep run?")
         self._check_set_aside()
 
-    def _check_set_aside(self) -> None:
+    def _check_set_aside(self) -> None:  # a redrive would add it again
         if set_aside.any_left(self.store):
             raise NotProvenError("Records are set aside, and may be what drifts: run `tally redrive` first.")
 
@@ -216,8 +212,8 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
 def _held(found: Finding) -> dict[int, Was]:
     """What a repair rests on, by shard: after a count its number and nonce, for lost receipts the notes of the days.
 
-    That is of every shard, and of those that may come to exist as far as there is room in a transaction. Beyond that a
-    new shard may go unnoticed. That is harmless: Tally writes a shard together with its child.
+    So with those that may come to exist, as far as there is room in a transaction. Beyond that a new shard may go
+    unnoticed. That is harmless: Tally writes a shard together with its child.
     """
     counted = [found.counter.attribute, "nonce"] if found.how == history.RECOUNT else []
     names = counted or [tallies.day_note(day) for day in found.days]

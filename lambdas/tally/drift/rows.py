@@ -1,7 +1,7 @@
 """The drift rows: the tallies that drift, read and listed.
 
-The judge and a repair write them, each on condition that the row is as it was read. A row is never deleted: at 0 it is
-not listed, and DynamoDB removes it days later. A drift is confirmed when it has stood for some judged minutes.
+The judge and repairs write them, on condition that the row is as it was read. At 0 it is not listed, and DynamoDB
+removes it days later. A drift is confirmed when it has stood for some judged minutes.
 """
 
 from __future__ import annotations
@@ -119,10 +119,7 @@ def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str,
 def summary(
     store: Store, counters: Mapping[str, Counter], seen: Evidence, now_s: float
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Log the drifts. The metrics of the stack, and how many tallies of each tracked counter are confirmed to drift.
-
-    A counter that is no longer declared has no alarm: its tallies are in the metrics of the stack only.
-    """
+    """Log the drifts. The metrics of the stack, and how many tallies of each tracked counter are confirmed to drift."""
     whole = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = {name: 0 for name, counter in counters.items() if counter.tracked}
     for drift in every(store):

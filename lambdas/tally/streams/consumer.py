@@ -111,9 +111,8 @@ class Batch:
     def _apply(self, records: Sequence[Record], place: Place, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
 
-        A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is a run that
-        keeps meeting conflicts: with fewer items it meets fewer other transactions. Raises MovedError,
-        StoreRefusedError.
+        A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is one that keeps
+        meeting conflicts: with fewer items it meets fewer transactions. Raises MovedError, StoreRefusedError.
         """
         consumer, declared, most = self.handler.consumer, self.handler.declared, len(records)
         while records:

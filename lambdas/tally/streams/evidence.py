@@ -1,8 +1,7 @@
 """Until when the stream consumers have provably passed everything, and until when numbers are right.
 
 Nothing is inferred from silence. The sweep writes a pulse into every open shard of both streams. A consumer that has
-passed a pulse has passed everything before it in that shard. A pulse carries the time up to which the rollup had come
-when it was sent. A consumer that has passed it has also passed the rollup's own additions up to that time.
+passed it has passed everything before it in that shard, and the rollup's own additions up to the time that it carries.
 
 The sweep finds how far each consumer has come (lineage.py) and notes it. That is used one sweep later, because the
 parts of a transaction become visible one after the other.
@@ -72,10 +71,7 @@ def judged(store: Store) -> int:
 
 
 def as_of(call: Call) -> int | None:
-    """Epoch seconds: rolled-up numbers include every change that was accepted before. None: not known yet.
-
-    A process reads the JUDGE item once in CACHED_S.
-    """
+    """Epoch seconds: rolled-up numbers include every change that was accepted before. None: not known yet."""
     global _cached
     table, now_s = call.store.settings.ledger_table, time.monotonic()
     cached = _cached

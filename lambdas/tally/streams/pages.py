@@ -1,7 +1,7 @@
 """The journal: what a run of stream records says of the tallies in one minute, as one compressed page.
 
-Only the bookkeeper writes pages, in the transaction that moves its checkpoint; a redrive writes one for its record. No
-page ever changes. A page takes 5 to 30 bytes for each tally that moved.
+The bookkeeper writes them in the transaction that moves its checkpoint; a redrive writes one. None ever changes. A page
+takes 5 to 30 bytes for each tally that moved.
 """
 
 from __future__ import annotations

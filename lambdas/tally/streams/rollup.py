@@ -18,6 +18,7 @@ from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
 from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label, text
 
+AMOUNT_LIMIT = 10**38
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
 
@@ -46,6 +47,8 @@ def counted(declared: Declared, counter: Counter, record: Record, image: Image) 
     stamped, amount = minute_of(image), int(text(image, "amount", "N"))
     if stamped is None:
         raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
+    if abs(amount) >= AMOUNT_LIMIT:
+        raise UnreadableError("amount has more than 38 digits")
     at = label(stamped, declared.made(record))
     return Effect(counter.name, text(image, "target"), at, amount, day=stamped // tallies.DAY)
 

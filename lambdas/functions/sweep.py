@@ -19,7 +19,7 @@ RESERVE_S = 2.0  # left of the invocation's time, for what was begun
 JUDGE_SHARE = 0.6  # of the time that is left after the pulses
 HOLDS_SHARE = 0.5  # of the time that is left then; the likes of deleted posts have the rest
 _store = Store(dynamodb_client(), Settings.from_environment())
-_shards = Shards.of(_store.settings)
+_shards = Shards({"counts": _store.settings.counts_stream, "receipts": _store.settings.receipts_stream})
 
 
 def handler(event: object, context: Any) -> dict[str, int]:

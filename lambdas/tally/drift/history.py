@@ -12,8 +12,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.transactions import Write, put
 
-LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"
-"""How a tally was repaired: by its drift row, by its children, or by its receipts."""
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
 _FORGOTTEN = ("found", "posts", "likes", "holds")
 
 

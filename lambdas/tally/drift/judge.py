@@ -1,8 +1,7 @@
 """The judge: it compares, minute by minute, what was expected of each tally with what was observed.
 
-A minute is judged once it is closed (streams/evidence.py): then its pages are complete. The judge sums them up in
-memory and writes a drift row for each tally that is uneven. A row says up to which minute it is complete, and takes
-each minute once. So two judges, a judge that dies halfway, and one that wakes up later, come to the same rows.
+A minute is judged once it is closed (streams/evidence.py): its pages are complete. The judge writes a drift row for
+each tally that is uneven. A row takes each minute once: two judges, one that dies and one that wakes up agree.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ from . import rows
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
 TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
 
-Net = dict[str, dict[str, int]]
-"""By counter and id: observed less expected; only what is not 0."""
-Halves = dict[int, list[Entry]]
-"""The halves of unlikes by minute."""
+Net = dict[str, dict[str, int]]  # by counter and id: observed less expected; only what is not 0
+Halves = dict[int, list[Entry]]  # of unlikes, by minute
 
 
 @dataclass

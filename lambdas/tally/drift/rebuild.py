@@ -31,8 +31,7 @@ DAYS = ALONE_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
 GOING_S = 3600
 UNDELIVERED = 1  # days after its own in which a stream may still deliver a receipt
 
-Accepted = dict[tuple[str, str], dict[int, int]]
-"""By counter and id: the amount of the receipts of each day."""
+Accepted = dict[tuple[str, str], dict[int, int]]  # by counter and id: the amount of the receipts of each day
 
 
 class Window(NamedTuple):

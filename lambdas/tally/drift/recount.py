@@ -15,6 +15,7 @@ from ..dynamo.keys import Item
 from ..streams import evidence
 from . import history
 
+Family = tuple[Counter, str, int, int]  # as a scan saw a tally, a hint: counter, id, number, number of children
 TURNS_MAX = 10  # a turn is lost only to a change of the tally while its children are counted
 MOVED = "it moved while its children were counted"
 UNDER_WAY = "as_of is older than the newest child that is rolled up"
@@ -22,10 +23,9 @@ UNDER_WAY = "as_of is older than the newest child that is rolled up"
 
 @dataclass(frozen=True)
 class Recount:
-    """A tally and its children. `low`, `high`: the bounds of the amount that is missing from the tally.
+    """A tally and its children. `low`, `high`: the bounds of what is missing. `unclear`: why it is not exact; or empty.
 
-    `unclear`: why the difference is not exact; empty if it is. `shards`: the items of the tally after the count.
-    `minute`: one that had not passed when the count began. `repaired`: the newest repair then.
+    `shards`: the tally's items after the count. When it began, `minute` had not passed; `repaired`: the newest repair.
     """
 
     tally: int
@@ -55,10 +55,15 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
 
 def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
     """One count. `added_s`: the rollup has added every child that was made before, or never will; None: not known."""
-    call = Call(store)
-    before = shards_of(call, counter, id_)
-    children, open_ = _children(store, counter, id_, added_s)
-    after = shards_of(call, counter, id_)
+    children = open_ = 0
+    before = shards_of(Call(store), counter, id_)
+    read: Item = {"ProjectionExpression": f"#r, likedAt, {GONE}", "ExpressionAttributeNames": {"#r": "rollup"}}
+    partition = counter.partition_start + id_
+    for page in queries.pages(store, store.settings.counts_table, partition, *counter.children, **read):
+        children += sum(GONE not in item for item in page)
+        alone = (item for item in page if item.get("rollup", {}).get("BOOL"))  # some may be unliked by now
+        open_ += sum(added_s is None or "likedAt" not in item or int(item["likedAt"]["N"]) >= added_s for item in alone)
+    after = shards_of(Call(store), counter, id_)
     lowest, highest = sorted((number(counter, before), number(counter, after)))
     unclear = MOVED if before != after else UNDER_WAY if open_ else ""
     return Recount(number(counter, after), children, children - open_ - highest, children - lowest, unclear, after)
@@ -75,22 +80,6 @@ def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
     """The tally's items by the number of the shard, without items that somebody put between them (`META#3x`)."""
     shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(call, counter, id_))
     return {shard: item for shard, item in shards if shard is not None}
-
-
-def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -> tuple[int, int]:
-    """How many children there are, and how many were written alone, not provably so long ago that they are added."""
-    found = open_ = 0
-    read: Item = {"ProjectionExpression": f"#r, likedAt, {GONE}", "ExpressionAttributeNames": {"#r": "rollup"}}
-    partition = counter.partition_start + id_
-    for page in queries.pages(store, store.settings.counts_table, partition, *counter.children, **read):
-        found += sum(GONE not in item for item in page)
-        alone = (item for item in page if item.get("rollup", {}).get("BOOL"))  # some may be unliked by now
-        open_ += sum(added_s is None or "likedAt" not in item or int(item["likedAt"]["N"]) >= added_s for item in alone)
-    return found, open_
-
-
-Family = tuple[Counter, str, int, int]
-"""A tally as a scan saw it: counter, id, number, number of children. It is a hint, because the scan takes time."""
 
 
 def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:

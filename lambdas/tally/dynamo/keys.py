@@ -11,8 +11,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, holds, finished
     deleted     DELETED, epoch s#post -> post, calm
 
-A page holds what a run of stream records says of one minute (streams/pages.py). The judge reads each page once, and
-writes the differences to drift rows. Holds are in this table too (holds.py).
+A page holds what a run of stream records says of one minute (streams/pages.py). Holds are here too (holds.py).
 """
 
 from __future__ import annotations

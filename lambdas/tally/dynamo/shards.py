@@ -13,8 +13,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ..errors import StoreRefusedError, from_botocore
-from ..settings import Settings
 
+Tree = dict[str, str | None]  # the ids of stream shards, each with that of the shard that it follows (None: none)
 PAGES_MAX = 100  # of 100 shards: a table with 10,000 open shards takes 10 million writes a second
 CONFIG = Config(
     connect_timeout=1,
@@ -25,20 +25,11 @@ CONFIG = Config(
 )
 
 
-Tree = dict[str, str | None]
-"""The ids of stream shards, each with that of the shard that it follows (None: none)."""
-
-
 class Shards:
     """The streams of counts and receipts. `arns`: by table."""
 
     def __init__(self, arns: dict[str, str], make: Callable[[], Any] = lambda: streams_client()) -> None:
         self._arns, self._client = arns, make()
-
-    @classmethod
-    def of(cls, settings: Settings) -> Shards:
-        """Those of a deployment."""
-        return cls({"counts": settings.counts_stream, "receipts": settings.receipts_stream})
 
     def listed(self, table: str) -> Tree:
         """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to."""

@@ -79,8 +79,7 @@ class Batch:
     call: Call
     table: str
     shard: str
-    refused: dict[str, str] = field(default_factory=dict)
-    """By sequence number: why DynamoDB does not accept a record."""
+    refused: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
 
     def apply(self, records: Sequence[Any]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""

@@ -36,9 +36,9 @@ JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 class Evidence:
     """What may be concluded now. Times are in epoch seconds; 0: there is no evidence.
 
-    `judged`: the last minute that is judged; -1 before judging starts. `known_s`: the bookkeeper has passed everything
-    that was written before, and the rollup's additions up to then. `rolled_s`: the rollup has added everything that was
-    written before. `item`: the JUDGE item. `noted_s`: when the newest evidence was noted.
+    `judged`: the last minute that is; -1: none. `known_s`: the bookkeeper has passed all that was written before, and
+    the rollup's additions up to then. `rolled_s`: the rollup has added all that was written before. `item`: the JUDGE
+    item. `noted_s`: when the newest evidence was noted.
     """
 
     judged: int = -1

@@ -1,7 +1,7 @@
 """Folds stream records, purely, into runs: the writes of one transaction, and how far it moves the checkpoint.
 
-A run covers records without a gap, and ends where it is full. So the checkpoint that commits with it says exactly which
-records have taken effect. Each consumer has a kind of run: the rollup's writes tallies, the bookkeeper's writes pages.
+A run covers records without a gap, and ends where it is full: the checkpoint that commits with it says exactly which
+records have taken effect. The rollup's runs write tallies, the bookkeeper's write pages.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..dynamo.transactions import Write
 from .record import MALFORMED, Declared, Record, UnreadableError, created_s, pulse, sequence
 
 SET_ASIDE_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
+SetAside = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
 BUCKETS = 16
 
 
@@ -49,10 +50,6 @@ class Place(NamedTuple):
     def unjudged(self) -> int:
         """The minute for entries that no other minute takes: the current one, if the clock is right."""
         return max(self.minute, self.judged + 2)
-
-
-SetAside = tuple[str, Record, str]
-"""A record that cannot be applied: its sequence number, the record, and why."""
 
 
 @dataclass

@@ -29,6 +29,7 @@ UNREACHED = 1.5  # how long no pulse may reach a shard before the sweep reads th
 
 ROLLUP, DRIFT = "rollup", "drift"
 COUNTS, RECEIPTS = "counts", "receipts"
+Line = tuple[str, ...]  # a leaf: the id of a shard that no other one follows, and those of all that it follows
 PEEK_EMPTY = 5  # empty answers of GetRecords in one shard: one may be empty although records follow
 PEEK_CALLS_MAX = 20  # of 1,000 records each: who has more behind it than this is not at the end
 
@@ -66,10 +67,6 @@ class Unreached(NamedTuple):
     since_s: float
     sent_s: float = 0
     rolled_s: int = 0
-
-
-Line = tuple[str, ...]
-"""A shard that no other one follows, a leaf: its id, and those of all that it follows, listed or gone."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +143,7 @@ class Look:
         return minutes * self.store.settings.minute_s
 
     def _left(self, consumer: str, table: str, leaf: Line) -> bool:
-        """Whether a record may be left for a consumer in a leaf, or in a shard before it that may not be finished.
-
-        A shard is finished if the consumer has begun one behind it. Each shard is asked once.
-        """
+        """Whether a record may be left for a consumer in a leaf, or before it, up to a shard that it has finished."""
         tree = self.trees[table]
         finished = {parent for id_, parent in tree.items() if (consumer, table, id_) in self.marks}
         for id_ in takewhile(lambda id_: id_ not in finished, leaf):

@@ -17,12 +17,9 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..settings import Settings
 
+HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # `read` them alone
 BUCKETS = 16  # partitions of a minute: pages of 16,000 records a second fit
 KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
-
-
-HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}
-"""What `read` needs to get nothing but the halves of unlikes."""
 
 
 class Entry(NamedTuple):
@@ -35,8 +32,7 @@ class Entry(NamedTuple):
     observed: int
 
 
-Sums = dict[str, list[list[Any]]]
-"""By counter, the columns of a page: ids, expected, observed."""
+Sums = dict[str, list[list[Any]]]  # by counter, the columns of a page: ids, expected, observed
 
 
 def write(settings: Settings, minute: int, bucket: int, name: str, entries: Collection[Entry], now_s: float) -> Write:

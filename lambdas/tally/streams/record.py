@@ -38,8 +38,8 @@ class Declared:
 
     def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
         self.minute_s, self.by_name = minute_s, dict(counters)
+        # By the prefix of the partition key: how sort keys begin, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        """Start of the children's sort keys and their counter, by the prefix of the partition key."""
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
             low, high = counter.shard_range

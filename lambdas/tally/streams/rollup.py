@@ -1,8 +1,7 @@
 """The rollup: receipts and children that were written alone are added to their tallies.
 
-A receipt says by how much; a child counts one. The rollup stamps the tally with the minute that the bookkeeper books
-the receipt or the child on, so that both halves of the change meet there. It also notes on the tally by how much it
-moved it for the receipts of each day: what is missing there was lost (drift/rebuild.py).
+The rollup stamps the tally with the minute that the bookkeeper books the receipt or the child on: both halves meet. It
+also notes on the tally by how much it moved it for the receipts of each day (drift/rebuild.py).
 """
 
 from __future__ import annotations

@@ -589,7 +589,7 @@ NONSENSE = {
 EVERY: dict[str, list[str]] = {
     "status": [], "reconcile": [], "drift": [], "get": ["likes", "a"], "redrive": [], "history": ["a"],
     "rebuild": ["--all"], "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
-    "forget": ["--user", "u"],
+    "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
 }  # fmt: skip
 
 

@@ -27,22 +27,18 @@ def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None
     `period`: the one that the caller asks for; None: the current one. Without periods it is the id itself. Raises
     InvalidInputError if the counter has no such period, NotFoundError if its tally is kept no more.
     """
-    found = named(counter, id_, now_s, period)
-    if period is not None and not kept(counter, found, now_s):
-        raise NotFoundError(f"{counter.name} keeps {period} no more.", field="period")
-    return found
-
-
-def named(counter: Counter, id_: str, now_s: float, period: str | None) -> str:
-    """The stored id as `tally_id` has it, of a tally that is kept no more too. Raises InvalidInputError."""
     if counter.period is None:
         if period is not None:
             raise InvalidInputError(f"{counter.name} has no periods.", field="period")
         return id_
     now = _name(counter.period, datetime.fromtimestamp(now_s, _zone(counter)))
-    found = f"{id_}{_SEPARATOR}{now if period is None else period}"
-    if period is not None and not is_tally(counter, found):
+    if period is None:
+        return f"{id_}{_SEPARATOR}{now}"
+    found = f"{id_}{_SEPARATOR}{period}"
+    if not is_tally(counter, found):
         raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {now}.", field="period")
+    if not kept(counter, found, now_s):
+        raise NotFoundError(f"{counter.name} keeps {period} no more.", field="period")
     return found
 
 

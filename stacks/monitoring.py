@@ -161,14 +161,10 @@ class Monitoring(Construct):
             "Callers",
             "Are callers answered, and fast?",
             {
-                "HTTP requests": [
-                    metrics.of_api(api, "Count", label="all"),
-                    metrics.of_api(api, "4xx", label="4xx"),
-                ],
+                "HTTP requests": [metrics.of_api(api, "Count", label="all")],
                 "HTTP requests that failed, %": [watched(self._names, metrics.failed(api), alarms.FAILING)],
                 "Latency, ms": [
                     watched(self._names, metrics.of_api(api, "Latency", "p99", label="p99"), alarms.LATENCY),
-                    metrics.of_api(api, "IntegrationLatency", "p99", label="p99 of the functions"),
                 ],
             },
         )

@@ -13,7 +13,7 @@ from ..dynamo import queries
 from ..dynamo.client import Call
 from ..errors import StoreBusyError
 from . import tallies
-from .likes import GONE
+from .children import GONE
 from .tallies import Tally
 
 READERS = 8  # threads: a Query waits for the store for most of its time, and computes for the rest of it

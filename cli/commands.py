@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from tally.counter import Counter
+from tally.counting import periods
 from tally.drift import history, recount, rows
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -51,8 +52,8 @@ def get(given: argparse.Namespace, stack: Stack) -> int:
     row = rows.read(stack.store, counter.name, given.id)
     numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.number(counter, shards)
-    body = {"counter": counter.name, "id": given.id, "value": number, "shards": numbers}
-    body["drift"] = row.drift
+    named = {"counter": counter.name, **periods.shown(given.id)}
+    body = {**named, "value": number, "shards": numbers, "drift": row.drift}
     parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     drifts = f", drifts by {row.drift:+d}" if row.drift else ""
     show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
@@ -99,12 +100,11 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
     if given.imports:
         return imports.past(given, stack)
     named = [(given.counter.name, given.id)] if given.counter else _named(stack, given.id)
-    found = [
-        {"counter": name, "id": id_, **entry} for name, id_ in named for entry in history.read(stack.store, name, id_)
-    ]
-    for entry in sorted(found, key=lambda entry: entry["at"]):
-        moved = f"{entry['counter']} {entry['id']}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
-        show(given, entry, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
+    found = [(name, id_, entry) for name, id_ in named for entry in history.read(stack.store, name, id_)]
+    for name, id_, entry in sorted(found, key=lambda each: each[2]["at"]):
+        moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
+        body = {"counter": name, **periods.shown(id_), **entry}
+        show(given, body, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
     if not found and not given.json:
         say(f"{given.counter.name + ' ' if given.counter else ''}{given.id} was never repaired")
     return 0

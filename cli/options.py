@@ -39,7 +39,7 @@ _EXAMPLES = """examples:
 _EXIT_STATUS = (
     "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
 )
-_ID = "of a post, a video, …; for visits the page's URL"
+_ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
 COMMANDS = (
     "status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "import",

@@ -250,7 +250,8 @@ def test_children_are_put_once_with_their_time_and_their_tally(
     assert ("auth0|7", 1_714_730_400) in found
     assert not children.is_there(Call(store), LIKES, "p", "u0")
     for post in ("p", "q"):
-        assert judged.reconciler().count(LIKES, post).even
+        found = judged.reconciler().count(LIKES, post)
+        assert found.children == found.tally
     even(judged)
 
 

@@ -17,6 +17,8 @@ from . import fields
 from .counter import Counter
 from .fields import Kind
 
+BODY_BYTES_MAX = 16 * 1024  # of an HTTP request, where the operation does not say otherwise
+
 
 class Access(Enum):
     """Who may call an operation over HTTP."""
@@ -55,7 +57,7 @@ class Field:
     wire: str
     required: bool = True
     choices: tuple[str, ...] = ()
-    """The values that a field of Kind.OPERATION may have."""
+    """The values that a field of Kind.OPERATION or Kind.VISIBLE may have."""
 
 
 class Throttle(NamedTuple):
@@ -92,6 +94,7 @@ class Operation:
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
+    body_bytes_max: int = BODY_BYTES_MAX
     names_users: bool = False
     """Whether its answer names users. A deployment may show it to fewer callers than `access` says."""
 
@@ -122,8 +125,8 @@ class Operation:
 
     @property
     def by_counter(self) -> bool:
-        """Whether the caller names the counter."""
-        return self._has(Kind.COUNTER)
+        """Whether the caller names the counter, or several."""
+        return self._has(Kind.COUNTER) or self._has(Kind.CHANGES)
 
     @property
     def leaves_receipt(self) -> bool:

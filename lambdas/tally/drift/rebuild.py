@@ -26,8 +26,9 @@ from ..dynamo.client import Call, Store
 from ..dynamo.items import Was
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
-from ..streams import rollup
+from ..streams import record
 from ..streams.evidence import Evidence
+from ..streams.record import UnreadableError
 from . import history, recount, rows
 from .reconcile import SHARDS_HELD_MAX, NotProvenError, Reconciler
 
@@ -64,7 +65,7 @@ class Loss(NamedTuple):
 
 def rebuildable(counter: Counter) -> bool:
     """Whether a counter has receipts that are rolled up. Children have none."""
-    return rollup.rolled_up(counter) and counter.child is None
+    return counter.rolls_up and counter.child is None
 
 
 def notes_began_s(seen: Evidence) -> int:
@@ -96,22 +97,32 @@ def accepted(
     values: Item = {":yes": {"BOOL": True}, ":first": {"N": str(first)}, ":last": {"N": str(last)}}
     wanted = "#rollup = :yes AND #at BETWEEN :first AND :last"
     if only:
-        wanted += " AND #counter = :counter AND #target = :target"
+        wanted += " AND (#counter = :counter AND #target = :target OR attribute_exists(#soon.#of.#id))"
         values |= {":counter": {"S": only[0]}, ":target": {"S": only[1]}}
-    attributes = ("rollup", "at", "counter", "target", "amount")
+    attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
     more: dict[str, Any] = {
         "FilterExpression": wanted,
         "ProjectionExpression": ", ".join(f"#{name}" for name in attributes),
-        "ExpressionAttributeNames": {f"#{name}": name for name in attributes},
+        "ExpressionAttributeNames": {f"#{name}": name for name in attributes}
+        | ({"#of": only[0], "#id": only[1]} if only else {}),
         "ExpressionAttributeValues": values,
     }
     for page in queries.scan(store, store.settings.receipts_table, **more):
         for receipt in page:
-            counter = counters.get(receipt["counter"]["S"])
-            if counter is not None and rebuildable(counter):
-                of_tally = found.setdefault((counter.name, receipt["target"]["S"]), defaultdict(int))
-                of_tally[int(receipt["at"]["N"]) // tallies.DAY] += int(receipt["amount"]["N"])
+            for name, target, amount in _readable(receipt):
+                counter = counters.get(name)
+                if counter is not None and rebuildable(counter) and only in (None, (name, target)):
+                    of_tally = found.setdefault((name, target), defaultdict(int))
+                    of_tally[int(receipt["at"]["N"]) // tallies.DAY] += amount
         yield len(page)
+
+
+def _readable(receipt: Item) -> list[tuple[str, str, int]]:
+    """What the rollup adds of a receipt; nothing of one that it sets aside."""
+    try:
+        return record.changes(receipt, alone=True)
+    except (UnreadableError, *record.MALFORMED):
+        return []
 
 
 def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -> Loss:

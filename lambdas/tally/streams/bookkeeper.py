@@ -24,7 +24,20 @@ from ..dynamo.transactions import Write
 from . import pages, rollup
 from .fold import Consumer, Effect, Place, Run
 from .pages import Entry
-from .record import INSERT, REMOVE, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label
+from .record import (
+    INSERT,
+    REMOVE,
+    SAYS,
+    YES,
+    Declared,
+    Image,
+    Record,
+    UnreadableError,
+    accepted,
+    changes,
+    event_name,
+    label,
+)
 
 PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
 PAGE_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
@@ -39,14 +52,14 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     be drift.
     """
     image = accepted(record)
-    if image is None or "counter" not in image:
+    if image is None or SAYS.isdisjoint(image):
         return ()
-    counter = declared.by_name.get(image["counter"]["S"])
-    if counter is None and image.get("rollup") == YES:
-        raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
-    if counter is None or not counter.tracked:
-        return ()
-    return (rollup.counted(declared, counter, record, image),)
+    if image.get("rollup") == YES:
+        for name, _, _ in changes(image, alone=True):
+            rollup.declared_now(declared, name)
+    by_name = declared.by_name
+    tracked = [found for found in changes(image) if found[0] in by_name and by_name[found[0]].tracked]
+    return rollup.counted(declared, tracked, record, image) if tracked else ()
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .record import REMOVE, Declared
+from .record import CHANGES, MALFORMED, REMOVE, SOON, Declared
 
 _SHOWN_CHARACTERS_MAX = 64
 _RECEIPT = {"counter": "S", "target": "S", "amount": "N", "at": "N"}
@@ -35,10 +35,22 @@ def _of_receipt(change: dict[str, Any]) -> Iterator[str]:
     if not isinstance(image, dict):
         yield "the record has no NewImage"
         return
-    for name, kind in _RECEIPT.items():
+    many = [name for name in (CHANGES, SOON) if name in image]
+    for name in many:
+        if not _lists(image[name]):
+            yield f"{name} is no map of counters and amounts"
+    for name, kind in {"at": "N"}.items() if many else _RECEIPT.items():
         if name not in image:
             yield f"NewImage has no {name}"
         yield from _of_value(image[name], name, kind)
+
+
+def _lists(value: Any) -> bool:
+    """Whether an attribute has whole numbers by counter and id."""
+    try:
+        return all(int(number["N"]) is not None for ids in value["M"].values() for number in ids["M"].values())
+    except MALFORMED:
+        return False
 
 
 def _of_count(declared: Declared, event: object, change: dict[str, Any]) -> Iterator[str]:

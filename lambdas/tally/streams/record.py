@@ -26,6 +26,9 @@ SEQUENCE_DIGITS_MAX = 40
 AMOUNT_LIMIT = 10**38
 CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
+CHANGES, SOON = "changes", "soon"  # of a receipt of many changes: those that moved with it, and those to be rolled up
+SAYS = frozenset({"counter", CHANGES, SOON})  # the attributes of which a receipt has one, if it says what it counted
+_NONE: Image = {"M": {}}
 
 
 class UnreadableError(TallyError):
@@ -124,9 +127,26 @@ def text(image: Image, name: str) -> str:
     return value
 
 
-def amount(image: Image) -> int:
-    """The amount of a receipt. Raises UnreadableError for more digits than DynamoDB's numbers have."""
-    value = int(image["amount"]["N"])
+def changes(image: Image, *, alone: bool = False) -> list[tuple[str, str, int]]:
+    """What a receipt says of each tally: counter, id and amount. `alone`: only of those that the rollup adds to.
+
+    Raises UnreadableError for a list without a tally, and for more digits than DynamoDB's numbers have.
+    """
+    if CHANGES not in image and SOON not in image:
+        return [(image["counter"]["S"], text(image, "target"), _amount(image["amount"]))]
+    found = [
+        (counter, id_, _amount(amount))
+        for part in ((SOON,) if alone else (CHANGES, SOON))
+        for counter, ids in image.get(part, _NONE)["M"].items()
+        for id_, amount in ids["M"].items()
+    ]
+    if not found:
+        raise UnreadableError("the list of changes is empty")
+    return found
+
+
+def _amount(number: Image) -> int:
+    value = int(number["N"])
     if abs(value) >= AMOUNT_LIMIT:
         raise UnreadableError("amount has more than 38 digits")
     return value

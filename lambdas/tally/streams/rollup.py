@@ -7,9 +7,9 @@ moved it for the receipts of each day: what is missing there was lost (drift/reb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ..counter import Counter, Guarantee
+from ..counter import Counter
 from ..counting import tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
@@ -24,39 +24,43 @@ from .record import (
     Record,
     UnreadableError,
     accepted,
-    amount,
+    changes,
     event_name,
     label,
     minute,
-    text,
 )
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
 
-def rolled_up(counter: Counter) -> bool:
-    """Whether this consumer may add to it. A declaration may have changed since the receipt was written."""
-    return counter.spills or counter.guarantee is Guarantee.ROLLUP
-
-
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
-    """A receipt that was written alone: its amount, on its minute. One that replaces an expired one (MODIFY) is new."""
+    """A receipt of what was written alone: its amounts, on its minute. One that replaces an expired one (MODIFY) is
+    new. A declaration may have changed since it was written."""
     image = accepted(record)
     if image is None or image.get("rollup") != YES:
         return ()
-    counter = declared.by_name.get(image["counter"]["S"])
+    found = changes(image, alone=True)
+    for name, _, _ in found:
+        if not declared_now(declared, name).rolls_up:
+            raise UnreadableError(f"{name} is not rolled up, as it is declared now")
+    return counted(declared, found, record, image)
+
+
+def declared_now(declared: Declared, name: str) -> Counter:
+    """The counter with this name. Raises UnreadableError if there is none."""
+    counter = declared.by_name.get(name)
     if counter is None:
-        raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
-    if not rolled_up(counter):
-        raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
-    return (counted(declared, counter, record, image),)
+        raise UnreadableError(f"the counter {name[:64]!r} is not declared")
+    return counter
 
 
-def counted(declared: Declared, counter: Counter, record: Record, image: Image) -> Effect:
-    """The amount of a receipt, on its minute."""
+def counted(
+    declared: Declared, found: Iterable[tuple[str, str, int]], record: Record, image: Image
+) -> tuple[Effect, ...]:
+    """The amounts of a receipt, on its minute."""
     stamped = minute(image)
-    at = label(stamped, declared.made(record))
-    return Effect(counter.name, text(image, "target"), at, amount(image), day=stamped // tallies.DAY)
+    at, day = label(stamped, declared.made(record)), stamped // tallies.DAY
+    return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in found])
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -73,7 +77,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
         refuse_orphan(image)
     at = label(minute_of(image), declared.made(record))
     for counter in owners:
-        if not rolled_up(counter) or counter.max_shards == 1:
+        if not counter.rolls_up or counter.max_shards == 1:
             raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
     return tuple(Effect(counter.name, id_, at, 1) for counter in owners)
 

@@ -120,6 +120,7 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         Call("delete_post", "DELETE", deleted, lambda a: a.status == 200 and a.body["changed"], signed_in=True),
         Call("like", "PUT", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
         Call("get_like", "GET", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
+        Call("my_likes", "GET", f"/my/likes?post={post.rpartition('/')[2]}", _likes_it, signed_in=True),
         Call("list_likes", "GET", f"{post}/likes?limit=1", lambda a: a.status == 200 and len(a.body["likes"]) == 1),
         Call("unlike", "DELETE", f"{post}/like", lambda a: a.status == 200 and a.body["changed"], signed_in=True),
         Call(
@@ -147,6 +148,10 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
     ]
     values = {"video_id": VIDEO, "post_id": post.rpartition("/")[2], "counter": "usage", "id": "smoke"}
     return [*listed, *other_reads({call.name for call in listed}, values)]
+
+
+def _likes_it(answer: Answer) -> bool:
+    return answer.status == 200 and [like["liked"] for like in answer.body["likes"]] == [True]
 
 
 def other_reads(named: Set[str], values: Mapping[str, str]) -> list[Call]:

@@ -25,6 +25,8 @@ _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
 _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
+# A page that is left sends by `navigator.sendBeacon`, which takes no headers.
+_KEY_OR_BODY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key", body_wire="key")
 _OPTIONAL_KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key", required=False)
 _PAGE_SIZE = Field("limit", Kind.PAGE_SIZE, Source.QUERY, "limit", required=False)
 _CURSOR = Field("cursor", Kind.CURSOR, Source.QUERY, "cursor", required=False)
@@ -38,10 +40,11 @@ PLAY = Operation(
     path="/videos/{id}/plays",
     access=Access.ANYONE,
     throttle=WRITES,
-    fields=(_VIDEO, _KEY),
+    fields=(_VIDEO, _KEY_OR_BODY),
     counter=PLAYS,
     counts=True,
     increments=True,
+    takes_beacon=True,
 )
 GET_PLAYS = Operation(
     name="get_plays",
@@ -128,7 +131,17 @@ LIST_LIKES = Operation(
     counter=LIKES,
     names_users=True,
 )
-ON_POSTS = (PUT_POST, GET_POST, DELETE_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES)
+MY_LIKES = Operation(
+    name="my_likes",
+    function="likes",
+    method="GET",
+    path="/my/likes",
+    access=Access.SIGNED_IN,
+    throttle=READS,
+    fields=(Field("post_ids", Kind.ID, Source.QUERY, "post", many_max=100),),  # one BatchGetItem reads 100 items
+    counter=LIKES,
+)
+ON_POSTS = (PUT_POST, GET_POST, DELETE_POST, LIKE, UNLIKE, GET_LIKE, LIST_LIKES, MY_LIKES)
 
 VISIT = Operation(
     name="visit",

@@ -52,6 +52,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.UNLIKE: _PUT_RECEIPT | change_like,
         operations.GET_LIKE: read_like,
         operations.LIST_LIKES: _on([LIKES], "GetItem", "Query"),
+        operations.MY_LIKES: read_like,
         operations.VISIT: _count(VISITS) | _count(BOT_VISITS),
         operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _READ_JUDGE,
         operations.GET_BADGE: _on([VISITS], "Query"),

@@ -80,13 +80,14 @@ def engine() -> Iterator[Engine]:
         yield running
 
 
-def create_tables(client: DynamoDBClient, settings: Settings, streamed: tuple[str, ...] = ()) -> None:
-    """The tables that functions write to, with their keys. `streamed`: "counts", "receipts", if they have a stream.
+def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str, ...] = ()) -> None:
+    """The tables that functions write to, with their keys. `endpoint`: None for AWS's own (moto).
 
+    `streamed`: "counts", "receipts", if they have a stream.
     Streams cost time: the engine reads all its records at each write to a table with a stream. Each request is sent
     once and waits: a fresh engine may be slow, and a second CreateTable would find the table of the first.
     """
-    client = _patient(client.meta.endpoint_url)
+    client = _patient(endpoint)
     stream = {"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}}
     for table, names in (("counts", ["PK", "SK"]), ("ledger", ["PK", "SK"]), ("receipts", ["id"])):
         client.create_table(
@@ -99,7 +100,7 @@ def create_tables(client: DynamoDBClient, settings: Settings, streamed: tuple[st
 
 
 @functools.lru_cache(maxsize=8)
-def _patient(endpoint: str) -> DynamoDBClient:
+def _patient(endpoint: str | None) -> DynamoDBClient:
     """A client that sends each request once, and waits a minute for the answer."""
     config = Config(read_timeout=60, retries={"total_max_attempts": 1})
     return boto3.client("dynamodb", config=config, endpoint_url=endpoint)
@@ -135,7 +136,7 @@ def fresh_tables(client: DynamoDBClient, streamed: tuple[str, ...] = ()) -> Sett
             "TALLY_PAGE_HOSTS": "*",
         }
     )
-    create_tables(client, made, streamed)
+    create_tables(client.meta.endpoint_url, made, streamed)
     return made
 
 

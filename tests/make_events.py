@@ -47,13 +47,17 @@ def http(operation: Operation) -> dict[str, Any]:
         if field.name in values:
             found[field.source][field.wire] = values[field.name]
     path = operation.path.format_map(found[Source.PATH])
-    event |= {"routeKey": operation.route, "rawPath": path, "rawQueryString": urlencode(found[Source.QUERY])}
+    event |= {
+        "routeKey": operation.route,
+        "rawPath": path,
+        "rawQueryString": urlencode(found[Source.QUERY], doseq=True),
+    }
     context = event["requestContext"]
     context |= {"routeKey": operation.route, "http": {**context["http"], "method": operation.method, "path": path}}
     event["headers"] |= {name.lower(): str(value) for name, value in found[Source.HEADER].items()}
     for name, parameters in (("pathParameters", found[Source.PATH]), ("queryStringParameters", found[Source.QUERY])):
         event.pop(name, None)
-        event |= {name: {wire: str(value) for wire, value in parameters.items()}} if parameters else {}
+        event |= {name: {wire: _joined(value) for wire, value in parameters.items()}} if parameters else {}
     if found[Source.BODY]:
         event["headers"]["content-type"] = "application/json"
         event["body"] = json.dumps(found[Source.BODY])
@@ -61,6 +65,11 @@ def http(operation: Operation) -> dict[str, Any]:
         scope = {"scope": operation.scope} if operation.scope else {}
         context["authorizer"] = {"jwt": {"claims": {**CLAIMS, **scope}, "scopes": None}}
     return event
+
+
+def _joined(value: object) -> str:
+    """As API Gateway gives it: a comma joins the values of one name."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def missing(root: Path = events.EVENTS) -> dict[Path, dict[str, Any]]:

@@ -32,9 +32,15 @@ def list_likes(call: Call, *, post_id: str, limit: int = fields.PAGE_SIZE_DEFAUL
     return Answer(likes.list_likes(call, LIKES, post_id, limit, cursor))
 
 
+def my_likes(call: Call, *, post_ids: list[str]) -> Answer:
+    """Which of the posts the caller likes, in the order asked."""
+    return Answer(likes.likes_of_caller(call, LIKES, post_ids))
+
+
 handler = Entry({
     operations.LIKE: like,
     operations.UNLIKE: unlike,
     operations.GET_LIKE: get_like,
     operations.LIST_LIKES: list_likes,
+    operations.MY_LIKES: my_likes,
 })  # fmt: skip

@@ -139,6 +139,15 @@ CONTRACTS: dict[Operation, Contract] = {
         errors=(errors.NotFoundError,),
         links={"next": Link(operations.LIST_LIKES, {**_SAME_POST, "cursor": "$response.body#/cursor"})},
     ),
+    operations.MY_LIKES: Contract(
+        tag="likes",
+        summary="Which of these posts you like",
+        description="Up to 100 posts, in the order asked. It reads likes and no posts: a post that does not exist is"
+        " not liked, and a like of a deleted post shows until it is removed in the background. API Gateway takes"
+        " about 10 KB of URL and headers together.",
+        answer="my_likes",
+        example={"likes": [{"post_id": "a91f", "liked": True}]},
+    ),
     operations.VISIT: Contract(
         tag="visits",
         summary="Count a visit",

@@ -45,10 +45,11 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
         {
             "name": field.wire,
             "in": field.source.value,
-            "required": required(field, operation, served),
+            "required": required(field, operation, served) and not field.body_wire,
             "description": description(field, operation, served),
             "schema": schema(field, operation, served),
             "example": _example(field, served),
+            **({"style": "form", "explode": True} if field.many_max else {}),
         }
         for field in operation.fields
         if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it anyway
@@ -57,18 +58,19 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
 
 def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] | None:
     """The schema of the JSON body, and the request body that refers to it as `<operation>_body`; else None."""
-    found = [field for field in operation.fields if field.source is Source.BODY]
+    found = {field.wire: field for field in operation.fields if field.source is Source.BODY}
+    found |= {field.body_wire: field for field in operation.fields if field.body_wire}
     if not found:
         return None
     properties = {
-        field.wire: {**schema(field, operation, served), "description": description(field, operation, served)}
-        for field in found
+        name: {**schema(field, operation, served), "description": description(field, operation, served)}
+        for name, field in found.items()
     }
-    needed = [field.wire for field in found if required(field, operation, served)]
+    needed = [name for name, field in found.items() if required(field, operation, served) and not field.body_wire]
     made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     made |= {"required": needed} if needed else {}
     reference = {"$ref": f"#/components/schemas/{operation.name}_body"}
-    example = {field.wire: _example(field, served) for field in found}
+    example = {name: _example(field, served) for name, field in found.items()}
     content: Schema = {JSON: {"schema": reference, "example": example}}
     said = f"At most {operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
     if operation.takes_beacon:
@@ -79,7 +81,12 @@ def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] |
 
 
 def schema(field: Field, operation: Operation, served: list[Counter]) -> Schema:
-    """JSON Schema of one field."""
+    """JSON Schema of one field; of a list, if it has many values."""
+    one = _schema(field, operation, served)
+    return {"type": "array", "minItems": 1, "maxItems": field.many_max, "items": one} if field.many_max else one
+
+
+def _schema(field: Field, operation: Operation, served: list[Counter]) -> Schema:
     if field.kind is Kind.KEY:
         shortest = 1 if operation.needs_caller else fields.ANONYMOUS_KEY_CHARACTERS_MIN
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
@@ -117,10 +124,17 @@ def description(field: Field, operation: Operation, served: list[Counter]) -> st
         return "A counter that this deployment declares."
     if field.kind is Kind.KEY and operation.increments and not required(field, operation, served):
         return f"{_DESCRIPTIONS[Kind.KEY]} Needed for every counter but {', '.join(_fast(served))}."
+    if field.body_wire:
+        return f"{_DESCRIPTIONS[field.kind]} In the header, or as `{field.body_wire}` in the body."
     return _DESCRIPTIONS[field.kind]
 
 
 def _example(field: Field, served: list[Counter]) -> Any:
+    one = _example_of_one(field, served)
+    return [one] if field.many_max else one
+
+
+def _example_of_one(field: Field, served: list[Counter]) -> Any:
     if field.kind is Kind.COUNTER:
         return _example_counter(served).name
     if field.kind in (Kind.AMOUNT, Kind.VALUE):
@@ -128,7 +142,7 @@ def _example(field: Field, served: list[Counter]) -> Any:
     if field.kind is Kind.CHANGES:
         return [{"counter": counter.name, "id": "7c20", "amount": counter.delta or 1} for counter in served[:2]]
     if field.kind is Kind.ID:
-        return {"video_id": "9f3a", "post_id": "a91f"}.get(field.name, "7c20")
+        return {"video_id": "9f3a", "post_id": "a91f", "post_ids": "a91f"}.get(field.name, "7c20")
     return _EXAMPLES[field.kind]
 
 

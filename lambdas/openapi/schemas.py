@@ -69,6 +69,10 @@ SCHEMAS: dict[str, Schema] = {
         likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SECONDS)},
         cursor={"type": ["string", "null"]},
     ),
+    "my_likes": _object(
+        "Which of the posts you like, in the order asked.",
+        likes={"type": "array", "items": _object("One post.", post_id=_TEXT, liked=_YES_NO)},
+    ),
     "drift": _object(
         "The tallies that drift now. `cursor` is null on the last page.",
         drift={

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import fields
 from .counter import Counter
+from .errors import InvalidInputError
 from .fields import Kind
 
 BODY_BYTES_MAX = 16 * 1024  # of an HTTP request, where the operation does not say otherwise
@@ -58,6 +59,19 @@ class Field:
     required: bool = True
     choices: tuple[str, ...] = ()
     """The values that a field of Kind.OPERATION or Kind.VISIBLE may have."""
+    body_wire: str = ""
+    """Its name in the JSON body, if an HTTP request may have it there instead; in both it must be the same."""
+    many_max: int = 0
+    """How many values it has at most, as a list; 0: it is one value. A query repeats the name for each."""
+
+    def checked(self, given: object, context: fields.Context) -> Any:
+        """The value to use for what a request gives; of a list, each one. Raises CallerError."""
+        if not self.many_max:
+            return fields.check(self.kind, given, self.wire, context, self.choices)
+        if not isinstance(given, list) or not 1 <= len(given) <= self.many_max:
+            most = f"{self.wire} must be a list of 1 to {self.many_max} values. A query repeats the name for each."
+            raise InvalidInputError(most, field=self.wire)
+        return [fields.check(self.kind, one, self.wire, context, self.choices) for one in given]
 
 
 class Throttle(NamedTuple):

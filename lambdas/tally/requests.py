@@ -18,7 +18,7 @@ _SNAKE = {"authorId": "author_id", "createdAt": "created_at", "likeTally": "like
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_Fields = dict[str, str | int | None]
+_Fields = dict[str, str | int | list[str] | None]
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,14 @@ class Likers:
     post_id: str
     likes: tuple[Liker, ...]
     cursor: str | None
+
+
+@dataclass(frozen=True)
+class MyLike:
+    """Whether the caller likes the post."""
+
+    post_id: str
+    liked: bool
 
 
 @dataclass(frozen=True)
@@ -249,6 +257,10 @@ def _likers(reply: Reply) -> Likers:
     return Likers(reply.body["post_id"], likes, reply.body["cursor"])
 
 
+def _my_likes(reply: Reply) -> tuple[MyLike, ...]:
+    return tuple(MyLike(like["post_id"], like["liked"]) for like in reply.body["likes"])
+
+
 def _drifting(reply: Reply) -> Drifting:
     found = (
         Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"]) for row in reply.body["drift"]
@@ -318,6 +330,11 @@ def get_like(post_id: str, *, caller: str | None = None) -> Request[Liked]:
 def list_likes(post_id: str, *, limit: int | None = None, cursor: str | None = None) -> Request[Likers]:
     """The users who like a post, at most `limit` (1 to 1,000), after `cursor`. Raises NotFoundError."""
     return _request("likes", "list_likes", _likers, None, post_id=post_id, limit=limit, cursor=cursor)
+
+
+def my_likes(post_ids: Iterable[str], *, caller: str | None = None) -> Request[tuple[MyLike, ...]]:
+    """Which of these posts, 1 to 100, the caller likes, in this order. A missing post is not liked."""
+    return _request("likes", "my_likes", _my_likes, caller, post_ids=list(post_ids))
 
 
 def visit(
@@ -448,6 +465,7 @@ class Methods:
     unlike = _sends(unlike)
     get_like = _sends(get_like)
     list_likes = _sends(list_likes)
+    my_likes = _sends(my_likes)
     visit = _sends(visit)
     get_visits = _sends(get_visits)
     get_drift = _sends(get_drift)

@@ -100,8 +100,9 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "PUT /posts/{id}/like",
         "DELETE /posts/{id}/like",
         "GET /posts/{id}/like",
+        "GET /my/likes",
     }
-    assert signed_in == {*counters, *posts, "GET /receipts/own", "GET /drift"}
+    assert signed_in == {*counters, *posts, "POST /changes", "GET /receipts/own", "GET /drift"}
     assert len(counters) == 6
 
 
@@ -111,7 +112,7 @@ def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) ->
     }
     counters = {key for key in dev.routes() if "/counters/" in key}
     assert scopes == {
-        key: ["tally/read"] if key.startswith("GET ") else ["tally/write"] for key in {*counters, "GET /drift"}
+        key: ["tally/read"] if key.startswith("GET ") else ["tally/write"] for key in {*counters, "POST /changes", "GET /drift"}
     }
     assert scopes["GET /drift"] == ["tally/read"]
 
@@ -188,7 +189,7 @@ def test_cors(dev: Template) -> None:
         "AllowOrigins": ["*"],
         "AllowMethods": ["DELETE", "GET", "POST", "PUT"],
         "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match"],
-        "ExposeHeaders": ["ETag", "Idempotency-Replayed", "Retry-After"],
+        "ExposeHeaders": ["Date", "ETag", "Idempotency-Replayed", "Retry-After"],
         "MaxAge": 86_400,
     }
 

@@ -32,6 +32,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /posts/{id}": (200, {"body": "A post of the smoke test."}),
     "PUT /posts/{id}/like": (200, {"liked": True, "changed": True}),
     "GET /posts/{id}/like": (200, {"liked": True}),
+    "GET /my/likes": (200, {"likes": [{"post_id": "smoke", "liked": True}]}),
     "GET /posts/{id}/likes": (200, {"likes": [{"user_id": "auth0|alice"}]}),
     "DELETE /posts/{id}/like": (200, {"liked": False, "changed": True}),
     "POST /visits": (202, {"counted": True}),

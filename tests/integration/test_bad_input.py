@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import operations
-from tally.api.http import BODY_BYTES_MAX
+from tally.operation import BODY_BYTES_MAX
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
 from tally.operation import Operation
@@ -50,6 +50,12 @@ HTTP_REFUSALS = [
     ("plays/http-play", {"key": "k" * 256}, 400, "invalid-input", "Idempotency-Key"),
     ("plays/http-play", {"key": "a" * 30 + "," + "b" * 30}, 400, "invalid-input", "Idempotency-Key"),
     ("plays/http-play", {"body": {"amount": 5}, "headers": JSON}, 400, "invalid-input", "amount"),
+    ("plays/http-play", {"body": {"key": "k" * 40}, "headers": JSON}, 400, "invalid-input", "key"),
+    ("plays/http-play", {"body": {"": events.KEY}, "headers": JSON}, 400, "invalid-input", ""),
+    ("plays/http-play-beacon", {"body": {}}, 400, "invalid-input", "Idempotency-Key"),
+    ("plays/http-play-beacon", {"body": {"key": "short"}}, 400, "invalid-input", "Idempotency-Key"),
+    ("plays/http-play-beacon", {"body": {"key": 7}}, 400, "invalid-input", "Idempotency-Key"),
+    ("plays/http-play-beacon", {"headers": {"content-type": "image/png"}}, 415, "unsupported-media-type", None),
     ("plays/http-play", {"query": "fast=1"}, 400, "invalid-input", "fast"),
     ("plays/http-get-plays", {"query": "x=%ff"}, 400, "invalid-input", None),
     ("plays/http-get-plays", {"query": "&".join(f"a{n}=1" for n in range(20))}, 400, "invalid-input", None),
@@ -90,6 +96,11 @@ HTTP_REFUSALS = [
     ("likes/http-list-likes", {"query": "limit=5&limit=6"}, 400, "invalid-input", "limit"),
     ("likes/http-list-likes", {"query": "cursor=%23"}, 400, "invalid-input", "cursor"),
     ("likes/http-list-likes", {"query": "cursor="}, 400, "invalid-input", "cursor"),
+    ("likes/http-my-likes", {"query": ""}, 400, "invalid-input", "post"),
+    ("likes/http-my-likes", {"query": "post=a91f&post=a%23b"}, 400, "invalid-input", "post"),
+    ("likes/http-my-likes", {"query": "&".join(["post=a91f"] * 101)}, 400, "invalid-input", "post"),
+    ("likes/http-my-likes", {"query": "&".join(["post=a91f"] * 120)}, 400, "invalid-input", None),
+    ("likes/http-my-likes", {"query": "post=a91f&limit=1"}, 400, "invalid-input", "limit"),
     ("visits/http-visit", {"body": {"url": "https://example.com/"}}, 400, "invalid-input", "key"),
     ("visits/http-visit", {"body": {"key": events.KEY}}, 400, "invalid-input", "url"),
     ("visits/http-visit", {"body": {"url": "example.com", "key": events.KEY}}, 400, "invalid-input", "url"),

@@ -90,6 +90,8 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
     assert tally.like("a91f", caller="bob").changed is True
     assert tally.unlike("a91f", caller="bob") == requests.Liked("a91f", liked=False, changed=True, replayed=False)
     assert tally.get_like("a91f", caller="alice").liked is True
+    asked = tally.my_likes(["none", "a91f"], caller="alice")
+    assert asked == (requests.MyLike("none", liked=False), requests.MyLike("a91f", liked=True))
     page = tally.list_likes("a91f", limit=10)
     assert page == requests.Likers("a91f", (requests.Liker("alice", page.likes[0].liked_at),), None)
     assert tally.get_post("a91f") == requests.Post("a91f", "auth0|7c20", post.created_at, 1, 1, "two")

@@ -21,7 +21,7 @@ def moto_store() -> Iterator[Store]:
     with mock_aws():
         client = dynamodb_client()
         settings = Settings.from_environment()
-        create_tables(client, settings)
+        create_tables(None, settings)
         yield Store(client, settings)
 
 

@@ -20,6 +20,7 @@ Invoke = Callable[..., dict[str, Any]]
 POST = {"operation": "put_post", "post_id": "a91f", "body": "first", "caller": "auth0|7c20"}
 EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "plays/http-play": (200, {"video_id": "9f3a", "counted": True}),
+    "plays/http-play-beacon": (200, {"video_id": "9f3a", "counted": True}),
     "plays/http-get-plays": (200, {"video_id": "9f3a", "play_count": 0}),
     "plays/direct-play": (200, {"video_id": "9f3a", "counted": True}),
     "plays/direct-play-of-a-caller": (200, {"video_id": "9f3a", "counted": True}),
@@ -39,6 +40,8 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "likes/direct-unlike": (200, {"post_id": "a91f", "liked": False, "changed": False}),
     "likes/direct-get-like": (200, {"post_id": "a91f", "liked": False, "changed": False}),
     "likes/direct-list-likes": (200, {"post_id": "a91f", "likes": [], "cursor": None}),
+    "likes/http-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
+    "likes/direct-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
     "visits/http-visit": (202, {"counted": True}),
     "visits/http-visit-beacon": (202, {"counted": True}),
     "visits/http-visit-of-a-crawler": (202, {"counted": True}),

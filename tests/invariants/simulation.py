@@ -118,7 +118,7 @@ class World(Tables):
     ) -> None:
         wire = Wire(engine.port)
         if store is None:
-            create_tables(wire, SETTINGS, TABLES)  # type: ignore[arg-type]
+            create_tables(engine.endpoint, SETTINGS, TABLES)
             store = Store(wire, SETTINGS)  # type: ignore[arg-type]
         super().__init__(store, wire)
         self.chance, self.clock, self.plan, self.settings = random.Random(seed), clock, plan, store.settings

@@ -8,7 +8,7 @@ import pytest
 
 import counters
 import faults
-from tally.counting.likes import TURNS_MAX, read_like
+from tally.counting.likes import TURNS_MAX, likes_of_caller, read_like
 from tally.dynamo.contention import Spread
 from tally.errors import NotFoundError, StoreBusyError
 from tests.invariants.world import POST, InTurn, Last, World, meanwhile
@@ -204,3 +204,22 @@ def test_likes_of_one_user_on_two_posts_are_two(world: World) -> None:
             "visible": "now",
         }
         assert world.likes(post_id) == (1, {"ann"})
+
+
+def test_likes_of_a_caller_come_in_the_order_asked_by_one_read(world: World) -> None:
+    for post in ("a", "b"):
+        world.write_post(post)
+    world.like("ann", "b")
+    world.like("bob", "a")
+    world.store.breaker.trip("POST#a")
+    world.like("ann", "a")
+    world.unlike("ann", "a")  # leaves an item: it is no like
+    world.proxy.forget()
+    asked = ["a", "none", "b", "a"]
+    found = likes_of_caller(world.call("ann"), counters.LIKES, asked)["likes"]
+    assert [(like["post_id"], like["liked"]) for like in found] == list(
+        zip(asked, [False, False, True, False], strict=True)
+    )
+    (read,) = world.sent("BatchGetItem")
+    (wanted,) = read["RequestItems"].values()
+    assert (len(wanted["Keys"]), wanted["ConsistentRead"]) == (3, True)

@@ -331,7 +331,7 @@ def test_play_that_an_engine_lost_power_over_counts_once(
     try:
         with FaultProxy(engine.start().endpoint) as proxy:
             raw, client = dynamodb_client(endpoint_url=engine.endpoint), dynamodb_client(endpoint_url=proxy.endpoint)
-            create_tables(raw, settings)
+            create_tables(engine.endpoint, settings)
             world = World(Store(client, settings), proxy, raw)
             proxy.plan = faults.always(faults.LOSE_RESPONSE)
             with pytest.raises(StoreUnreachableError):

@@ -191,7 +191,7 @@ def shared_world(engine: Engine) -> Iterator[World]:
         patch.setattr(contention, "BACKOFF_FIRST_S", 0.0002)
         through, raw = dynamodb_client(endpoint_url=proxy.endpoint), dynamodb_client(endpoint_url=engine.endpoint)
         with contextlib.closing(through), contextlib.closing(raw):
-            create_tables(raw, made, ("counts",))
+            create_tables(engine.endpoint, made, ("counts",))
             yield World(Store(through, made), proxy, raw)
 
 
@@ -203,7 +203,7 @@ def begin(world: World, *, strip_tokens: bool) -> Model:
     made = replace(
         old, counts_table=f"tally-program-counts-{number}", receipts_table=f"tally-program-receipts-{number}"
     )  # a name of its own: under an old one the engine's stream goes on
-    create_tables(world.raw, made, ("counts",))
+    create_tables(world.raw.meta.endpoint_url, made, ("counts",))
     world.store = replace(world.store, settings=made)
     world.store.spread.widths.clear()
     world.store.breaker.heats.clear()

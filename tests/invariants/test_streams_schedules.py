@@ -48,7 +48,7 @@ def make_world(engine: Engine) -> Iterator[Callable[[str], StreamWorld]]:
             for table in ("COUNTS", "RECEIPTS", "LEDGER")
         }
         settings = Settings.from_environment(names)
-        create_tables(clients[engine.endpoint], settings)
+        create_tables(engine.endpoint, settings)
         return StreamWorld(Store(clients[endpoint], settings), clients[engine.endpoint])
 
     yield make

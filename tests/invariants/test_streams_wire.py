@@ -30,7 +30,7 @@ def streamed() -> Iterator[tuple[StreamWorld, Any]]:
         settings = Settings.from_environment({
             f"TALLY_{name}_TABLE": f"tally-wire-{name.lower()}" for name in ("COUNTS", "RECEIPTS", "LEDGER")
         })  # fmt: skip
-        create_tables(client, settings, ("counts", "receipts"))
+        create_tables(engine.endpoint, settings, ("counts", "receipts"))
         # The engine's sequence numbers are shorter than the 21 digits that botocore insists on.
         config = Config(parameter_validation=False)
         with closing(boto3.client("dynamodbstreams", endpoint_url=engine.endpoint, config=config)) as reader:

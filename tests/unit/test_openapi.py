@@ -22,7 +22,7 @@ from functions import health
 from openapi import answers, inputs, schemas
 from openapi.document import document, text
 from tally import errors, fields
-from tally.api.http import BODY_BYTES_MAX
+from tally.operation import BODY_BYTES_MAX
 from tally.counter import Counter, Guarantee, declared
 from tally.fields import Kind
 from tally.operation import Field, Operation, Source, Visible
@@ -91,13 +91,24 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}
         assert parameters - implied == wanted - implied, operation.name
         body = made.get("requestBody", {"content": {}})["content"]
-        assert bool(body) == any(field.source is Source.BODY for field in operation.fields)
-        assert ("text/plain" in body) == (operation is operations.VISIT)
+        assert bool(body) == any(field.source is Source.BODY or field.body_wire for field in operation.fields)
+        assert ("text/plain" in body) == (operation in (operations.VISIT, operations.PLAY))
+
+
+def test_the_key_of_a_play_may_be_in_the_header_or_in_the_body() -> None:
+    made = DOCUMENT["paths"]["/videos/{id}/plays"]["post"]
+    header = next(parameter for parameter in made["parameters"] if parameter["name"] == "Idempotency-Key")
+    assert (header["required"], made["requestBody"]["required"]) == (False, False)
+    body = DOCUMENT["components"]["schemas"]["play_body"]
+    assert (set(body["properties"]), "required" in body) == ({"key"}, False)
+    assert body["properties"]["key"]["minLength"] == header["schema"]["minLength"]
 
 
 def test_every_object_that_comes_in_is_closed() -> None:
     bodies = {name: schema for name, schema in DOCUMENT["components"]["schemas"].items() if name.endswith("_body")}
-    assert set(bodies) == {"increment_body", "set_counter_body", "hold_body", "put_post_body", "visit_body"}
+    assert set(bodies) == {
+        "increment_body", "set_counter_body", "hold_body", "put_post_body", "visit_body", "play_body"
+    }  # fmt: skip
     assert all(schema["additionalProperties"] is False for schema in bodies.values())
 
 
@@ -107,7 +118,8 @@ def exact() -> list[tuple[str, Operation, Field]]:
     for operation in operations.OPERATIONS:
         for field in operation.fields:
             if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT):
-                name = f"{field.kind.value} {'of the signed in' if operation.needs_caller else 'of anyone'}"
+                name = f"{field.kind.value}{'s' if field.many_max else ''}"
+                name += " of the signed in" if operation.needs_caller else " of anyone"
                 found.setdefault(name, (name, operation, field))
     return sorted(found.values(), key=lambda entry: entry[0])
 
@@ -115,7 +127,7 @@ def exact() -> list[tuple[str, Operation, Field]]:
 def accepted(operation: Operation, field: Field, value: object) -> bool:
     context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS)
     try:
-        fields.check(field.kind, value, field.wire, context, field.choices)
+        field.checked(value, context)
     except errors.CallerError:
         return False
     return True
@@ -123,6 +135,10 @@ def accepted(operation: Operation, field: Field, value: object) -> bool:
 
 def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
     """Values within a schema, on its bounds and just beyond; ASCII, for a schema counts characters and Tally bytes."""
+    if schema["type"] == "array":
+        least, most = schema["minItems"], schema["maxItems"]
+        lists = st.lists(near(schema["items"]), min_size=least - 1, max_size=3)
+        return lists | st.sampled_from([["a91f"] * length for length in (least - 1, most, most + 1)]) | st.just("a91f")
     if "enum" in schema:
         return st.sampled_from([*schema["enum"], *(f"{value}x" for value in schema["enum"]), "", "likes"])
     if schema["type"] == "integer":
@@ -141,7 +157,7 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
 def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, field: Field, data: Any) -> None:
     schema = inputs.schema(field, operation, operation.served(COUNTERS))
     value = data.draw(near(schema))
-    if isinstance(value, str) and value.endswith("\n"):
+    if any(isinstance(one, str) and one.endswith("\n") for one in (value if isinstance(value, list) else [value])):
         return  # Python's `$` would match before it; that of ECMA 262, which the pattern is, does not
     if field.kind is not Kind.COUNTER or operation is operations.INCREMENT:
         assert validator(schema).is_valid(value) == accepted(operation, field, value), value

@@ -200,8 +200,7 @@ class Entry:
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
             if field_.name in request.raw:  # null does not mean "not given": the check refuses it
-                given = request.raw[field_.name]
-                arguments[field_.name] = fields.check(field_.kind, given, field_.wire, context, field_.choices)
+                arguments[field_.name] = field_.checked(request.raw[field_.name], context)
             elif field_.required:
                 raise fields.missing(field_.kind, field_.wire)
         if time.monotonic() >= deadline_s:

@@ -21,6 +21,7 @@ from ..errors import (
 )
 from ..operation import Operation
 
+PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 BEACON = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
@@ -46,7 +47,7 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
     headers.setdefault("user-agent", "")  # a missing header counts as an empty one; browsers always send it
     sources: dict[str, Mapping[str, object]] = {
         "path": event.get("pathParameters", {}),
-        "query": _query(event),
+        "query": _query(event, operation),
         "body": _body(event, headers, operation),
         "header": headers,
     }
@@ -55,8 +56,15 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
         name = field.wire.lower() if field.source.value == "header" else field.wire
         if name in sources[field.source.value]:
             fields[field.name] = sources[field.source.value][name]
+        if field.body_wire and field.body_wire in sources["body"]:
+            given = sources["body"][field.body_wire]
+            if fields.setdefault(field.name, given) != given:
+                detail = f"{field.body_wire} in the body differs from {field.wire}: send one of them."
+                raise InvalidInputError(detail, field=field.body_wire)
     for source in ("query", "body"):
         known = {field.wire for field in operation.fields if field.source.value == source}
+        if source == "body":
+            known |= {field.body_wire for field in operation.fields if field.body_wire}
         unknown = sorted(sources[source].keys() - known)
         if unknown:
             raise InvalidInputError(
@@ -65,17 +73,26 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
     return fields
 
 
-def _query(event: Event) -> dict[str, object]:
-    """The raw query string, parsed. API Gateway's own parsing joins repeated parameters with commas."""
+def _query(event: Event, operation: Operation) -> dict[str, object]:
+    """The raw query string, parsed; a field that has many values as a list.
+
+    API Gateway's own parsing joins repeated parameters with commas.
+    """
     found: dict[str, object] = {}
+    lists: dict[str, list[str]] = {field.wire: [] for field in operation.fields if field.many_max}
+    most = PARAMETERS_MAX + sum(field.many_max for field in operation.fields)
     try:
-        pairs = parse_qsl(event.get("rawQueryString", ""), keep_blank_values=True, errors="strict", max_num_fields=16)
+        pairs = parse_qsl(event.get("rawQueryString", ""), keep_blank_values=True, errors="strict", max_num_fields=most)
     except ValueError:  # broken UTF-8, or too many
-        raise InvalidInputError("The query string is malformed.") from None
+        raise InvalidInputError("The query string is malformed, or has too many parameters.") from None
     for name, value in pairs:
-        if name in found:
+        if name in lists:
+            lists[name].append(value)
+            found[name] = lists[name]
+        elif name in found:
             raise InvalidInputError(f"{name[:64]} is given twice.", field=name[:64])
-        found[name] = value
+        else:
+            found[name] = value
     return found
 
 

@@ -11,6 +11,7 @@ tally. The pair key names the like item that it removed, so both halves of an un
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -274,6 +275,20 @@ def read_like(call: Call, counter: Counter, post_id: str) -> Body:
     if counter.sort_key not in found:
         raise _missing(post_id)
     return {"post_id": post_id, "liked": len(found) == 2, "changed": False}
+
+
+def likes_of_caller(call: Call, counter: Counter, post_ids: Sequence[str]) -> dict[str, Any]:
+    """Which of the posts, at most 100, `call.caller` likes: `{"likes":[{"post_id","liked"}]}` in the order asked.
+
+    1 RCU for each post. It reads no post: one that is missing is not liked, and a deleted one is until the sweep has
+    removed the like.
+    """
+    asked = {post_id: _child_key(call, counter, post_id) for post_id in post_ids}
+    there = queries.get_many(
+        call, call.store.settings.counts_table, list(asked.values()), ProjectionExpression=f"PK, {GONE}"
+    )
+    liked = {item["PK"]["S"].removeprefix(counter.partition_start) for item in there if GONE not in item}
+    return {"likes": [{"post_id": post_id, "liked": post_id in liked} for post_id in post_ids]}
 
 
 def list_likes(call: Call, counter: Counter, post_id: str, limit: int, after: str | None) -> dict[str, Any]:

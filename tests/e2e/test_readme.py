@@ -1,4 +1,4 @@
-"""Runs the README's session: each command must print the output that the README shows."""
+"""Runs the sessions of the README and of other pages: each command must print the output that the page shows."""
 
 from __future__ import annotations
 
@@ -74,14 +74,19 @@ def answered(shell: Shell, command: str, shown: str) -> str:
     return output
 
 
-def test_the_session_gives_the_answers_that_the_readme_shows(start: Callable[..., Dev]) -> None:
+PAGES = {"README.md": 15, "docs/changes.md": 8}
+"""The pages with sessions, and how many commands they have at least. Each page has a shell of its own."""
+
+
+def test_the_sessions_give_the_answers_that_the_pages_show(start: Callable[..., Dev]) -> None:
     port = start().wait_until_ready().port
-    steps = session((ROOT / "README.md").read_text())
-    assert len(steps) > 10
-    with Shell() as shell:
-        for command, shown in steps:
-            output = answered(shell, command.replace(f"localhost:{README_PORT}", f"localhost:{port}"), shown)
-            assert same(output, shown), f"{command}\nanswers: {output}\nshown:   {shown}"
+    for page, least in PAGES.items():
+        steps = session((ROOT / page).read_text())
+        assert len(steps) > least, page
+        with Shell() as shell:
+            for command, shown in steps:
+                output = answered(shell, command.replace(f"localhost:{README_PORT}", f"localhost:{port}"), shown)
+                assert same(output, shown), f"{page}: {command}\nanswers: {output}\nshown:   {shown}"
 
 
 def test_only_the_time_may_differ_and_it_must_be_about_now() -> None:

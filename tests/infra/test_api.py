@@ -112,7 +112,8 @@ def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) ->
     }
     counters = {key for key in dev.routes() if "/counters/" in key}
     assert scopes == {
-        key: ["tally/read"] if key.startswith("GET ") else ["tally/write"] for key in {*counters, "POST /changes", "GET /drift"}
+        key: ["tally/read"] if key.startswith("GET ") else ["tally/write"]
+        for key in {*counters, "POST /changes", "GET /drift"}
     }
     assert scopes["GET /drift"] == ["tally/read"]
 

@@ -44,6 +44,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
+    "POST /changes": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),
     "PUT /counters/{counter}/{id}": (412, {"version": 1}),
     "POST /counters/{counter}/{id}/holds": (409, {"left": 0}),
@@ -143,7 +144,7 @@ def test_an_uncounted_page_is_a_failure_only_if_it_was_named(stub: Stub, capsys:
 def test_a_token_without_scopes_skips_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
     todo = smoke.counter_calls("key", set())
-    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 7
+    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 8
     assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
 
 

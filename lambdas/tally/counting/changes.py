@@ -145,7 +145,7 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     needed = -amount - (error.left or 0)
     if not (counter.may_have_holds and holds.made_room(call, counter, tally.id, needed)):
         detail = f"changes[{changes.first[tally]}], {counter.name} {tally.id}: {error.detail}"
-        raise LimitReachedError(detail, left=error.left, **changes.of(tally))
+        raise LimitReachedError(detail, **changes.of(tally), left=error.left)
 
 
 def _refuse_retired(call: Call, changes: Changes, stamp: Stamp) -> None:

@@ -68,7 +68,7 @@ def _increments(key: str) -> list[Increment]:
 def _together(*, soon: bool) -> Send:
     def send(clients: Clients, key: str) -> None:
         sent = [{"counter": "plays", "id": f"video-{number % VIDEOS}"} for number in range(PLAYS)]
-        wanted = changes.read(sent, counters.COUNTERS, soon=soon)
+        wanted = changes.read(sent, counters.COUNTERS, time.time(), soon=soon)
         changes.count(Call(clients.store), wanted, operation=operations.CHANGE.name, key=key, soon=soon)
 
     return send

@@ -38,11 +38,13 @@ PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
-ID_FORM = re.compile(r"[A-Za-z0-9._:~@-]+")
+# Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
+ID_FORM = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which gateways join repeated headers
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
+PERIOD_FORM = re.compile(r"2[0-9]{3}(-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2})?)?)?)?")
 CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
 # Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
 PAGE_FORM = re.compile(
@@ -72,6 +74,7 @@ class Kind(Enum):
     VISIBLE = "visible"
     TARGET = "target"
     USER_AGENT = "user agent"
+    PERIOD = "period"
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,13 @@ def _text(value: object, field: str) -> str:
 
 
 def identifier(value: object, field: str) -> str:
-    """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`."""
+    """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
     text = _text(value, field)
     if len(text) > ID_CHARACTERS_MAX or not ID_FORM.fullmatch(text):
-        raise InvalidInputError(f"{field} must be 1 to {ID_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -", field=field)
+        but = ", and not a dot or two" if text in (".", "..") else ""
+        raise InvalidInputError(
+            f"{field} must be 1 to {ID_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -{but}", field=field
+        )
     return text
 
 
@@ -297,6 +303,17 @@ def target(value: object, field: str) -> str:
     return text
 
 
+def period(value: object, field: str) -> str:
+    """The name of a period: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11` or `2026`.
+
+    Whether the counter has such periods, and whether there is this one, is checked later.
+    """
+    text = _text(value, field)
+    if not PERIOD_FORM.fullmatch(text):
+        raise InvalidInputError(f"{field} must be a period, like 2026-11-22, 2026-W47 or 2026-11.", field=field)
+    return text
+
+
 def user_agent(value: object, field: str) -> str:
     """The User-Agent of a visit, cut to 512 characters. It may hold anything, and Tally does not store it."""
     if not isinstance(value, str):
@@ -319,4 +336,5 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.HOLD: hold,
     Kind.TARGET: target,
     Kind.USER_AGENT: user_agent,
+    Kind.PERIOD: period,
 }

@@ -42,10 +42,11 @@ from tests.invariants.world import World, persist
 
 PLAYS, STOCK, USAGE, TICKET = counters.PLAYS, counters.STOCK, counters.USAGE, counters.TICKET
 VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", guarantee=Guarantee.ROLLUP)
+CALLS = Counter("calls", prefix="API", sort_key="CALLS", attribute="calls", ceiling=5, period="day", keep_periods=2)
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
 CAPPED = Counter("capped", prefix="CAP", sort_key="TOTAL", attribute="number", ceiling=5)
-DECLARED = counters.COUNTERS | {one.name: one for one in (VIEWS, ONE_SHARD, FAST, CAPPED)}
+DECLARED = counters.COUNTERS | {one.name: one for one in (VIEWS, ONE_SHARD, FAST, CAPPED, CALLS)}
 ORDER = [("stock", "mug", -1), ("plays", "mug", 1), ("usage", "ann", 1)]
 LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
 
@@ -97,9 +98,10 @@ def count(
     soon: bool = False,
     call: Call | None = None,
     declared: Mapping[str, Counter] = DECLARED,
+    now_s: float | None = None,
 ) -> Counted:
     """Count them, as the handler does."""
-    wanted = changes.read(entries(sent), declared, soon=soon)
+    wanted = changes.read(entries(sent), declared, now_s or time.time(), soon=soon)
     return changes.count(call or world.call("shop"), wanted, operation="change", key=key, soon=soon)
 
 
@@ -245,14 +247,14 @@ def test_an_entry_that_cannot_be_counted_with_others_is_named(
     entry: dict[str, Any], soon: bool, field: str, why: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=why) as refused:
-        changes.read([{"counter": "plays", "id": "mug"}, entry], DECLARED, soon=soon)
+        changes.read([{"counter": "plays", "id": "mug"}, entry], DECLARED, time.time(), soon=soon)
     assert refused.value.field == field
 
 
 def test_a_counter_with_children_counts_no_other_way() -> None:
     followers = Counter("followers", prefix="USER", sort_key="FOLLOWED", attribute="followers", child="BY#USER#")
     with pytest.raises(InvalidInputError, match="it counts items"):
-        changes.read(entries([("followers", "x", 1)]), {"followers": followers}, soon=False)
+        changes.read(entries([("followers", "x", 1)]), {"followers": followers}, time.time(), soon=False)
 
 
 def test_a_retired_counter_refuses_all_and_what_was_counted_before_is_replayed(world: World) -> None:
@@ -264,6 +266,22 @@ def test_a_retired_counter_refuses_all_and_what_was_counted_before_is_replayed(w
         count(world, "order-2", ORDER, declared=retired)
     assert refused.value.members == {"entry": 2, "counter": "usage", "id": "ann"}
     assert of(world) == [2, 1, 1]
+
+
+def test_a_counter_with_periods_moves_in_the_period_of_the_first_try(world: World) -> None:
+    day_s = 24 * 3600.0
+    sent = [("usage", "ann", 1), ("calls", "ann", 3)]
+    midnight_s = (time.time() // day_s + 1) * day_s
+    assert count(world, "job-1", sent, now_s=midnight_s - 1) == (body(2, 2), False)
+    assert count(world, "job-1", sent, now_s=midnight_s + 1) == (body(2, 2), True)
+    today = time.strftime("%Y-%m-%d", time.gmtime(midnight_s - 1))
+    assert world.tally(CALLS, f"ann#{today}") == 3
+    with pytest.raises(LimitReachedError) as refused:
+        count(world, "job-2", sent, now_s=midnight_s - 1)
+    wanted = {"entry": 1, "counter": "calls", "id": "ann", "period": today, "left": 2}
+    assert refused.value.members == wanted | {"retry_after_s": refused.value.retry_after_s}
+    assert 0 < (refused.value.retry_after_s or 0) <= day_s
+    assert count(world, "job-2", sent, now_s=midnight_s + 1) == (body(2, 2), False)
 
 
 # ---- faults ----

@@ -121,7 +121,7 @@ def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment,
     def together(key: str, *ids: str) -> None:
         sent = [{"counter": "plays", "id": id_} for id_ in ids]
         for soon in (True, False):
-            wanted = changes.read(sent, counters.COUNTERS, soon=soon)
+            wanted = changes.read(sent, counters.COUNTERS, world.now_s, soon=soon)
             changes.count(Call(world.store), wanted, operation="change", key=f"{key}-{soon}", soon=soon)
 
     def outage() -> None:

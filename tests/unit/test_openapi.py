@@ -181,7 +181,7 @@ def test_the_schema_of_changes_takes_what_the_check_takes(sent: list[dict[str, A
     [field] = [field for field in operations.CHANGE.fields if field.kind is Kind.CHANGES]
     schema = inputs.schema(field, operations.CHANGE, operations.CHANGE.served(COUNTERS))
     try:
-        changes.read(fields.check(field.kind, sent, "changes", CONTEXT), COUNTERS, soon=False)
+        changes.read(fields.check(field.kind, sent, "changes", CONTEXT), COUNTERS, 0.0, soon=False)
         taken = True
     except errors.CallerError:
         taken = False

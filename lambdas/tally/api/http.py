@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from ..errors import (
     RETRY_AFTER_S,
     InvalidInputError,
+    LimitReachedError,
     PayloadTooLargeError,
     RetryableError,
     TallyError,
@@ -109,6 +110,8 @@ def _body(event: Event, headers: Mapping[str, str], operation: Operation) -> dic
         raise PayloadTooLargeError(f"The body is larger than {operation.body_bytes_max} bytes.")
     if not raw:
         return {}
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaTypeError("The body must not be compressed: leave Content-Encoding out.")
     media_type = headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != JSON and not (operation.takes_beacon and media_type == BEACON):
         raise UnsupportedMediaTypeError(f"The body must be {JSON}{' or ' + BEACON if operation.takes_beacon else ''}.")
@@ -158,4 +161,6 @@ def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
     answer["headers"]["content-type"] = PROBLEM
     if isinstance(error, RetryableError):
         answer["headers"]["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, LimitReachedError) and error.retry_after_s is not None:
+        answer["headers"]["retry-after"] = str(error.retry_after_s)
     return answer

@@ -23,7 +23,7 @@ from ..errors import (
     ReceiptFoundError,
     StoreBusyError,
 )
-from . import holds, tallies
+from . import holds, periods, tallies
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once, retired
 from .spilling import Spilling
 from .tallies import Tally, minute_now
@@ -44,16 +44,21 @@ class Changes:
 
     @property
     def payload(self) -> dict[str, dict[str, int]]:
-        """What must be the same when the key is sent again: the sums, whatever the order of the entries."""
-        return tallies.by_counter(self.sums)
+        """What must be the same when the key is sent again: the sums, whatever the order of the entries, or the
+        period."""
+        sent = {Tally(tally.counter, periods.shown(tally.id)["id"]): amount for tally, amount in self.sums.items()}
+        return tallies.by_counter(sent)
 
     def of(self, tally: Tally) -> dict[str, str | int]:
         """The members of a problem that name the entry at fault."""
-        return {"entry": self.first[tally], "counter": tally.counter.name, "id": tally.id}
+        return {"entry": self.first[tally], "counter": tally.counter.name, **periods.shown(tally.id)}
 
 
-def read(entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], *, soon: bool) -> Changes:
-    """The changes, checked and folded. `soon`: the caller wants all of them rolled up.
+def read(
+    entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], now_s: float, *, soon: bool
+) -> Changes:
+    """The changes, checked and folded; of counters with periods, in the period of now. `soon`: the caller wants all of
+    them rolled up.
 
     Raises InvalidInputError, which names the entry at fault; PayloadTooLargeError for more than TALLIES_MAX tallies.
     """
@@ -64,7 +69,8 @@ def read(entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} in {at}.", field=at)
         counter = _counter(entry.get("counter"), f"{at}.counter", counters, soon=soon)
-        tally = Tally(counter, fields.identifier(entry.get("id"), f"{at}.id"))
+        id_ = fields.identifier(entry.get("id"), f"{at}.id")
+        tally = Tally(counter, periods.tally_id(counter, id_, now_s))
         amount = fields.amount(entry["amount"], f"{at}.amount") if "amount" in entry else None
         by = fields.step(counter, amount, f"{at}.amount")
         changes.sums[tally] = changes.sums.get(tally, 0) + by
@@ -141,11 +147,12 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     refused = {tally: old for tally, old in zip(moved, sent.old_items()[1:], strict=True) if old is not None}
     tally = next(iter(refused))
     counter, amount = tally.counter, moved[tally]
-    error = tallies.refuse(counter, tallies.state_of(counter, refused[tally]).value, amount)
+    error = tallies.refuse(counter, tally.id, tallies.state_of(counter, refused[tally]).value, amount)
     needed = -amount - (error.left or 0)
     if not (counter.may_have_holds and holds.made_room(call, counter, tally.id, needed)):
-        detail = f"changes[{changes.first[tally]}], {counter.name} {tally.id}: {error.detail}"
-        raise LimitReachedError(detail, **changes.of(tally), left=error.left)
+        named = changes.of(tally)
+        detail = f"changes[{named['entry']}], {counter.name} {named['id']}: {error.detail}"
+        raise LimitReachedError(detail, **named, **error.members)
 
 
 def _refuse_retired(call: Call, changes: Changes, stamp: Stamp) -> None:

@@ -16,7 +16,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..counting import tallies
+from ..counter import Counter
+from ..counting import periods, tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
@@ -35,7 +36,9 @@ from .record import (
     UnreadableError,
     accepted,
     changes,
+    created_s,
     event_name,
+    expired,
     label,
 )
 
@@ -55,11 +58,15 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     if image is None or SAYS.isdisjoint(image):
         return ()
     if image.get("rollup") == YES:
-        for name, _, _ in changes(image, alone=True):
-            rollup.declared_now(declared, name)
-    by_name = declared.by_name
-    tracked = [found for found in changes(image) if found[0] in by_name and by_name[found[0]].tracked]
-    return rollup.counted(declared, tracked, record, image) if tracked else ()
+        for name, id_, _ in changes(image, alone=True):
+            rollup.declared_now(declared, name, id_)
+    booked = [change for change in changes(image) if _is_booked(declared.by_name.get(change[0]), change[1])]
+    return rollup.counted(declared, booked, record, image) if booked else ()
+
+
+def _is_booked(counter: Counter | None, id_: str) -> bool:
+    """Whether the journal has this tally."""
+    return counter is not None and counter.tracked and periods.is_tally(counter, id_)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -73,8 +80,10 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.tally(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
-    if counter is None or not counter.tracked:
+    if counter is None or not counter.tracked or not periods.is_tally(counter, id_):
         return ()
+    if expired(record) and periods.over(counter, id_, created_s(record)):
+        return ()  # its time was over; one that goes before, because somebody edited its TTL, is drift
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise UnreadableError(f"a {name} without its image")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..counter import Counter
-from ..counting import tallies
+from ..counting import periods, tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
-from ..dynamo.keys import minute_of
+from ..dynamo.keys import MINUTE_MAX, minute_of
 from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
 from .record import (
@@ -27,7 +27,7 @@ from .record import (
     changes,
     event_name,
     label,
-    minute,
+    number,
 )
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
@@ -40,17 +40,19 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     if image is None or image.get("rollup") != YES:
         return ()
     found = changes(image, alone=True)
-    for name, _, _ in found:
-        if not declared_now(declared, name).rolls_up:
+    for name, id_, _ in found:
+        if not declared_now(declared, name, id_).rolls_up:
             raise UnreadableError(f"{name} is not rolled up, as it is declared now")
     return counted(declared, found, record, image)
 
 
-def declared_now(declared: Declared, name: str) -> Counter:
-    """The counter with this name. Raises UnreadableError if there is none."""
+def declared_now(declared: Declared, name: str, id_: str) -> Counter:
+    """The counter of a tally. Raises UnreadableError if there is none, or it has no such period."""
     counter = declared.by_name.get(name)
     if counter is None:
         raise UnreadableError(f"the counter {name[:64]!r} is not declared")
+    if not periods.is_tally(counter, id_):
+        raise UnreadableError(f"{name} has no such period, as it is declared now")
     return counter
 
 
@@ -58,7 +60,7 @@ def counted(
     declared: Declared, found: Iterable[tuple[str, str, int]], record: Record, image: Image
 ) -> tuple[Effect, ...]:
     """The amounts of a receipt, on its minute."""
-    stamped = minute(image)
+    stamped = number(image, "at", 0, MINUTE_MAX - 1)
     at, day = label(stamped, declared.made(record)), stamped // tallies.DAY
     return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in found])
 

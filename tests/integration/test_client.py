@@ -118,6 +118,15 @@ def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> N
     )
     assert tally.commit_hold(*MUG, hold.hold_id) == requests.Settled(*MUG, hold.hold_id, "committed", changed=True)
     assert tally.commit_hold(*MUG, hold.hold_id).changed is False
+    other = tally.hold(*MUG, 1, 900).hold_id
+    assert tally.release_hold(*MUG, other) == requests.Settled(*MUG, other, "released", changed=True)
+    assert tally.get_counter(*MUG).value == 40
+    unknown = requests.Receipt("increment", "usage/7c20", counted=False, answer=None)
+    assert tally.get_own_receipt("increment", "usage/7c20", "x") == unknown
+    answer = {"counter": "usage", "id": "7c20", "counted": True, "visible": "now"}
+    counted = requests.Receipt("increment", "usage/7c20", counted=True, answer=answer)
+    assert tally.get_receipt("increment", "usage/7c20", "k") == tally.get_own_receipt("increment", "usage/7c20", "k")
+    assert tally.get_receipt("increment", "usage/7c20", "k") == counted
 
 
 def test_an_order_is_all_or_nothing_and_its_refusal_names_the_entry(tally: Tally) -> None:
@@ -132,15 +141,6 @@ def test_an_order_is_all_or_nothing_and_its_refusal_names_the_entry(tally: Tally
     soon = tally.change([("plays", "advert"), ("plays", "advert")], "soon")
     assert soon == requests.Changed(2, 1, replayed=False, visible="soon")
     assert tally.get_own_receipt("change", "changes", "order-1").counted
-    other = tally.hold(*MUG, 1, 900).hold_id
-    assert tally.release_hold(*MUG, other) == requests.Settled(*MUG, other, "released", changed=True)
-    assert tally.get_counter(*MUG).value == 40
-    unknown = requests.Receipt("increment", "usage/7c20", counted=False, answer=None)
-    assert tally.get_own_receipt("increment", "usage/7c20", "x") == unknown
-    answer = {"counter": "usage", "id": "7c20", "counted": True, "visible": "now"}
-    counted = requests.Receipt("increment", "usage/7c20", counted=True, answer=answer)
-    assert tally.get_receipt("increment", "usage/7c20", "k") == tally.get_own_receipt("increment", "usage/7c20", "k")
-    assert tally.get_receipt("increment", "usage/7c20", "k") == counted
 
 
 @pytest.mark.parametrize("faults", [[LOST], [LOST, THROTTLED, CRASHED, LOST]], ids=repr)

@@ -93,6 +93,13 @@ WRONG = [
     ("guarantee", {"guarantee": Guarantee.ROLLUP, "floor": 0}, "cannot have a start"),
     ("guarantee", {"guarantee": Guarantee.ROLLUP, "ceiling": 9}, "cannot have a start"),
     ("guarantee", {"guarantee": Guarantee.ROLLUP, "start": 9}, "cannot have a start"),
+    ("read", {"read": "everyone"}, "must be 'anyone' or 'scope'"),
+    ("read", {"read": True}, "must be 'anyone' or 'scope'"),
+    ("max_age_s", {"max_age_s": -1, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": 86401, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": True, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": 5.0, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": 5}, "needs read='anyone'"),
     ("child", {"child": "LIKE"}, "must have the form"),
     ("child", {"child": ""}, "must have the form"),
     ("period", {"period": "fortnight"}, "must be one of: minute, hour, day, week, month, year"),
@@ -143,6 +150,7 @@ def test_a_counter_is_declared_by_four_fields_and_is_exact_and_spread() -> None:
         Guarantee.EXACT, None, 0, None, None,
     )  # fmt: skip
     assert (counter.numbered, counter.max_shards, counter.api) == (False, MAX_SHARDS_DEFAULT, True)
+    assert (counter.public, declare(read="anyone").kept_s, declare(read="anyone", max_age_s=0).kept_s) == (False, 1, 0)
     assert not counter.versioned
 
 

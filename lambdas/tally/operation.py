@@ -108,14 +108,11 @@ class Operation:
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
-<<<<<<< HEAD
     body_bytes_max: int = BODY_BYTES_MAX
-=======
     opens: Throttle | None = None
     """The throttle of the routes that lead to it without a token, one for each counter that anyone may read."""
     fixed: Mapping[str, str] = field(default_factory=dict)
     """The parameters that such a route has in its path already: `{"counter": "plays"}`."""
->>>>>>> main
     names_users: bool = False
     """Whether its answer names users. A deployment may show it to fewer callers than `access` says."""
 

@@ -105,11 +105,7 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "GET /posts/{id}/like",
         "GET /my/likes",
     }
-<<<<<<< HEAD
-    assert signed_in == {*counters, *posts, "POST /changes", "GET /receipts/own", "GET /drift"}
-=======
-    assert signed_in == {*counters, *posts, "GET /receipts/own", "GET /drift", "GET /tallies/any"}
->>>>>>> main
+    assert signed_in == {*counters, *posts, "POST /changes", "GET /receipts/own", "GET /drift", "GET /tallies/any"}
     assert len(counters) == 6
 
 
@@ -120,11 +116,7 @@ def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) ->
     counters = {key for key in dev.routes() if "/counters/{" in key} - {BADGE}
     assert scopes == {
         key: ["tally/read"] if key.startswith("GET ") else ["tally/write"]
-<<<<<<< HEAD
-        for key in {*counters, "POST /changes", "GET /drift"}
-=======
-        for key in {*counters, "GET /drift", "GET /tallies/any"}
->>>>>>> main
+        for key in {*counters, "POST /changes", "GET /drift", "GET /tallies/any"}
     }
     assert scopes["GET /drift"] == ["tally/read"]
 

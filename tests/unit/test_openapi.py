@@ -25,11 +25,7 @@ from tally import errors, fields
 from tally.counter import Counter, Guarantee, declared
 from tally.counting import changes
 from tally.fields import Kind
-<<<<<<< HEAD
-from tally.operation import BODY_BYTES_MAX, Field, Operation, Source, Visible
-=======
-from tally.operation import Field, Operation, Source, Visible, by_route
->>>>>>> main
+from tally.operation import BODY_BYTES_MAX, Field, Operation, Source, Visible, by_route
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(COUNTERS)

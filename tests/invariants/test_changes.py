@@ -16,7 +16,7 @@ import counters
 import faults
 from local.base.engine import Engine
 from tally import fields
-from tally.counter import Counter, Guarantee
+from tally.counter import AMOUNT_MAX, Counter, Guarantee
 from tally.counting import changes, holds
 from tally.counting.receipts import Counted
 from tally.dynamo.client import Call
@@ -168,7 +168,7 @@ def test_100_plays_of_10_videos_cost_what_the_documents_say(world: World, soon: 
 def test_a_receipt_of_90_tallies_with_the_longest_ids_is_under_12_kb(world: World) -> None:
     longest = replace(USAGE, name="u" * 32)
     ids = [f"{number:02}{LONGEST_ID[2:]}" for number in range(90)]
-    sent = [(longest.name, id_, fields.AMOUNT_MAX) for id_ in ids for _ in range(11)]
+    sent = [(longest.name, id_, AMOUNT_MAX) for id_ in ids for _ in range(11)]
     count(world, "k" * 255, sent, soon=True, declared={longest.name: longest}, call=world.call("%25" * 170))
     assert 11 * 1024 < size_bytes(world.receipt()) < 12 * 1024
 
@@ -393,7 +393,7 @@ def test_whatever_fails_the_tallies_are_the_sums_of_the_receipts_and_none_is_tor
     }  # fmt: skip
     world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": some, "PutItem": {faults.LOSE_RESPONSE: 0.2}})
     persist(lambda: world.play("stocked", "mug", 15, counter=STOCK))
-    sent, counted = {}, {}
+    sent, counted = dict[str, Sent](), dict[str, dict[str, Any]]()
     for number in range(12):
         ids = [f"v{chance.randrange(3)}" for _ in range(4)]
         sent[f"key-{number}"] = [("stock", "mug", -chance.randrange(1, 4)), *(("usage", id_, 2) for id_ in ids)]

@@ -1,8 +1,7 @@
 """The rollup: receipts and children that were written alone are added to their tallies.
 
-A receipt says by how much; a child counts one. The rollup stamps the tally with the minute that the bookkeeper books
-the receipt or the child on, so that both halves of the change meet there. It also notes on the tally by how much it
-moved it for the receipts of each day: what is missing there was lost (drift/rebuild.py).
+The rollup stamps the tally with the minute that the bookkeeper books the receipt or the child on: both halves meet. It
+also notes on the tally by how much it moved it for the receipts of each day (drift/rebuild.py).
 """
 
 from __future__ import annotations
@@ -13,22 +12,10 @@ from ..counter import Counter
 from ..counting import periods, tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
-from ..dynamo.keys import MINUTE_MAX, minute_of
+from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
-from .record import (
-    INSERT,
-    YES,
-    Declared,
-    Image,
-    Record,
-    UnreadableError,
-    accepted,
-    changes,
-    event_name,
-    label,
-    number,
-)
+from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, changes, event_name, label
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
@@ -60,7 +47,9 @@ def counted(
     declared: Declared, found: Iterable[tuple[str, str, int]], record: Record, image: Image
 ) -> tuple[Effect, ...]:
     """The amounts of a receipt, on its minute."""
-    stamped = number(image, "at", 0, MINUTE_MAX - 1)
+    stamped = minute_of(image)
+    if stamped is None:
+        raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
     at, day = label(stamped, declared.made(record)), stamped // tallies.DAY
     return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in found])
 

@@ -21,6 +21,7 @@ RARE = Throttle(rate_per_s=10, burst=20)
 
 _COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
 _SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
+_JOINS: Callable[[Counter], bool] = attrgetter("joins")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
 _PUBLIC: Callable[[Counter], bool] = attrgetter("public")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
@@ -216,6 +217,22 @@ INCREMENT = Operation(
     increments=True,
     serves=lambda counter: not counter.counts_children,
 )
+CHANGE = Operation(
+    name="change",
+    function="increments",
+    method="POST",
+    path="/changes",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    fields=(
+        Field("changes", Kind.CHANGES, Source.BODY, "changes"),
+        Field("visible", Kind.VISIBLE, Source.BODY, "visible", required=False, choices=("now", "soon")),
+        _KEY,
+    ),
+    counts=True,
+    serves=_JOINS,
+    body_bytes_max=256 * 1024,  # 1,000 changes with the longest names, ids and amounts
+)
 GET_COUNTER = Operation(
     name="get_counter",
     function="increments",
@@ -331,7 +348,7 @@ LIST_CHILDREN = Operation(
 )
 
 ON_CHILDREN = (PUT_CHILD, DELETE_CHILD, GET_CHILD, LIST_CHILDREN)
-ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD, *ON_CHILDREN)
+ON_COUNTERS = (INCREMENT, CHANGE, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD, *ON_CHILDREN)
 
 _TALLIES = Field("of", Kind.TALLY, Source.QUERY, "of", many_max=100)
 

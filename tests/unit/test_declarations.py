@@ -80,4 +80,4 @@ def test_operations_that_leave_receipts_can_be_asked_for() -> None:
     expected = {operation.name for operation in operations.OPERATIONS if operation.leaves_receipt}
     assert set(operations.WITH_RECEIPTS) == expected
     of_children = {"put_child", "delete_child"}
-    assert expected == {"play", "visit", "like", "unlike", "increment", "set_counter", "hold"} | of_children
+    assert expected == {"play", "visit", "like", "unlike", "increment", "change", "set_counter", "hold"} | of_children

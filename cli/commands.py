@@ -28,7 +28,7 @@ _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeep
 def drifts(given: argparse.Namespace, stack: Stack) -> int:
     """Print what drifts, and until when the ledger has judged. Returns 1 if something drifts, 2 if nobody can tell."""
     seen = evidence.read(stack.store, time.time())
-    found = [row for _, row in rows.every(stack.store)]
+    found = list(rows.every(stack.store))
     for row in found:
         confirmed = "  confirmed" if row.confirmed(seen) else ""
         show(given, row.body(seen), f"{row.counter} {row.target}: {row.drift:+d} since {moment(row.since)}{confirmed}")
@@ -51,9 +51,9 @@ def get(given: argparse.Namespace, stack: Stack) -> int:
     numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.number(counter, shards)
     body = {"counter": counter.name, "id": given.id, "value": number, "shards": numbers}
-    body["drift"] = row.drift if row else 0
+    body["drift"] = row.drift
     parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
-    drifts = f", drifts by {row.drift:+d}" if row and row.drift else ""
+    drifts = f", drifts by {row.drift:+d}" if row.drift else ""
     show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
     return 0
 

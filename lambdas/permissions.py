@@ -103,7 +103,7 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     judging = {
         "JUDGE": ("GetItem", "UpdateItem"),
         "PAGE#": ("Query",),
-        "DRIFT": ("Query", "BatchGetItem", "GetItem", "UpdateItem"),
+        "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
     deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")

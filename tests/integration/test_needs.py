@@ -25,7 +25,7 @@ from local.base.engine import Engine
 from tally.counting import holds, tallies
 from tally.drift import rows
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.streams import evidence, pages, set_aside
 from tests.contexts import Context
@@ -269,8 +269,8 @@ def test_an_operation_does_what_it_declares_and_no_more(
 class OneShard:
     """The streams' shards: one of each, without a pulse so far."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shardId-{table}")]
+    def listed(self, table: str) -> Tree:
+        return {f"shardId-{table}": None}
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:
         return iter(())
@@ -342,7 +342,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     swept = sweep.handler({}, Context())
     wanted = {"returned": 1, "minutes": 3, "uneven": 2, "likes_removed": 2, "posts_removed": 1}
     assert {name: swept[name] for name in wanted} == wanted
-    assert [(drift.target, drift.drift) for _, drift in rows.every(store)] == [("begins", 8)]
+    assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
 

@@ -12,21 +12,14 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.transactions import Write, put
 
-LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"
-"""How a tally was repaired: by its drift row, by its children, or by its receipts."""
-_NUMBERS = ("amount", "before", "after")
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
 _FORGOTTEN = ("found", "posts", "likes", "holds")
 
 
-def entry(
-    store: Store, counter: str, target: str, now_s: float, texts: Mapping[str, str], *, before: int, amount: int
-) -> Write:
-    """The write that records one repair of a tally that was at `before`.
-
-    `texts`: `by`, `why`, and `how` (LEDGER, RECOUNT or REBUILD).
-    """
+def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str) -> Write:
+    """The write that records one repair of a tally. `numbers`: `before`, `amount`. `texts`: `by`, `why`, `how`."""
     sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
-    values: items.Values = {"at": int(now_s), **texts, "amount": amount, "before": before, "after": before + amount}
+    values: items.Values = {"at": int(now_s), **texts, **numbers, "after": sum(numbers.values())}
     return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), sort), values)
 
 
@@ -41,7 +34,7 @@ def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
     for page in queries.pages(store, store.settings.ledger_table, keys.history_key(counter, target)):
         for item in page:
-            numbers = {name: int(item[name]["N"]) for name in _NUMBERS}
+            numbers = {name: int(item[name]["N"]) for name in ("amount", "before", "after")}
             how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
             yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}
 

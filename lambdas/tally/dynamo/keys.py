@@ -11,8 +11,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, holds, finished
     deleted     DELETED, epoch s#post -> post, calm
 
-A page holds what a run of stream records says of one minute (streams/pages.py). The judge reads each page once, and
-writes the differences to drift rows. Holds are in this table too (holds.py).
+A page holds what a run of stream records says of one minute (streams/pages.py). Holds are here too (holds.py).
 """
 
 from __future__ import annotations
@@ -64,11 +63,6 @@ def pair_of(child: Mapping[str, Any]) -> str:
 def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
     """Key of how far a consumer (`rollup`, `drift`) has come in one stream shard of a table (`counts`, `receipts`)."""
     return f"CHECKPOINT#{consumer}#{table}", shard
-
-
-def set_aside_key(consumer: str, shard: str, sequence: str) -> tuple[str, str]:
-    """Key of the marker of a record that was set aside."""
-    return SET_ASIDE_KEY, f"{consumer}#{shard}#{sequence}"
 
 
 def forgotten_key(user: str) -> str:

@@ -234,7 +234,7 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
 
 
 def _body(one: Waiting, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body of an answer, with the number if the caller asked for it: no receipt has it, a replay reads it anew."""
+    """The body of an answer, with the number if the caller asked for it. A replay reads it again."""
     change = one.increment
     return tallies.with_value(one.call, change.counter, change.id, body) if change.shows_value else body
 

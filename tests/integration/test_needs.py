@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -397,9 +398,12 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
 
 
 def test_the_command_does_what_its_policy_allows(
-    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    invoke: Invoke, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command once."""
+    plays, likes = tmp_path / "plays.csv", tmp_path / "likes.csv"
+    plays.write_text("new,9\n")
+    likes.write_text("a91f,carol,1700000000\n")
     bucket = Bucket()
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
@@ -411,6 +415,9 @@ def test_the_command_does_what_its_policy_allows(
         "status": 1, "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
         "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
         "rebuild --all": 1, "rebuild --all --repair --by ann --why test": 0,
+        f"import {likes} --children likes --yes --by ann --why test": 0, "export plays": 0,
+        f"import {plays} --counter plays --yes --by ann --why test": 0, "history --imports": 0,
+        f"import {plays} --counter contest --yes --by ann --why test": 0,
         "forget --user bob": 1, "forget --user bob --yes --by ann --why test": 0,
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
     }.items():  # fmt: skip

@@ -9,6 +9,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     set aside   SETASIDE, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, holds, finished
+    imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     deleted     DELETED, epoch s#post -> post, calm
 
 A page holds what a run of stream records says of one minute (streams/pages.py). Holds are here too (holds.py).
@@ -27,6 +28,7 @@ Item = dict[str, Any]
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, SET_ASIDE_KEY, DELETED_KEY = "DRIFT", "SETASIDE", "DELETED"
 JUDGE_KEY = "JUDGE"
+IMPORT_KEY = "HISTORY#IMPORT"
 PULSE_START, RECEIPT_PULSE_START = "PULSE#", "pulse#"  # a pulse in counts, and in receipts
 MINUTE_MAX = 10**10
 

@@ -60,10 +60,7 @@ def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judg
 
 
 def differences(store: Store, minute: int, halves: Halves | None = None) -> Net:
-    """How uneven each tally is in a minute. An unlike counts on the minute of its older half.
-
-    `halves`: what a run has read, because the neighbours of a minute need it too.
-    """
+    """How uneven each tally is in a minute. An unlike counts on its older half's. `halves`: what a run has read."""
     net: Net = defaultdict(dict)
     halves = Halves() if halves is None else halves
     halves[minute] = []

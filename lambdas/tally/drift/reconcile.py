@@ -211,10 +211,7 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
 
 def _held(found: Finding) -> dict[int, Was]:
     """What a repair rests on, by shard: after a count its number and nonce, for lost receipts the notes of the days.
-
-    So with those that may come to exist, as far as there is room in a transaction. Beyond that a new shard may go
-    unnoticed. That is harmless: Tally writes a shard together with its child.
-    """
+    Shards that may come to exist, too, while there is room: one beyond is harmless, for it comes with its child."""
     counted = [found.counter.attribute, "nonce"] if found.how == history.RECOUNT else []
     names = counted or [tallies.day_note(day) for day in found.days]
     if counted and len(found.shards) > SHARDS_HELD_MAX:

@@ -34,8 +34,7 @@ STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progre
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
 FAILED_WHOLE = ""  # in batchItemFailures: the whole batch
 
-Answer = dict[str, Any]
-"""`{"state": {}, "batchItemFailures": [{"itemIdentifier": first sequence number that is not applied}]}`."""
+Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": first number that is not applied}]}
 
 
 class Handler:

@@ -50,6 +50,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
+    "POST /changes": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),
     "GET /counters/plays/{id}": (200, {"value": 1}),
     "PUT /counters/{counter}/{id}": (412, {"version": 1}),

@@ -55,6 +55,7 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
         if field.source is not Source.BODY
         and field.wire not in operation.fixed
         and field.kind is not Kind.USER_AGENT  # every client sends it anyway
+        and (field.kind is not Kind.PERIOD or any(counter.period for counter in served))
     ]
 
 

@@ -86,8 +86,11 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (many({"S": "plays"}), "malformed: KeyError: 'M'"),
     (many({"M": {"plays": {"L": []}}}), "malformed: KeyError: 'M'"),
-    (many({"M": {"plays": {"M": {"v": {"N": "1.5"}}}}}), "v cannot be {'N': '1.5'}"),
-    (many({"M": {"plays": {"M": {"v": {"N": str(10**38)}}}}}), "v cannot be {'N': '1" + 38 * "0" + "'}"),
+    (
+        many({"M": {"plays": {"M": {"v": {"N": "1.5"}}}}}),
+        "malformed: ValueError: invalid literal for int() with base 10: '1.5'",
+    ),
+    (many({"M": {"plays": {"M": {"v": {"N": str(10**38)}}}}}), "v has more than 38 digits"),
     (many({"M": {}}), "the list of changes is empty"),
     (many({"M": {"gone": {"M": {"v": {"N": "1"}}}}}), "the counter 'gone' is not declared"),
     (many({"M": {"plays": {"M": {"v": {"N": "1"}}}}}, at={"S": "now"}), "at cannot be {'S': 'now'}"),

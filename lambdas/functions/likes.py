@@ -7,7 +7,7 @@ import operations
 from tally import fields
 from tally.api.entry import Answer, Entry
 from tally.counter import Counter
-from tally.counting import children
+from tally.counting import children, tallies
 from tally.counting.receipts import Keyed
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -15,18 +15,18 @@ from tally.operation import Operation
 from tally.shipped import LIKES
 
 
-def like(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Answer:
+def like(call: Call, *, post_id: str, idempotency_key: str | None = None, value: bool = False) -> Answer:
     """Like the post as the caller."""
     name = operations.LIKE.name
     body, replayed = children.set_like(call, LIKES, post_id, True, operation=name, key=idempotency_key)
-    return Answer(body, replayed=replayed)
+    return Answer(tallies.with_value(call, LIKES, post_id, body) if value else body, replayed=replayed)
 
 
-def unlike(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Answer:
+def unlike(call: Call, *, post_id: str, idempotency_key: str | None = None, value: bool = False) -> Answer:
     """Remove the caller's like."""
     name = operations.UNLIKE.name
     body, replayed = children.set_like(call, LIKES, post_id, False, operation=name, key=idempotency_key)
-    return Answer(body, replayed=replayed)
+    return Answer(tallies.with_value(call, LIKES, post_id, body) if value else body, replayed=replayed)
 
 
 def get_like(call: Call, *, post_id: str) -> Answer:

@@ -55,6 +55,7 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
         if field.source is not Source.BODY
         and field.wire not in operation.fixed
         and field.kind is not Kind.USER_AGENT  # every client sends it anyway
+        and (field.kind is not Kind.PERIOD or any(counter.period for counter in served))
     ]
 
 
@@ -179,6 +180,7 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
     Kind.CHILD: _string(1, fields.USER_BYTES_MAX) | {"not": {"enum": [".", ".."]}},
     Kind.TALLY: _string(1, fields.TALLY_BYTES_MAX),
+    Kind.FLAG: {"type": "boolean", "default": False},
     Kind.PERIOD: _string(4, 16, fields.PERIOD_FORM),
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
@@ -200,6 +202,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.TTL: "For how many seconds. Then the hold expires and gives the amount back.",
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
+    Kind.FLAG: "Whether the answer has the number as well, read right after the change. It costs a read unit.",
     Kind.TALLY: "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     Kind.OPERATION: "The operation that the key was sent with.",
     Kind.CHILD: f"The child, such as a user's `sub`. At most {fields.USER_BYTES_MAX} bytes, percent-encoded.",
@@ -225,4 +228,5 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.TARGET: "9f3a",
     Kind.CHILD: "auth0|7c20",
     Kind.TALLY: "likes:a91f",
+    Kind.FLAG: True,
 }

@@ -41,8 +41,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     from .cost import command as cost
 
     try:
-        counters = Declarations.load(app / "lambdas/counters.py").counters
-        given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser(counters))
+        declared = Declarations.load(app / "lambdas/counters.py")
+        counters = declared.counters
+        parser = options.parser(counters, declared.pages)
+        given = options.parsed(sys.argv[1:] if arguments is None else arguments, parser)
         if given.command == "cost":
             return cost.run(given)
         found = connection.local(given.port) if given.local else connection.deployed(given.stack)

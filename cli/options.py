@@ -13,6 +13,7 @@ from tally import fields
 from tally.counter import Counter
 from tally.drift import rebuild
 from tally.errors import InvalidInputError
+from tally.pages import AS_SPELT, Pages
 from tally.shipped import BOT_VISITS, LIKES, VISITS
 
 from .cost import command as cost
@@ -39,7 +40,7 @@ _EXIT_STATUS = (
 _ID = "of a post, a video, …; for visits the page's URL"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
 COMMANDS = ("status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "cost")
-_PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
+_OF_PAGES = (VISITS, BOT_VISITS)
 """The counters whose ids are URLs."""
 
 
@@ -51,14 +52,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"tally: {message}; --help says more\n")
 
 
-def parser(counters: Mapping[str, Counter]) -> Parser:
-    """The command line, for the counters that the app declares."""
+def parser(counters: Mapping[str, Counter], pages: Pages = AS_SPELT) -> Parser:
+    """The command line, for the counters and pages that the app declares."""
     made = Parser(
         prog="tally",
         description="Look at Tally's numbers and repair them.",
         epilog=_EXAMPLES + _EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.set_defaults(pages=pages)
     _where(made)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _command(commands, "status", "whether all is well: version, alarms, lag, drift, dead letters", json=True)
@@ -176,7 +178,8 @@ def _check(given: argparse.Namespace, made: Parser) -> None:
         made.error("history takes ID, or --user ID")
     if given.command in ("get", "history", "rebuild") and given.id is not None:
         try:
-            given.id = _PAGES.get(given.counter, fields.identifier)(given.id, "ID")
+            of_page = given.counter in _OF_PAGES
+            given.id = fields.page(given.id, "ID", given.pages) if of_page else fields.identifier(given.id, "ID")
         except InvalidInputError as error:
             made.error(f"argument ID: {error.detail}")
     if given.command in ("reconcile", "rebuild", "forget"):

@@ -17,6 +17,7 @@ from . import fields
 from .counter import Counter
 from .errors import InvalidInputError
 from .fields import Kind
+from .pages import Pages
 
 
 class Access(Enum):
@@ -148,9 +149,9 @@ class Operation:
         """What names its receipt: the id, or `counter/id` if the caller names the counter."""
         return f"{counter.name}/{id_}" if self.by_counter else id_
 
-    def asked_target(self, target: str, wire: str) -> str:
+    def asked_target(self, target: str, wire: str, pages: Pages) -> str:
         """The target of its receipt as a caller spells it, normalised if it is a page. Raises InvalidInputError."""
-        return fields.page(target, wire) if self._has(Kind.LISTED_PAGE) else target
+        return fields.page(target, wire, pages) if self._has(Kind.LISTED_PAGE) else target
 
     def shown(self, likers: Visible) -> Operation | None:
         """The operation as a deployment serves it over HTTP; None if it does not."""

@@ -12,6 +12,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
+from counters import PAGES
 from local.base.engine import Engine
 from tally.api.entry import Entry
 from tally.dynamo.client import Store
@@ -113,7 +114,7 @@ def api(store: Store, engine: Engine) -> Iterator[Api]:
     # batch to fill, and the next answer has a visit that was sent twice.
     behind = Tables(store, Wire(engine.port))
     entries = {
-        name: Entry(importlib.import_module(f"functions.{name}").handler.functions, store)
+        name: Entry(importlib.import_module(f"functions.{name}").handler.functions, store, pages=PAGES)
         for name in ("visits", "beacon")
     }
     made = Api(lambda function, event: entries[function](event, Context()), lambda: deliver(behind))
@@ -176,10 +177,14 @@ def test_nothing_is_stored_on_the_visitors_machine(visits: Visits) -> None:
 
 
 def test_a_page_that_is_left_at_once_is_counted(visits: Visits, site: Site) -> None:
-    site.head["/gone"] = site.tag.replace(" async", "") + "<script>location = '/there'</script>"
+    leaving = "<script>location = '/there'</script>"
+    site.head["/gone"] = site.tag.replace(" async", "") + f"<body>{leaving}"
+    site.head["/sent-on"] = site.tag.replace(" async", "") + leaving  # from its head: nobody saw it
     visitor = visits()
-    visitor.go("/gone")
-    assert visitor.settled("/gone", "/there", expected=[1, 1]) == [1, 1]
+    for path in ("/gone", "/sent-on"):
+        visitor.go(path)
+        visitor.page.wait_for_url("**/there")
+    assert visitor.settled("/gone", "/sent-on", "/there", expected=[1, 0, 2]) == [1, 0, 2]
 
 
 def test_crawlers_are_counted_apart(visits: Visits, api: Api, site: Site) -> None:
@@ -253,6 +258,37 @@ def test_a_single_page_application_is_counted_by_its_addresses(before: str, visi
     assert visitor.settled(*paths, expected=[1, 2, 2, 1]) == [1, 2, 2, 1]
 
 
+def test_a_page_is_counted_by_its_own_link_if_that_is_of_its_host(visits: Visits, api: Api, site: Site) -> None:
+    at_once = site.tag.replace(" async", "")
+    site.head |= {
+        "/before": f"<link rel=canonical href=/named>{site.tag}",
+        "/behind": f"{at_once}<link rel='alternate CANONICAL' href='{site.server.origin}/named?fbclid=x#top'>",
+        "/stranger": f"<link rel=canonical href=https://other.example/named>{site.tag}",
+        "/broken": f"<link rel=canonical href='http://['><link rel=canonical href=/named>{site.tag}",
+        "/late": f"{site.tag}<body><link rel=canonical href=/named>",  # not the page's own: anyone's text may be there
+    }
+    visitor = visits()
+    for path in ("/before?utm_source=mail", "/behind?id=1", "/stranger", "/broken", "/late"):
+        visitor.go(path)
+    paths = "/named", "/before", "/behind", "/behind?id=1", "/stranger", "/broken", "/late"
+    expected = [2, 0, 0, 0, 1, 1, 1]
+    assert visitor.settled(*paths, expected=expected) == expected
+    assert len(api.visits) == 5
+
+
+def test_the_link_of_a_single_page_application_stands_for_its_first_address(visits: Visits, site: Site) -> None:
+    """It changes the link after the address, or never."""
+    site.head["/app"] = f"<link rel=canonical href=/named>{site.tag}"
+    visitor = visits()
+    visitor.go("/app?ref=1")
+    visitor.run("history.pushState(null, '', '/app/two')")
+    visitor.run("document.head.querySelector('[rel=canonical]').href = '/two'")
+    visitor.run("history.back()")
+    visitor.page.wait_for_function("location.search")
+    expected = [2, 1, 0, 0]
+    assert visitor.settled("/named", "/app/two", "/two", "/app?ref=1", expected=expected) == expected
+
+
 @over_each_history
 def test_a_fragment_is_not_a_page(before: str, visits: Visits, api: Api) -> None:
     visitor = visits(before)
@@ -273,8 +309,8 @@ def test_replacing_the_address_is_a_visit_only_of_another_path(before: str, visi
         visitor.run(f"history.replaceState(null, '', '/list?q={letters}')")  # a filter while a person types
     visitor.run("history.pushState(null, '', '/list?q=tal#top')")  # still there
     visitor.run("history.replaceState(null, '', '/login')")  # sent elsewhere by the application
-    paths = "/list?utm_source=mail", "/list", "/list?q=tal", "/login"
-    assert visitor.settled(*paths, expected=[1, 0, 0, 1]) == [1, 0, 0, 1]
+    paths = "/list", "/list?q=tal", "/login"
+    assert visitor.settled(*paths, expected=[1, 0, 1]) == [1, 0, 1]
     assert len(api.visits) == 2
 
 

@@ -17,6 +17,7 @@ import crawleruseragents
 import pytest
 
 import counters
+from cli import options
 from functions import beacon, visits
 from tally.api import crawlers
 from tally.api.entry import Entry
@@ -185,6 +186,30 @@ def test_another_lambdas_user_agent_is_a_string(agent: object, invoke: Invoke, s
     assert counted(store) == (0, 0)
 
 
+def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
+    spellings = [f"{PAGE}?utm_source=mail#top", f"{PAGE}?fbclid=x&gclid=y", "HTTPS://Example.com:443/b/../a"]
+    parser = options.parser(counters.COUNTERS, counters.PAGES)
+    for number, url in enumerate(spellings):
+        visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
+        assert invoke("visits", visit)["status"] == 202
+        for other in spellings:
+            asked = {
+                "operation": "get_receipt",
+                "of": "visit",
+                "target": other,
+                "idempotency_key": visit["idempotency_key"],
+            }
+            assert invoke("receipts", asked)["body"]["state"] == "counted"
+        assert options.parsed(["get", "visits", url], parser).id == PAGE
+    assert counted(store) == (3, 0)
+    key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
+    store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})
+    for url in spellings:
+        asked = {"operation": "get_visits", "url": url}
+        assert (body := invoke("visits", asked)["body"]) == {**body, "url": PAGE, "visits": 3}
+        assert "<title>visits: 3</title>" in invoke("visits", asked | {"operation": "get_badge"})["body"]["text"]
+
+
 def test_crawlers_have_metrics_of_their_own(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
     invoke("visits", events.sample("visits/direct-visit-of-a-crawler"))
     metrics = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
@@ -254,7 +279,7 @@ def test_the_badge_shows_what_people_visited(invoke: Invoke, store: Store) -> No
 )
 def test_a_badge_of_no_page_of_ours_is_a_problem(query: str, status: int, slug: str, store: Store) -> None:
     listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
-    entry = Entry(visits.handler.functions, listed)
+    entry = Entry(visits.handler.functions, listed, pages=counters.PAGES)
     answer = entry(events.http("visits/http-get-badge", query=query), Context())
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
     assert events.body_of(answer)["type"].endswith(slug)

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import operations
-from counters import COUNTERS, PLAYS
+from counters import COUNTERS, PAGES, PLAYS
 from functions import health
 from openapi import answers, inputs, schemas
 from openapi.document import document, text
@@ -125,7 +125,7 @@ def exact() -> list[tuple[str, Operation, Field]]:
 
 
 def accepted(operation: Operation, field: Field, value: object) -> bool:
-    context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS)
+    context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS, PAGES)
     try:
         field.checked(value, context)
     except errors.CallerError:

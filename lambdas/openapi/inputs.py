@@ -153,8 +153,8 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
 }
 _URL = (
-    f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986). Its fragment"
-    " and the parameters that the deployment drops (`utm_source`, …) are no part of the page."
+    f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986). Its"
+    " fragment and the parameters that the deployment drops (`utm_source`, …) are no part of the page."
 )
 _DESCRIPTIONS: dict[Kind, str] = {
     Kind.ID: "The id of what is counted.",

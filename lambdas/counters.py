@@ -15,6 +15,8 @@ CONTEST = Counter(
 )
 TICKET = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=1, numbered=True)
 
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET])
+
 # What is no part of a page's name. A change renames pages; docs/beacon.md says what becomes of their tallies.
 PAGES = Pages(
     drop=(
@@ -24,5 +26,3 @@ PAGES = Pages(
     trailing_slash="keep",
     index=("index.html",),
 )  # fmt: skip
-
-COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET])

@@ -68,6 +68,8 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.RELEASE_HOLD: settle_hold,
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
+        operations.GET_RECEIPTS: _FIND_RECEIPTS,
+        operations.GET_OWN_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
         operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
         operations.GET_OPENAPI: _NOTHING,

@@ -43,6 +43,8 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /drift": (200, {"drift": [], "cursor": None}),
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
+    "GET /receipts/many": (200, {"receipts": [{"state": "counted"}]}),
+    "GET /receipts/own/many": (200, {"receipts": [{"state": "unknown"}]}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),
     "PUT /counters/{counter}/{id}": (412, {"version": 1}),

@@ -114,6 +114,8 @@ ARGUMENTS = {
     "body": "one",
     "of": "play",
     "target": "9f3a",
+    "targets": ["9f3a"],
+    "idempotency_keys": [KEY, KEY],
 }
 
 

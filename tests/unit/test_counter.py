@@ -85,6 +85,11 @@ WRONG = [
     ("guarantee", {"guarantee": Guarantee.ROLLUP, "floor": 0}, "cannot have a start"),
     ("guarantee", {"guarantee": Guarantee.ROLLUP, "ceiling": 9}, "cannot have a start"),
     ("guarantee", {"guarantee": Guarantee.ROLLUP, "start": 9}, "cannot have a start"),
+    ("receipt_days", {"receipt_days": 0}, "whole number from 1 to 365"),
+    ("receipt_days", {"receipt_days": 366}, "whole number from 1 to 365"),
+    ("receipt_days", {"receipt_days": True}, "whole number from 1 to 365"),
+    ("receipt_days", {"receipt_days": 1.5}, "whole number from 1 to 365"),
+    ("receipt_days", {"receipt_days": 8, "guarantee": Guarantee.FAST}, "needs receipts"),
     ("child", {"child": "LIKE"}, "must have the form"),
     ("child", {"child": ""}, "must have the form"),
 ]

@@ -78,7 +78,7 @@ def set_like(call: Call, counter: Counter, post_id: str, liked: bool, *, operati
     """
     if key is None:
         return Counted(_move(_Wish(call, counter, post_id, liked, None)), replayed=False)
-    keyed = Keyed(operation, post_id, key, {})
+    keyed = Keyed(operation, post_id, key, {}, counter.receipt_days)
     return once(call, keyed, lambda stamp: _move(_Wish(call, counter, post_id, liked, stamp)))
 
 

@@ -13,9 +13,12 @@ STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", floor
 CONTEST = Counter(
     "contest", prefix="CONTEST", sort_key="LEFT", attribute="left", start=100, delta=-1, floor=0, numbered=True
 )
+CALLS = Counter(
+    "calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", ceiling=1_000, period="day", keep_periods=35
+)
 TICKET = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=1, numbered=True)
 
-COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET])
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS])
 
 # What is no part of a page's name. A change renames pages; docs/beacon.md says what becomes of their tallies.
 PAGES = Pages(

@@ -19,7 +19,7 @@ WRITES = Throttle(rate_per_s=500, burst=1000)
 SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
 
-_VERSIONED: Callable[[Counter], bool] = attrgetter("versioned")
+_SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
@@ -217,7 +217,7 @@ GET_COUNTER = Operation(
     path=_COUNTERS,
     access=Access.READ,
     throttle=READS,
-    fields=(_COUNTER, _ID),
+    fields=(_COUNTER, _ID, Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)),
 )
 SET_COUNTER = Operation(
     name="set_counter",
@@ -234,7 +234,7 @@ SET_COUNTER = Operation(
         _OPTIONAL_KEY,
     ),
     counts=True,
-    serves=_VERSIONED,
+    serves=_SETTABLE,
 )
 HOLD = Operation(
     name="hold",

@@ -1,10 +1,12 @@
 """The counters that `counters.py` declares: moved, read and set by name."""
 
+import time
+
 import counters
 import operations
 from tally.api.entry import Answer, Entry
 from tally.counter import Counter, Guarantee
-from tally.counting import holds, increments, tallies
+from tally.counting import holds, increments, periods, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -14,7 +16,7 @@ from tally.streams import evidence
 def increment(
     call: Call, *, counter: Counter, id: str, amount: int | None = None, idempotency_key: str | None = None
 ) -> Increment:
-    """Move the counter by `amount`, or by its own step, once for each key."""
+    """Move the counter by `amount`, or by its own step, once for each key: in the period of now, if it has periods."""
     if counter.delta is not None and amount not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field="amount")
     by = counter.delta if amount is None else amount
@@ -22,21 +24,26 @@ def increment(
         raise InvalidInputError("amount is missing.", field="amount")
     if idempotency_key is None and counter.guarantee is not Guarantee.FAST:
         raise InvalidInputError("Idempotency-Key is missing.", field="Idempotency-Key")
-    body = {"counter": counter.name, "id": id, "counted": True}
+    tally = periods.tally_id(counter, id, time.time())
+    body = {"counter": counter.name, **periods.shown(tally), "counted": True}
     target = operations.INCREMENT.receipt_target(counter, id)
     room = holds.made_room if counter.may_have_holds else None
     name = operations.INCREMENT.name
-    return Increment(counter, id, by, name, idempotency_key, body, receipt_target=target, make_room=room)
+    return Increment(counter, tally, by, name, idempotency_key, body, receipt_target=target, make_room=room)
 
 
-def get_counter(call: Call, *, counter: Counter, id: str) -> Answer:
-    """Its value; with the version for compare-and-set, or with `as_of` if it is rolled up."""
-    body = {"counter": counter.name, "id": id}
+def get_counter(call: Call, *, counter: Counter, id: str, period: str | None = None) -> Answer:
+    """Its value; with the version for compare-and-set, or with `as_of` if it is rolled up.
+
+    `period`: which one, if it has periods; None: the current one.
+    """
+    tally = periods.tally_id(counter, id, time.time(), period)
+    body = {"counter": counter.name, **periods.shown(tally)}
     if counter.guarantee is Guarantee.ROLLUP:
         as_of = evidence.as_of(call)  # before the number, which may then be newer but never older
-        return Answer({**body, "value": tallies.read(call, counter, id), "as_of": as_of})
-    if not counter.versioned:
-        return Answer({**body, "value": tallies.read(call, counter, id)})
+        return Answer({**body, "value": tallies.read(call, counter, tally), "as_of": as_of})
+    if not counter.settable:
+        return Answer({**body, "value": tallies.read(call, counter, tally)})
     state = tallies.read_state(call, counter, id)
     return Answer({**body, "value": state.value, "version": state.version})
 
@@ -45,8 +52,9 @@ def set_counter(
     call: Call, *, counter: Counter, id: str, value: int, version: int, idempotency_key: str | None = None
 ) -> Answer:
     """Compare-and-set: set the value if the counter still has the version."""
-    if not counter.versioned:
-        raise InvalidInputError(f"{counter.name} is spread over shards: it has no version to compare.", field="counter")
+    if not counter.settable:
+        why = f"has a tally for each {counter.period}" if counter.period else "is spread over shards"
+        raise InvalidInputError(f"{counter.name} {why}: it has no version to compare.", field="counter")
     body, replayed = increments.set_value(
         call, counter, id, value, version, operation=operations.SET_COUNTER.name, key=idempotency_key
     )

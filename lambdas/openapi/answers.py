@@ -169,7 +169,8 @@ CONTRACTS: dict[Operation, Contract] = {
         tag="counters",
         summary="Move a counter",
         description="At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves"
-        " no receipt: a retry with the same key may succeed later.",
+        " no receipt: a retry with the same key may succeed later. A counter with periods counts in the period of now;"
+        " a refusal says when the next one begins.",
         answer="increment",
         example={**_STOCK, "counted": True, "visible": "now"},
         errors=(errors.NotFoundError, errors.LimitReachedError, errors.CounterRetiredError),
@@ -178,6 +179,7 @@ CONTRACTS: dict[Operation, Contract] = {
     operations.GET_COUNTER: Contract(
         tag="counters",
         summary="The value of a counter",
+        description="A counter with periods answers 404 for a period whose tally is kept no more.",
         answer="value",
         example={**_STOCK, "value": 98, "version": 7},
         errors=(errors.NotFoundError,),

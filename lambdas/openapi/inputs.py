@@ -151,6 +151,7 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
+    Kind.PERIOD: _string(4, 16, fields.PERIOD_FORM),
 }
 _URL = (
     f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986). Its"
@@ -171,9 +172,12 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
     Kind.OPERATION: "The operation that the key was sent with.",
+    Kind.PERIOD: "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or"
+    " year that you ask for. Without it: the current one.",
     Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
+    Kind.PERIOD: "2026-11-22",
     Kind.KEY: KEY_EXAMPLE,
     Kind.TEXT: "Hello",
     Kind.PAGE: PAGE_EXAMPLE,

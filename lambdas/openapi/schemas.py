@@ -60,6 +60,9 @@ _AS_OF: Schema = {
     "minimum": 0,
     "description": "Seconds since 1970. The number holds every change before this time. Null: not known yet.",
 }
+_PERIOD: dict[str, Schema] = {
+    "period": {**_TEXT, "description": "Of a counter with periods: which one, such as `2026-11`."}
+}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
 SCHEMAS: dict[str, Schema] = {
     "play": _object("A play was counted.", video_id=_TEXT, counted=_YES, visible=_VISIBLE),
@@ -94,7 +97,7 @@ SCHEMAS: dict[str, Schema] = {
             "items": _object(
                 "One tally: how far it is above the counted number, since when (seconds since 1970), and whether that"
                 " is confirmed: it has stood for five minutes that Tally has judged.",
-                **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
+                _PERIOD, **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
             ),
         },
         cursor={"type": ["string", "null"]},
@@ -104,10 +107,12 @@ SCHEMAS: dict[str, Schema] = {
         "How often a page was visited, by its normalised URL.",
         url=_TEXT, visits=_COUNT, bot_visits=_COUNT, as_of=_AS_OF,
     ),
-    "increment": _object("The change was counted.", _NUMBERED, **_OF_COUNTER, counted=_YES, visible=_VISIBLE),
+    "increment": _object(
+        "The change was counted.", {**_NUMBERED, **_PERIOD}, **_OF_COUNTER, counted=_YES, visible=_VISIBLE
+    ),
     "value": _object(
         "The value of a counter; with a version if it has compare-and-set, with `as_of` if it is rolled up.",
-        {"version": _VERSION, "as_of": _AS_OF},
+        {"version": _VERSION, "as_of": _AS_OF, **_PERIOD},
         **_OF_COUNTER, value=_WHOLE,
     ),
     "set_value": _object("The value was set.", **_OF_COUNTER, value=_WHOLE, version=_VERSION),

@@ -15,6 +15,9 @@ MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-i
 AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
+PERIODS = ("minute", "hour", "day", "week", "month", "year")
+LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice
+KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has four digits
 _SHARD_DIGITS_MAX = 3
 _FORMS = {
     "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
@@ -70,6 +73,12 @@ class Counter:
     """For how many days a retry with the same key is recognised; None: for as long as the deployment says."""
     child: str | None = None
     """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
+    period: str | None = None
+    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally; None: one tally for good."""
+    keep_periods: int | None = None
+    """For how many periods more the tally of a period is kept; then DynamoDB removes it. None: for good."""
+    timezone: str | None = None
+    """Where its days, weeks, months and years begin (`Europe/Paris`); None: UTC."""
 
     def __post_init__(self) -> None:
         for field, form in _FORMS.items():
@@ -90,6 +99,7 @@ class Counter:
         self._check_numbers()
         self._check_receipts()
         self._check_shards()
+        self._check_period()
 
     def _check_numbers(self) -> None:
         for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
@@ -132,6 +142,32 @@ class Counter:
                 "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
             )
 
+    def _check_period(self) -> None:
+        if self.period is None:
+            for field in ("keep_periods", "timezone"):
+                if getattr(self, field) is not None:
+                    raise self._wrong(field, "goes with a period")
+            return
+        if self.period not in PERIODS:
+            raise self._wrong("period", f"must be one of: {', '.join(PERIODS)}")
+        if self.numbered or self.child is not None:
+            raise self._wrong("period", "a number that is given out, or a child, belongs to no period")
+        keep = self.keep_periods
+        if keep is not None and (type(keep) is not int or not 1 <= keep <= KEEP_PERIODS_MAX):
+            raise self._wrong("keep_periods", f"must be a whole number from 1 to {KEEP_PERIODS_MAX}")
+        if self.timezone is not None:
+            self._check_timezone()
+
+    def _check_timezone(self) -> None:
+        from zoneinfo import ZoneInfo  # 6 ms, and few counters have a timezone
+
+        if self.period not in LOCAL_PERIODS:
+            raise self._wrong("timezone", f"a {self.period} is one of UTC: in local time one may come twice")
+        try:
+            ZoneInfo(str(self.timezone))
+        except (KeyError, ValueError, OSError):  # OSError: `Europe` is a folder
+            raise self._wrong("timezone", "must be a name of the IANA database, like Europe/Paris") from None
+
     def _wrong(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
 
@@ -142,8 +178,13 @@ class Counter:
 
     @cached_property
     def versioned(self) -> bool:
-        """Whether it has a version (an `ETag`) and compare-and-set: it has one shard and is not rolled up."""
+        """Whether its item has a version: it has one shard and is not rolled up."""
         return self.max_shards == 1 and self.guarantee is not Guarantee.ROLLUP
+
+    @cached_property
+    def settable(self) -> bool:
+        """Whether callers can set it. A version of today's tally must not set tomorrow's."""
+        return self.versioned and self.period is None
 
     @cached_property
     def spills(self) -> bool:
@@ -163,7 +204,7 @@ class Counter:
     @cached_property
     def may_have_holds(self) -> bool:
         """Whether holds of it can be settled: it is holdable, or was before it got a ceiling."""
-        exact = self.guarantee is Guarantee.EXACT
+        exact = self.guarantee is Guarantee.EXACT and self.period is None
         return exact and self.floor is not None and self.delta is None and not self.numbered
 
     @cached_property

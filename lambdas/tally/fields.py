@@ -37,6 +37,7 @@ KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which 
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
+PERIOD_FORM = re.compile(r"2[0-9]{3}(-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2})?)?)?)?")
 CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
 # Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
 PAGE_FORM = re.compile(
@@ -64,6 +65,7 @@ class Kind(Enum):
     OPERATION = "operation"
     TARGET = "target"
     USER_AGENT = "user agent"
+    PERIOD = "period"
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,17 @@ def target(value: object, field: str) -> str:
     return text
 
 
+def period(value: object, field: str) -> str:
+    """The name of a period: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11` or `2026`.
+
+    Whether the counter has such periods, and whether there is this one, is checked later.
+    """
+    text = _text(value, field)
+    if not PERIOD_FORM.fullmatch(text):
+        raise InvalidInputError(f"{field} must be a period, like 2026-11-22, 2026-W47 or 2026-11.", field=field)
+    return text
+
+
 def user_agent(value: object, field: str) -> str:
     """The User-Agent of a visit, cut to 512 characters. It may hold anything, and Tally does not store it."""
     if not isinstance(value, str):
@@ -297,4 +310,5 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.HOLD: hold,
     Kind.TARGET: target,
     Kind.USER_AGENT: user_agent,
+    Kind.PERIOD: period,
 }

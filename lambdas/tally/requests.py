@@ -35,6 +35,8 @@ class Counted:
     """Of a numbered counter: whether no number is left after it."""
     visible: str = "now"
     """When reads show it: `now`, or `soon` (within seconds, after the rollup)."""
+    period: str | None = None
+    """Of a counter with periods: the one that it counted in, such as `2026-11`."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ class Drift:
     since: int
     """Epoch seconds."""
     confirmed: bool
+    period: str | None = None
+    """Of a counter with periods: which one."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,8 @@ class Value:
     version: int | None = None
     replayed: bool = False
     as_of: int | None = None
+    period: str | None = None
+    """Of a counter with periods: which one."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +252,8 @@ def _my_likes(reply: Reply) -> tuple[MyLike, ...]:
 
 def _drifting(reply: Reply) -> Drifting:
     found = (
-        Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"]) for row in reply.body["drift"]
+        Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"], row.get("period"))
+        for row in reply.body["drift"]
     )
     return Drifting(tuple(found), reply.body["cursor"])
 
@@ -357,15 +364,22 @@ def health() -> Request[Health]:
 def increment(
     counter: str, id: str, amount: int | None = None, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Counted]:
-    """Move a counter by `amount`, or by its own delta. Raises LimitReachedError with `left`."""
+    """Move a counter by `amount`, or by its own delta.
+
+    Raises LimitReachedError with `left`, and with `retry_after_s` if the amount fits into the next period.
+    """
     key = _key(idempotency_key)
     fields: _Fields = {"counter": counter, "id": id, "amount": amount, "idempotency_key": key}
     return _request("increments", "increment", _into(Counted), caller, **fields)
 
 
-def get_counter(counter: str, id: str, *, caller: str | None = None) -> Request[Value]:
-    """A counter's value, and its version if it has one."""
-    return _request("increments", "get_counter", _into(Value), caller, counter=counter, id=id)
+def get_counter(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Value]:
+    """A counter's value, and its version if it has one.
+
+    `period`: of a counter with periods, such as `2026-11`; None: the current one. Raises NotFoundError for one that is
+    kept no more.
+    """
+    return _request("increments", "get_counter", _into(Value), caller, counter=counter, id=id, period=period)
 
 
 def set_counter(

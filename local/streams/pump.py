@@ -198,7 +198,10 @@ class Reader:
         return str(answer["ShardIterator"])
 
     def _handed(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {**record, "awsRegion": REGION, "eventSourceARN": self._arn}
+        """The record as Lambda passes it on, which spells `principalId` of a removal by TTL with a small letter."""
+        who = {name[0].lower() + name[1:]: value for name, value in record.get("userIdentity", {}).items()}
+        named = {"userIdentity": who} if who else {}
+        return {**record, **named, "awsRegion": REGION, "eventSourceARN": self._arn}
 
     async def _drain(self) -> None:
         """Deliver the rest of a closed shard and end its window. The child shard starts its own."""

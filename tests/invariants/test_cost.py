@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ import counters
 from bench import costs, journal, judging, manual_edits, results, rollups
 from cli.cost import units
 from tally import fields
-from tally.counting import increments, likes
+from tally.counting import increments, likes, periods
 from tally.counting.increments import Increment
 from tally.dynamo.keys import Item
 from tests.invariants.world import FAST, POST, VIDEO, World
@@ -74,6 +75,11 @@ COSTS: dict[str, tuple[Change, str, float]] = {
     "ROLLUP": (lambda world: world.play("new", counter=counters.VISITS), "PutItem", 1),
     "like": (lambda world: world.like("ann"), "TransactWriteItems", 4),
     "like with a key": (lambda world: world.like("ann", key="new"), "TransactWriteItems", 6),
+    "EXACT, in a period": (
+        lambda world: world.play("new", periods.tally_id(counters.CALLS, "v", time.time()), counter=counters.CALLS),
+        "TransactWriteItems",
+        4,
+    ),
     "spilled": (lambda world: heated(world).play("new"), "PutItem", 1),
 }
 

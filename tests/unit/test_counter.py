@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import counters
-from tally.counter import AMOUNT_MAX, MAX_SHARDS_DEFAULT, MAX_SHARDS_LIMIT, Counter, Guarantee, declared
+from tally.counter import (
+    AMOUNT_MAX,
+    KEEP_PERIODS_MAX,
+    MAX_SHARDS_DEFAULT,
+    MAX_SHARDS_LIMIT,
+    Counter,
+    Guarantee,
+    declared,
+)
 from tally.counting.tallies import fits
 from tally.errors import ConfigurationError
 
@@ -92,6 +100,22 @@ WRONG = [
     ("receipt_days", {"receipt_days": 8, "guarantee": Guarantee.FAST}, "needs receipts"),
     ("child", {"child": "LIKE"}, "must have the form"),
     ("child", {"child": ""}, "must have the form"),
+    ("period", {"period": "fortnight"}, "must be one of: minute, hour, day, week, month, year"),
+    ("period", {"period": ""}, "must be one of"),
+    ("period", {"period": "day", "numbered": True, "delta": 1}, "belongs to no period"),
+    ("period", {"period": "day", "child": "CALL#"}, "belongs to no period"),
+    ("keep_periods", {"keep_periods": 3}, "goes with a period"),
+    ("keep_periods", {"keep_periods": 0, "period": "day"}, "whole number from 1 to"),
+    ("keep_periods", {"keep_periods": KEEP_PERIODS_MAX + 1, "period": "day"}, "whole number from 1 to"),
+    ("keep_periods", {"keep_periods": True, "period": "day"}, "whole number from 1 to"),
+    ("timezone", {"timezone": "Europe/Paris"}, "goes with a period"),
+    ("timezone", {"timezone": "Europe/Paris", "period": "hour"}, "in local time one may come twice"),
+    ("timezone", {"timezone": "Europe/Paris", "period": "minute"}, "in local time one may come twice"),
+    ("timezone", {"timezone": "Europe/Atlantis", "period": "day"}, "must be a name of the IANA database"),
+    ("timezone", {"timezone": "Europe", "period": "day"}, "must be a name of the IANA database"),
+    ("timezone", {"timezone": "/etc/localtime", "period": "day"}, "must be a name of the IANA database"),
+    ("timezone", {"timezone": 1, "period": "day"}, "must be a name of the IANA database"),
+    ("timezone", {"timezone": "", "period": "day"}, "must be a name of the IANA database"),
 ]
 
 
@@ -105,6 +129,13 @@ def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
     value = (GOOD | fields).get(field)
     assert caught.value.detail.startswith(f"counter {name!r}: {field} is {value!r}, but ")
     assert why in caught.value.detail
+
+
+def test_a_number_of_a_period_is_not_set_and_not_held() -> None:
+    """A version of today's tally says nothing of tomorrow's, and a hold could be given back to another day."""
+    plain, daily = declare(floor=0), declare(floor=0, period="day")
+    assert (plain.settable, plain.may_have_holds) == (True, True)
+    assert (daily.settable, daily.may_have_holds, daily.versioned) == (False, False, True)
 
 
 def test_every_field_of_a_declaration_is_checked() -> None:

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from ..errors import (
     RETRY_AFTER_S,
     InvalidInputError,
+    LimitReachedError,
     PayloadTooLargeError,
     RetryableError,
     TallyError,
@@ -161,4 +162,6 @@ def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
     answer["headers"]["content-type"] = PROBLEM
     if isinstance(error, RetryableError):
         answer["headers"]["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, LimitReachedError) and error.retry_after_s is not None:
+        answer["headers"]["retry-after"] = str(error.retry_after_s)
     return answer

@@ -44,6 +44,8 @@ class Increment:
 
     counter: Counter
     id: str
+    """The stored id of the tally: with the period, chosen once, so that no attempt moves another period's."""
+
     amount: int
     operation: str
     key: str | None
@@ -113,7 +115,7 @@ def _add_fast(call: Call, change: Increment) -> None:
             lambda shard: {"Update": tallies.add(call, counter, change.id, shard, change.amount, at)},
         )
     except ChangeRefusedError as refused:
-        raise tallies.refusal(counter, refused, change.amount) from None
+        raise tallies.refusal(counter, change.id, refused, change.amount) from None
 
 
 def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
@@ -130,7 +132,7 @@ def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
         body = _add_alone(call, change, stamp)
         observe.count(observe.SPILLED)
     except ChangeRefusedError as refused:
-        raise tallies.refusal(counter, refused, change.amount) from None
+        raise tallies.refusal(counter, change.id, refused, change.amount) from None
     return body
 
 
@@ -153,7 +155,7 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
         number = seen.value + change.amount
         if not tallies.fits(counter, number):
             look(call, stamp)  # after the read of the number: the caller who took the last one gets its answer again
-            raise tallies.refuse(counter, seen.value, change.amount)
+            raise tallies.refuse(counter, change.id, seen.value, change.amount)
         last = not tallies.fits(counter, number + change.amount)
         body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
         write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at)}

@@ -14,6 +14,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import items
 from ..dynamo.transactions import Write
 from ..errors import ChangeRefusedError, LimitReachedError
+from . import periods
 
 ROLLED_UP, REPAIRED = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
@@ -106,7 +107,8 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
 
     It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
     begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too. It makes
-    the shard if there is none. A refusal at a limit returns the old item.
+    the shard if there is none. A refusal at a limit returns the old item. The tally of a period gets its TTL with every
+    write: one that comes after DynamoDB has removed the tally makes no item that stays.
     """
     by = f"{by}{amount}." if by == REPAIRED else by
     write: Write = {
@@ -121,6 +123,9 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
             "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
         )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
+    if counter.keep_periods is not None:
+        write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
+        write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}
     limit, condition = _limit(counter, amount)
     if limit is not None:
         write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
@@ -163,17 +168,23 @@ def _limit(counter: Counter, amount: int) -> tuple[int | None, str]:
     return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
 
 
-def refuse(counter: Counter, value: int, amount: int) -> LimitReachedError:
-    """The refusal of `amount` at `value`, with how much is left."""
+def refuse(counter: Counter, id_: str, value: int, amount: int) -> LimitReachedError:
+    """The refusal of `amount` at `value`, with how much is left.
+
+    If the amount fits into a period, it says in how many seconds the next one begins.
+    """
+    wait: dict[str, int] = {}
+    if counter.period is not None and fits(counter, counter.start + amount):
+        wait["retry_after_s"] = periods.left_s(counter, id_, time.time())
     if amount < 0 and counter.floor is not None:
-        return LimitReachedError(f"{value - counter.floor} are left.", left=value - counter.floor)
+        return LimitReachedError(f"{value - counter.floor} are left.", left=value - counter.floor, **wait)
     left = (counter.ceiling or 0) - value
-    return LimitReachedError(f"There is room for {left} more.", left=left)
+    return LimitReachedError(f"There is room for {left} more.", left=left, **wait)
 
 
-def refusal(counter: Counter, refused: ChangeRefusedError, amount: int) -> LimitReachedError:
+def refusal(counter: Counter, id_: str, refused: ChangeRefusedError, amount: int) -> LimitReachedError:
     """The refusal of `amount` when the first write of a change is one of `add`: the old item says how much is left."""
-    return refuse(counter, state_of(counter, refused.old_items[0] or {}).value, amount)
+    return refuse(counter, id_, state_of(counter, refused.old_items[0] or {}).value, amount)
 
 
 def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:

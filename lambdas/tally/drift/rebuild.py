@@ -14,12 +14,13 @@ Children that were written alone and lost are found by counting them again (reco
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..counting import tallies
+from ..counting import periods, tallies
 from ..counting.receipts import ALONE_KEPT_S
 from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
@@ -32,6 +33,7 @@ from . import history, recount, rows
 from .reconcile import SHARDS_HELD_MAX, NotProvenError, Reconciler
 
 DAYS = ALONE_KEPT_S // (24 * 3600) - 1  # whole days that receipts are there for
+GOING_S = 3600
 UNDELIVERED = 1  # days after its own in which a stream may still deliver a receipt
 
 Accepted = dict[tuple[str, str], dict[int, int]]
@@ -115,7 +117,13 @@ def accepted(
 
 
 def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -> Loss:
-    """What one tally lacks. `days`: the amount of its receipts by day."""
+    """What one tally lacks. `days`: the amount of its receipts by day.
+
+    The tally of a period lacks nothing from an hour before DynamoDB may remove it: its notes may be gone with it, and
+    clocks differ. Receipts outlive it, and nobody reads it any more.
+    """
+    if not periods.kept(counter, target, time.time() + GOING_S):
+        days = {}
     shards = recount.shards_of(Call(store), counter, target)
     lost = {day: amount - _noted(shards, day) for day, amount in sorted(days.items())}
     lost = {day: amount for day, amount in lost.items() if amount > 0}

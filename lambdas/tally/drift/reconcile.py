@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from ..counter import Counter
-from ..counting import tallies
+from ..counting import periods, tallies
 from ..dynamo import items
 from ..dynamo.client import Call, Store
 from ..dynamo.items import Was
@@ -225,7 +225,7 @@ class Reconciler:
     def _finding(self, counter: Counter, target: str, seen: Evidence) -> Finding:
         drift = rows.read(self.store, counter.name, target)
         shards = recount.shards_of(Call(self.store), counter, target)
-        difference = -drift.drift if drift else 0
+        difference = -drift.drift if drift and periods.kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
         left = drift.left(seen) if drift else 0

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import observe
 from ..counter import Counter
+from ..counting import periods
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.items import Was
@@ -50,8 +51,8 @@ class Drift(NamedTuple):
 
     def body(self, seen: Evidence) -> dict[str, Any]:
         """The row as `GET /drift` lists it."""
-        facts = {"counter": self.counter, "id": self.target, "drift": self.drift, "since": self.since}
-        return {**facts, "confirmed": self.confirmed(seen)}
+        named = {"counter": self.counter, **periods.shown(self.target)}
+        return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed(seen)}
 
 
 @dataclass

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..counting import tallies
+from ..counting import periods, tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
@@ -24,7 +24,21 @@ from ..dynamo.transactions import Write
 from . import pages, rollup
 from .fold import Consumer, Effect, Place, Run
 from .pages import Entry
-from .record import INSERT, REMOVE, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label, text
+from .record import (
+    INSERT,
+    REMOVE,
+    YES,
+    Declared,
+    Image,
+    Record,
+    UnreadableError,
+    accepted,
+    created_s,
+    event_name,
+    expired,
+    label,
+    text,
+)
 
 PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
 PAGE_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
@@ -46,6 +60,10 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter is None or not counter.tracked:
         return ()
+    if not periods.is_tally(counter, text(image, "target")):
+        if image.get("rollup") == YES:
+            raise UnreadableError(f"{counter.name} has no such period, as it is declared now")
+        return ()
     return (rollup.counted(declared, counter, record, image),)
 
 
@@ -60,8 +78,10 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.tally(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
-    if counter is None or not counter.tracked:
+    if counter is None or not counter.tracked or not periods.is_tally(counter, id_):
         return ()
+    if expired(record) and periods.over(counter, id_, created_s(record)):
+        return ()  # its time was over; one that goes before, because somebody edited its TTL, is drift
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise UnreadableError(f"a {name} without its image")

@@ -88,6 +88,11 @@ def accepted(record: Record) -> Image | None:
     return image
 
 
+def expired(record: Record) -> bool:
+    """Whether DynamoDB removed an item because its TTL had come, and nobody else."""
+    return bool(record.get("userIdentity", {}).get("principalId") == "dynamodb.amazonaws.com")
+
+
 def sequence(record: object) -> str | None:
     """The sequence number, a string of up to 40 digits; None without one that can be compared."""
     try:

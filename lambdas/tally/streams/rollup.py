@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..counter import Counter, Guarantee
-from ..counting import tallies
+from ..counting import periods, tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import MINUTE_MAX, minute_of
@@ -49,6 +49,8 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if not rolled_up(counter):
         raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
+    if not periods.is_tally(counter, text(image, "target")):
+        raise UnreadableError(f"{counter.name} has no such period, as it is declared now")
     return (counted(declared, counter, record, image),)
 
 

@@ -84,6 +84,7 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
     return [
         call("increment", "POST", f"{usage}/increments", 200, "counted", body={"amount": 1}, headers=once),
         call("get_counter", "GET", usage, 200, "value"),
+        call("get_any_tallies", "GET", "/tallies/any?of=stock:smoke", 200, "tallies"),
         call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),
         call("hold", "POST", f"{stock}/holds", 409, "left", body=most, headers=once),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
@@ -110,6 +111,7 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         Call("play", "POST", plays, lambda a: a.status == 200 and a.body["counted"] is True, headers=once),
         Call("play again", "POST", plays, lambda a: a.headers.get("idempotency-replayed") == "true", headers=once),
         Call("get_plays", "GET", plays, lambda a: a.status == 200 and a.body["play_count"] >= 1),
+        Call("get_counter of anyone", "GET", f"/counters/plays/{VIDEO}", lambda a: a.body["value"] >= 1),
         Call(
             "put_post", "PUT", post, lambda a: a.status in {200, 201} and a.body["post_id"], signed_in=True, body=text
         ),
@@ -133,6 +135,8 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         Call("get_badge", "GET", visits.replace("?", "/badge.svg?"), lambda a: a.status == 200 and "<svg" in a.body),
         Call("beacon", "GET", "/beacon.js", lambda a: a.status == 200 and "sendBeacon" in a.body),
         Call("get_openapi", "GET", "/openapi.json", lambda a: a.status == 200 and a.body["openapi"]),
+        Call("get_tallies", "GET", f"/tallies?of=plays:{VIDEO}&of=stock:smoke", _one_is_private),
+        Call("get_counter_badge", "GET", f"/counters/plays/{VIDEO}/badge.svg", lambda a: "<svg" in a.body),
         *counter_calls(key, scopes),
         Call("get_receipt", "GET", receipt, lambda a: a.status == 200 and a.body["state"] == "counted"),
         Call(
@@ -160,6 +164,11 @@ def _counted_it(answer: Answer) -> bool:
 
 def _answered_it(answer: Answer) -> bool:
     return answer.status == 200 and [one["state"] for one in answer.body["receipts"]] == ["unknown"]
+
+
+def _one_is_private(answer: Answer) -> bool:
+    plays, stock = answer.body["tallies"]
+    return answer.status == 200 and plays["value"] >= 1 and "value" not in stock
 
 
 def other_reads(named: Set[str], values: Mapping[str, str]) -> list[Call]:

@@ -13,7 +13,7 @@ from operations import CONSUMERS, OPERATIONS, SCHEDULES
 from tally import pages
 from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
-from tally.operation import Consumer, Operation, Schedule, by_function
+from tally.operation import Consumer, Operation, Schedule, by_function, by_route
 from tally.pages import Pages
 from tally.shipped import SHIPPED
 
@@ -49,6 +49,11 @@ class Declarations:
     def functions(self) -> dict[str, list[Operation]]:
         """The operations of each function that serves some, by the function's module."""
         return by_function(self.operations)
+
+    @cached_property
+    def routes(self) -> list[Operation]:
+        """The operations as the HTTP API serves them: a counter that anyone may read has a route of its own."""
+        return list(by_route(self.operations, self.counters).values())
 
     @cached_property
     def needs(self) -> dict[str, permissions.Needs]:

@@ -21,6 +21,7 @@ RARE = Throttle(rate_per_s=10, burst=20)
 
 _SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
+_PUBLIC: Callable[[Counter], bool] = attrgetter("public")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
 _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
@@ -54,6 +55,7 @@ GET_PLAYS = Operation(
     throttle=READS,
     fields=(_VIDEO,),
     counter=PLAYS,
+    success=(200, 304),
 )
 ON_VIDEOS = (PLAY, GET_PLAYS)
 
@@ -77,6 +79,7 @@ GET_POST = Operation(
     access=Access.ANYONE,
     throttle=READS,
     fields=(_POST,),
+    success=(200, 304),
 )
 DELETE_POST = Operation(
     name="delete_post",
@@ -169,6 +172,7 @@ GET_VISITS = Operation(
     throttle=READS,
     fields=(Field("url", Kind.PAGE, Source.QUERY, "url"),),
     counter=VISITS,
+    success=(200, 304),
 )
 GET_BADGE = Operation(
     name="get_badge",
@@ -218,6 +222,7 @@ GET_COUNTER = Operation(
     access=Access.READ,
     throttle=READS,
     fields=(_COUNTER, _ID, Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)),
+    opens=SELDOM,  # many counters may be open to strangers
 )
 SET_COUNTER = Operation(
     name="set_counter",
@@ -278,6 +283,41 @@ RELEASE_HOLD = Operation(
 )
 
 ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD)
+
+_TALLIES = Field("of", Kind.TALLY, Source.QUERY, "of", many_max=100)
+
+GET_TALLIES = Operation(
+    name="get_tallies",
+    function="tallies",
+    method="GET",
+    path="/tallies",
+    access=Access.ANYONE,
+    throttle=SELDOM,  # a request reads up to 100 tallies
+    fields=(_TALLIES,),
+    success=(200, 304),
+)
+GET_ANY_TALLIES = Operation(
+    name="get_any_tallies",
+    function="tallies",
+    method="GET",
+    path="/tallies/any",
+    access=Access.READ,
+    throttle=WRITES,
+    fields=(_TALLIES,),
+)
+GET_COUNTER_BADGE = Operation(
+    name="get_counter_badge",
+    function="tallies",
+    method="GET",
+    path=f"{_COUNTERS}/badge.svg",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(_COUNTER, _ID),
+    success=(200, 304),
+    media_type="image/svg+xml",
+    serves=_PUBLIC,
+)
+ON_TALLIES = (GET_TALLIES, GET_ANY_TALLIES, GET_COUNTER_BADGE)
 
 WITH_RECEIPTS = {
     operation.name: operation
@@ -360,7 +400,7 @@ GET_OPENAPI = Operation(
     success=(200, 304),
 )
 
-OPERATIONS = (*ON_COUNTERS, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, GET_DRIFT, HEALTH, GET_OPENAPI)
+OPERATIONS = (*ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, GET_DRIFT, HEALTH, GET_OPENAPI)
 
 SCHEDULES = (
     Schedule(

@@ -66,6 +66,9 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.HOLD: _release_expired(counters) | _find_before_refusal(operations.HOLD.served(counters)),
         operations.COMMIT_HOLD: settle_hold,
         operations.RELEASE_HOLD: settle_hold,
+        operations.GET_TALLIES: _get_tallies(_those(counters, lambda counter: counter.public)),
+        operations.GET_ANY_TALLIES: _get_tallies(counters.values()),
+        operations.GET_COUNTER_BADGE: _on(operations.GET_COUNTER_BADGE.served(counters), "Query"),
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
         operations.GET_RECEIPTS: _FIND_RECEIPTS,
@@ -136,6 +139,15 @@ def _increment(counters: Mapping[str, Counter]) -> Needs:
 def _find_before_refusal(served: Iterable[Counter]) -> Needs:
     """A retry of a change from before its counter was retired gets its answer."""
     return _FIND_RECEIPT if any(counter.retired for counter in served) else _NOTHING
+
+
+def _get_tallies(readable: Iterable[Counter]) -> Needs:
+    """Those with one item are read together, and those with shards each by itself."""
+    found = list(readable)
+    single = [counter for counter in found if counter.versioned]
+    spread = [counter for counter in found if not counter.versioned]
+    rolled_up = any(counter.guarantee is Guarantee.ROLLUP for counter in found)
+    return _on(single, "BatchGetItem") | _on(spread, "Query") | (_READ_JUDGE if rolled_up else _NOTHING)
 
 
 def _get_counter(counters: Mapping[str, Counter]) -> Needs:

@@ -64,9 +64,7 @@ class Tally:
         )
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
-        api = Api(
-            scope, "Api", names=names, operations=declarations.operations, aliases=functions.aliases, options=options
-        )
+        api = Api(scope, "Api", names=names, operations=declarations.routes, aliases=functions.aliases, options=options)
         dead_letters = DeadLetters(
             scope,
             "DeadLetters",

@@ -48,12 +48,15 @@ BATCH = 90  # changes; up to 100 fit
 READS = {
     "get_plays": ((1, 400), (1, 400)),
     "get_post": ((1, 500), (3, 10_700)),  # of 10 KB
+    "get_counter": ((1, 450), (1, 600)),
+    "get_tallies": ((1, 450), (100, 14_000)),  # as many as a request takes, with the longest ids
+    "get_counter_badge": ((1, 1_100), (1, 1_100)),
     "list_likes": ((0.5, 400), (4, 17_300)),  # 100 users with ids of 128 characters
     "get_visits": ((2, 450), (2, 2_500)),  # people and crawlers
     "get_badge": ((1, 1_100), (1, 1_100)),
     "beacon": ((0, 1_600), (0, 1_600)),
     "get_receipt": ((1, 500), (1, 700)),
-    "get_receipts": ((10, 2_500), (100, 70_000)),  # of 10 keys
+    "get_receipts": ((1, 450), (100, 70_000)),  # of 100 keys
     "health": ((1, 400), (1, 400)),
     "get_openapi": ((0, 70_000), (0, 70_000)),
 }

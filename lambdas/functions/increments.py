@@ -38,14 +38,16 @@ def get_counter(call: Call, *, counter: Counter, id: str, period: str | None = N
     `period`: which one, if it has periods; None: the current one.
     """
     tally = periods.tally_id(counter, id, time.time(), period)
-    body = {"counter": counter.name, **periods.shown(tally)}
-    if counter.guarantee is Guarantee.ROLLUP:
+    body: dict[str, object] = {"counter": counter.name, **periods.shown(tally)}
+    if counter.settable:
+        state = tallies.read_state(call, counter, tally)
+        body |= {"value": state.value, "version": state.version}
+    elif counter.guarantee is Guarantee.ROLLUP:
         as_of = evidence.as_of(call)  # before the number, which may then be newer but never older
-        return Answer({**body, "value": tallies.read(call, counter, tally), "as_of": as_of})
-    if not counter.settable:
-        return Answer({**body, "value": tallies.read(call, counter, tally)})
-    state = tallies.read_state(call, counter, id)
-    return Answer({**body, "value": state.value, "version": state.version})
+        body |= {"value": tallies.read(call, counter, tally), "as_of": as_of}
+    else:
+        body["value"] = tallies.read(call, counter, tally)
+    return Answer(body, max_age_s=counter.kept_s)
 
 
 def set_counter(

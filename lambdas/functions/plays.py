@@ -16,7 +16,7 @@ def play(call: Call, *, video_id: str, idempotency_key: str) -> Increment:
 
 def get_plays(call: Call, *, video_id: str) -> Answer:
     """How many plays the video has."""
-    return Answer({"video_id": video_id, "play_count": tallies.read(call, PLAYS, video_id)})
+    return Answer({"video_id": video_id, "play_count": tallies.read(call, PLAYS, video_id)}, max_age_s=PLAYS.kept_s)
 
 
 handler = Entry({operations.PLAY: play, operations.GET_PLAYS: get_plays})

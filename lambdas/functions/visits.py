@@ -37,7 +37,7 @@ def get_visits(call: Call, *, url: str) -> Answer:
     """The visits of the page by people and by crawlers, and as of when."""
     as_of = evidence.as_of(call)  # before the numbers, which may then be newer but never older
     visits, bot_visits = tallies.read_together(call, [VISITS, BOT_VISITS], url)
-    return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of})
+    return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of}, max_age_s=VISITS.kept_s)
 
 
 def get_badge(call: Call, *, url: str) -> Answer:

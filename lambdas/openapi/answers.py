@@ -22,6 +22,7 @@ TAGS = {
     "likes": "Likes of posts. A like is its own receipt: liking twice changes nothing.",
     "visits": "Visits of pages. A script in the page sends them.",
     "counters": "The declared counters: move, read and set them.",
+    "tallies": "Many numbers at once, and one as a picture.",
     "holds": "An amount of stock that is taken for a while, then kept or given back.",
     "receipts": "Whether a change counted.",
     "drift": "Tallies whose stored number differs from the counted one.",
@@ -228,6 +229,34 @@ CONTRACTS: dict[Operation, Contract] = {
         answer="settled_hold",
         example={**_SETTLED, "state": "released"},
         errors=(errors.NotFoundError, errors.HoldSettledError, errors.LimitReachedError),
+    ),
+    operations.GET_TALLIES: Contract(
+        tag="tallies",
+        summary="Many numbers that anyone may read",
+        description="1 to 100, in the order asked; 0 where nothing was counted. An entry that cannot be read has an"
+        " `error`, and the others have their values. API Gateway takes about 10 KB of URL and headers together.",
+        answer="tallies",
+        example={
+            "tallies": [
+                {"counter": "likes", "id": "a91f", "value": 51},
+                {"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "as_of": 1785542401},
+            ]
+        },
+    ),
+    operations.GET_ANY_TALLIES: Contract(
+        tag="tallies",
+        summary="Many numbers of any counters",
+        description="As `GET /tallies`, and of counters too that not anyone may read.",
+        answer="tallies",
+        example={"tallies": [{**_STOCK, "value": 98}]},
+    ),
+    operations.GET_COUNTER_BADGE: Contract(
+        tag="tallies",
+        summary="The value of a counter, as a picture",
+        description="Of a counter that anyone may read.",
+        answer="",
+        example='<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+        errors=(errors.ForbiddenError, errors.NotFoundError),
     ),
     operations.GET_RECEIPT: Contract(
         tag="receipts",

@@ -37,7 +37,7 @@ _HEADERS: dict[str, Schema] = {
         "schema": {"const": "true"},
     },
     "ETag": {
-        "description": "The version of a counter, for `If-Match`, or of a text, for `If-None-Match`.",
+        "description": "The version of a counter, for `If-Match`, or of an answer, for `If-None-Match`.",
         "schema": {"type": "string", "pattern": '^(W/)?"[0-9a-f]+"$'},
     },
     "Retry-After": {
@@ -53,7 +53,7 @@ _IF_NONE_MATCH: Schema = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
-    "description": "The `ETag` of the text that you have.",
+    "description": "The `ETag` of the answer that you have.",
     "schema": {"type": "string"},
     "example": 'W/"0123456789abcdef"',
 }
@@ -74,16 +74,17 @@ def document(
     paths: dict[str, Schema] = {}
     components: dict[str, Schema] = {"schemas": {**schemas.SCHEMAS, **refusals.SCHEMAS}, "headers": _HEADERS}
     components["responses"] = {}
-    served = {operation: operation.served(counters) if operation.by_counter else [] for operation in operations}
-    fitting = [operation for operation in served if served[operation] or not operation.by_counter]
+    fitting = [operation for operation in operations if operation.served(counters) or not operation.by_counter]
     documented = {operation: shown for operation in fitting if (shown := operation.shown(likers))}
     for operation, shown in documented.items():
         contract = CONTRACTS[operation]
         if contract.schema:
             components["schemas"][contract.answer] = dict(contract.schema)
         links = {name: link for name, link in contract.links.items() if link.to in documented}
-        made = _operation(shown, replace(contract, links=links), served[operation], components)
-        paths.setdefault(operation.path, {})[operation.method.lower()] = made
+        for route in shown.routes(counters):
+            served = route.served(counters) if route.by_counter else []
+            made = _operation(route, replace(contract, links={} if route.fixed else links), served, components)
+            paths.setdefault(route.path, {})[route.method.lower()] = made
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
     return {
@@ -105,7 +106,7 @@ def _operation(
     operation: Operation, contract: Contract, served: list[Counter], components: dict[str, Schema]
 ) -> Schema:
     made: Schema = {
-        "operationId": operation.name,
+        "operationId": operation.id,
         "tags": [contract.tag],
         "summary": contract.summary,
         "description": _description(operation, contract, served),
@@ -153,7 +154,7 @@ def _success(operation: Operation, contract: Contract, status: int) -> Schema:
     return made
 
 
-_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current text."}
+_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current answer."}
 
 
 def _description(operation: Operation, contract: Contract, served: list[Counter]) -> str:

@@ -51,7 +51,9 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
             **({"style": "form", "explode": True} if field.many_max else {}),
         }
         for field in operation.fields
-        if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it anyway
+        if field.source is not Source.BODY
+        and field.wire not in operation.fixed
+        and field.kind is not Kind.USER_AGENT  # every client sends it anyway
     ]
 
 
@@ -151,6 +153,7 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
+    Kind.TALLY: _string(1, fields.TALLY_BYTES_MAX),
     Kind.PERIOD: _string(4, 16, fields.PERIOD_FORM),
 }
 _URL = (
@@ -171,6 +174,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.TTL: "For how many seconds. Then the hold expires and gives the amount back.",
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
+    Kind.TALLY: "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     Kind.OPERATION: "The operation that the key was sent with.",
     Kind.PERIOD: "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or"
     " year that you ask for. Without it: the current one.",
@@ -190,4 +194,5 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.HOLD: HOLD_EXAMPLE,
     Kind.OPERATION: operations.PLAY.name,
     Kind.TARGET: "9f3a",
+    Kind.TALLY: "likes:a91f",
 }

@@ -115,6 +115,21 @@ SCHEMAS: dict[str, Schema] = {
         {"version": _VERSION, "as_of": _AS_OF, **_PERIOD},
         **_OF_COUNTER, value=_WHOLE,
     ),
+    "tallies": _object(
+        "Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment.",
+        tallies={
+            "type": "array",
+            "items": {
+                "oneOf": [
+                    _object(
+                        "One number; `as_of` if it is rolled up.",
+                        {"as_of": _AS_OF, **_PERIOD}, **_OF_COUNTER, value=_WHOLE,
+                    ),
+                    _object("One that cannot be read, and why.", **_OF_COUNTER, error=_reference("problem")),
+                ]
+            },
+        },
+    ),
     "set_value": _object("The value was set.", **_OF_COUNTER, value=_WHOLE, version=_VERSION),
     "hold": _object(
         "The amount is taken, and held until `expires_at`.",

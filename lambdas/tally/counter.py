@@ -19,6 +19,8 @@ PERIODS = ("minute", "hour", "day", "week", "month", "year")
 LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice
 KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has four digits
 _SHARD_DIGITS_MAX = 3
+ANYONE, SCOPE = "anyone", "scope"
+MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
 _FORMS = {
     "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
@@ -71,6 +73,10 @@ class Counter:
     """Whether it takes no more changes. It is still read, rolled up and judged, and its open holds are settled."""
     receipt_days: int | None = None
     """For how many days a retry with the same key is recognised; None: for as long as the deployment says."""
+    read: str = SCOPE
+    """Who may read it: `anyone`, or callers whose token has the scope `tally/read`."""
+    max_age_s: int | None = None
+    """For how long a cache may keep what anyone reads, in seconds; None: 1."""
     child: str | None = None
     """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
     period: str | None = None
@@ -99,6 +105,7 @@ class Counter:
         self._check_numbers()
         self._check_receipts()
         self._check_shards()
+        self._check_reads()
         self._check_period()
 
     def _check_numbers(self) -> None:
@@ -141,6 +148,17 @@ class Counter:
             raise self._wrong(
                 "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
             )
+
+    def _check_reads(self) -> None:
+        if self.read not in (ANYONE, SCOPE):
+            raise self._wrong("read", f"must be {ANYONE!r} or {SCOPE!r}")
+        age_s = self.max_age_s
+        if age_s is None:
+            return
+        if isinstance(age_s, bool) or not isinstance(age_s, int) or not 0 <= age_s <= MAX_AGE_MAX_S:
+            raise self._wrong("max_age_s", f"must be a whole number from 0 to {MAX_AGE_MAX_S}")
+        if not self.public:
+            raise self._wrong("max_age_s", f"needs read={ANYONE!r}: caches keep nothing else")
 
     def _check_period(self) -> None:
         if self.period is None:
@@ -206,6 +224,16 @@ class Counter:
         """Whether holds of it can be settled: it is holdable, or was before it got a ceiling."""
         exact = self.guarantee is Guarantee.EXACT and self.period is None
         return exact and self.floor is not None and self.delta is None and not self.numbered
+
+    @cached_property
+    def public(self) -> bool:
+        """Whether anyone may read it."""
+        return self.read == ANYONE
+
+    @cached_property
+    def kept_s(self) -> int:
+        """For how long a cache may keep its number, in seconds."""
+        return MAX_AGE_DEFAULT_S if self.max_age_s is None else self.max_age_s
 
     @cached_property
     def signed(self) -> bool:

@@ -23,6 +23,7 @@ ID_CHARACTERS_MAX = 128
 KEY_CHARACTERS_MAX = 255
 ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody guesses another's key
 PAGE_BYTES_MAX = 1024
+TALLY_BYTES_MAX = 33 + PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
 USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; what follows must not make a browser a crawler
@@ -64,6 +65,7 @@ class Kind(Enum):
     HOLD = "hold"
     OPERATION = "operation"
     TARGET = "target"
+    TALLY = "tally"
     USER_AGENT = "user agent"
     PERIOD = "period"
 
@@ -279,6 +281,15 @@ def target(value: object, field: str) -> str:
     return text
 
 
+def tally(value: object, field: str) -> tuple[str, str]:
+    """The counter and the id in `counter:id`, neither of them checked: a wrong one is refused for itself."""
+    text = _text(value, field)
+    if len(text.encode()) > TALLY_BYTES_MAX:
+        raise InvalidInputError(f"{field} is longer than {TALLY_BYTES_MAX} bytes.", field=field)
+    name, _, id_ = text.partition(":")
+    return name, id_
+
+
 def period(value: object, field: str) -> str:
     """The name of a period: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11` or `2026`.
 
@@ -309,6 +320,7 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.VERSION: version,
     Kind.HOLD: hold,
     Kind.TARGET: target,
+    Kind.TALLY: tally,
     Kind.USER_AGENT: user_agent,
     Kind.PERIOD: period,
 }

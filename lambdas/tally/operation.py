@@ -7,7 +7,7 @@ function imports this module at a cold start: named tuples, and no generated com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
@@ -107,6 +107,10 @@ class Operation:
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
+    opens: Throttle | None = None
+    """The throttle of the routes that lead to it without a token, one for each counter that anyone may read."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """The parameters that such a route has in its path already: `{"counter": "plays"}`."""
     names_users: bool = False
     """Whether its answer names users. A deployment may show it to fewer callers than `access` says."""
 
@@ -122,8 +126,13 @@ class Operation:
 
     @property
     def route(self) -> str:
-        """As API Gateway names it: `POST /videos/{id}/plays`."""
+        """As API Gateway names it: `POST /videos/{id}/plays`. Of several that match, the most specific one is taken."""
         return f"{self.method} {self.path}"
+
+    @property
+    def id(self) -> str:
+        """A name that no other route has: `get_counter`, `get_counter_plays`."""
+        return "_".join((self.name, *self.fixed.values()))
 
     @property
     def revalidated(self) -> bool:
@@ -152,6 +161,24 @@ class Operation:
     def asked_target(self, target: str, wire: str, pages: Pages) -> str:
         """The target of its receipt as a caller spells it, normalised if it is a page. Raises InvalidInputError."""
         return fields.page(target, wire, pages) if self._has(Kind.LISTED_PAGE) else target
+
+    def routes(self, counters: Mapping[str, Counter]) -> list[Operation]:
+        """The operation by each of its routes: its own, and one for each counter that anyone may read if it `opens`."""
+        if self.opens is None:
+            return [self]
+        public = [counter for counter in self.served(counters) if counter.public]
+        return [self, *(self._opened(counter, self.opens) for counter in public)]
+
+    def _opened(self, counter: Counter, throttle: Throttle) -> Operation:
+        return replace(
+            self,
+            path=self.path.replace("{counter}", counter.name),
+            access=Access.ANYONE,
+            throttle=throttle,
+            success=(*self.success, 304),
+            serves=counter.__eq__,
+            fixed={"counter": counter.name},
+        )
 
     def shown(self, likers: Visible) -> Operation | None:
         """The operation as a deployment serves it over HTTP; None if it does not."""
@@ -211,3 +238,8 @@ def by_function(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
     for operation in operations:
         found.setdefault(operation.function, []).append(operation)
     return found
+
+
+def by_route(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, Operation]:
+    """The operations by each route of the HTTP API that leads to one."""
+    return {found.route: found for operation in operations for found in operation.routes(counters)}

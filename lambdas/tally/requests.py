@@ -172,6 +172,20 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Number:
+    """One of many numbers. `value` is None if it cannot be read, and `error` then is the problem document."""
+
+    counter: str
+    id: str
+    value: int | None = None
+    period: str | None = None
+    """Of a counter with periods: the current one."""
+    as_of: int | None = None
+    """Of a rolled up counter, in epoch seconds: the value includes every change that was counted before."""
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Hold:
     """An amount that is taken until `expires_at` (epoch seconds), or until the hold is committed or released."""
 
@@ -231,14 +245,13 @@ class Request(Generic[T_co]):
 
 def _into(made: Callable[..., T]) -> Callable[[Reply], T]:
     """A function that reads a reply as a `made`. It ignores fields that `made` lacks: a newer Tally may send more."""
+    return lambda reply: _read(made, {**reply.body, "replayed": reply.replayed, "created": reply.status == 201})
+
+
+def _read(made: Callable[..., T], body: Mapping[str, Any]) -> T:
     names = {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
-
-    def read(reply: Reply) -> T:
-        found = {_SNAKE.get(name, name): value for name, value in reply.body.items()}
-        found |= {"replayed": reply.replayed, "created": reply.status == 201}
-        return made(**{name: value for name, value in found.items() if name in names})
-
-    return read
+    found = {_SNAKE.get(name, name): value for name, value in body.items()}
+    return made(**{name: value for name, value in found.items() if name in names})
 
 
 def _likers(reply: Reply) -> Likers:
@@ -256,6 +269,10 @@ def _drifting(reply: Reply) -> Drifting:
         for row in reply.body["drift"]
     )
     return Drifting(tuple(found), reply.body["cursor"])
+
+
+def _numbers(reply: Reply) -> tuple[Number, ...]:
+    return tuple(_read(Number, entry) for entry in reply.body["tallies"])
 
 
 def _receipt(reply: Reply) -> Receipt:
@@ -382,6 +399,16 @@ def get_counter(counter: str, id: str, *, period: str | None = None, caller: str
     return _request("increments", "get_counter", _into(Value), caller, counter=counter, id=id, period=period)
 
 
+def get_tallies(of: Iterable[tuple[str, str]]) -> Request[tuple[Number, ...]]:
+    """The numbers that anyone may read, in this order: 1 to 100 of `(counter, id)`, as `("likes", "a91f")`."""
+    return _request("tallies", "get_tallies", _numbers, None, of=[":".join(one) for one in of])
+
+
+def get_any_tallies(of: Iterable[tuple[str, str]], *, caller: str | None = None) -> Request[tuple[Number, ...]]:
+    """As `get_tallies`, of any counters."""
+    return _request("tallies", "get_any_tallies", _numbers, caller, of=[":".join(one) for one in of])
+
+
 def set_counter(
     counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Value]:
@@ -483,6 +510,8 @@ class Methods:
     health = _sends(health)
     increment = _sends(increment)
     get_counter = _sends(get_counter)
+    get_tallies = _sends(get_tallies)
+    get_any_tallies = _sends(get_any_tallies)
     set_counter = _sends(set_counter)
     hold = _sends(hold)
     commit_hold = _sends(commit_hold)

@@ -16,6 +16,8 @@ import pytest
 
 import operations
 from cli import smoke
+from counters import COUNTERS
+from tally.operation import by_route
 
 CLAIMS = (
     base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice", "scope": "tally/read tally/write"}).encode())
@@ -23,6 +25,7 @@ CLAIMS = (
     .rstrip("=")
 )
 TOKEN = f"e30.{CLAIMS}.signature"
+ROUTES = by_route(operations.OPERATIONS, COUNTERS)
 GOOD: dict[str, tuple[int, Any]] = {
     "GET /health": (200, {"status": "ok"}),
     "POST /videos/{id}/plays": (200, {"counted": True}),
@@ -41,12 +44,16 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /beacon.js": (200, "navigator.sendBeacon()"),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
     "GET /drift": (200, {"drift": [], "cursor": None}),
+    "GET /tallies": (200, {"tallies": [{"value": 1}, {"error": {}}]}),
+    "GET /tallies/any": (200, {"tallies": [{"value": 1}]}),
+    "GET /counters/{counter}/{id}/badge.svg": (200, "<svg/>"),
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
     "GET /receipts/many": (200, {"receipts": [{"state": "counted"}]}),
     "GET /receipts/own/many": (200, {"receipts": [{"state": "unknown"}]}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),
+    "GET /counters/plays/{id}": (200, {"value": 1}),
     "PUT /counters/{counter}/{id}": (412, {"version": 1}),
     "POST /counters/{counter}/{id}/holds": (409, {"left": 0}),
     "POST /counters/{counter}/{id}/holds/{hold}/commit": (404, {"title": "Not found"}),
@@ -59,7 +66,7 @@ class Stub(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answers = {operation.route: (operation.success[0], {}) for operation in operations.OPERATIONS} | GOOD
+        self.answers = {route: (operation.success[0], {}) for route, operation in ROUTES.items()} | GOOD
         self.asked: list[str] = []
         self.keys: list[str] = []
 
@@ -74,10 +81,11 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = re.sub(r"^/(videos|posts)/[^/]+", r"/\1/{id}", self.path.split("?")[0])
-        path = re.sub(r"^/counters/[^/]+/[^/]+", "/counters/{counter}/{id}", path)
+        path = re.sub(r"^/counters/(?!plays/[^/]+$)[^/]+/[^/]+", "/counters/{counter}/{id}", path)
+        path = re.sub(r"^/counters/plays/[^/]+$", "/counters/plays/{id}", path)
         path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)
         route = f"{self.command} {path}"
-        operation = next(operation for operation in operations.OPERATIONS if operation.route == route)
+        operation = ROUTES[route]
         self.server.asked.append(operation.name)
         status, body = self.server.answers[route]
         if operation.needs_caller and self.headers["Authorization"] != f"Bearer {TOKEN}":
@@ -145,7 +153,7 @@ def test_an_uncounted_page_is_a_failure_only_if_it_was_named(stub: Stub, capsys:
 def test_a_token_without_scopes_skips_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
     todo = smoke.counter_calls("key", set())
-    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 7
+    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 8
     assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
 
 
@@ -159,7 +167,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     with Stub() as closed:
         url = closed.url
     assert smoke.main(["--url", url, "--token", TOKEN]) == 1
-    calls = len(operations.OPERATIONS) + 3  # a second play, a post to delete, and a like without a token
+    calls = len(ROUTES) + 3  # a second play, a post to delete, and a like without a token
     assert f"{calls} of {calls} calls failed" in capsys.readouterr().out
 
 

@@ -58,7 +58,7 @@ def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> Non
     headers = answer["headers"]
     assert (answer["statusCode"], headers["content-type"]) == (200, "text/javascript; charset=utf-8")
     assert headers["cache-control"] == "public, max-age=3600"
-    assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding")
+    assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding, authorization")
     assert headers["cross-origin-resource-policy"] == "cross-origin"
     sent = base64.b64decode(answer["body"])
     assert len(sent) < 1024

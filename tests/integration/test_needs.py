@@ -175,6 +175,21 @@ def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None])
         invoke("increments", {"operation": "get_counter", "counter": name, "id": "x", "caller": "alice"})
 
 
+def many(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
+    """Of every counter."""
+    yield
+    pages = {"visits", "bot_visits"}
+    of = [f"{name}:{ARGUMENTS['url'] if name in pages else 'x'}" for name in counters.COUNTERS]
+    invoke("tallies", {"operation": operation, "of": of, "caller": "alice"})
+
+
+def badge(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Of every counter."""
+    yield
+    for name in counters.COUNTERS:
+        invoke("tallies", {"operation": "get_counter_badge", "counter": name, "id": "x"})
+
+
 def set_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
     """Every counter: set, again, and when it has moved."""
     yield
@@ -229,6 +244,9 @@ def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], opera
 SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "like": like, "unlike": like, "visit": visit, "increment": increment, "get_counter": get_counter,
     "set_counter": set_counter, "hold": hold,
+    "get_tallies": partial(many, operation="get_tallies"),
+    "get_any_tallies": partial(many, operation="get_any_tallies"),
+    "get_counter_badge": badge,
     "commit_hold": partial(settle, operation="commit_hold"),
     "release_hold": partial(settle, operation="release_hold"),
 }  # fmt: skip

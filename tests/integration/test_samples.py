@@ -79,7 +79,7 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "drifts/direct-get-drift": (200, {"drift": [], "cursor": None}),
     "health/http-health": (200, {"status": "ok", "version": "dev"}),
     "health/direct-health": (200, {"status": "ok", "version": "dev"}),
-    "health/http-get-openapi": (200, {"media_type": "application/json; charset=utf-8"}),
+    "health/http-get-openapi": (200, {"openapi": "3.1.0"}),
     "health/direct-get-openapi": (200, {"media_type": "application/json"}),
 }
 

@@ -98,6 +98,13 @@ WRONG = [
     ("receipt_days", {"receipt_days": True}, "whole number from 1 to 365"),
     ("receipt_days", {"receipt_days": 1.5}, "whole number from 1 to 365"),
     ("receipt_days", {"receipt_days": 8, "guarantee": Guarantee.FAST}, "needs receipts"),
+    ("read", {"read": "everyone"}, "must be 'anyone' or 'scope'"),
+    ("read", {"read": True}, "must be 'anyone' or 'scope'"),
+    ("max_age_s", {"max_age_s": -1, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": 86401, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": True, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": 5.0, "read": "anyone"}, "whole number from 0 to 86400"),
+    ("max_age_s", {"max_age_s": 5}, "needs read='anyone'"),
     ("child", {"child": "LIKE"}, "must have the form"),
     ("child", {"child": ""}, "must have the form"),
     ("period", {"period": "fortnight"}, "must be one of: minute, hour, day, week, month, year"),
@@ -148,6 +155,7 @@ def test_a_counter_is_declared_by_four_fields_and_is_exact_and_spread() -> None:
         Guarantee.EXACT, None, 0, None, None,
     )  # fmt: skip
     assert (counter.numbered, counter.max_shards, counter.api) == (False, MAX_SHARDS_DEFAULT, True)
+    assert (counter.public, declare(read="anyone").kept_s, declare(read="anyone", max_age_s=0).kept_s) == (False, 1, 0)
     assert not counter.versioned
 
 

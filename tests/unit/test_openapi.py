@@ -25,15 +25,16 @@ from tally import errors, fields
 from tally.api.http import BODY_BYTES_MAX
 from tally.counter import Counter, Guarantee, declared
 from tally.fields import Kind
-from tally.operation import Field, Operation, Source, Visible
+from tally.operation import Field, Operation, Source, Visible, by_route
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(COUNTERS)
+ROUTES = by_route(operations.OPERATIONS, COUNTERS).values()
 
 
 def documented() -> Iterator[tuple[Operation, dict[str, Any]]]:
-    for operation in operations.OPERATIONS:
-        yield operation, DOCUMENT["paths"][operation.path][operation.method.lower()]
+    for route in ROUTES:
+        yield route, DOCUMENT["paths"][route.path][route.method.lower()]
 
 
 def resolved(part: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def test_every_operation_is_in_it_and_nothing_else() -> None:
         for path, item in DOCUMENT["paths"].items()
         for method, made in item.items()
     }
-    assert found == {(operation.method, operation.path): operation.name for operation in operations.OPERATIONS}
+    assert found == {(route.method, route.path): route.id for route in ROUTES}
 
 
 def test_who_may_call_an_operation_is_said() -> None:
@@ -88,6 +89,7 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
     for operation, made in documented():
         parameters = {(parameter["in"], parameter["name"]) for parameter in made.get("parameters", [])}
         wanted = {(field.source.value, field.wire) for field in operation.fields if field.source is not Source.BODY}
+        wanted -= {("path", name) for name in operation.fixed}
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}
         assert parameters - implied == wanted - implied, operation.name
         body = made.get("requestBody", {"content": {}})["content"]
@@ -241,7 +243,7 @@ def test_without_a_counter_that_fits_an_operation_is_left_out() -> None:
     made = document({"plays": PLAYS})
     OpenAPIV31SpecValidator(made).validate()  # type: ignore[arg-type]
     assert [path for path in made["paths"] if "{counter}" in path] == [
-        "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}",
+        "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}", "/counters/{counter}/{id}/badge.svg",
     ]  # fmt: skip
     assert list(made["paths"]["/counters/{counter}/{id}"]) == ["get"]
     assert "links" not in made["paths"]["/counters/{counter}/{id}"]["get"]["responses"]["200"]

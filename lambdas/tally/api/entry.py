@@ -32,7 +32,7 @@ from ..errors import (
     problem,
 )
 from ..observe import logger
-from ..operation import Operation
+from ..operation import Operation, by_route
 from ..pages import AS_SPELT, Pages
 from ..settings import Settings
 from . import http, texts
@@ -50,6 +50,8 @@ class Answer:
     body: Mapping[str, Any] | Text
     status: int = 200
     replayed: bool = False
+    max_age_s: int = 0
+    """For how long a cache may keep it, if the operation is for anyone and its answers can be revalidated."""
 
 
 Function = Callable[..., Answer | Increment]
@@ -96,7 +98,7 @@ class Entry:
         self.counters = counters
         self.pages = pages
         self.by_name = {operation.name: operation for operation in functions}
-        self.by_route = {operation.route: operation for operation in functions}
+        self.by_route = by_route(functions, counters)
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
@@ -118,8 +120,9 @@ class Entry:
             return _direct_response(answer, request_id)
 
     def _http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+        operation = self.by_route.get(event["routeKey"])
+
         def read() -> Request:
-            operation = self.by_route.get(event["routeKey"])
             if operation is None:
                 raise NotFoundError("There is no such operation.")
             caller = http.caller(event) if operation.needs_caller else None
@@ -128,8 +131,8 @@ class Entry:
         (answer,) = self._answer([read], deadline_s)
         if isinstance(answer, TallyError):
             return http.error_response(answer, request_id)
-        if isinstance(answer.body, Text):
-            return texts.response(answer.body, event.get("headers", {}))
+        if isinstance(answer.body, Text) or (operation and operation.revalidated):
+            return texts.response(_text(answer), event.get("headers", {}))
         return http.response(answer.status, answer.body, replayed=answer.replayed)
 
     def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
@@ -178,7 +181,7 @@ class Entry:
                 call, arguments = self._check(request, deadline_s)
                 if not request.operation.increments:
                     outcomes |= _count(waiting)  # the caller sent these before this request
-                made = self.functions[request.operation](call, **arguments)
+                made = self.functions[self.by_name[request.operation.name]](call, **arguments)
                 if isinstance(made, Increment):
                     waiting[place] = Waiting(request, call, made)
                     continue
@@ -277,6 +280,13 @@ def _record(request: Request | None, outcome: Outcome) -> None:
         observe.count(observe.REPLAYED)
     elif request and request.counter and not failed:
         observe.count(observe.COUNTED, counter=request.counter)
+
+
+def _text(answer: Answer) -> Text:
+    """The answer as caches keep it."""
+    if isinstance(answer.body, Text):
+        return answer.body
+    return Text(http.dumps(answer.body), http.JSON, answer.max_age_s, http.version_tag(answer.body))
 
 
 def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
     headers.setdefault("user-agent", "")  # a missing header counts as an empty one; browsers always send it
     sources: dict[str, Mapping[str, object]] = {
-        "path": event.get("pathParameters", {}),
+        "path": {**event.get("pathParameters", {}), **operation.fixed},
         "query": _query(event, operation),
         "body": _body(event, headers, takes_beacon=operation.takes_beacon),
         "header": headers,
@@ -144,16 +144,26 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
     """An answer for API Gateway."""
     headers = {"content-type": JSON, "cache-control": "no-store"}
-    if isinstance(body.get("version"), int):  # a counter's; that of `GET /health` is text
-        headers["etag"] = f'"{body["version"]}"'
+    if tag := version_tag(body):
+        headers["etag"] = tag
     if replayed:
         headers["idempotency-replayed"] = "true"
     return {
         "statusCode": status,
         "headers": headers,
-        "body": json.dumps(body, separators=(",", ":")),
+        "body": dumps(body),
         "isBase64Encoded": False,
     }
+
+
+def dumps(body: Mapping[str, Any]) -> str:
+    """The JSON of an answer."""
+    return json.dumps(body, separators=(",", ":"))
+
+
+def version_tag(body: Mapping[str, Any]) -> str:
+    """The ETag of a counter's version; empty if the answer has none. The version of `GET /health` is text."""
+    return f'"{body["version"]}"' if isinstance(body.get("version"), int) else ""
 
 
 def error_response(error: TallyError, request_id: str) -> dict[str, Any]:

@@ -91,7 +91,8 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
     }
     forget = _PUT_RECEIPT | _on([LIKES], "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     repair = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE
-    return repair | forget | _on_ledger(on_ledger)
+    import_ = _PUT_RECEIPT | _FIND_RECEIPT | _on([LIKES], "BatchGetItem", "PutItem", "UpdateItem")
+    return repair | forget | import_ | _on_ledger(on_ledger)
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
@@ -103,7 +104,7 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     judging = {
         "JUDGE": ("GetItem", "UpdateItem"),
         "PAGE#": ("Query",),
-        "DRIFT": ("Query", "BatchGetItem", "GetItem", "UpdateItem"),
+        "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
     deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")

@@ -32,7 +32,6 @@ TallyError
 │   ├── RejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
 │   ├── MovedError                  500  another writer was first (dynamo/transactions.py)
 │   ├── NotProvenError              500  the evidence does not allow a repair yet (drift/reconcile.py)
-│   │   └── UnclearError            500  children cannot be counted exactly now (drift/reconcile.py)
 │   ├── RestlessError               500  a tally keeps moving during a recount or repair (drift/reconcile.py)
 │   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (drift/reconcile.py)
 │   └── NotAtRestError              500  something writes to the tables of a restore (drift/restored.py)

@@ -188,7 +188,7 @@ def test_another_lambdas_user_agent_is_a_string(agent: object, invoke: Invoke, s
 
 def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
     spellings = [f"{PAGE}?utm_source=mail#top", f"{PAGE}?fbclid=x&gclid=y", "HTTPS://Example.com:443/b/../a"]
-    parser = options.parser(counters.COUNTERS, counters.PAGES)
+    parser = options.parser(counters.COUNTERS)
     for number, url in enumerate(spellings):
         visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
         assert invoke("visits", visit)["status"] == 202
@@ -207,6 +207,8 @@ def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, 
     for url in spellings:
         asked = {"operation": "get_visits", "url": url}
         assert (body := invoke("visits", asked)["body"]) == {**body, "url": PAGE, "visits": 3}
+        [many] = invoke("tallies", {"operation": "get_tallies", "of": [f"visits:{url}"]})["body"]["tallies"]
+        assert many["value"] == 3
         assert "<title>visits: 3</title>" in invoke("visits", asked | {"operation": "get_badge"})["body"]["text"]
 
 

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +26,7 @@ from local.base.engine import Engine
 from tally.counting import holds, tallies
 from tally.drift import rows
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.streams import evidence, pages, set_aside
 from tests.contexts import Context
@@ -270,8 +271,8 @@ def test_an_operation_does_what_it_declares_and_no_more(
 class OneShard:
     """The streams' shards: one of each, without a pulse so far."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shardId-{table}")]
+    def listed(self, table: str) -> Tree:
+        return {f"shardId-{table}": None}
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:
         return iter(())
@@ -343,7 +344,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     swept = sweep.handler({}, Context())
     wanted = {"returned": 1, "minutes": 3, "uneven": 2, "likes_removed": 2, "posts_removed": 1}
     assert {name: swept[name] for name in wanted} == wanted
-    assert [(drift.target, drift.drift) for _, drift in rows.every(store)] == [("begins", 8)]
+    assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
 
@@ -398,9 +399,12 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
 
 
 def test_the_command_does_what_its_policy_allows(
-    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    invoke: Invoke, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command once."""
+    plays, likes = tmp_path / "plays.csv", tmp_path / "likes.csv"
+    plays.write_text("new,9\n")
+    likes.write_text("a91f,carol,1700000000\n")
     bucket = Bucket()
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
@@ -412,6 +416,9 @@ def test_the_command_does_what_its_policy_allows(
         "status": 1, "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
         "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
         "rebuild --all": 1, "rebuild --all --repair --by ann --why test": 0,
+        f"import {likes} --children likes --yes --by ann --why test": 0, "export plays": 0,
+        f"import {plays} --counter plays --yes --by ann --why test": 0, "history --imports": 0,
+        f"import {plays} --counter contest --yes --by ann --why test": 0,
         "forget --user bob": 1, "forget --user bob --yes --by ann --why test": 0,
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
     }.items():  # fmt: skip

@@ -59,6 +59,8 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "increments/http-increment": (200, {"counter": "usage", "id": "7c20", "counted": True}),
     "increments/http-increment-of-a-ticket": (200, {"counter": "ticket", "number": 1, "last": False}),
     "increments/http-get-counter": (200, {"counter": "stock", "id": "mug", "value": 0, "version": 0}),
+    "increments/http-get-counter-of-a-period": (200, {"counter": "calls", "period": "2030-01-01", "value": 0}),
+    "increments/direct-get-counter-of-a-period": (200, {"counter": "calls", "period": "2030-01-01", "value": 0}),
     "increments/http-set-counter": (200, {"counter": "stock", "id": "mug", "value": 42, "version": 1}),
     "increments/direct-increment": (200, {"counter": "usage", "id": "7c20", "counted": True}),
     "increments/direct-get-counter": (200, {"counter": "stock", "id": "mug", "value": 0, "version": 0}),

@@ -17,7 +17,7 @@ from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Store
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError, TallyError
 from tally.streams import evidence, pages
@@ -29,8 +29,8 @@ from tests.contexts import Context
 class Streams:
     """One shard for each stream."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shard-{table}")]
+    def listed(self, table: str) -> Tree:
+        return {f"shard-{table}": None}
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Ledger:
         assert apply_once(self.store, [pages.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
 
     def drift(self) -> list[int]:
-        return [drift.drift for _, drift in rows.every(self.store)]
+        return [drift.drift for drift in rows.every(self.store)]
 
     def pulses(self) -> list[str]:
         """The keys of the pulses in both tables."""
@@ -228,8 +228,8 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke
 class FourShards:
     """As many shards as a new table's stream has."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shard-{table}-{number}") for number in range(units.SHARDS)]
+    def listed(self, table: str) -> Tree:
+        return {f"shard-{table}-{number}": None for number in range(units.SHARDS)}
 
 
 def test_a_quiet_sweep_takes_what_the_calculator_bills(
@@ -242,10 +242,8 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
         for consumer in ("rollup", "drift"):
             for table in ("counts", "receipts"):
                 for shard in FourShards().listed(table):
-                    key = keys.key(*keys.checkpoint_key(consumer, table, shard.id))
-                    ledger.put(
-                        key, sequence="9", through=ledger.now_s - 2, pulse=shard.id[-1], rolled=ledger.now_s - 62
-                    )
+                    key = keys.key(*keys.checkpoint_key(consumer, table, shard))
+                    ledger.put(key, sequence="9", through=ledger.now_s - 2, pulse=shard[-1], rolled=ledger.now_s - 62)
         meter.reset()
         capsys.readouterr()
         sweep.handler({}, Context())

@@ -154,7 +154,7 @@ def test_a_rebuild_adds_nothing_to_a_tally_that_is_gone(
     world.run(4)
     expire(world)
     judge_on(world)
-    assert {name: loss.amount for name, loss in losses(reconciler).items()} == {("rolled", kept): 3}
+    assert {name: loss.difference for name, loss in losses(reconciler).items()} == {("rolled", kept): 3}
 
 
 @pytest.mark.parametrize("target", ["7c20", "7c20#2026-11", "7c20#2026-11-22#"])

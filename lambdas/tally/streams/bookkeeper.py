@@ -2,11 +2,8 @@
 
 Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. Observed: every
 change of a tally item, but for repairs. On which minute a half of a change is booked is a pure function of its record
-(`label`), so both halves meet on one minute. The halves of an unlike share a pair name instead, because their records
-may fall on two sides of a minute.
-
-A record that would be booked on a judged minute is booked on the current one: no minute is judged twice, and no entry
-is lost.
+(`label`), so both halves meet. Those of an unlike share a pair name, for they may fall on two sides of a minute. What
+would be booked on a judged minute is booked on the current one: no minute is judged twice, and no entry is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
 from . import pages, rollup
-from .fold import Consumer, Effect, Place, Run
+from .fold import Consumer, Effect, Run
 from .pages import Entry
 from .record import (
     INSERT,
@@ -140,7 +137,7 @@ class PageRun(Run):
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if effect.minute <= self.place.judged:
-                effect = effect._replace(minute=unjudged(self.place), pair="")
+                effect = effect._replace(minute=self.place.unjudged, pair="")
             key = (effect.minute, effect.counter, effect.id, effect.pair)
             if key not in self.sums:
                 self.minutes.add(effect.minute)
@@ -164,11 +161,6 @@ class PageRun(Run):
             sum_[1] += observed
         found = {at: [Entry(*name, *sum_) for name, sum_ in names.items() if any(sum_)] for at, names in sums.items()}
         return {at: entries for at, entries in found.items() if entries}
-
-
-def unjudged(place: Place) -> int:
-    """The minute for entries that no other minute takes: the current one, if the clock is right."""
-    return max(place.minute, place.judged + 2)
 
 
 CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, PageRun, heeds_judge=True)

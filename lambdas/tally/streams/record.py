@@ -3,8 +3,7 @@
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-Readers take what they need without a check that it is there. A record that lacks it raises one of MALFORMED, and is set
-aside. So a reader needs a few microseconds a record.
+Readers take what they need unchecked, in microseconds. A record that lacks it raises one of MALFORMED: it is set aside.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SEQUENCE_DIGITS_MAX = 40
-AMOUNT_MAX = 10**38 - 1  # DynamoDB keeps 38 digits
 SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
@@ -39,10 +37,9 @@ class Declared:
     __slots__ = ("_tallies", "by_name", "children", "minute_s")
 
     def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
-        self.minute_s = minute_s
-        self.by_name = dict(counters)
+        self.minute_s, self.by_name = minute_s, dict(counters)
+        # By the prefix of the partition key: how sort keys begin, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        """Start of the children's sort keys and their counter, by the prefix of the partition key."""
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
             low, high = counter.shard_range
@@ -125,35 +122,15 @@ def pulse(record: Record) -> tuple[str, int] | None:
         return None
 
 
-def text(image: Image, name: str) -> str:
-    """A string of an item. Raises UnreadableError without one."""
-    try:
-        value = image[name]["S"]
-    except MALFORMED:
-        value = None
-    if not isinstance(value, str):
-        raise _unfit(image, name)
-    return value
-
-
-def number(image: Image, name: str, low: int, high: int) -> int:
-    """A whole number of an item. Raises UnreadableError without one from `low` to `high`."""
-    try:
-        value = int(image[name]["N"])
-    except MALFORMED:
-        raise _unfit(image, name) from None
-    if not low <= value <= high:
-        raise _unfit(image, name)
-    return value
-
-
-def _unfit(image: Image, name: str) -> UnreadableError:
-    return UnreadableError(f"{name} cannot be {str(image.get(name, 'missing'))[:SHOWN_CHARACTERS_MAX]}")
+def text(image: Image, name: str, kind: str = "S") -> str:
+    """A string of an item; with `kind` N, a number as DynamoDB spells it. Raises UnreadableError without one."""
+    value = image.get(name, "missing")
+    found = value.get(kind) if isinstance(value, dict) else None
+    if not isinstance(found, str):
+        raise UnreadableError(f"{name} cannot be {str(value)[:SHOWN_CHARACTERS_MAX]}")
+    return found
 
 
 def label(stamped: int | None, made: int) -> int:
-    """The minute that a change is booked on, by its stamp and by the minute in which its record was made.
-
-    A change that was committed late, or whose stamp is strange, is booked on the minute of its record.
-    """
+    """The minute that a change is booked on: its stamp, or its record's if it was late or the stamp is strange."""
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made

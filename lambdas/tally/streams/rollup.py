@@ -1,8 +1,7 @@
 """The rollup: receipts and children that were written alone are added to their tallies.
 
-A receipt says by how much; a child counts one. The rollup stamps the tally with the minute that the bookkeeper books
-the receipt or the child on, so that both halves of the change meet there. It also notes on the tally by how much it
-moved it for the receipts of each day: what is missing there was lost (drift/rebuild.py).
+The rollup stamps the tally with the minute that the bookkeeper books the receipt or the child on: both halves meet. It
+also notes on the tally by how much it moved it for the receipts of each day (drift/rebuild.py).
 """
 
 from __future__ import annotations
@@ -13,24 +12,12 @@ from ..counter import Counter, Guarantee
 from ..counting import periods, tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
-from ..dynamo.keys import MINUTE_MAX, minute_of
+from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
-from .record import (
-    AMOUNT_MAX,
-    INSERT,
-    YES,
-    Declared,
-    Image,
-    Record,
-    UnreadableError,
-    accepted,
-    event_name,
-    label,
-    number,
-    text,
-)
+from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label, text
 
+AMOUNT_LIMIT = 10**38
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
 
@@ -56,7 +43,11 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
 
 def counted(declared: Declared, counter: Counter, record: Record, image: Image) -> Effect:
     """The amount of a receipt, on its minute."""
-    amount, stamped = number(image, "amount", -AMOUNT_MAX, AMOUNT_MAX), number(image, "at", 0, MINUTE_MAX - 1)
+    stamped, amount = minute_of(image), int(text(image, "amount", "N"))
+    if stamped is None:
+        raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
+    if abs(amount) >= AMOUNT_LIMIT:
+        raise UnreadableError("amount has more than 38 digits")
     at = label(stamped, declared.made(record))
     return Effect(counter.name, text(image, "target"), at, amount, day=stamped // tallies.DAY)
 

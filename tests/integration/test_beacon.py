@@ -17,7 +17,8 @@ import crawleruseragents
 import pytest
 
 import counters
-from cli import options
+from cli import commands, options
+from cli.connection import Connection, Stack
 from functions import beacon, visits
 from tally.api import crawlers
 from tally.api.entry import Entry
@@ -30,6 +31,7 @@ from tests.contexts import Context
 Invoke = Callable[..., dict[str, Any]]
 LAMBDAS = Path(__file__).parents[2] / "lambdas"
 PAGE = "https://example.com/a"
+SIGNED = ["--by", "ann", "--why", "PAGES"]
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
 
@@ -210,6 +212,22 @@ def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, 
         [many] = invoke("tallies", {"operation": "get_tallies", "of": [f"visits:{url}"]})["body"]["tallies"]
         assert many["value"] == 3
         assert "<title>visits: 3</title>" in invoke("visits", asked | {"operation": "get_badge"})["body"]["text"]
+
+
+def test_old_tallies_of_renamed_pages_are_added_to_those_that_they_name_now(store: Store, tmp_path: Path) -> None:
+    """As docs/beacon.md says: exported, chosen and imported."""
+    for url, number in ((PAGE, "3"), (f"{PAGE}?utm_source=x", "5"), (f"{PAGE}?id=1&fbclid=z", "7")):
+        key = {"PK": {"S": f"SITE#{url}"}, "SK": {"S": "VISITS"}}
+        store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": number}})
+    old, renamed, parser = tmp_path / "old.csv", tmp_path / "renamed.csv", options.parser(counters.COUNTERS)
+    for words in (["export", "visits", str(old)], ["import", str(renamed), "--counter", "visits", "--yes", *SIGNED]):
+        given = options.parsed(words, parser)
+        assert commands.COMMANDS[given.command](given, Stack(Connection(store, None), counters.COUNTERS)) == 0
+        lines = old.read_text().splitlines()
+        renamed.write_text("\n".join([lines[0], *(line for line in lines if "utm_" in line or "fbclid" in line)]))
+    receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    added = {receipt["target"]["S"]: receipt["amount"]["N"] for receipt in receipts}
+    assert added == {PAGE: "5", f"{PAGE}?id=1": "7"}
 
 
 def test_crawlers_have_metrics_of_their_own(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:

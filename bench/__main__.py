@@ -29,6 +29,7 @@ from .imports import measure_imports
 from .journal import measure_journal
 from .judging import measure_judging
 from .manual_edits import measure_manual_edits
+from .many import measure_many
 from .report import lines
 from .results import Results
 from .rolled_up import measure_rolled_up
@@ -98,6 +99,7 @@ def measure(size: Size) -> Results:
         bar.set_description("round trips, capacity")
         costs = measure_costs()
         likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
+        many = measure_many(size.batches)
         bar.set_description("imports")
         imports = measure_imports(size.import_runs)
         bar.set_description("streams")
@@ -115,8 +117,9 @@ def measure(size: Size) -> Results:
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
     return Results(
-        times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, ledger, rolled_up, size.judge_times
-    )
+        times_us, costs, accuracy, likes, reads, batches, many, imports, hot, rollups, ledger, rolled_up,
+        size.judge_times,
+    )  # fmt: skip
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from .bounds import BEFORE, plural
 from .designs import BARE_TRANSACTION, TIMED
 from .imports import HOT_HANDLERS
+from .many import PLAYS, SETS, VIDEOS
 from .results import Results
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
@@ -28,6 +29,8 @@ def lines(results: Results) -> Iterator[str]:
     yield from _designs(results)
     yield ""
     yield from _costs(results)
+    yield ""
+    yield from _many(results)
     yield ""
     yield from _rollups(results)
     yield ""
@@ -72,6 +75,17 @@ def _costs(results: Results) -> Iterator[str]:
         f"import {HOT_HANDLERS[0]}: {imports.handler_ms:.0f} ms; import boto3 and make one client:"
         f" {imports.boto3_ms:.0f} ms"
     )
+
+
+def _many(results: Results) -> Iterator[str]:
+    heads = (f"{PLAYS} plays of {VIDEOS} videos", "round trips", "WCU", "WCU a play", "client time a play")
+    all_in = [f"all in, {plural(sets, 'set')} a stream batch" for sets in SETS]
+    rows = []
+    for many in results.many:
+        each = [f"{many.all_in[sets]:.3f}" if sets in many.all_in else "" for sets in SETS]
+        costs = (f"{many.round_trips}", f"{many.write_units:g}", f"{many.write_units / PLAYS:g}")
+        rows.append((many.way, *costs, f"{many.median_us:,.0f} µs", *each))
+    yield from table((*heads, *all_in), rows)
 
 
 def _hot(results: Results) -> Iterator[str]:

@@ -12,6 +12,7 @@ from .costs import BATCH_PLAYS, Batch, Like, Read
 from .designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
 from .hot_key import Outcome
 from .imports import Imports
+from .many import ALL_IN_MAX, ALL_IN_SETS, NOW, NOW_MAX, PLAYS, SOON, SOON_MAX, VIDEOS, Many
 from .rolled_up import RolledUp
 from .rollups import Rollups
 from .speed import Cost
@@ -55,6 +56,7 @@ class Results:
     likes: list[Like]
     reads: list[Read]
     batches: list[Batch]
+    many: list[Many]
     imports: Imports
     hot: list[Outcome]
     rollups: Rollups
@@ -68,6 +70,7 @@ class Results:
         return [
             *self._time_claims(),
             *self._cost_claims(),
+            *self._many_claims(),
             *self._exactness_claims(),
             *self._hot_claims(),
             *self._rollup_claims(),
@@ -107,6 +110,17 @@ class Results:
               for batch in self.batches if batch.plays == BATCH_PLAYS),
             Claim("hot handlers: heavy modules imported", ", ".join(heavy) or "none", "none", not heavy),
         ]  # fmt: skip
+
+    def _many_claims(self) -> list[Claim]:
+        found = {many.way: many for many in self.many}
+        units = {NOW: (found[NOW].write_units, NOW_MAX), SOON: (found[SOON].write_units, SOON_MAX)}
+        all_in = found[SOON].all_in[ALL_IN_SETS]
+        claims = [
+            Claim(f"{PLAYS} plays of {VIDEOS} videos, {way}: WCU", f"{measured:g}", f"≤ {most}", measured <= most)
+            for way, (measured, most) in units.items()
+        ]
+        what = f"a play {SOON}, all in, {ALL_IN_SETS} such receipts in a stream batch: WCU"
+        return [*claims, Claim(what, f"{all_in:.3f}", f"≤ {ALL_IN_MAX}", all_in <= ALL_IN_MAX)]
 
     def _exactness_claims(self) -> list[Claim]:
         accuracy = self.accuracy
@@ -180,6 +194,7 @@ class Results:
             "likes": [asdict(like) for like in self.likes],
             "reads": [asdict(read) for read in self.reads],
             "batches": [asdict(batch) for batch in self.batches],
+            "many": [asdict(many) for many in self.many],
             "imports": asdict(self.imports),
             "rollups": asdict(self.rollups),
             "ledger": [asdict(one) for one in self.ledger],

@@ -81,8 +81,10 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         return Call(name, method, path, expected(status, member), signed_in=True, skip=unscoped(scope), **more)
 
     most = {"amount": 10**9, "ttl_s": 1}
+    together = [{"counter": "usage", "id": "smoke", "amount": 1}, {"counter": "plays", "id": VIDEO}]
     return [
         call("increment", "POST", f"{usage}/increments", 200, "counted", body={"amount": 1}, headers=once),
+        call("change", "POST", "/changes", 200, "counted", body={"changes": together}, headers=once),
         call("get_counter", "GET", usage, 200, "value"),
         call("get_any_tallies", "GET", "/tallies/any?of=stock:smoke", 200, "tallies"),
         call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),

@@ -20,6 +20,7 @@ SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
 
 _SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
+_JOINS: Callable[[Counter], bool] = attrgetter("joins")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
 _PUBLIC: Callable[[Counter], bool] = attrgetter("public")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
@@ -214,6 +215,22 @@ INCREMENT = Operation(
     counts=True,
     increments=True,
 )
+CHANGE = Operation(
+    name="change",
+    function="increments",
+    method="POST",
+    path="/changes",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    fields=(
+        Field("changes", Kind.CHANGES, Source.BODY, "changes"),
+        Field("visible", Kind.VISIBLE, Source.BODY, "visible", required=False, choices=("now", "soon")),
+        _KEY,
+    ),
+    counts=True,
+    serves=_JOINS,
+    body_bytes_max=256 * 1024,  # 1,000 changes with the longest names, ids and amounts
+)
 GET_COUNTER = Operation(
     name="get_counter",
     function="increments",
@@ -282,7 +299,7 @@ RELEASE_HOLD = Operation(
     serves=_MAY_HAVE_HOLDS,
 )
 
-ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD)
+ON_COUNTERS = (INCREMENT, CHANGE, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD)
 
 _TALLIES = Field("of", Kind.TALLY, Source.QUERY, "of", many_max=100)
 

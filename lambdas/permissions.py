@@ -58,6 +58,10 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_BADGE: _on([VISITS], "Query"),
         operations.BEACON: _NOTHING,
         operations.INCREMENT: _increment(counters),
+        # It looks for its receipt before it refuses a retired counter. Those that are rolled up have no update.
+        operations.CHANGE: _NOTHING.union(*map(_count, operations.CHANGE.served(counters)))
+        | _find_before_refusal(operations.CHANGE.served(counters))
+        | _release_expired(counters),
         operations.GET_COUNTER: _get_counter(counters),
         # It reads the number before it sets it, and looks for a receipt if the number has moved.
         operations.SET_COUNTER: _PUT_RECEIPT
@@ -113,7 +117,7 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
 
 
 def _of_consumers(counters: Mapping[str, Counter]) -> dict[str, Needs]:
-    rolled_up = _those(counters, lambda counter: counter.spills or counter.guarantee is Guarantee.ROLLUP)
+    rolled_up = _those(counters, lambda counter: counter.rolls_up)
     return {
         "rollup": _consume("rollup") | _on(rolled_up, "UpdateItem"),
         "drift": _consume("drift") | _READ_JUDGE | _on_ledger({"PAGE#": ["PutItem"]}),  # none of a judged minute

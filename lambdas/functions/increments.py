@@ -4,10 +4,13 @@ import time
 
 import counters
 import operations
+from tally import fields
 from tally.api.entry import Answer, Entry
 from tally.counter import Counter, Guarantee
+from tally.counting import changes as changes_
 from tally.counting import holds, increments, periods, tallies
 from tally.counting.increments import Increment
+from tally.counting.receipts import VISIBLE_NOW, VISIBLE_SOON
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 from tally.streams import evidence
@@ -17,11 +20,7 @@ def increment(
     call: Call, *, counter: Counter, id: str, amount: int | None = None, idempotency_key: str | None = None
 ) -> Increment:
     """Move the counter by `amount`, or by its own step, once for each key: in the period of now, if it has periods."""
-    if counter.delta is not None and amount not in (None, counter.delta):
-        raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field="amount")
-    by = counter.delta if amount is None else amount
-    if by is None:
-        raise InvalidInputError("amount is missing.", field="amount")
+    by = fields.step(counter, amount, "amount")
     if idempotency_key is None and counter.guarantee is not Guarantee.FAST:
         raise InvalidInputError("Idempotency-Key is missing.", field="Idempotency-Key")
     tally = periods.tally_id(counter, id, time.time())
@@ -30,6 +29,16 @@ def increment(
     room = holds.made_room if counter.may_have_holds else None
     name = operations.INCREMENT.name
     return Increment(counter, tally, by, name, idempotency_key, body, receipt_target=target, make_room=room)
+
+
+def change(
+    call: Call, *, changes: list[dict[str, object]], idempotency_key: str, visible: str = VISIBLE_NOW["visible"]
+) -> Answer:
+    """Make all of the changes once, or none of them."""
+    soon = visible == VISIBLE_SOON["visible"]
+    wanted = changes_.read(changes, counters.COUNTERS, time.time(), soon=soon)
+    body, replayed = changes_.count(call, wanted, operation=operations.CHANGE.name, key=idempotency_key, soon=soon)
+    return Answer(body, replayed=replayed)
 
 
 def get_counter(call: Call, *, counter: Counter, id: str, period: str | None = None) -> Answer:
@@ -64,6 +73,11 @@ def set_counter(
 
 
 handler = Entry(
-    {operations.INCREMENT: increment, operations.GET_COUNTER: get_counter, operations.SET_COUNTER: set_counter},
+    {
+        operations.INCREMENT: increment,
+        operations.CHANGE: change,
+        operations.GET_COUNTER: get_counter,
+        operations.SET_COUNTER: set_counter,
+    },
     counters=counters.COUNTERS,
 )

@@ -177,6 +177,15 @@ CONTRACTS: dict[Operation, Contract] = {
         errors=(errors.NotFoundError, errors.LimitReachedError, errors.CounterRetiredError),
         links={"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
     ),
+    operations.CHANGE: Contract(
+        tag="counters",
+        summary="Move many counters together",
+        description="All of the changes count, or none does. At a floor or ceiling Tally refuses all of them, names the"
+        " entry, and says how much is left. A refusal leaves no receipt.",
+        answer="changed",
+        example={"counted": True, "changes": 2, "tallies": 2, "visible": "now"},
+        errors=(errors.LimitReachedError, errors.CounterRetiredError),
+    ),
     operations.GET_COUNTER: Contract(
         tag="counters",
         summary="The value of a counter",

@@ -11,8 +11,9 @@ from typing import Any
 
 import operations
 from tally import fields
-from tally.api.http import BEACON, BODY_BYTES_MAX, JSON
+from tally.api.http import BEACON, JSON
 from tally.counter import AMOUNT_MAX, Counter, Guarantee
+from tally.counting.changes import TALLIES_MAX
 from tally.fields import Kind
 from tally.operation import Field, Operation, Source
 
@@ -54,6 +55,7 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
         if field.source is not Source.BODY
         and field.wire not in operation.fixed
         and field.kind is not Kind.USER_AGENT  # every client sends it anyway
+        and (field.kind is not Kind.PERIOD or any(counter.period for counter in served))
     ]
 
 
@@ -73,7 +75,7 @@ def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] |
     reference = {"$ref": f"#/components/schemas/{operation.name}_body"}
     example = {name: _example(field, served) for name, field in found.items()}
     content: Schema = {JSON: {"schema": reference, "example": example}}
-    said = f"At most {BODY_BYTES_MAX} bytes. Other fields, and fields that occur twice, are refused."
+    said = f"At most {operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
     if operation.takes_beacon:
         text = {"type": "string", "contentMediaType": JSON, "contentSchema": reference}
         content[BEACON] = {"schema": text, "example": json.dumps(example)}
@@ -93,9 +95,30 @@ def _schema(field: Field, operation: Operation, served: list[Counter]) -> Schema
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
     if field.kind is Kind.COUNTER:
         return {"type": "string", "enum": [counter.name for counter in served]}
-    if field.kind is Kind.OPERATION:
+    if field.kind in (Kind.OPERATION, Kind.VISIBLE):
         return {"type": "string", "enum": list(field.choices)}
+    if field.kind is Kind.CHANGES:
+        return _changes(served)
     return dict(_SCHEMAS[field.kind])
+
+
+def _changes(served: list[Counter]) -> Schema:
+    """A list of changes; those of counters with a fixed step may leave the amount out, or send that step."""
+    steps: dict[int | None, list[str]] = {}
+    for counter in served:
+        steps.setdefault(counter.delta, []).append(counter.name)
+    entries = []
+    for step, names in steps.items():
+        properties = {
+            "counter": {"type": "string", "enum": names},
+            "id": _SCHEMAS[Kind.ID],
+            "amount": _SCHEMAS[Kind.AMOUNT] if step is None else {"const": step},
+        }
+        needed = ["counter", "id", *(["amount"] if step is None else [])]
+        entry: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        entries.append(entry | {"required": needed})
+    items = {"anyOf": entries} if len(entries) > 1 else entries[0]
+    return {"type": "array", "minItems": 1, "maxItems": fields.CHANGES_MAX, "items": items}
 
 
 def description(field: Field, operation: Operation, served: list[Counter]) -> str:
@@ -119,6 +142,8 @@ def _example_of_one(field: Field, served: list[Counter]) -> Any:
         return _example_counter(served).name
     if field.kind in (Kind.AMOUNT, Kind.VALUE):
         return _example_counter(served).delta or 1
+    if field.kind is Kind.CHANGES:
+        return [{"counter": counter.name, "id": "7c20", "amount": counter.delta or 1} for counter in served[:2]]
     if field.kind is Kind.ID:
         return {"video_id": "9f3a", "post_id": "a91f", "post_ids": "a91f"}.get(field.name, "7c20")
     return _EXAMPLES[field.kind]
@@ -170,6 +195,10 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.CURSOR: "The `cursor` of the page before.",
     Kind.AMOUNT: "By how much. For a counter with a fixed step: that step, or leave it out.",
     Kind.VALUE: "The value to set.",
+    Kind.CHANGES: f"What counts together, of at most {TALLIES_MAX} tallies: by how much each counter of an id moves."
+    " Several changes of one tally are judged by their sum.",
+    Kind.VISIBLE: "`soon`: one receipt for all of them, which is added up within seconds. Only for counters without"
+    " limits and without a version.",
     Kind.HELD_AMOUNT: "How much to take.",
     Kind.TTL: "For how many seconds. Then the hold expires and gives the amount back.",
     Kind.VERSION: "The `ETag` that you read.",
@@ -178,7 +207,8 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.OPERATION: "The operation that the key was sent with.",
     Kind.PERIOD: "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or"
     " year that you ask for. Without it: the current one.",
-    Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
+    Kind.TARGET: "The target of the change: the id, `counter/id`, the URL, or `changes` for many together. At most"
+    f" {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
     Kind.PERIOD: "2026-11-22",
@@ -193,6 +223,7 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.VERSION: VERSION_EXAMPLE,
     Kind.HOLD: HOLD_EXAMPLE,
     Kind.OPERATION: operations.PLAY.name,
+    Kind.VISIBLE: "now",
     Kind.TARGET: "9f3a",
     Kind.TALLY: "likes:a91f",
 }

@@ -19,6 +19,10 @@ _MEMBERS: Schema = {
     "detail": {"type": "string", "description": "What is wrong with this request."},
     "field": {"type": "string", "description": "The input at fault."},
     "left": {"type": "integer", "description": "How far the counter can still move in that direction."},
+    "entry": {"type": "integer", "minimum": 0, "description": "Of many changes, the first of the tally at fault."},
+    "counter": {"type": "string", "description": "The counter of that entry."},
+    "id": {"type": "string", "description": "The id of that entry."},
+    "period": {"type": "string", "description": "The period of that entry, if its counter has periods."},
     "retry_after_s": {
         "type": "integer",
         "minimum": 1,

@@ -110,6 +110,11 @@ SCHEMAS: dict[str, Schema] = {
     "increment": _object(
         "The change was counted.", {**_NUMBERED, **_PERIOD}, **_OF_COUNTER, counted=_YES, visible=_VISIBLE
     ),
+    "changed": _object(
+        "All of the changes were counted: how many, and of how many tallies.",
+        counted=_YES, changes={"type": "integer", "minimum": 1}, tallies={"type": "integer", "minimum": 1},
+        visible=_VISIBLE,
+    ),
     "value": _object(
         "The value of a counter; with a version if it has compare-and-set, with `as_of` if it is rolled up.",
         {"version": _VERSION, "as_of": _AS_OF, **_PERIOD},

@@ -210,6 +210,16 @@ class Counter:
         return self.guarantee is Guarantee.EXACT and not self.known and not self.versioned
 
     @cached_property
+    def rolls_up(self) -> bool:
+        """Whether the rollup may add to it: no change depends on the number."""
+        return self.spills or self.guarantee is Guarantee.ROLLUP
+
+    @cached_property
+    def joins(self) -> bool:
+        """Whether changes of it can be counted together with those of other counters, under one key."""
+        return self.tracked and not self.numbered and self.child is None
+
+    @cached_property
     def tracked(self) -> bool:
         """Whether its drift is measured: without receipts there is nothing to compare with."""
         return self.guarantee is not Guarantee.FAST

@@ -15,7 +15,14 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from .counter import AMOUNT_MAX, Counter
-from .errors import CallerError, ForbiddenError, InvalidInputError, NotFoundError, PreconditionRequiredError
+from .errors import (
+    CallerError,
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    PayloadTooLargeError,
+    PreconditionRequiredError,
+)
 from .pages import Pages
 from .settings import ANY_HOST
 
@@ -26,6 +33,7 @@ PAGE_BYTES_MAX = 1024
 TALLY_BYTES_MAX = 33 + PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
+CHANGES_MAX = 1000  # under one key
 USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; what follows must not make a browser a crawler
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
@@ -64,6 +72,8 @@ class Kind(Enum):
     VERSION = "version"
     HOLD = "hold"
     OPERATION = "operation"
+    CHANGES = "changes"
+    VISIBLE = "visible"
     TARGET = "target"
     TALLY = "tally"
     USER_AGENT = "user agent"
@@ -90,7 +100,7 @@ def check(kind: Kind, value: object, field: str, context: Context, choices: tupl
         return listed_page(value, field, context.pages, context.page_hosts)
     if kind is Kind.COUNTER:
         return counter(value, field, context.counters)
-    if kind is Kind.OPERATION:
+    if kind in (Kind.OPERATION, Kind.VISIBLE):
         return choice(value, field, choices)
     return _CHECKS[kind](value, field)
 
@@ -227,6 +237,25 @@ def amount(value: object, field: str) -> int:
     return _whole(value, field, -AMOUNT_MAX, AMOUNT_MAX)
 
 
+def step(counter: Counter, given: int | None, field: str) -> int:
+    """By how much a change moves the counter: its own step, or the amount that is given."""
+    if counter.delta is not None and given not in (None, counter.delta):
+        raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field=field)
+    by = counter.delta if given is None else given
+    if by is None:
+        raise InvalidInputError(f"{field} is missing.", field=field)
+    return by
+
+
+def changes(value: object, field: str) -> list[dict[str, object]]:
+    """1 to 1,000 JSON objects; what they hold is checked where the counters are known (counting/changes.py)."""
+    if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+        raise InvalidInputError(f"{field} must be a list of JSON objects, and not empty.", field=field)
+    if len(value) > CHANGES_MAX:
+        raise PayloadTooLargeError(f"{field} holds at most {CHANGES_MAX} changes.", field=field)
+    return value
+
+
 def held_amount(value: object, field: str) -> int:
     """How much a hold takes: a whole number from 1 to 10^9."""
     return _whole(value, field, 1, AMOUNT_MAX)
@@ -314,6 +343,7 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.PAGE_SIZE: page_size,
     Kind.CURSOR: cursor,
     Kind.AMOUNT: amount,
+    Kind.CHANGES: changes,
     Kind.VALUE: amount,
     Kind.HELD_AMOUNT: held_amount,
     Kind.TTL: ttl,

@@ -19,6 +19,8 @@ from .errors import InvalidInputError
 from .fields import Kind
 from .pages import Pages
 
+BODY_BYTES_MAX = 16 * 1024  # of an HTTP request, where the operation does not say otherwise
+
 
 class Access(Enum):
     """Who may call an operation over HTTP."""
@@ -57,7 +59,7 @@ class Field:
     wire: str
     required: bool = True
     choices: tuple[str, ...] = ()
-    """The values that a field of Kind.OPERATION may have."""
+    """The values that a field of Kind.OPERATION or Kind.VISIBLE may have."""
     body_wire: str = ""
     """Its name in the JSON body, if an HTTP request may have it there instead; in both it must be the same."""
     many_max: int = 0
@@ -107,6 +109,7 @@ class Operation:
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
+    body_bytes_max: int = BODY_BYTES_MAX
     opens: Throttle | None = None
     """The throttle of the routes that lead to it without a token, one for each counter that anyone may read."""
     fixed: Mapping[str, str] = field(default_factory=dict)
@@ -146,8 +149,8 @@ class Operation:
 
     @property
     def by_counter(self) -> bool:
-        """Whether the caller names the counter."""
-        return self._has(Kind.COUNTER)
+        """Whether the caller names the counter, or several."""
+        return self._has(Kind.COUNTER) or self._has(Kind.CHANGES)
 
     @property
     def leaves_receipt(self) -> bool:

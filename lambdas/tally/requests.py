@@ -11,7 +11,7 @@ import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 _SNAKE = {"authorId": "author_id", "createdAt": "created_at", "likeTally": "like_tally", "likedAt": "liked_at"}
 
@@ -37,6 +37,25 @@ class Counted:
     """When reads show it: `now`, or `soon` (within seconds, after the rollup)."""
     period: str | None = None
     """Of a counter with periods: the one that it counted in, such as `2026-11`."""
+
+
+class Change(NamedTuple):
+    """One of many changes under one key. `amount`: None for a counter with a step of its own."""
+
+    counter: str
+    id: str
+    amount: int | None = None
+
+
+@dataclass(frozen=True)
+class Changed:
+    """All of the changes are counted: how many, of how many tallies."""
+
+    changes: int
+    tallies: int
+    replayed: bool
+    visible: str = "now"
+    """When reads show all of them: `now`, or `soon` (within seconds, after the rollup)."""
 
 
 @dataclass(frozen=True)
@@ -288,11 +307,7 @@ def _receipt_of(body: Mapping[str, Any]) -> Receipt:
 
 
 def _request(
-    function: str,
-    operation: str,
-    read: Callable[[Reply], T],
-    caller: str | None,
-    **fields: str | int | list[str] | None,
+    function: str, operation: str, read: Callable[[Reply], T], caller: str | None, **fields: object
 ) -> Request[T]:
     given = {name: value for name, value in fields.items() if value is not None}
     return Request(function, operation, read, caller, given)
@@ -390,6 +405,24 @@ def increment(
     return _request("increments", "increment", _into(Counted), caller, **fields)
 
 
+def change(
+    changes: Iterable[Change | tuple[str, str] | tuple[str, str, int]],
+    visible: str | None = None,
+    *,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[Changed]:
+    """Make all of the changes, at most 1,000 of 90 tallies, or none of them. `visible`: `soon` for one receipt alone.
+
+    Raises LimitReachedError with `left`; its members `entry`, `counter` and `id` name the change at fault.
+    """
+    entries = [{name: value for name, value in Change(*one)._asdict().items() if value is not None} for one in changes]
+    key = _key(idempotency_key)
+    return _request(
+        "increments", "change", _into(Changed), caller, changes=entries, visible=visible, idempotency_key=key
+    )
+
+
 def get_counter(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Value]:
     """A counter's value, and its version if it has one.
 
@@ -440,7 +473,7 @@ def release_hold(counter: str, id: str, hold_id: str, *, caller: str | None = No
 def get_receipt(of: str, target: str, idempotency_key: str, *, caller: str | None = None) -> Request[Receipt]:
     """Whether the change by the operation `of`, on `target`, with this key and caller, was counted.
 
-    `target`: an id, `counter/id`, or a page's URL.
+    `target`: an id, `counter/id`, a page's URL, or `changes`.
     """
     fields: _Fields = {"of": of, "target": target, "idempotency_key": idempotency_key}
     return _request("receipts", "get_receipt", _receipt, caller, **fields)
@@ -509,6 +542,7 @@ class Methods:
     get_drift = _sends(get_drift)
     health = _sends(health)
     increment = _sends(increment)
+    change = _sends(change)
     get_counter = _sends(get_counter)
     get_tallies = _sends(get_tallies)
     get_any_tallies = _sends(get_any_tallies)

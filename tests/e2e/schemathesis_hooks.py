@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -22,6 +23,7 @@ import counters
 import operations
 from openapi import inputs
 from tally import fields
+from tally.counting import periods
 
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
@@ -127,9 +129,24 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it."""
+    """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it.
+
+    A link may have named the counter of a period, too.
+    """
     if case.operation.label == operations.DELETE_POST.route and unquote(case.path_parameters["id"]) == POSTED:
         case.path_parameters = {"id": _POSTS.pop() if _POSTS else f"{_RUN}-{next(_NUMBERS)}"}
+    if case.operation.label == operations.GET_COUNTER.route and "period" in case.query:
+        _fit_period(case)
+
+
+def _fit_period(case: Case) -> None:
+    """Ask for the current period, or for none of a counter without periods. A link may have named the counter."""
+    counter = counters.COUNTERS.get(unquote(str(case.path_parameters["counter"])))
+    if case.meta is None or not case.meta.generation.mode.is_positive or counter is None:
+        return
+    shown = periods.shown(periods.tally_id(counter, "x", time.time()))
+    rest = {name: value for name, value in case.query.items() if name != "period"}
+    case.query = {**rest, "period": shown["period"]} if "period" in shown else rest
 
 
 @schemathesis.hook

@@ -52,6 +52,7 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /receipts/many": (200, {"receipts": [{"state": "counted"}]}),
     "GET /receipts/own/many": (200, {"receipts": [{"state": "unknown"}]}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
+    "POST /changes": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),
     "GET /counters/plays/{id}": (200, {"value": 1}),
     "PUT /counters/{counter}/{id}": (412, {"version": 1}),

@@ -132,6 +132,20 @@ def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> N
     assert tally.get_own_receipts("increment", ["usage/7c20"] * 2, ["x", "k"]) == (unknown, counted)
 
 
+def test_an_order_is_all_or_nothing_and_its_refusal_names_the_entry(tally: Tally) -> None:
+    tally.set_counter(*MUG, 2, 0)
+    order = [(*MUG, -1), requests.Change("usage", "sales", 1), ("plays", "advert")]
+    assert tally.change(order, idempotency_key="order-1") == requests.Changed(3, 3, replayed=False)
+    assert tally.change(order, idempotency_key="order-1") == requests.Changed(3, 3, replayed=True)
+    with pytest.raises(errors.LimitReachedError) as refused:
+        tally.change([("usage", "sales", 1), (*MUG, -2)])
+    assert (refused.value.members["entry"], refused.value.members["id"], refused.value.left) == (1, "mug", 1)
+    assert tally.get_counter("usage", "sales").value == 1
+    soon = tally.change([("plays", "advert"), ("plays", "advert")], "soon")
+    assert soon == requests.Changed(2, 1, replayed=False, visible="soon")
+    assert tally.get_own_receipt("change", "changes", "order-1").counted
+
+
 @pytest.mark.parametrize("faults", [[LOST], [LOST, THROTTLED, CRASHED, LOST]], ids=repr)
 def test_a_call_whose_answers_are_lost_or_that_is_throttled_is_counted_once(
     faults: list[str | None], tally: Tally, fake: FakeLambda

@@ -410,6 +410,20 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(invo
     assert receipts.lives_s(store, replace(counters.USAGE, guarantee=Guarantee.FAST)) == 0
 
 
+def test_many_changes_are_one_answer_and_one_receipt(send: Invoke, invoke: Invoke) -> None:
+    """1,000 of them, with the longest ids, fit into one request."""
+    ids = [f"{number:02}{'~' * 126}" for number in range(90)]
+    changes = [{"counter": "usage", "id": ids[number % 90], "amount": 10**9} for number in range(1000)]
+    first, again = (send("increments/http-change", body={"changes": changes}, key="order-1") for _ in range(2))
+    answer = {"counted": True, "changes": 1000, "tallies": 90, "visible": "now"}
+    assert (events.body_of(first), events.body_of(again)) == (answer, answer)
+    assert again["headers"]["idempotency-replayed"] == "true"
+    assert receipt(send, "change", "changes", "order-1")["answer"] == answer
+    batch = [{**events.sample("increments/direct-change"), "idempotency_key": key} for key in ("order-2", "order-2")]
+    results = invoke("increments", {"batch": batch})["results"]
+    assert [(result["status"], result["replayed"]) for result in results] == [(200, False), (200, True)]
+
+
 def test_a_refused_change_has_no_receipt(send: Invoke, invoke: Invoke) -> None:
     problem(send("holds/http-hold", key="the-key"), 409, "limit-reached")
     assert receipt(send, "hold", "stock/mug", "the-key")["state"] == "unknown"

@@ -169,6 +169,19 @@ def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -
         invoke("increments", {**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 
+def change(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Now, soon and under heat; stock after expired holds; refused."""
+    stocked_and_held(invoke)
+    pass_a_minute()
+    yield
+    named = [name for name, counter in counters.COUNTERS.items() if counter.api and counter.joins]
+    order = [{"counter": name, "id": "mug", "amount": counters.COUNTERS[name].delta or 1} for name in named]
+    taken = [{"counter": "stock", "id": "mug", "amount": -7}, {"counter": "plays", "id": "mug"}]
+    for number, changes in enumerate((order, order[:1], taken, taken)):
+        event = {"operation": "change", "changes": changes, "caller": "alice", "idempotency_key": f"key-{number}"}
+        invoke("increments", event | {"visible": "soon" if number == 1 else "now"})
+
+
 def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
     """Every counter."""
     yield
@@ -243,7 +256,7 @@ def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], opera
 
 
 SCENARIOS: dict[str, Callable[..., Scenario]] = {
-    "like": like, "unlike": like, "visit": visit, "increment": increment, "get_counter": get_counter,
+    "like": like, "unlike": like, "visit": visit, "increment": increment, "change": change, "get_counter": get_counter,
     "set_counter": set_counter, "hold": hold,
     "get_tallies": partial(many, operation="get_tallies"),
     "get_any_tallies": partial(many, operation="get_any_tallies"),

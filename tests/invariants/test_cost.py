@@ -26,11 +26,17 @@ SHARDS = counters.PLAYS.max_shards
 
 
 def size_bytes(item: Item) -> int:
-    """An item's size by DynamoDB's rules: names and strings in UTF-8, a number as one byte for two digits and one."""
+    """An item's size by DynamoDB's rules: names and strings in UTF-8, a number as one byte for two digits and one.
+
+    A map has three bytes, and one for each entry, beside its names and values.
+    """
     size = 0
     for name, value in item.items():
         ((kind, content),) = value.items()
-        assert kind in ("S", "N", "BOOL"), "receipts hold nothing else"
+        assert kind in ("S", "N", "BOOL", "M"), "receipts hold nothing else"
+        if kind == "M":
+            size += len(name.encode()) + 3 + len(content) + size_bytes(content)
+            continue
         if kind == "BOOL":
             size += len(name.encode()) + 1
             continue

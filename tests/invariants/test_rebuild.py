@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import counters
-from tally.counting import tallies
+from tally.counting import changes, tallies
 from tally.drift import history, rebuild, recount
 from tally.drift.rebuild import Accepted, Window
 from tally.drift.reconcile import Finding, NotProvenError, Reconciler
+from tally.dynamo.client import Call
 from tally.streams import evidence, set_aside
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, interrupted, killed
@@ -111,6 +112,33 @@ def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, r
     assert world.drifts() == {}
     [entry] = history.read(world.store, "plays", "v")
     assert (entry["how"], entry["amount"], entry["before"], entry["after"]) == ("rebuild", 5, 17, 22)
+
+
+def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment, reconciler: Reconciler) -> None:
+    """Not what moved with its receipt, nor a receipt that the rollup would set aside."""
+
+    def together(key: str, *ids: str) -> None:
+        sent = [{"counter": "plays", "id": id_} for id_ in ids]
+        for soon in (True, False):
+            wanted = changes.read(sent, counters.COUNTERS, world.now_s, soon=soon)
+            changes.count(Call(world.store), wanted, operation="change", key=f"{key}-{soon}", soon=soon)
+
+    def outage() -> None:
+        together("lost", "v", "v", "w")
+        world.spill(times=3)
+        receipt = {"id": {"S": "tally#forged"}, "at": {"N": str(world.store.settings.minute(world.now_s))}}
+        world.wire.put_item(
+            TableName=world.names["receipts"], Item=receipt | {"rollup": {"BOOL": True}, "soon": {"S": "plays"}}
+        )
+
+    together("before", "v", "x")
+    world.run(1)
+    lose(world, EVERYBODY, outage)
+    judge_on(world)
+    assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (2 + 2, 1, 2)
+    assert mend(reconciler) == {("plays", "v"): 5, ("plays", "w"): 1}
+    assert losses(reconciler) == {}
+    assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (9, 2, 2)
 
 
 def test_nothing_is_lost_where_the_bookkeeper_alone_stood_still(world: Deployment, reconciler: Reconciler) -> None:

@@ -26,6 +26,7 @@ from tally.counting.likes import GONE
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import RetryableError
+from tally.streams import record as stream_records
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -102,9 +103,11 @@ class World:
     def rolled_up(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
         """The number once all that was written alone is added: receipts, and likes as the stream brings them."""
         alone = [
-            int(receipt["amount"]["N"])
+            amount
             for receipt in self.receipts()
-            if "rollup" in receipt and (receipt["counter"]["S"], receipt["target"]["S"]) == (counter.name, id_)
+            if "rollup" in receipt
+            for name, target, amount in stream_records.changes(receipt, alone=True)
+            if (name, target) == (counter.name, id_)
         ]
         return self.tally(counter, id_) + sum(alone) + len(self.inserted_alone(counter, id_))
 

@@ -83,4 +83,4 @@ def test_every_operation_and_function_has_its_needs() -> None:
 def test_operations_that_leave_receipts_can_be_asked_for() -> None:
     expected = {operation.name for operation in operations.OPERATIONS if operation.leaves_receipt}
     assert set(operations.WITH_RECEIPTS) == expected
-    assert expected == {"play", "visit", "like", "unlike", "increment", "set_counter", "hold"}
+    assert expected == {"play", "visit", "like", "unlike", "increment", "change", "set_counter", "hold"}

@@ -22,10 +22,10 @@ from functions import health
 from openapi import answers, inputs, schemas
 from openapi.document import document, text
 from tally import errors, fields
-from tally.api.http import BODY_BYTES_MAX
 from tally.counter import Counter, Guarantee, declared
+from tally.counting import changes
 from tally.fields import Kind
-from tally.operation import Field, Operation, Source, Visible, by_route
+from tally.operation import BODY_BYTES_MAX, Field, Operation, Source, Visible, by_route
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(COUNTERS)
@@ -90,6 +90,8 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
         parameters = {(parameter["in"], parameter["name"]) for parameter in made.get("parameters", [])}
         wanted = {(field.source.value, field.wire) for field in operation.fields if field.source is not Source.BODY}
         wanted -= {("path", name) for name in operation.fixed}
+        if not any(counter.period for counter in operation.served(COUNTERS)):
+            wanted -= {("query", "period")}
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}
         assert parameters - implied == wanted - implied, operation.name
         body = made.get("requestBody", {"content": {}})["content"]
@@ -109,7 +111,7 @@ def test_the_key_of_a_play_may_be_in_the_header_or_in_the_body() -> None:
 def test_every_object_that_comes_in_is_closed() -> None:
     bodies = {name: schema for name, schema in DOCUMENT["components"]["schemas"].items() if name.endswith("_body")}
     assert set(bodies) == {
-        "increment_body", "set_counter_body", "hold_body", "put_post_body", "visit_body", "play_body"
+        "increment_body", "change_body", "set_counter_body", "hold_body", "put_post_body", "visit_body", "play_body"
     }  # fmt: skip
     assert all(schema["additionalProperties"] is False for schema in bodies.values())
 
@@ -119,7 +121,7 @@ def exact() -> list[tuple[str, Operation, Field]]:
     found: dict[str, tuple[str, Operation, Field]] = {}
     for operation in operations.OPERATIONS:
         for field in operation.fields:
-            if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT):
+            if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT, Kind.CHANGES):
                 name = f"{field.kind.value}{'s' if field.many_max else ''}"
                 name += " of the signed in" if operation.needs_caller else " of anyone"
                 found.setdefault(name, (name, operation, field))
@@ -163,6 +165,31 @@ def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, fi
         return  # Python's `$` would match before it; that of ECMA 262, which the pattern is, does not
     if field.kind is not Kind.COUNTER or operation is operations.INCREMENT:
         assert validator(schema).is_valid(value) == accepted(operation, field, value), value
+
+
+CONTEXT = fields.Context(False, frozenset(), COUNTERS)
+ENTRIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "counter": st.sampled_from(["plays", "usage", "stock", "ticket", "likes", "none", 1, None]),
+        "id": st.sampled_from(["a91f", "", "a#b", "x" * 129, 7]),
+        "amount": st.sampled_from([1, -1, 0, 10**9, 10**9 + 1, True, 1.5, "1", None]),
+        "more": st.just(1),
+    },
+)
+
+
+@settings(derandomize=True, max_examples=500, deadline=None)
+@given(st.lists(ENTRIES, max_size=2) | st.just([{"counter": "plays", "id": "a"}] * 1001) | st.just("changes"))
+def test_the_schema_of_changes_takes_what_the_check_takes(sent: list[dict[str, Any]]) -> None:
+    [field] = [field for field in operations.CHANGE.fields if field.kind is Kind.CHANGES]
+    schema = inputs.schema(field, operations.CHANGE, operations.CHANGE.served(COUNTERS))
+    try:
+        changes.read(fields.check(field.kind, sent, "changes", CONTEXT), COUNTERS, 0.0, soon=False)
+        taken = True
+    except errors.CallerError:
+        taken = False
+    assert validator(schema).is_valid(sent) == taken
 
 
 @settings(derandomize=True, max_examples=300, deadline=None)

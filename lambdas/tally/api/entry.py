@@ -10,7 +10,7 @@ a batch with `"on_failure": "raise"` does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -63,12 +63,12 @@ Outcome = Answer | TallyError
 
 @dataclass(frozen=True)
 class Request:
-    """One request, read but not checked. `counter`: the counter that its metrics name, if it changes one."""
+    """One request, read but not checked. `counters`: those that its metrics name, if it changes some."""
 
     operation: Operation
     caller: object
     raw: Mapping[str, object]
-    counter: str | None = None
+    counters: Collection[str] = ()
     started_s: float = field(default_factory=time.monotonic)
 
 
@@ -166,9 +166,16 @@ class Entry:
         return self._request(operation, event.get("caller"), raw)
 
     def _request(self, operation: Operation, caller: object, raw: Mapping[str, object]) -> Request:
-        counter = operation.counter.name if operation.counter else raw.get("counter")
-        known = isinstance(counter, str) and (operation.counter is not None or counter in self.counters)
-        return Request(operation, caller, raw, str(counter) if operation.counts and known else None)
+        return Request(operation, caller, raw, self._changed(operation, raw) if operation.counts else ())
+
+    def _changed(self, operation: Operation, raw: Mapping[str, object]) -> Collection[str]:
+        """The declared counters that a request names, in its fields or in its list of changes."""
+        if operation.counter:
+            return (operation.counter.name,)
+        listed = raw.get("changes")
+        named = [raw, *listed] if isinstance(listed, list) else [raw]
+        found = [one.get("counter") for one in named if isinstance(one, Mapping)]
+        return {name for name in found if isinstance(name, str) and name in self.counters}
 
     def _answer(self, readers: Sequence[Callable[[], Request]], deadline_s: float) -> list[Outcome]:
         """Answer each request in order. Increments in a row share as few transactions as possible."""
@@ -233,7 +240,7 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         else:
             outcomes[place] = Answer(result.body, one.increment.status, replayed=result.replayed)
         # The counter that it moved: a crawler's visit counts as one of bot_visits.
-        _record(replace(one.request, counter=one.request.counter and one.increment.counter.name), outcomes[place])
+        _record(replace(one.request, counters=one.request.counters and (one.increment.counter.name,)), outcomes[place])
     waiting.clear()
     return outcomes
 
@@ -274,12 +281,15 @@ def _record(request: Request | None, outcome: Outcome) -> None:
             "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
         },
     )
-    if request and request.counter and isinstance(outcome, CallerError):
+    if request is None or not request.counters:
+        return
+    if isinstance(outcome, CallerError):
         observe.count(observe.REFUSED)
-    elif request and request.counter and replayed:
+    elif replayed:
         observe.count(observe.REPLAYED)
-    elif request and request.counter and not failed:
-        observe.count(observe.COUNTED, counter=request.counter)
+    elif not failed:
+        for counter in request.counters:
+            observe.count(observe.COUNTED, counter=counter)
 
 
 def _text(answer: Answer) -> Text:

@@ -22,7 +22,6 @@ from ..errors import (
 )
 from ..operation import Operation
 
-BODY_BYTES_MAX = 16 * 1024
 PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
 JSON = "application/json"
 PROBLEM = "application/problem+json"
@@ -50,7 +49,7 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
     sources: dict[str, Mapping[str, object]] = {
         "path": {**event.get("pathParameters", {}), **operation.fixed},
         "query": _query(event, operation),
-        "body": _body(event, headers, takes_beacon=operation.takes_beacon),
+        "body": _body(event, headers, operation),
         "header": headers,
     }
     fields: dict[str, object] = {}
@@ -98,7 +97,7 @@ def _query(event: Event, operation: Operation) -> dict[str, object]:
     return found
 
 
-def _body(event: Event, headers: Mapping[str, str], *, takes_beacon: bool) -> dict[str, object]:
+def _body(event: Event, headers: Mapping[str, str], operation: Operation) -> dict[str, object]:
     text = event.get("body") or ""
     if event.get("isBase64Encoded") and text:
         try:
@@ -107,15 +106,15 @@ def _body(event: Event, headers: Mapping[str, str], *, takes_beacon: bool) -> di
             raise InvalidInputError("The body is not valid base64.") from None
     else:
         raw = text.encode("utf-8", "surrogatepass")
-    if len(raw) > BODY_BYTES_MAX:
-        raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+    if len(raw) > operation.body_bytes_max:
+        raise PayloadTooLargeError(f"The body is larger than {operation.body_bytes_max} bytes.")
     if not raw:
         return {}
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaTypeError("The body must not be compressed: leave Content-Encoding out.")
     media_type = headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type != JSON and not (takes_beacon and media_type == BEACON):
-        raise UnsupportedMediaTypeError(f"The body must be {JSON}{' or ' + BEACON if takes_beacon else ''}.")
+    if media_type != JSON and not (operation.takes_beacon and media_type == BEACON):
+        raise UnsupportedMediaTypeError(f"The body must be {JSON}{' or ' + BEACON if operation.takes_beacon else ''}.")
     return parse_object(raw)
 
 

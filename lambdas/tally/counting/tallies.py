@@ -197,6 +197,26 @@ def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
     }
 
 
+def facts_of_many(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
+    """The attributes of a receipt of many changes: amounts by counter and id. `waiting`: those that the rollup adds."""
+    found: dict[str, Item] = {"at": {"N": str(at)}}
+    for name, sums in (("changes", moved), ("soon", waiting)):
+        if sums:
+            found[name] = {"M": {
+                counter: {"M": {id_: {"N": str(amount)} for id_, amount in ids.items()}}
+                for counter, ids in by_counter(sums).items()
+            }}  # fmt: skip
+    return found
+
+
+def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
+    """Amounts by the counter's name and the id."""
+    found: dict[str, dict[str, int]] = {}
+    for (counter, id_), amount in sums.items():
+        found.setdefault(counter.name, {})[id_] = amount
+    return found
+
+
 def fits(counter: Counter, value: int) -> bool:
     """Whether `value` is within floor and ceiling."""
     return (counter.floor is None or value >= counter.floor) and (counter.ceiling is None or value <= counter.ceiling)

@@ -21,9 +21,10 @@ from ..counting import periods, tallies
 from ..counting.receipts import ALONE_KEPT_S
 from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
-from ..streams import rollup
+from ..dynamo.keys import Item
+from ..streams import record
 from ..streams.evidence import Evidence
-from ..streams.record import YES
+from ..streams.record import YES, UnreadableError
 from . import history, recount, rows
 from .reconcile import Finding, NotProvenError, Reconciler
 
@@ -43,7 +44,7 @@ class Window(NamedTuple):
 
 def rebuildable(counter: Counter) -> bool:
     """Whether a counter has receipts that are rolled up. Children have none."""
-    return rollup.rolled_up(counter) and counter.child is None
+    return counter.rolls_up and counter.child is None
 
 
 def notes_began_s(seen: Evidence) -> int:
@@ -64,7 +65,7 @@ def window(store: Store, seen: Evidence, now_s: float) -> Window:
 
 def accepted(store: Store, counters: Mapping[str, Counter], days: Window, found: Accepted) -> Iterator[int]:
     """Sum up the receipts that were written alone, into `found`. Yields the receipts of each page of the scan."""
-    attributes = ("rollup", "at", "counter", "target", "amount")
+    attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
     first, last = days.first * tallies.DAY, (days.last + 1) * tallies.DAY - 1
     pages = queries.scan(
         store,
@@ -76,11 +77,20 @@ def accepted(store: Store, counters: Mapping[str, Counter], days: Window, found:
     )
     for page in pages:
         for receipt in page:
-            counter = counters.get(receipt["counter"]["S"])
-            if counter is not None and rebuildable(counter):
-                of_tally = found.setdefault((counter.name, receipt["target"]["S"]), defaultdict(int))
-                of_tally[int(receipt["at"]["N"]) // tallies.DAY] += int(receipt["amount"]["N"])
+            for name, target, amount in _readable(receipt):
+                counter = counters.get(name)
+                if counter is not None and rebuildable(counter):
+                    of_tally = found.setdefault((name, target), defaultdict(int))
+                    of_tally[int(receipt["at"]["N"]) // tallies.DAY] += amount
         yield len(page)
+
+
+def _readable(receipt: Item) -> list[tuple[str, str, int]]:
+    """What the rollup adds of a receipt; nothing of one that it sets aside."""
+    try:
+        return record.changes(receipt, alone=True)
+    except (UnreadableError, *record.MALFORMED):
+        return []
 
 
 def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -> Finding:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..counter import Counter
 from ..counting import periods, tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
@@ -24,17 +25,18 @@ from .pages import Entry
 from .record import (
     INSERT,
     REMOVE,
+    SAYS,
     YES,
     Declared,
     Image,
     Record,
     UnreadableError,
     accepted,
+    changes,
     created_s,
     event_name,
     expired,
     label,
-    text,
 )
 
 PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
@@ -50,18 +52,18 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     be drift.
     """
     image = accepted(record)
-    if image is None or "counter" not in image:
+    if image is None or SAYS.isdisjoint(image):
         return ()
-    counter = declared.by_name.get(text(image, "counter"))
-    if counter is None and image.get("rollup") == YES:
-        raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
-    if counter is None or not counter.tracked:
-        return ()
-    if not periods.is_tally(counter, text(image, "target")):
-        if image.get("rollup") == YES:
-            raise UnreadableError(f"{counter.name} has no such period, as it is declared now")
-        return ()
-    return (rollup.counted(declared, counter, record, image),)
+    if image.get("rollup") == YES:
+        for name, id_, _ in changes(image, alone=True):
+            rollup.declared_now(declared, name, id_)
+    booked = [change for change in changes(image) if _is_booked(declared.by_name.get(change[0]), change[1])]
+    return rollup.counted(declared, booked, record, image) if booked else ()
+
+
+def _is_booked(counter: Counter | None, id_: str) -> bool:
+    """Whether the journal has this tally."""
+    return counter is not None and counter.tracked and periods.is_tally(counter, id_)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:

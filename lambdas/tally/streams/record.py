@@ -25,6 +25,10 @@ SEQUENCE_DIGITS_MAX = 40
 SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
+AMOUNT_LIMIT = 10**38
+CHANGES, SOON = "changes", "soon"  # of a receipt of many changes: those that moved with it, and those to be rolled up
+SAYS = frozenset({"counter", CHANGES, SOON})  # the attributes of which a receipt has one, if it says what it counted
+_NONE: Image = {"M": {}}
 
 
 class UnreadableError(TallyError):
@@ -129,6 +133,31 @@ def text(image: Image, name: str, kind: str = "S") -> str:
     if not isinstance(found, str):
         raise UnreadableError(f"{name} cannot be {str(value)[:SHOWN_CHARACTERS_MAX]}")
     return found
+
+
+def changes(image: Image, *, alone: bool = False) -> list[tuple[str, str, int]]:
+    """What a receipt says of each tally: counter, id and amount. `alone`: only of those that the rollup adds to.
+
+    Raises UnreadableError, or one of MALFORMED.
+    """
+    if CHANGES not in image and SOON not in image:
+        return [(text(image, "counter"), text(image, "target"), _amount(image, "amount"))]
+    found = [
+        (counter, id_, _amount(ids["M"], id_))
+        for part in ((SOON,) if alone else (CHANGES, SOON))
+        for counter, ids in image.get(part, _NONE)["M"].items()
+        for id_ in ids["M"]
+    ]
+    if not found:
+        raise UnreadableError("the list of changes is empty")
+    return found
+
+
+def _amount(image: Image, name: str) -> int:
+    value = int(text(image, name, "N"))
+    if abs(value) >= AMOUNT_LIMIT:
+        raise UnreadableError(f"{name} has more than 38 digits")
+    return value
 
 
 def label(stamped: int | None, made: int) -> int:

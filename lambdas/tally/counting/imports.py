@@ -17,12 +17,11 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
 from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Sent, Write, pause, put_receipt, send
 from ..errors import LimitReachedError, PreconditionFailedError, ReceiptFoundError
-from . import batches, increments, tallies
-from .batches import Entry
-from .increments import Increment
+from . import changes, increments, tallies
+from .changes import Changes
 from .likes import GONE, THERE
 from .receipts import Body, Keyed, Stamp, once
-from .tallies import minute_now
+from .tallies import Tally, minute_now
 
 KEPT_S = 30 * 24 * 3600
 """How long the receipts of an import live."""
@@ -105,7 +104,7 @@ def refused(counter: Counter) -> str:
 
 def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Numbers]:
     """The rows in chunks, in their order. A number with limits is alone in its chunk: its refusal holds up no other."""
-    tallies_max = 1 if counter.known else TRANSACTION_ITEMS_MAX // 2
+    tallies_max = 1 if counter.known else changes.TALLIES_MAX
     chunk, ids = Numbers(0), set[str]()
     for row in rows:
         full = len(ids) == tallies_max and (counter.known or row.id not in ids)
@@ -134,27 +133,21 @@ def families(rows: Iterable[Child]) -> Iterator[Children]:
 def add(call: Call, counter: Counter, run: str, chunk: Numbers) -> list[Refused]:
     """Count a chunk once. Returns the rows that a limit refused.
 
-    Raises KeyReusedError if the run has counted another content under this number, and the errors of increments.count.
+    Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
     """
-    sums = chunk.sums
     name = f"{run}/{chunk.number}"
     try:
         if sets(counter):
-            for id_, value in sums.items():
+            for id_, value in chunk.sums.items():
                 increments.set_value(call, counter, id_, value, 0, operation=OPERATION, key=name)
             return []
-        entries = [Entry(call, _increment(counter, id_, amount, name)) for id_, amount in sums.items()]
-        for result in batches.count(entries):
-            if isinstance(result, Exception):
-                raise result
+        sums = {Tally(counter, id_): amount for id_, amount in chunk.sums.items()}
+        moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
+        changes.count(call, moved, operation=OPERATION, key=f"{counter.name}/{name}", soon=False)
     except (LimitReachedError, PreconditionFailedError) as error:
-        return [Refused(row.line, error.detail) for row in chunk.rows]
+        why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
+        return [Refused(row.line, why) for row in chunk.rows]
     return []
-
-
-def _increment(counter: Counter, id_: str, amount: int, name: str) -> Increment:
-    body = {"counter": counter.name, "id": id_, "counted": True}
-    return Increment(counter, id_, amount, OPERATION, name, body, receipt_target=f"{counter.name}/{id_}")
 
 
 def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str]:

@@ -169,7 +169,7 @@ def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, fi
         assert validator(schema).is_valid(value) == accepted(operation, field, value), value
 
 
-CONTEXT = fields.Context(False, frozenset(), COUNTERS)
+CONTEXT = fields.Context(False, frozenset(), COUNTERS, PAGES)
 ENTRIES = st.fixed_dictionaries(
     {},
     optional={

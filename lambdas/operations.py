@@ -29,6 +29,7 @@ _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
 # A page that is left sends by `navigator.sendBeacon`, which takes no headers.
 _KEY_OR_BODY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key", body_wire="key")
 _OPTIONAL_KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key", required=False)
+_VALUE = Field("value", Kind.FLAG, Source.QUERY, "value", required=False)
 _PAGE_SIZE = Field("limit", Kind.PAGE_SIZE, Source.QUERY, "limit", required=False)
 _CURSOR = Field("cursor", Kind.CURSOR, Source.QUERY, "cursor", required=False)
 
@@ -41,7 +42,7 @@ PLAY = Operation(
     path="/videos/{id}/plays",
     access=Access.ANYONE,
     throttle=WRITES,
-    fields=(_VIDEO, _KEY_OR_BODY),
+    fields=(_VIDEO, _KEY_OR_BODY, _VALUE),
     counter=PLAYS,
     counts=True,
     increments=True,
@@ -98,7 +99,7 @@ LIKE = Operation(
     path="/posts/{id}/like",
     access=Access.SIGNED_IN,
     throttle=WRITES,
-    fields=(_POST, _OPTIONAL_KEY),
+    fields=(_POST, _OPTIONAL_KEY, _VALUE),
     counter=LIKES,
     counts=True,
 )
@@ -109,7 +110,7 @@ UNLIKE = Operation(
     path="/posts/{id}/like",
     access=Access.SIGNED_IN,
     throttle=WRITES,
-    fields=(_POST, _OPTIONAL_KEY),
+    fields=(_POST, _OPTIONAL_KEY, _VALUE),
     counter=LIKES,
     counts=True,
 )
@@ -211,7 +212,7 @@ INCREMENT = Operation(
     path=f"{_COUNTERS}/increments",
     access=Access.WRITE,
     throttle=WRITES,
-    fields=(_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY),
+    fields=(_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY, _VALUE),
     counts=True,
     increments=True,
 )

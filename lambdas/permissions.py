@@ -37,11 +37,13 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
     """What each operation needs. `counters`: those that the deployment declares."""
     # Changing a like reads it and its post, and may make a new shard (tally/counting/likes.py).
     read_like = _on([LIKES], "BatchGetItem")
-    change_like = read_like | _on([LIKES], "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    change_like = read_like | _on(
+        [LIKES], "Query", "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem"
+    )
     # A hold that is settled moves within its partitions. What is given back has a receipt.
     settle_hold = _PUT_RECEIPT | _on_holds(counters, "GetItem", "PutItem", "DeleteItem")
     return {
-        operations.PLAY: _count(PLAYS),
+        operations.PLAY: _count(PLAYS) | _on([PLAYS], "Query"),  # the number in the answer
         operations.GET_PLAYS: _on([PLAYS], "Query"),
         operations.PUT_POST: _on([LIKES], "Query", "PutItem", "UpdateItem"),
         operations.GET_POST: _on([LIKES], "Query"),
@@ -129,13 +131,14 @@ def _consume(consumer: str) -> Needs:
 
 
 def _increment(counters: Mapping[str, Counter]) -> Needs:
-    """A number is read before it is taken. At the end a receipt is looked for, so that a retry gets the last number.
+    """Each is read for the value in the answer, and a number before it is taken.
 
-    A batch that was sent before reads its receipts together.
+    After the last number a receipt is looked for, so that a retry gets that number. A batch that was sent before reads
+    its receipts together.
     """
     served = operations.INCREMENT.served(counters)
     numbered = [counter for counter in served if counter.numbered]
-    take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _find_before_refusal(served))
+    take_number = _on(served, "Query") | (_FIND_RECEIPT if numbered else _find_before_refusal(served))
     replays = _FIND_RECEIPTS if any(counter.known for counter in served) else _NOTHING
     return _NOTHING.union(*map(_count, served)) | take_number | replays | _release_expired(counters)
 

@@ -17,7 +17,13 @@ from tally.streams import evidence
 
 
 def increment(
-    call: Call, *, counter: Counter, id: str, amount: int | None = None, idempotency_key: str | None = None
+    call: Call,
+    *,
+    counter: Counter,
+    id: str,
+    amount: int | None = None,
+    idempotency_key: str | None = None,
+    value: bool = False,
 ) -> Increment:
     """Move the counter by `amount`, or by its own step, once for each key: in the period of now, if it has periods."""
     by = fields.step(counter, amount, "amount")
@@ -28,7 +34,9 @@ def increment(
     target = operations.INCREMENT.receipt_target(counter, id)
     room = holds.made_room if counter.may_have_holds else None
     name = operations.INCREMENT.name
-    return Increment(counter, tally, by, name, idempotency_key, body, receipt_target=target, make_room=room)
+    return Increment(
+        counter, tally, by, name, idempotency_key, body, receipt_target=target, make_room=room, shows_value=value
+    )
 
 
 def change(

@@ -3,23 +3,23 @@
 import operations
 from tally import fields
 from tally.api.entry import Answer, Entry
-from tally.counting import likes
+from tally.counting import likes, tallies
 from tally.dynamo.client import Call
 from tally.shipped import LIKES
 
 
-def like(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Answer:
+def like(call: Call, *, post_id: str, idempotency_key: str | None = None, value: bool = False) -> Answer:
     """Like the post as the caller."""
     name = operations.LIKE.name
     body, replayed = likes.set_like(call, LIKES, post_id, True, operation=name, key=idempotency_key)
-    return Answer(body, replayed=replayed)
+    return Answer(tallies.with_value(call, LIKES, post_id, body) if value else body, replayed=replayed)
 
 
-def unlike(call: Call, *, post_id: str, idempotency_key: str | None = None) -> Answer:
+def unlike(call: Call, *, post_id: str, idempotency_key: str | None = None, value: bool = False) -> Answer:
     """Remove the caller's like."""
     name = operations.UNLIKE.name
     body, replayed = likes.set_like(call, LIKES, post_id, False, operation=name, key=idempotency_key)
-    return Answer(body, replayed=replayed)
+    return Answer(tallies.with_value(call, LIKES, post_id, body) if value else body, replayed=replayed)
 
 
 def get_like(call: Call, *, post_id: str) -> Answer:

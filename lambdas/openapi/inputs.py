@@ -179,6 +179,7 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
     Kind.TALLY: _string(1, fields.TALLY_BYTES_MAX),
+    Kind.FLAG: {"type": "boolean", "default": False},
     Kind.PERIOD: _string(4, 16, fields.PERIOD_FORM),
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
@@ -200,6 +201,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.TTL: "For how many seconds. Then the hold expires and gives the amount back.",
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
+    Kind.FLAG: "Whether the answer has the number as well, read right after the change. It costs a read unit.",
     Kind.TALLY: "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     Kind.OPERATION: "The operation that the key was sent with.",
     Kind.PERIOD: "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or"
@@ -223,4 +225,5 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.VISIBLE: "now",
     Kind.TARGET: "9f3a",
     Kind.TALLY: "likes:a91f",
+    Kind.FLAG: True,
 }

@@ -49,9 +49,24 @@ _AS_OF: Schema = {
 _PERIOD: dict[str, Schema] = {
     "period": {**_TEXT, "description": "Of a counter with periods: which one, such as `2026-11`."}
 }
+_AT_LEAST: dict[str, Schema] = {
+    "value_at_least": {
+        **_WHOLE,
+        "description": "With `?value=true`: the number right after the change, which is in it. Changes of others that"
+        " are visible soon, and some of those that raced with the read, may be missing.",
+    }
+}
+_EXACT: dict[str, Schema] = {
+    "value": {
+        **_WHOLE,
+        "description": "With `?value=true`, of a counter with one shard: the number at one moment right after the"
+        " change, with this change in it, and with those that others made in between.",
+    },
+    "version": _VERSION,
+}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
 SCHEMAS: dict[str, Schema] = {
-    "play": _object("A play was counted.", video_id=_TEXT, counted=_YES, visible=_VISIBLE),
+    "play": _object("A play was counted.", _AT_LEAST, video_id=_TEXT, counted=_YES, visible=_VISIBLE),
     "plays": _object("How often a video was played.", video_id=_TEXT, play_count=_COUNT),
     "post": _object(
         "A post. `likeTally` is the sum over its shards; `revision` counts edits.",
@@ -63,6 +78,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "like": _object(
         "Whether you like the post now, and whether this request changed that.",
+        _AT_LEAST,
         post_id=_TEXT, liked=_YES_NO, changed=_YES_NO, visible=_VISIBLE,
     ),
     "like_state": _object("Whether you like the post.", post_id=_TEXT, liked=_YES_NO, changed={"const": False}),
@@ -94,7 +110,8 @@ SCHEMAS: dict[str, Schema] = {
         url=_TEXT, visits=_COUNT, bot_visits=_COUNT, as_of=_AS_OF,
     ),
     "increment": _object(
-        "The change was counted.", {**_NUMBERED, **_PERIOD}, **_OF_COUNTER, counted=_YES, visible=_VISIBLE
+        "The change was counted.",
+        {**_NUMBERED, **_PERIOD, **_EXACT, **_AT_LEAST}, **_OF_COUNTER, counted=_YES, visible=_VISIBLE,
     ),
     "changed": _object(
         "All of the changes were counted: how many, and of how many tallies.",

@@ -51,6 +51,7 @@ CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
 PAGE_FORM = re.compile(
     r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
 )
+_FLAGS = {"true": True, "false": False}
 
 
 class Kind(Enum):
@@ -75,6 +76,7 @@ class Kind(Enum):
     VISIBLE = "visible"
     TARGET = "target"
     TALLY = "tally"
+    FLAG = "flag"
     USER_AGENT = "user agent"
     PERIOD = "period"
 
@@ -325,6 +327,15 @@ def period(value: object, field: str) -> str:
     return text
 
 
+def flag(value: object, field: str) -> bool:
+    """True or false; in a query, the words `true` and `false`."""
+    if isinstance(value, str) and value in _FLAGS:
+        return _FLAGS[value]
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{field} must be true or false.", field=field)
+    return value
+
+
 def user_agent(value: object, field: str) -> str:
     """The User-Agent of a visit, cut to 512 characters. It may hold anything, and Tally does not store it."""
     if not isinstance(value, str):
@@ -347,6 +358,7 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.HOLD: hold,
     Kind.TARGET: target,
     Kind.TALLY: tally,
+    Kind.FLAG: flag,
     Kind.USER_AGENT: user_agent,
     Kind.PERIOD: period,
 }

@@ -37,6 +37,12 @@ class Counted:
     """When reads show it: `now`, or `soon` (within seconds, after the rollup)."""
     period: str | None = None
     """Of a counter with periods: the one that it counted in, such as `2026-11`."""
+    value: int | None = None
+    """If asked for, of a counter with one shard: the number right after the change."""
+    version: int | None = None
+    """That of the value, if the counter has compare-and-set."""
+    value_at_least: int | None = None
+    """If asked for, of any other counter: the number right after the change, some of others' changes missing."""
 
 
 class Change(NamedTuple):
@@ -100,6 +106,8 @@ class Liked:
     replayed: bool
     visible: str = "now"
     """When the tally shows it: `now`, or `soon` (within seconds, after the rollup)."""
+    value_at_least: int | None = None
+    """If asked for: the number of likes right after the change."""
 
 
 @dataclass(frozen=True)
@@ -308,10 +316,12 @@ def _key(given: str | None) -> str:
     return secrets.token_urlsafe(18) if given is None else given
 
 
-def play(video_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Counted]:
-    """Count one play of a video."""
-    key = _key(idempotency_key)
-    return _request("plays", "play", _into(Counted), caller, video_id=video_id, idempotency_key=key)
+def play(
+    video_id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Counted]:
+    """Count one play of a video. `value`: whether the answer has the number too."""
+    fields: _Fields = {"video_id": video_id, "value": value, "idempotency_key": _key(idempotency_key)}
+    return _request("plays", "play", _into(Counted), caller, **fields)
 
 
 def get_plays(video_id: str) -> Request[Plays]:
@@ -334,16 +344,20 @@ def delete_post(post_id: str, *, caller: str | None = None) -> Request[Deleted]:
     return _request("posts", "delete_post", _into(Deleted), caller, post_id=post_id)
 
 
-def like(post_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Liked]:
-    """Like a post as the caller. Raises NotFoundError."""
-    key = _key(idempotency_key)
-    return _request("likes", "like", _into(Liked), caller, post_id=post_id, idempotency_key=key)
+def like(
+    post_id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Liked]:
+    """Like a post as the caller. `value`: whether the answer has the number too. Raises NotFoundError."""
+    fields: _Fields = {"post_id": post_id, "value": value, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "like", _into(Liked), caller, **fields)
 
 
-def unlike(post_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Liked]:
-    """Take the caller's like back. Raises NotFoundError."""
-    key = _key(idempotency_key)
-    return _request("likes", "unlike", _into(Liked), caller, post_id=post_id, idempotency_key=key)
+def unlike(
+    post_id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Liked]:
+    """Take the caller's like back. `value`: whether the answer has the number too. Raises NotFoundError."""
+    fields: _Fields = {"post_id": post_id, "value": value, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "unlike", _into(Liked), caller, **fields)
 
 
 def get_like(post_id: str, *, caller: str | None = None) -> Request[Liked]:
@@ -385,14 +399,20 @@ def health() -> Request[Health]:
 
 
 def increment(
-    counter: str, id: str, amount: int | None = None, *, idempotency_key: str | None = None, caller: str | None = None
+    counter: str,
+    id: str,
+    amount: int | None = None,
+    *,
+    value: bool | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
 ) -> Request[Counted]:
-    """Move a counter by `amount`, or by its own delta.
+    """Move a counter by `amount`, or by its own delta. `value`: whether the answer has the number too.
 
     Raises LimitReachedError with `left`, and with `retry_after_s` if the amount fits into the next period.
     """
-    key = _key(idempotency_key)
-    fields: _Fields = {"counter": counter, "id": id, "amount": amount, "idempotency_key": key}
+    fields: _Fields = {"counter": counter, "id": id, "amount": amount, "value": value}
+    fields["idempotency_key"] = _key(idempotency_key)
     return _request("increments", "increment", _into(Counted), caller, **fields)
 
 

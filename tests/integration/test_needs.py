@@ -115,6 +115,7 @@ ARGUMENTS = {
     "body": "one",
     "of": "play",
     "target": "9f3a",
+    "value": True,
 }
 
 
@@ -131,7 +132,7 @@ def like(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Sce
     yield
     for key in ({}, {"idempotency_key": "first"}):
         for operation in ("like", "like", "unlike", "unlike"):
-            event = {"operation": operation, "post_id": "a91f", "caller": "alice"} | key
+            event = {"operation": operation, "post_id": "a91f", "caller": "alice", "value": True} | key
             invoke("likes", event)
             invoke("likes", event | {"idempotency_key": f"{operation}-again"})
     for user in ("bob", "carol", "dave"):
@@ -160,7 +161,7 @@ def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -
     for counter in counters.COUNTERS.values():
         event = {"operation": "increment", "counter": counter.name, "id": "x", "caller": "alice"}
         for key in ("first", "first", "second"):
-            invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key})
+            invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key, "value": True})
     again = {**STOCK, "operation": "increment", "amount": 1, "idempotency_key": "again"}
     invoke("increments", {"batch": [again, again, {**again, "idempotency_key": "more"}]})
     for amount in (-7, -8):

@@ -239,3 +239,79 @@ def test_a_badge_shows_the_number_that_anyone_may_read(invoke: Invoke, store: St
     answer = invoke("tallies", events.http("tallies/http-get-counter-badge", path={"counter": "plays", "id": "9f3a"}))
     assert "plays: 1,234" in answer["body"]
     assert answer["headers"]["cache-control"] == "public, max-age=1"
+
+
+# The value in the answer to a change
+
+
+def changed(invoke: Invoke, counter: str, key: str, amount: int = 1, **more: Any) -> dict[str, Any]:
+    """The body of the answer to a change that asks for the value."""
+    event = {"operation": "increment", "counter": counter, "id": "x", "caller": "alice", "idempotency_key": key}
+    return dict(invoke("increments", {**event, "amount": amount, "value": True, **more})["body"])
+
+
+def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, store: Store, meter: Meter) -> None:
+    stored(store, COUNTERS["usage"], "x", shard0=4, shard7=5)
+    meter.reset()
+    first = changed(invoke, "usage", "a", 7)
+    assert (first["value_at_least"], "value" in first, "version" in first) == (16, False, False)
+    assert (meter.write_units, meter.read_units) == (4, 1)
+    stock = changed(invoke, "stock", "a", 5)
+    assert (stock["value"], stock["version"], "value_at_least" in stock) == (5, 1, False)
+    calls = changed(invoke, "calls", "a", 5)
+    assert (calls["value"], "version" in calls) == (5, False), "a counter with periods has no version to set"
+    event = events.http("increments/http-increment-of-a-ticket", query="value=true")
+    answer = invoke("increments", event)
+    assert answer["headers"]["etag"] == '"1"'
+    assert events.body_of(answer)["value"] == events.body_of(answer)["number"] == 1
+
+
+def test_plays_and_likes_answer_the_value_if_asked(invoke: Invoke) -> None:
+    play = events.http("plays/http-play", query="value=true")
+    assert events.body_of(invoke("plays", play))["value_at_least"] == 1
+    assert "value_at_least" not in events.body_of(invoke("plays", events.http("plays/http-play", query="value=false")))
+    for query in ("value=1", "value=", "value=True"):
+        assert invoke("plays", events.http("plays/http-play", query=query))["statusCode"] == 400
+    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+    for operation, likes in (("like", 1), ("like", 1), ("unlike", 0)):
+        event = {"operation": operation, "post_id": "a91f", "caller": "bob", "value": True}
+        assert invoke("likes", event)["body"]["value_at_least"] == likes
+
+
+def test_a_replay_reads_the_value_again_and_no_receipt_keeps_it(invoke: Invoke, store: Store) -> None:
+    changed(invoke, "stock", "a", 5)
+    changed(invoke, "stock", "b", -2)
+    again = invoke("increments", {
+        "operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a", "amount": 5,
+        "value": True,
+    })  # fmt: skip
+    assert (again["replayed"], again["body"]["value"], again["body"]["version"]) == (True, 3, 2)
+    receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    assert ["value" in json.loads(receipt["data"]["S"]) for receipt in receipts] == [False, False]
+
+
+@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])
+def test_a_value_that_cannot_be_read_in_time_fails_no_change(remaining_ms: int, invoke: Invoke, store: Store) -> None:
+    def throttle(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, "Query")
+
+    if remaining_ms == 10_000:
+        store.client.meta.events.register("before-call.dynamodb.Query", throttle)
+    event = {"operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a"}
+    answer = invoke("increments", {**event, "amount": 5, "value": True}, Context(remaining_ms))
+    assert (answer["status"], answer["body"]) == (
+        200, {"counter": "stock", "id": "x", "counted": True, "visible": "now"},
+    )  # fmt: skip
+
+
+def test_a_change_that_is_visible_soon_answers_no_value(invoke: Invoke, store: Store) -> None:
+    store.breaker.trip("USER#x")
+    answer = changed(invoke, "usage", "a", 7)
+    assert answer == {"counter": "usage", "id": "x", "counted": True, "visible": "soon"}
+
+
+def test_a_batch_answers_each_value_with_all_of_its_changes(invoke: Invoke) -> None:
+    event = {"operation": "increment", "counter": "usage", "id": "x", "amount": 2, "caller": "alice"}
+    batch = [{**event, "idempotency_key": f"{number}", "value": number < 2} for number in range(3)]
+    bodies = [result["body"] for result in invoke("increments", {"batch": batch})["results"]]
+    assert [body.get("value_at_least") for body in bodies] == [6, 6, None]

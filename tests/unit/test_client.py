@@ -37,7 +37,12 @@ from tally.errors import (
 
 LAMBDAS = Path(operations.__file__).parent
 BUNDLE = ("__init__.py", "client.py", "requests.py", "errors.py")
-FOR_BROWSERS = {"beacon", "get_badge", "get_openapi"}  # what a page or a person fetches: no Lambda has use for it
+FOR_BROWSERS = {
+    "beacon",
+    "get_badge",
+    "get_counter_badge",
+    "get_openapi",
+}  # what a page or a person fetches: no Lambda has use for it
 OFFERED = [operation for operation in operations.OPERATIONS if operation.name not in FOR_BROWSERS]
 CONTROL_FLOW = {errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError}  # never answered
 

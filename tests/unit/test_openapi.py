@@ -145,6 +145,8 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
         return lists | st.sampled_from([["a91f"] * length for length in (least - 1, most, most + 1)]) | st.just("a91f")
     if "enum" in schema:
         return st.sampled_from([*schema["enum"], *(f"{value}x" for value in schema["enum"]), "", "likes"])
+    if schema["type"] == "boolean":
+        return st.booleans() | st.sampled_from([0, 1, "", "True", None])  # a query has `true`: schemathesis sends it
     if schema["type"] == "integer":
         bounds = (schema["minimum"], schema["maximum"])
         return st.integers() | st.sampled_from([bound + step for bound in bounds for step in (-1, 0, 1)])

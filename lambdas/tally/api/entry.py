@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
-from ..counting import batches, increments
+from ..counting import batches, increments, tallies
 from ..counting.increments import Increment
 from ..dynamo.client import Call, Store, dynamodb_client
 from ..errors import (
@@ -233,11 +233,17 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
         else:
-            outcomes[place] = Answer(result.body, one.increment.status, replayed=result.replayed)
+            outcomes[place] = Answer(_body(one, result.body), one.increment.status, replayed=result.replayed)
         # The counter that it moved: a crawler's visit counts as one of bot_visits.
         _record(replace(one.request, counters=one.request.counters and (one.increment.counter.name,)), outcomes[place])
     waiting.clear()
     return outcomes
+
+
+def _body(one: Waiting, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of an answer, with the number if the caller asked for it. A replay reads it again."""
+    change = one.increment
+    return tallies.with_value(one.call, change.counter, change.id, body) if change.shows_value else body
 
 
 def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:

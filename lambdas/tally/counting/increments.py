@@ -57,6 +57,9 @@ class Increment:
     make_room: Callable[[Call, Counter, str, int], bool] | None = None
     """At a floor: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
 
+    shows_value: bool = False
+    """Whether the answer has the number too, as tallies.with_value reads it."""
+
     @property
     def target(self) -> str:
         """The name of what changes, in its receipt."""

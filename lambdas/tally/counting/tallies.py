@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..dynamo.client import Call
+from ..dynamo.client import REQUEST_S_MAX, Call
 from ..dynamo.keys import Item
 from ..dynamo.queries import items
 from ..dynamo.transactions import Write
-from ..errors import ChangeRefusedError, LimitReachedError
+from ..errors import ChangeRefusedError, LimitReachedError, TallyError
+from ..observe import logger
 from . import periods
 
 ROLLED_UP, REPAIRED = "+", "~"
@@ -95,6 +96,28 @@ def read_state(call: Call, counter: Counter, id_: str) -> State:
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty."""
     return State(stored(counter, item, counter.start), int(item.get("version", {"N": "0"})["N"]))
+
+
+def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a change with the number that a strongly consistent read finds right after it: 1 RCU.
+
+    `value`, of a counter with one item: the whole of it at one moment, this change included, and whatever others
+    committed in between; `version` is of the same moment. `value_at_least`, of any other: a sum with this change in it.
+    Changes that are still to be rolled up are missing from it, and so may be some that raced with the read.
+
+    The change is counted before the read begins, so nothing here fails it: the answer has no number if the number does
+    not show the change yet, cannot be read, or could come too late.
+    """
+    if body.get("visible") != "now" or call.deadline_s - call.store.clock() < REQUEST_S_MAX:
+        return dict(body)
+    try:
+        if not counter.versioned:
+            return {**body, "value_at_least": read(call, counter, id_)}
+        state = read_state(call, counter, id_)
+    except TallyError as error:
+        logger.info("the value was not read", exc_info=error)
+        return dict(body)
+    return {**body, "value": state.value, **({"version": state.version} if counter.settable else {})}
 
 
 def minute_now(call: Call) -> int:

@@ -152,7 +152,7 @@ def test_an_uncounted_page_is_a_failure_only_if_it_was_named(stub: Stub, capsys:
 def test_a_token_without_scopes_skips_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
     todo = smoke.counter_calls("key", set())
-    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * 8
+    assert [smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo] == ["skipped"] * len(todo)
     assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
 
 

@@ -299,8 +299,10 @@ def test_a_receipt_beside_a_conflict_is_a_replay(world: World) -> None:
     stock(world, 3)
     count(world, "order-1", ORDER)
     (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]
+    world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(0, 2, receipt)]})
     assert count(world, "order-1", ORDER) == (body(3, 3), True)
+    assert len(world.sent()) == 1, "it is not sent again"
 
 
 def test_a_refusal_beside_a_conflict_is_judged_by_the_next_attempt(world: World) -> None:

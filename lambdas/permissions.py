@@ -97,7 +97,8 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
     }
     forget = _PUT_RECEIPT | _on([LIKES], "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     repair = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE
-    import_ = _PUT_RECEIPT | _FIND_RECEIPT | _on([LIKES], "BatchGetItem", "PutItem", "UpdateItem")
+    parents = _those(counters, lambda counter: counter.child is not None)
+    import_ = _PUT_RECEIPT | _FIND_RECEIPT | _on(parents, "BatchGetItem", "PutItem", "UpdateItem")
     return repair | forget | import_ | _on_ledger(on_ledger)
 
 

@@ -153,6 +153,8 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
             lambda a: a.status == 200 and a.body["state"] == "unknown",
             signed_in=True,
         ),
+        Call("get_receipts", "GET", receipt.replace("?", "/many?"), _counted_it),
+        Call("get_own_receipts", "GET", receipt.replace("?", "/own/many?"), _answered_it, signed_in=True),
         Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
     ]
     values = {"video_id": VIDEO, "post_id": post.rpartition("/")[2], "counter": "usage", "id": "smoke"}
@@ -161,6 +163,14 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
 
 def _likes_it(answer: Answer) -> bool:
     return answer.status == 200 and [like["liked"] for like in answer.body["likes"]] == [True]
+
+
+def _counted_it(answer: Answer) -> bool:
+    return answer.status == 200 and [one["state"] for one in answer.body["receipts"]] == ["counted"]
+
+
+def _answered_it(answer: Answer) -> bool:
+    return answer.status == 200 and [one["state"] for one in answer.body["receipts"]] == ["unknown"]
 
 
 def _one_is_private(answer: Answer) -> bool:

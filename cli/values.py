@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from tally import fields
+from tally import fields, pages
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
+from tally.pages import Pages
 from tally.shipped import BOT_VISITS, VISITS
 
 RUN_CHARACTERS_MAX = 64
-_PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
+_OF_PAGES = (VISITS, BOT_VISITS)
 """The counters whose ids are URLs."""
+
+
+@functools.cache
+def _pages() -> Pages:
+    """What the app declares. It is imported late: what is wrong with it, Declarations has said in one line by then."""
+    import counters
+
+    return pages.declared(vars(counters))
 
 
 def checked_id(counter: Counter, id_: str) -> str:
@@ -31,7 +41,7 @@ def checked_id(counter: Counter, id_: str) -> str:
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
-        return str(_PAGES.get(counter, fields.identifier)(id_, "ID"))
+        return fields.page(id_, "ID", _pages()) if counter in _OF_PAGES else fields.identifier(id_, "ID")
     fields.identifier(id_.partition("#")[0], "ID")
     if not periods.is_tally(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")

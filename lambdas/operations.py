@@ -415,7 +415,30 @@ GET_OWN_RECEIPT = Operation(
     throttle=SELDOM,
     fields=_RECEIPT_FIELDS,
 )
-ON_RECEIPTS = (GET_RECEIPT, GET_OWN_RECEIPT)
+_MANY_RECEIPTS_FIELDS = (  # one BatchGetItem reads 100 items
+    _RECEIPT_FIELDS[0],
+    Field("targets", Kind.TARGET, Source.QUERY, "target", many_max=100),
+    Field("idempotency_keys", Kind.KEY, Source.QUERY, "key", many_max=100),
+)
+GET_RECEIPTS = Operation(
+    name="get_receipts",
+    function="receipts",
+    method="GET",
+    path="/receipts/many",
+    access=Access.ANYONE,
+    throttle=RARE,
+    fields=_MANY_RECEIPTS_FIELDS,
+)
+GET_OWN_RECEIPTS = Operation(
+    name="get_own_receipts",
+    function="receipts",
+    method="GET",
+    path="/receipts/own/many",
+    access=Access.SIGNED_IN,
+    throttle=RARE,
+    fields=_MANY_RECEIPTS_FIELDS,
+)
+ON_RECEIPTS = (GET_RECEIPT, GET_OWN_RECEIPT, GET_RECEIPTS, GET_OWN_RECEIPTS)
 
 GET_DRIFT = Operation(
     name="get_drift",

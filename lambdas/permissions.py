@@ -80,6 +80,8 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_COUNTER_BADGE: _on(operations.GET_COUNTER_BADGE.served(counters), "Query"),
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
+        operations.GET_RECEIPTS: _FIND_RECEIPTS,
+        operations.GET_OWN_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
         operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
         operations.GET_OPENAPI: _NOTHING,
@@ -99,7 +101,8 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
     users = _those(counters, attrgetter("counts_users"))
     forget = _PUT_RECEIPT | _on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     repair = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE
-    import_ = _PUT_RECEIPT | _FIND_RECEIPT | _on([LIKES], "BatchGetItem", "PutItem", "UpdateItem")
+    parents = _those(counters, lambda counter: counter.child is not None)
+    import_ = _PUT_RECEIPT | _FIND_RECEIPT | _on(parents, "BatchGetItem", "PutItem", "UpdateItem")
     return repair | forget | import_ | _on_ledger(on_ledger)
 
 

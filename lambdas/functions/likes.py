@@ -72,7 +72,7 @@ def _set_child(
     keyed = None
     if idempotency_key is not None:
         target = operation.receipt_target(counter, id)
-        keyed = Keyed(operation.name, target, idempotency_key, {"child": child})
+        keyed = Keyed(operation.name, target, idempotency_key, {"child": child}, counter.receipt_days)
     counted, replayed = children.set_child(call, counter, id, child, there, body, keyed)
     return Answer(counted, replayed=replayed)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import counters
 import operations
-from tally import fields
+from tally import fields, pages
 from tally.api import badge
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
@@ -50,7 +50,7 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
     if anyone and not counter.public:
         return _private(counter)
     kind = Kind.LISTED_PAGE if counter in (VISITS, BOT_VISITS) else Kind.ID
-    context = fields.Context(call.caller is None, call.store.settings.page_hosts, handler.counters)
+    context = fields.Context(call.caller is None, call.store.settings.page_hosts, handler.counters, handler.pages)
     try:
         return Tally(counter, periods.tally_id(counter, fields.check(kind, id_, "of", context), time.time()))
     except CallerError as error:
@@ -85,4 +85,5 @@ handler = Entry(
         operations.GET_COUNTER_BADGE: get_counter_badge,
     },
     counters=counters.COUNTERS,
+    pages=pages.declared(vars(counters)),
 )

@@ -14,7 +14,7 @@ from tally import errors
 from tally.errors import TallyError
 from tally.operation import Operation
 
-from .inputs import HOLD_EXAMPLE, PAGE_EXAMPLE
+from .inputs import HOLD_EXAMPLE, KEY_EXAMPLE, PAGE_EXAMPLE
 
 TAGS = {
     "plays": "Plays of a video. Anyone may send one, and each key counts once.",
@@ -71,6 +71,8 @@ _SAME_HOLD = {**_SAME_COUNTER, "hold": "$response.body#/hold_id"}
 _MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
 _CHILD_LINKS = {"children": Link(operations.LIST_CHILDREN, _SAME_COUNTER)}
 _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": True}
+
+_MANY = "One entry for each key, in the order of the request. Give one target for all keys, or one for each."
 
 CONTRACTS: dict[Operation, Contract] = {
     operations.PLAY: Contract(
@@ -325,6 +327,20 @@ CONTRACTS: dict[Operation, Contract] = {
         answer="receipt",
         example={"operation": "like", "target": "a91f", "state": "unknown"},
     ),
+    operations.GET_RECEIPTS: Contract(
+        tag="receipts",
+        summary="Did these anonymous changes count?",
+        description=_MANY,
+        answer="receipts",
+        example={"receipts": [{"key": KEY_EXAMPLE, "operation": "play", "target": "9f3a", "state": "unknown"}]},
+    ),
+    operations.GET_OWN_RECEIPTS: Contract(
+        tag="receipts",
+        summary="Did these changes of mine count?",
+        description=_MANY,
+        answer="receipts",
+        example={"receipts": [{"key": KEY_EXAMPLE, "operation": "like", "target": "a91f", "state": "unknown"}]},
+    ),
     operations.GET_BADGE: Contract(
         tag="visits",
         summary="How often a page was visited, as a picture",
@@ -354,7 +370,8 @@ CONTRACTS: dict[Operation, Contract] = {
         tag="tally",
         summary="Whether Tally reaches its store",
         answer="health",
-        example={"status": "ok", "version": "dev"},
+        description="And for how long Tally recognises a key: a client that keeps changes to send them later needs it.",
+        example={"status": "ok", "version": "dev", "receipts_live_s": {"plays": 86400, "visits": 691200}},
     ),
     operations.GET_OPENAPI: Contract(
         tag="tally",

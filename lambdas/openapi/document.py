@@ -9,6 +9,7 @@ from typing import Any
 
 from operations import OPERATIONS
 from tally.counter import Counter, Guarantee
+from tally.counting.receipts import ALONE_KEPT_S, DAY_S
 from tally.operation import Access, Operation, Visible
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
@@ -23,8 +24,9 @@ Counting that is right after retries, crashes and viral posts.
 
 - **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. A replay has the header
   `Idempotency-Replayed: true` and the same body. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours,
-  unless the deployment says otherwise. The same key with another change of the same operation, target and caller is
-  refused (422).
+  unless the deployment or the counter says otherwise: `GET /health` has the seconds for each counter. A key that is
+  older counts again; `Date` tells a client with a wrong clock how old its key is. The same key with another change of
+  the same operation, target and caller is refused (422).
 - **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. API Gateway's own answers (a
   missing token or scope, an unknown route, too many requests) are `{{"message": …}}`.
 - **503** means that nothing is wrong with the request: send it again with the same key.
@@ -159,6 +161,8 @@ def _description(operation: Operation, contract: Contract, served: list[Counter]
     parts = [contract.description] if contract.description else []
     if operation.increments and served:
         parts.append(_table(served))
+    elif operation.leaves_receipt and operation.counter:
+        parts.append(f"Tally recognises a key for {_life(operation.counter)}.")
     who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "A signed-in caller"}.get(
         operation.access, f"A signed-in caller with the scope `{operation.scope}`"
     )
@@ -172,9 +176,12 @@ def _description(operation: Operation, contract: Contract, served: list[Counter]
 def _table(counters: list[Counter]) -> str:
     """The declared counters, in Markdown."""
     rows = [
-        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_promise(counter)} |" for counter in counters
+        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_promise(counter)} | {_life(counter)} |"
+        for counter in counters
     ]
-    return "\n".join(["| counter | step | limits | guarantee |", "|---|---|---|---|", *rows])
+    return "\n".join(
+        ["| counter | step | limits | guarantee | a key is recognised for |", "|---|---|---|---|---|", *rows]
+    )
 
 
 def _step(counter: Counter) -> str:
@@ -187,6 +194,15 @@ def _limits(counter: Counter) -> str:
     limits += [f"starts at {counter.start}"] if counter.start else []
     limits += [f"each {counter.period} by itself"] if counter.period else []
     return ", ".join(limits) or "none"
+
+
+def _life(counter: Counter) -> str:
+    """How long its receipts live, as far as the declaration says."""
+    if counter.guarantee is Guarantee.FAST:
+        return "no time"
+    if counter.guarantee is Guarantee.ROLLUP:
+        return f"{max(counter.receipt_days or 0, ALONE_KEPT_S // DAY_S)} days at least"
+    return f"{counter.receipt_days} days" if counter.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
 
 
 def _promise(counter: Counter) -> str:

@@ -183,7 +183,10 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.FLAG: {"type": "boolean", "default": False},
     Kind.PERIOD: _string(4, 16, fields.PERIOD_FORM),
 }
-_URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
+_URL = (
+    f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986). Its"
+    " fragment and the parameters that the deployment drops (`utm_source`, …) are no part of the page."
+)
 _DESCRIPTIONS: dict[Kind, str] = {
     Kind.ID: "The id of what is counted.",
     Kind.KEY: "Your name for this one change, such as a UUID. Send it with every retry, and the change counts once.",

@@ -31,6 +31,20 @@ def _reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+def _receipt(**more: Schema) -> Schema:
+    """Whether a change was counted; with the properties `more`."""
+    asked: dict[str, Schema] = {**more, "operation": {"enum": list(operations.WITH_RECEIPTS)}, "target": _TEXT}
+    counted = _object(
+        "The change was counted. `answer` is the answer of that time.",
+        **asked, state={"const": "counted"}, answer={"anyOf": [_reference(name) for name in KEPT]},
+    )  # fmt: skip
+    unknown = _object(
+        "No receipt: the change was never sent, was refused, or is older than receipts live.",
+        **asked, state={"const": "unknown"},
+    )  # fmt: skip
+    return {"description": "Whether a change was counted.", "oneOf": [counted, unknown]}
+
+
 _STATES = [holds.COMMITTED, holds.RELEASED, holds.EXPIRED]
 _NUMBERED: dict[str, Schema] = {
     "number": {**_WHOLE, "description": "Of a numbered counter: the number that only this change took."},
@@ -164,21 +178,21 @@ SCHEMAS: dict[str, Schema] = {
         "The state of a hold, and whether this request changed it.",
         **_OF_COUNTER, hold_id=_TEXT, state={"enum": _STATES}, changed=_YES_NO,
     ),
-    "receipt": {
-        "description": "Whether a change was counted.",
-        "oneOf": [
-            _object(
-                "The change was counted. `answer` is the answer of that time.",
-                operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "counted"},
-                answer={"anyOf": [_reference(name) for name in KEPT]},
-            ),
-            _object(
-                "No receipt: the change was never sent, was refused, or is older than receipts live.",
-                operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "unknown"},
-            ),
-        ],
-    },
-    "health": _object("Tally reaches its store.", status={"const": "ok"}, version=_TEXT),
+    "receipt": _receipt(),
+    "receipts": _object(
+        "Whether each change was counted, in the order of the request.",
+        receipts={"type": "array", "items": _receipt(key=_TEXT)},
+    ),
+    "health": _object(
+        "Tally reaches its store.",
+        status={"const": "ok"}, version=_TEXT,
+        receipts_live_s={
+            "description": "For how many seconds at least Tally recognises a key, by counter. A counter that leaves no"
+            " receipts is not there.",
+            "type": "object",
+            "additionalProperties": {"type": "integer", "minimum": 1},
+        },
+    ),
     "openapi": _object(
         "This document.", {name: {} for name in ("servers", "tags", "components")},
         openapi={"type": "string", "pattern": "^3\\.1\\."}, info={"type": "object"}, paths={"type": "object"},

@@ -13,6 +13,7 @@ from .errors import ConfigurationError
 AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 AUTOMATIC = 0
+RECEIPT_DAYS_MAX = 365
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
 USER_CHILD = "USER"  # the last part of `child` where its items are named by users
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
@@ -71,6 +72,8 @@ class Counter:
     """Whether `/counters/{name}/{id}` serves it. Off for numbers with routes of their own, such as likes."""
     retired: bool = False
     """Whether it takes no more changes. It is still read, rolled up and judged, and its open holds are settled."""
+    receipt_days: int | None = None
+    """For how many days a retry with the same key is recognised; None: for as long as the deployment says."""
     read: str = SCOPE
     """Who may read it: `anyone`, or callers whose token has the scope `tally/read`."""
     max_age_s: int | None = None
@@ -103,6 +106,7 @@ class Counter:
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
         self._check_numbers()
+        self._check_receipts()
         self._check_shards()
         self._check_child()
         self._check_reads()
@@ -127,6 +131,15 @@ class Counter:
             raise self._wrong("numbered", "needs EXACT: a retry must get the same number")
         if self.guarantee is Guarantee.ROLLUP and self.known:
             raise self._wrong("guarantee", "cannot have a start, floor or ceiling: a change does not see the number")
+
+    def _check_receipts(self) -> None:
+        days = self.receipt_days
+        if days is None:
+            return
+        if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= RECEIPT_DAYS_MAX:
+            raise self._wrong("receipt_days", f"must be a whole number from 1 to {RECEIPT_DAYS_MAX}")
+        if self.guarantee is Guarantee.FAST:
+            raise self._wrong("receipt_days", "needs receipts: a FAST counter leaves none")
 
     def _check_shards(self) -> None:
         shards = self.max_shards

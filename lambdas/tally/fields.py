@@ -23,6 +23,7 @@ from .errors import (
     PayloadTooLargeError,
     PreconditionRequiredError,
 )
+from .pages import Pages
 from .settings import ANY_HOST
 
 ID_CHARACTERS_MAX = 128
@@ -89,6 +90,7 @@ class Context:
     anonymous: bool
     page_hosts: frozenset[str]
     counters: Mapping[str, Counter]
+    pages: Pages
 
 
 def check(
@@ -105,8 +107,10 @@ def check(
         return [check(kind, one, field, context, choices) for one in value]
     if kind is Kind.KEY:
         return idempotency_key(value, field, anonymous=context.anonymous)
+    if kind is Kind.PAGE:
+        return page(value, field, context.pages)
     if kind is Kind.LISTED_PAGE:
-        return listed_page(value, field, context.page_hosts)
+        return listed_page(value, field, context.pages, context.page_hosts)
     if kind is Kind.COUNTER:
         return counter(value, field, context.counters)
     if kind in (Kind.OPERATION, Kind.VISIBLE):
@@ -185,10 +189,11 @@ def text(value: object, field: str) -> str:
     return checked
 
 
-def page(value: object, field: str) -> str:
+def page(value: object, field: str, pages: Pages) -> str:
     """A page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user, at most 1,024 bytes.
 
-    `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page.
+    `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page, but for
+    what `pages` drops. Whatever names a page comes through here.
     """
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
@@ -199,21 +204,21 @@ def page(value: object, field: str) -> str:
             field=field,
         )
     try:
-        normal = urlsplit(url_normalize(raw) or "")
+        normal = urlsplit(url_normalize(raw.partition("#")[0]) or "")
         host, port = normal.hostname, normal.port
         if not host or not re.fullmatch(r"[a-z0-9.:-]+", host) or port == 0:
             raise ValueError("no usable host")
     except ValueError:  # url_normalize and idna raise subclasses of it
         raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None
-    url = normal._replace(fragment="").geturl()
+    url = pages.named(normal).geturl()
     if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:
         raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes when normalised.", field=field)
     return url
 
 
-def listed_page(value: object, field: str, page_hosts: frozenset[str]) -> str:
+def listed_page(value: object, field: str, pages: Pages, page_hosts: frozenset[str]) -> str:
     """A page of one of the hosts that the deployment lists."""
-    url = page(value, field)
+    url = page(value, field, pages)
     host = urlsplit(url).hostname
     if ANY_HOST not in page_hosts and host not in page_hosts:
         raise ForbiddenError(f"Pages of {host} are not counted here.", field=field)
@@ -364,7 +369,6 @@ def user_agent(value: object, field: str) -> str:
 _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.ID: identifier,
     Kind.TEXT: text,
-    Kind.PAGE: page,
     Kind.PAGE_SIZE: page_size,
     Kind.CURSOR: cursor,
     Kind.AMOUNT: amount,

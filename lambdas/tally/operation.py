@@ -16,6 +16,7 @@ from typing import NamedTuple
 from . import fields
 from .counter import Counter
 from .fields import Kind
+from .pages import Pages
 
 BODY_BYTES_MAX = 16 * 1024  # of an HTTP request, where the operation does not say otherwise
 
@@ -150,9 +151,9 @@ class Operation:
         """What names its receipt: the id, or `counter/id` if the caller names the counter."""
         return f"{counter.name}/{id_}" if self.by_counter else id_
 
-    def asked_target(self, target: str, wire: str) -> str:
+    def asked_target(self, target: str, wire: str, pages: Pages) -> str:
         """The target of its receipt as a caller spells it, normalised if it is a page. Raises InvalidInputError."""
-        return fields.page(target, wire) if self._has(Kind.LISTED_PAGE) else target
+        return fields.page(target, wire, pages) if self._has(Kind.LISTED_PAGE) else target
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Operation]:
         """The operation by each of its routes: its own, and one for each counter that anyone may read if it `opens`."""

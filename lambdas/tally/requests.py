@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 _SNAKE = {"authorId": "author_id", "createdAt": "created_at", "likeTally": "like_tally", "likedAt": "liked_at"}
@@ -176,6 +176,8 @@ class Health:
 
     status: str
     version: str
+    receipts_live_s: Mapping[str, int] = field(default_factory=dict)
+    """For how many seconds at least a key is recognised, by counter."""
 
 
 @dataclass(frozen=True)
@@ -338,7 +340,14 @@ def _numbers(reply: Reply) -> tuple[Number, ...]:
 
 
 def _receipt(reply: Reply) -> Receipt:
-    body = reply.body
+    return _receipt_of(reply.body)
+
+
+def _receipts(reply: Reply) -> tuple[Receipt, ...]:
+    return tuple(map(_receipt_of, reply.body["receipts"]))
+
+
+def _receipt_of(body: Mapping[str, Any]) -> Receipt:
     return Receipt(body["operation"], body["target"], body["state"] == "counted", body.get("answer"))
 
 
@@ -562,6 +571,27 @@ def get_own_receipt(of: str, target: str, idempotency_key: str, *, caller: str |
     return _request("receipts", "get_own_receipt", _receipt, caller, **fields)
 
 
+def get_receipts(
+    of: str, targets: Iterable[str], idempotency_keys: Iterable[str], *, caller: str | None = None
+) -> Request[tuple[Receipt, ...]]:
+    """As `get_receipt`, of up to 100 keys, in their order. `targets`: one for all of them, or one for each."""
+    return _many("get_receipts", of, targets, idempotency_keys, caller)
+
+
+def get_own_receipts(
+    of: str, targets: Iterable[str], idempotency_keys: Iterable[str], *, caller: str | None = None
+) -> Request[tuple[Receipt, ...]]:
+    """As `get_receipts`, but the caller must be named."""
+    return _many("get_own_receipts", of, targets, idempotency_keys, caller)
+
+
+def _many(
+    operation: str, of: str, targets: Iterable[str], keys: Iterable[str], caller: str | None
+) -> Request[tuple[Receipt, ...]]:
+    fields: _Fields = {"of": of, "targets": list(targets), "idempotency_keys": list(keys)}
+    return _request("receipts", operation, _receipts, caller, **fields)
+
+
 class Sender(Protocol):
     """`client.Tally`: it knows how to send."""
 
@@ -612,3 +642,5 @@ class Methods:
     release_hold = _sends(release_hold)
     get_receipt = _sends(get_receipt)
     get_own_receipt = _sends(get_own_receipt)
+    get_receipts = _sends(get_receipts)
+    get_own_receipts = _sends(get_own_receipts)

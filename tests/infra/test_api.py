@@ -105,7 +105,15 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "GET /posts/{id}/like",
         "GET /my/likes",
     }
-    assert signed_in == {*counters, *posts, "POST /changes", "GET /receipts/own", "GET /drift", "GET /tallies/any"}
+    assert signed_in == {
+        *counters,
+        *posts,
+        "POST /changes",
+        "GET /receipts/own",
+        "GET /receipts/own/many",
+        "GET /drift",
+        "GET /tallies/any",
+    }
     assert len(counters) == 10
 
 

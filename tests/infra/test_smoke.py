@@ -49,6 +49,8 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /counters/{counter}/{id}/badge.svg": (200, "<svg/>"),
     "GET /receipts": (200, {"state": "counted"}),
     "GET /receipts/own": (200, {"state": "unknown"}),
+    "GET /receipts/many": (200, {"receipts": [{"state": "counted"}]}),
+    "GET /receipts/own/many": (200, {"receipts": [{"state": "unknown"}]}),
     "POST /counters/{counter}/{id}/increments": (200, {"counted": True}),
     "POST /changes": (200, {"counted": True}),
     "GET /counters/{counter}/{id}": (200, {"value": 1}),

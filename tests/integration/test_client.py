@@ -80,7 +80,8 @@ def tally(fake: FakeLambda) -> Tally:
 
 
 def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
-    assert tally.health() == requests.Health("ok", "dev")
+    health = tally.health()
+    assert (health.status, health.version, health.receipts_live_s["visits"]) == ("ok", "dev", 8 * 86400)
     assert tally.play("9f3a") == Counted(replayed=False)
     assert tally.get_plays("9f3a") == requests.Plays("9f3a", 1)
     post = tally.put_post("a91f", "one", caller="auth0|7c20")
@@ -136,6 +137,8 @@ def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> N
     counted = requests.Receipt("increment", "usage/7c20", counted=True, answer=answer)
     assert tally.get_receipt("increment", "usage/7c20", "k") == tally.get_own_receipt("increment", "usage/7c20", "k")
     assert tally.get_receipt("increment", "usage/7c20", "k") == counted
+    assert tally.get_receipts("increment", ["usage/7c20"], ["k", "x"]) == (counted, unknown)
+    assert tally.get_own_receipts("increment", ["usage/7c20"] * 2, ["x", "k"]) == (unknown, counted)
 
 
 def test_an_order_is_all_or_nothing_and_its_refusal_names_the_entry(tally: Tally) -> None:

@@ -115,6 +115,8 @@ ARGUMENTS = {
     "body": "one",
     "of": "play",
     "target": "9f3a",
+    "targets": ["9f3a"],
+    "idempotency_keys": [KEY, KEY],
     "value": True,
 }
 

@@ -18,6 +18,9 @@ from tests import events, make_events
 Invoke = Callable[..., dict[str, Any]]
 
 POST = {"operation": "put_post", "post_id": "a91f", "body": "first", "caller": "auth0|7c20"}
+UNKNOWN = {
+    "key": "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11", "operation": "play", "target": "9f3a", "state": "unknown"
+}  # fmt: skip
 EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "plays/http-play": (200, {"video_id": "9f3a", "counted": True}),
     "plays/http-play-beacon": (200, {"video_id": "9f3a", "counted": True}),
@@ -76,6 +79,8 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "receipts/http-get-own-receipt": (200, {"operation": "increment", "target": "usage/7c20", "state": "unknown"}),
     "receipts/direct-get-receipt": (200, {"operation": "play", "target": "9f3a", "state": "unknown"}),
     "receipts/direct-get-own-receipt": (200, {"operation": "increment", "target": "usage/7c20", "state": "unknown"}),
+    "receipts/http-get-receipts": (200, {"receipts": [UNKNOWN]}),
+    "receipts/direct-get-own-receipts": (200, {"receipts": [UNKNOWN]}),
     "drifts/http-get-drift": (200, {"drift": [], "cursor": None}),
     "drifts/direct-get-drift": (200, {"drift": [], "cursor": None}),
     "health/http-health": (200, {"status": "ok", "version": "dev"}),

@@ -67,7 +67,7 @@ def test_receipt_with_the_longest_ids_and_key_is_under_1_kb(world: World, change
 
 def test_receipt_of_a_visit_is_under_1_kb_for_pages_of_up_to_600_bytes(world: World) -> None:
     """The page stands once in its receipt; the longest ones that are taken cost a unit more."""
-    page = fields.page("https://example.com/" + "p" * 580, "url")
+    page = fields.page("https://example.com/" + "p" * 580, "url", counters.PAGES)
     assert len(page) == 600
     body = {"counted": True}
     increments.count(world.call(), Increment(counters.VISITS, page, 1, "visit", LONGEST_KEY, body))

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import operations
-from counters import COUNTERS, PLAYS
+from counters import COUNTERS, PAGES, PLAYS
 from functions import health
 from openapi import answers, inputs, schemas
 from openapi.document import document, text
@@ -129,7 +129,7 @@ def exact() -> list[tuple[str, Operation, Field]]:
 
 
 def accepted(operation: Operation, field: Field, value: object) -> bool:
-    context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS)
+    context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS, PAGES)
     try:
         fields.check(field.kind, value, field.wire, context, field.choices, field.many_max)
     except errors.CallerError:
@@ -169,7 +169,7 @@ def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, fi
         assert validator(schema).is_valid(value) == accepted(operation, field, value), value
 
 
-CONTEXT = fields.Context(False, frozenset(), COUNTERS)
+CONTEXT = fields.Context(False, frozenset(), COUNTERS, PAGES)
 ENTRIES = st.fixed_dictionaries(
     {},
     optional={

@@ -33,6 +33,7 @@ from ..errors import (
 )
 from ..observe import logger
 from ..operation import Operation, by_route
+from ..pages import AS_SPELT, Pages
 from ..settings import Settings
 from . import http, texts
 from .texts import Text
@@ -88,10 +89,14 @@ class Entry:
         functions: Mapping[Operation, Function],
         store: Store | None = None,
         counters: Mapping[str, Counter] = MappingProxyType({}),
+        pages: Pages = AS_SPELT,
     ) -> None:
-        """`counters`: the declared ones by name, for operations whose callers name the counter."""
+        """`counters`: the declared ones by name, for operations whose callers name the counter. `pages`: what is no
+        part of a page's name, for operations on pages.
+        """
         self.functions = functions
         self.counters = counters
+        self.pages = pages
         self.by_name = {operation.name: operation for operation in functions}
         self.by_route = by_route(functions, counters)
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
@@ -199,7 +204,7 @@ class Entry:
         user = None if request.caller is None else fields.user(request.caller, "caller")
         if user is None and request.operation.needs_caller:
             raise InvalidInputError("caller is missing: who does this?", field="caller")
-        context = fields.Context(user is None, self.store.settings.page_hosts, self.counters)
+        context = fields.Context(user is None, self.store.settings.page_hosts, self.counters, self.pages)
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
             if field_.name in request.raw:  # null does not mean "not given": the check refuses it

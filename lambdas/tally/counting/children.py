@@ -97,7 +97,7 @@ def set_child(
 
 def set_like(call: Call, counter: Counter, post_id: str, liked: bool, *, operation: str, key: str | None) -> Counted:
     """Like (`liked`) or unlike the post as `call.caller`: `{"post_id","liked","changed","visible"}`. See set_child."""
-    keyed = None if key is None else Keyed(operation, post_id, key, {})
+    keyed = None if key is None else Keyed(operation, post_id, key, {}, counter.receipt_days)
     return set_child(call, counter, post_id, call.caller or "", liked, {"post_id": post_id, "liked": liked}, keyed)
 
 

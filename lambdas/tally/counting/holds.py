@@ -64,7 +64,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
             raise tallies.refusal(counter, id_, refused, -amount) from None
         return body
 
-    keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload)
+    keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload, counter.receipt_days)
     while True:
         try:
             return once(call, keyed, change)

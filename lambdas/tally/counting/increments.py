@@ -68,7 +68,7 @@ class Increment:
     @property
     def keyed(self) -> Keyed:
         """The name of its receipt, and what must be the same when the key is sent again."""
-        return Keyed(self.operation, self.target, self.key or "", {"amount": self.amount})
+        return Keyed(self.operation, self.target, self.key or "", {"amount": self.amount}, self.counter.receipt_days)
 
     def facts(self, at: int) -> dict[str, Item]:
         """The attributes of its receipt for the consumers of the receipts' stream."""
@@ -204,8 +204,9 @@ def set_value(
         return body
 
     payload = {"value": value, "version": version}
+    keyed = Keyed(operation, f"{counter.name}/{id_}", key or f"version-{version}", payload, counter.receipt_days)
     try:
-        return once(call, Keyed(operation, f"{counter.name}/{id_}", key or f"version-{version}", payload), change)
+        return once(call, keyed, change)
     except KeyReusedError:
         if key is not None:
             raise

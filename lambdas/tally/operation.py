@@ -127,7 +127,7 @@ class Operation:
         """A name that no other route has: `get_counter`, `get_counter_plays`."""
         return "_".join((self.name, *self.fixed.values()))
 
-    @property
+    @cached_property
     def revalidated(self) -> bool:
         """Whether caches may keep its answer for the time that it says, and then ask whether it has changed (304)."""
         return 304 in self.success

@@ -369,7 +369,7 @@ GET_ANY_TALLIES = Operation(
     method="GET",
     path="/tallies/any",
     access=Access.READ,
-    throttle=WRITES,
+    throttle=SELDOM,
     fields=(_TALLIES,),
 )
 GET_COUNTER_BADGE = Operation(

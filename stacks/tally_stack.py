@@ -79,7 +79,7 @@ class Tally:
             names=names,
             declarations=declarations,
             parts=parts,
-            alarm_email=options.alarm_email,
+            options=options,
         )
         if options.budget_usd and options.budget_email:
             Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)

@@ -58,7 +58,7 @@ READS = {
     "get_receipt": ((1, 500), (1, 700)),
     "get_receipts": ((1, 450), (100, 70_000)),  # of 100 keys
     "health": ((1, 400), (1, 400)),
-    "get_openapi": ((0, 70_000), (0, 70_000)),
+    "get_openapi": ((0, 100_000), (0, 100_000)),
 }
 """Read units and bytes of the answer of each anonymous GET: of something small, and at most."""
 READ = 1.0
@@ -101,8 +101,9 @@ CLIENT_PER_S = 2000 / 300  # that AWS WAF lets each address send, by default
 TRACED_PER_S, TRACED_SHARE = 1.0, 0.05  # X-Ray's sampling for Lambda, which cannot be set
 RESTORES_AN_HOUR = 6  # of a function with little traffic: an idle environment lives about ten minutes
 TOKENS_A_MONTH = 730  # of one program that keeps its token for the hour that it is valid
-# Custom metrics that the sweep writes every minute: of each counter whose drift is measured, each consumer, the stack.
-METRICS_OF_COUNTER, METRICS_OF_CONSUMER, METRICS_OF_STACK = 1, 1, 5
+# Custom metrics that the sweep writes every minute while nothing drifts: of each counter whose drift is measured, of
+# each consumer, of the stack.
+METRICS_OF_COUNTER, METRICS_OF_CONSUMER, METRICS_OF_STACK = 1, 1, 3
 METRICS_OF_TRAFFIC = 4  # Replayed, Refused, Conflicts and Spilled; and Counted of each counter
 
 

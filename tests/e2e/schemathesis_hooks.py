@@ -50,6 +50,8 @@ def map_case(context: HookContext, case: Case) -> Case:
     _fit_query(case)
     if "counter" in (case.path_parameters or {}):
         _fit_counter(case, body)
+    if case.operation.label == operations.PLAY.route and "key" not in body:  # it is in the header, or in the body
+        case.headers.setdefault("Idempotency-Key", inputs.KEY_EXAMPLE)
     _fresh_key(case, body)
     if body:
         case.body = json.dumps(body) if case.media_type == "text/plain" else body
@@ -58,6 +60,10 @@ def map_case(context: HookContext, case: Case) -> Case:
 
 def _value(value: object) -> object:
     """Write integers as Tally wants them: 7, not 7.0, which JSON Schema allows. Cut texts to their bytes."""
+    if isinstance(value, list):
+        return [_value(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _value(one) for name, one in value.items()}
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return _cut(value, fields.TEXT_BYTES_MAX) if isinstance(value, str) else value

@@ -310,7 +310,7 @@ def test_wrong_command_line_gets_one_line(run: Run, arguments: tuple[str, ...], 
 @pytest.mark.parametrize("arguments", [("history",), ("history", "a91f", "--user", USER)])
 def test_history_takes_a_tally_or_a_user(run: Run, arguments: tuple[str, ...]) -> None:
     code, _, err = run(*arguments)
-    assert (code, "history takes ID, or --user ID" in err) == (2, True)
+    assert (code, "history takes ID, --user ID, or --imports" in err) == (2, True)
 
 
 def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: World) -> None:

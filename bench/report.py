@@ -9,6 +9,7 @@ from .designs import BARE_TRANSACTION, TIMED
 from .imports import HOT_HANDLERS
 from .many import PLAYS, SETS, VIDEOS
 from .results import Results
+from .rolled_up import FEED
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
@@ -120,4 +121,8 @@ def _rollups(results: Results) -> Iterator[str]:
         yield (
             f"a visit on the local stack, from its answer to the count: median {shown.median_s:.2f} s,"
             f" longest {shown.longest_s:.2f} s, of {shown.visits}"
+        )
+        yield (
+            f"{FEED} plays on the local stack: by one request {shown.feed_ms:.0f} ms and {FEED} RCU, by {FEED}"
+            f" {shown.alone_ms:.0f} ms and {FEED} RCU"
         )

@@ -148,7 +148,7 @@ def test_how_a_function_runs(dev: Template, prod: Template, module: str) -> None
 
 # receipts, drifts and health have no busy route: operators and programs call them, seldom. The beacon's script is kept
 # by browsers, and no page waits for it.
-FROM_SNAPSHOTS = {"plays", "posts", "likes", "visits", "increments", "holds", "tallies"}
+FROM_SNAPSHOTS = {"plays", "posts", "likes", "visits", "increments", "holds"}
 
 
 def from_snapshots(template: Template) -> set[str]:

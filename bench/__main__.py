@@ -23,6 +23,7 @@ from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accura
 from .clients import ENDPOINT_VARIABLE
 from .costs import measure_batches, measure_likes, measure_reads
 from .designs import COUNTED, TIMED
+from .feed import measure_feed
 from .holds import measure_refusal
 from .hot_key import Heat, full, quick, simulate_all
 from .imports import measure_imports
@@ -114,10 +115,11 @@ def measure(size: Size) -> Results:
         hot = simulate_all(size.heats, bar.set_description)
         bar.set_description("the local stack")
         rolled_up = measure_rolled_up(size.visits) if size.visits else None
+        feed = measure_feed() if size.visits else None
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
     return Results(
-        times_us, costs, accuracy, likes, reads, batches, many, imports, hot, rollups, ledger, rolled_up,
+        times_us, costs, accuracy, likes, reads, batches, many, imports, hot, rollups, ledger, rolled_up, feed,
         size.judge_times,
     )  # fmt: skip
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from .bounds import BEFORE, plural
 from .designs import BARE_TRANSACTION, TIMED
+from .feed import FEED, READ_MS
 from .imports import HOT_HANDLERS
 from .many import PLAYS, SETS, VIDEOS
 from .results import Results
-from .rolled_up import FEED
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
@@ -122,7 +122,8 @@ def _rollups(results: Results) -> Iterator[str]:
             f"a visit on the local stack, from its answer to the count: median {shown.median_s:.2f} s,"
             f" longest {shown.longest_s:.2f} s, of {shown.visits}"
         )
+    if (feed := results.feed) is not None:
         yield (
-            f"{FEED} plays on the local stack: by one request {shown.feed_ms:.0f} ms and {FEED} RCU, by {FEED}"
-            f" {shown.alone_ms:.0f} ms and {FEED} RCU"
+            f"{FEED} plays on the local stack, reads of {READ_MS:.0f} ms: {feed.together_ms:.0f} ms by one request,"
+            f" {feed.alone_ms:.0f} ms by {FEED}; {FEED} RCU either way"
         )

@@ -1,12 +1,10 @@
-"""On the local stack over HTTP: how soon a visit shows, and how much faster one request reads a feed than many.
+"""The time from a visit's answer to the count that includes it, on the local stack over HTTP.
 
-Visits are rolled up. The time from a visit's answer to the count that includes it is that of the streams: the poll, the
-batching window, the consumer, the read.
+Visits are rolled up. The time is that of the streams: the poll, the batching window, the consumer, the read.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -17,12 +15,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from local.base.errors import LocalError
 
@@ -32,7 +30,6 @@ READY_S_MAX = 120.0  # a changed stack is synthesized first
 END_S_MAX = 20.0
 SHOWN_S_MAX = 30.0  # after it the visit counts as lost
 POLL_S = 0.02
-FEED, FEED_ROUNDS = 50, 15
 CONSUMERS_START_S_MAX = 60.0  # the first visit is not measured: it waits for the consumers' processes
 
 
@@ -43,54 +40,14 @@ class RolledUp:
     visits: int
     median_s: float
     longest_s: float
-    feed_ms: float
-    """The plays of FEED videos by one request, the median."""
-    alone_ms: float
-    """The same by one request for each, one after the other, over one connection."""
-
-    @property
-    def faster(self) -> float:
-        """How many times faster one request is."""
-        return self.alone_ms / self.feed_ms
 
 
 def measure_rolled_up(visits: int) -> RolledUp:
-    """Send visits one after the other, each of another page; then read feeds. Raises LocalError."""
+    """Send visits one after the other, each of another page. Raises LocalError."""
     with local_stack() as url:
         _shown_s(url, "warm-up", CONSUMERS_START_S_MAX)
         taken_s = [_shown_s(url, f"page-{number}", SHOWN_S_MAX) for number in range(visits)]
-        feed_ms, alone_ms = _feed_ms(url)
-    return RolledUp(visits, statistics.median(taken_s), max(taken_s), feed_ms, alone_ms)
-
-
-def _feed_ms(url: str) -> tuple[float, float]:
-    """Read one feed in both ways, in turn; the medians."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
-    videos = [f"video-{number}" for number in range(FEED)]
-
-    def call(path: str, key: str = "") -> Any:
-        connection.request("POST" if key else "GET", path, headers={"Idempotency-Key": key} if key else {})
-        return json.load(connection.getresponse())
-
-    def together() -> list[int]:
-        found = call("/tallies?" + "&".join(f"of=plays:{video}" for video in videos))
-        return [one["value"] for one in found["tallies"]]
-
-    def alone() -> list[int]:
-        return [call(f"/videos/{video}/plays")["play_count"] for video in videos]
-
-    for number, video in enumerate(videos):
-        call(f"/videos/{video}/plays", key=f"bench-0123456789-feed-{number}")
-    if together() != alone():
-        raise LocalError("one request reads other numbers than many")
-    taken_ms: dict[Callable[[], list[int]], list[float]] = {together: [], alone: []}
-    for _ in range(FEED_ROUNDS):
-        for way, taken in taken_ms.items():
-            started_s = time.perf_counter()
-            way()
-            taken.append((time.perf_counter() - started_s) * 1000)
-    connection.close()
-    return statistics.median(taken_ms[together]), statistics.median(taken_ms[alone])
+    return RolledUp(visits, statistics.median(taken_s), max(taken_s))
 
 
 def _shown_s(url: str, name: str, most_s: float) -> float:

@@ -32,6 +32,7 @@ from bench.designs import (
     ROLLUP,
     TIMED,
 )
+from bench.feed import Feed
 from bench.hot_key import Outcome
 from bench.imports import Imports
 from bench.many import NOW, SOON, Many
@@ -83,6 +84,7 @@ GOOD = Results(
         Bounded("judged", "a second", "", 5, 5, least=True, full_only=True),
     ],
     rolled_up=RolledUp(30, median_s=1.2, longest_s=1.6),
+    feed=Feed(together_ms=60, alone_ms=400),
     judge_times=True,
 )
 
@@ -140,6 +142,7 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
         ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
         ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
+        ({"feed": Feed(together_ms=60, alone_ms=299)}, "50 plays by one request, beside 50, reads of 5 ms"),
         ({"ledger": [replace(GOOD.ledger[0], measured=40.01)]}, "drift"),
         ({"ledger": [replace(GOOD.ledger[1], measured=4)]}, "judged"),
         ({"imports": replace(GOOD.imports, ratio=1.26)}, "import: hot handler to boto3 with a client"),

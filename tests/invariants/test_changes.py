@@ -144,6 +144,14 @@ def test_the_receipt_lists_every_change_by_counter_and_id(world: World) -> None:
     assert "rollup" not in receipt
 
 
+def test_the_receipt_lives_as_long_as_any_of_its_counters_asks_for(world: World) -> None:
+    declared = {**DECLARED, "plays": replace(PLAYS, receipt_days=30)}
+    count(world, "order-1", [("usage", "ann", 1), ("stock", "mug", 1)], declared=declared)
+    count(world, "order-2", [("usage", "ann", 1), ("plays", "mug", 1)], declared=declared)
+    lives = sorted(int(receipt["expiration"]["N"]) - time.time() for receipt in world.receipts())
+    assert lives == pytest.approx([24 * 3600, 30 * 24 * 3600], abs=60)
+
+
 @pytest.mark.parametrize(
     "other",
     [[*ORDER, ("usage", "ann", 1)], ORDER[:2], [*ORDER[:2], ("usage", "bob", 1)]],

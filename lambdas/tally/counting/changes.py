@@ -23,7 +23,7 @@ from ..errors import (
     ReceiptFoundError,
     StoreBusyError,
 )
-from . import holds, periods, tallies
+from . import holds, periods, receipts, tallies
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once, retired
 from .spilling import Spilling
 from .tallies import Tally, minute_now
@@ -101,7 +101,8 @@ def count(call: Call, changes: Changes, *, operation: str, key: str, soon: bool)
     show all of them now. Raises LimitReachedError, which names an entry and how much is left; it leaves no receipt.
     Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to.
     """
-    keyed = Keyed(operation, TARGET, key, changes.payload)
+    lives_s = max(receipts.lives_s(call.store, tally.counter) for tally in changes.sums)
+    keyed = Keyed(operation, TARGET, key, changes.payload, -(-lives_s // receipts.DAY_S))
     return once(call, keyed, lambda stamp: _commit(call, changes, stamp, soon=soon))
 
 

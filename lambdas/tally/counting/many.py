@@ -16,7 +16,7 @@ from . import tallies
 from .children import GONE
 from .tallies import Tally
 
-READERS = 16 # threads: a Query waits for the store for most of its time, and computes for the rest of it
+READERS = 16  # threads: a Query waits for the store for most of its time, and computes for the rest of it
 _pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there is something to read
 
 

@@ -337,25 +337,30 @@ def test_a_tally_that_cannot_be_repaired_does_not_stop_the_others(run: Run, stor
     assert "repaired usage x" in out
 
 
-def test_the_tally_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(run: Run, store: Store) -> None:
-    today = f"7c20#{time.strftime('%Y-%m-%d', time.gmtime())}"
-    for target in (today, "7c20#2027-01-31"):
+def test_the_tally_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)  # no midnight comes between
+    today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
+    today = f"7c20#{today}"
+    for target in (today, f"7c20#{later}"):
         edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
         drifts(store, "calls", target, 5)
     assert run("get", "calls", "7c20") == (0, f"calls {today}: 8, drifts by +5\n", "")
-    assert run("get", "calls", "7c20#2027-01-31")[1] == "calls 7c20#2027-01-31: 8, drifts by +5\n"
+    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: 8, drifts by +5\n"
     body = json.loads(run("get", "calls", "7c20", "--json")[1])
     assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
     listed = [json.loads(line) for line in run("drift", "--json")[1].splitlines()]
-    assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", "2027-01-31")}
+    assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", later)}
     assert run("reconcile", "calls", "7c20", "--repair", "--by", "ann", "--why", "x")[1] == (
         f"repaired calls {today}: -5 (8 to 3), by ledger\nall is well\n"
     )
     assert f"calls {today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
-    for wrong in ("7c20#2026-11", "7c20#", "#2027-01-31", "7c20#2026-02-30"):
+    for wrong in ("7c20#2026-11", "7c20#", f"#{later}", "7c20#2026-02-30"):
         code, out, said = run("get", "calls", wrong)
         assert (code, out, len(said.splitlines())) == (2, "", 1)
-    assert run("get", "usage", "7c20#2027-01-31")[0] == 2
+    assert run("get", "usage", f"7c20#{later}")[0] == 2
 
 
 def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:

@@ -236,7 +236,7 @@ FIELDS = sorted(
 
 
 @settings(
-    derandomize=True, max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    derandomize=True, max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.sampled_from(operations.OPERATIONS),

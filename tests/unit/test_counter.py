@@ -216,7 +216,7 @@ def test_a_read_of_a_post_takes_in_the_shards_of_its_tally_alone(neighbour: str)
     assert not low <= neighbour <= high
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=100)
 @given(
     st.from_regex(r"[A-Z][A-Z0-9.]{0,8}(#[A-Z][A-Z0-9.]{0,8})?", fullmatch=True), st.integers(0, MAX_SHARDS_LIMIT - 1)
 )
@@ -227,7 +227,7 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard:
         assert not low <= declare(sort_key=other).shard_key(shard) <= high
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=100)
 @given(st.integers(-20, 20), st.none() | st.integers(-20, 20), st.none() | st.integers(-20, 20))
 def test_what_is_declared_starts_within_its_limits(start: int, floor: int | None, ceiling: int | None) -> None:
     try:

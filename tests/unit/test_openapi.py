@@ -158,7 +158,7 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
 
 
 @pytest.mark.parametrize(("name", "operation", "field"), exact(), ids=[name for name, *_ in exact()])
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, field: Field, data: Any) -> None:
     schema = inputs.schema(field, operation, operation.served(COUNTERS))
@@ -181,7 +181,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 
 
-@settings(derandomize=True, max_examples=500, deadline=None)
+@settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.lists(ENTRIES, max_size=2) | st.just([{"counter": "plays", "id": "a"}] * 1001) | st.just("changes"))
 def test_the_schema_of_changes_takes_what_the_check_takes(sent: list[dict[str, Any]]) -> None:
     [field] = [field for field in operations.CHANGE.fields if field.kind is Kind.CHANGES]
@@ -194,7 +194,7 @@ def test_the_schema_of_changes_takes_what_the_check_takes(sent: list[dict[str, A
     assert validator(schema).is_valid(sent) == taken
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(derandomize=True, max_examples=120, deadline=None)
 @given(st.from_regex(fields.PAGE_FORM, fullmatch=True) | st.from_regex(fields.CURSOR_FORM, fullmatch=True) | st.text())
 def test_what_pages_and_cursors_are_accepted_the_schema_takes(value: str) -> None:
     for operation, name in ((operations.GET_VISITS, "url"), (operations.LIST_LIKES, "cursor")):

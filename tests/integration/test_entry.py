@@ -218,6 +218,12 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]
     observe.logger.refresh_sample_rate_calculation()
 
 
+def test_a_route_without_path_parameters_may_have_null_for_them(invoke: Invoke) -> None:
+    """API Gateway leaves them out. An emulator of AWS says null."""
+    event = events.http("visits/http-get-visits")
+    assert invoke("visits", {**event, "pathParameters": None})["statusCode"] == 200
+
+
 @pytest.mark.parametrize(("lot", "logged"), [(0.04, [200, 200]), (0.06, [])])
 def test_successes_are_sampled_by_invocation(
     store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None], lot: float, logged: list[int]

@@ -32,6 +32,7 @@ from tally.counting.increments import Increment
 from tally.drift import reconcile, rows
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.streams import evidence
+from tests.commands import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 SINCE = "2027-01-15 08:00:00 UTC"
@@ -429,15 +430,7 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code: Any = main(arguments)
-    except SystemExit as stopped:
-        code = stopped.code
-    printed = capsys.readouterr()
-    assert (code, printed.out) == (2, "")
-    assert printed.err.startswith("tally: ")
-    assert said in printed.err
-    assert printed.err.count("\n") == 1
+    assert said in one_line(main, arguments, capsys)
 
 
 def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -60,7 +60,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.tally(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
-    if counter is None or not counter.tracked:
+    if counter is None:
         return ()
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
@@ -68,6 +68,8 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     moved = tallies.stored(counter, new, counter.start) - tallies.stored(counter, old, counter.start)
     if not moved:
         return ()
+    if not counter.tracked:  # nothing says what was accepted: the series take what was observed, and it is no drift
+        return (Effect(counter.name, id_, declared.made(record), accepted=moved, observed=moved),)
     return _moved(Effect(counter.name, id_, declared.made(record), observed=moved), new, old)
 
 

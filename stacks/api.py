@@ -23,7 +23,7 @@ from .options import Options
 from .users import Users
 
 CORS_HEADERS = ["authorization", "content-type", "idempotency-key", "if-match"]
-CORS_EXPOSED = ["ETag", "Idempotency-Replayed", "Retry-After"]
+CORS_EXPOSED = ["Date", "ETag", "Idempotency-Replayed", "Retry-After"]  # Date: a client's own clock may be wrong
 CORS_MAX_AGE = Duration.days(1)  # browsers keep a preflight for a day at most
 DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # for routes without a throttle; no route should be
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH

@@ -44,7 +44,7 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
         {
             "name": field.wire,
             "in": field.source.value,
-            "required": required(field, operation, served),
+            "required": required(field, operation, served) and not field.body_wire,
             "description": description(field, operation, served),
             "schema": schema(field, operation, served),
             "example": _example(field, served),
@@ -57,18 +57,19 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
 
 def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] | None:
     """The schema of the JSON body, and the request body that refers to it as `<operation>_body`; else None."""
-    found = [field for field in operation.fields if field.source is Source.BODY]
+    found = {field.wire: field for field in operation.fields if field.source is Source.BODY}
+    found |= {field.body_wire: field for field in operation.fields if field.body_wire}
     if not found:
         return None
     properties = {
-        field.wire: {**schema(field, operation, served), "description": description(field, operation, served)}
-        for field in found
+        name: {**schema(field, operation, served), "description": description(field, operation, served)}
+        for name, field in found.items()
     }
-    needed = [field.wire for field in found if required(field, operation, served)]
+    needed = [name for name, field in found.items() if required(field, operation, served) and not field.body_wire]
     made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     made |= {"required": needed} if needed else {}
     reference = {"$ref": f"#/components/schemas/{operation.name}_body"}
-    example = {field.wire: _example(field, served) for field in found}
+    example = {name: _example(field, served) for name, field in found.items()}
     content: Schema = {JSON: {"schema": reference, "example": example}}
     said = f"At most {BODY_BYTES_MAX} bytes. Other fields, and fields that occur twice, are refused."
     if operation.takes_beacon:
@@ -101,6 +102,8 @@ def description(field: Field, operation: Operation, served: list[Counter]) -> st
         return "A counter that this deployment declares."
     if field.kind is Kind.KEY and operation.increments and not required(field, operation, served):
         return f"{_DESCRIPTIONS[Kind.KEY]} Needed for every counter but {', '.join(_fast(served))}."
+    if field.body_wire:
+        return f"{_DESCRIPTIONS[field.kind]} In the header, or as `{field.body_wire}` in the body."
     return _DESCRIPTIONS[field.kind]
 
 

@@ -57,6 +57,8 @@ class Field:
     required: bool = True
     choices: tuple[str, ...] = ()
     """The values that a field of Kind.OPERATION may have."""
+    body_wire: str = ""
+    """Its name in the JSON body, if an HTTP request may have it there instead; in both it must be the same."""
     many_max: int = 0
     """How many values it has at most, as a list; 0: it is one value. A query repeats the name for each."""
 

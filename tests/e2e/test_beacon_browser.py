@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
@@ -23,6 +24,9 @@ from tests.invariants.wire import Wire
 
 COUNT_S_MAX = 10.0  # a beacon takes milliseconds, and longer on a busy machine
 ROLLED_UP_S_MAX = 30.0  # `make dev` takes two
+PLAYS_ON_LEAVING = 24
+PLAYS_OF = "{}/videos/left/plays"
+DATE_S_MAX = 60.0
 STAYS_S = 1.5  # a late or double visit would come with the next batch, a second later
 QUIET_MS = 250  # a visit that has not arrived by then will not
 PERSON = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36"
@@ -199,9 +203,31 @@ def test_through_the_whole_local_stack_visits_show_within_seconds_and_once(brows
             answer = dev.call("GET", f"/visits?url={url}").body
             return [answer["visits"], answer["bot_visits"]]
 
+        assert plays_of_pages_that_are_left(page, site, dev.url) == PLAYS_ON_LEAVING
+        date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAYS_OF.format(dev.url))
+        assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < DATE_S_MAX  # the gateway exposes it
         wait_for(lambda: counted() >= [2, 0], ROLLED_UP_S_MAX)
         page.wait_for_timeout(STAYS_S * 1000)
         assert counted() == [2, 0]
+
+
+def plays_of_pages_that_are_left(page: Page, site: Site, api_url: str) -> int:
+    """Leave a page PLAYS_ON_LEAVING times, which plays as it goes; how many plays are counted in the end."""
+    url, body = PLAYS_OF.format(api_url), "JSON.stringify({ key: crypto.randomUUID() })"
+    script = f"addEventListener('pagehide', () => navigator.sendBeacon('{url}', {body}))"
+    site.head["/watch"] = f"<script>{script}</script>"
+    for number in range(PLAYS_ON_LEAVING):
+        page.goto(f"{site.server.origin}/watch?{number}")
+    page.goto(f"{site.server.origin}/end")
+
+    def counted() -> int:
+        return int(page.request.get(url).json()["play_count"])
+
+    deadline_s = time.monotonic() + COUNT_S_MAX
+    while counted() < PLAYS_ON_LEAVING and time.monotonic() < deadline_s:
+        page.wait_for_timeout(10)
+    page.wait_for_timeout(QUIET_MS)
+    return counted()
 
 
 HISTORIES = {"Navigation API": "", "patched history": NO_NAVIGATION_API}

@@ -189,7 +189,7 @@ def test_cors(dev: Template) -> None:
         "AllowOrigins": ["*"],
         "AllowMethods": ["DELETE", "GET", "POST", "PUT"],
         "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match"],
-        "ExposeHeaders": ["ETag", "Idempotency-Replayed", "Retry-After"],
+        "ExposeHeaders": ["Date", "ETag", "Idempotency-Replayed", "Retry-After"],
         "MaxAge": 86_400,
     }
 

@@ -20,6 +20,7 @@ Invoke = Callable[..., dict[str, Any]]
 POST = {"operation": "put_post", "post_id": "a91f", "body": "first", "caller": "auth0|7c20"}
 EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "plays/http-play": (200, {"video_id": "9f3a", "counted": True}),
+    "plays/http-play-beacon": (200, {"video_id": "9f3a", "counted": True}),
     "plays/http-get-plays": (200, {"video_id": "9f3a", "play_count": 0}),
     "plays/direct-play": (200, {"video_id": "9f3a", "counted": True}),
     "plays/direct-play-of-a-caller": (200, {"video_id": "9f3a", "counted": True}),

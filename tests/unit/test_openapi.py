@@ -91,13 +91,24 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}
         assert parameters - implied == wanted - implied, operation.name
         body = made.get("requestBody", {"content": {}})["content"]
-        assert bool(body) == any(field.source is Source.BODY for field in operation.fields)
-        assert ("text/plain" in body) == (operation is operations.VISIT)
+        assert bool(body) == any(field.source is Source.BODY or field.body_wire for field in operation.fields)
+        assert ("text/plain" in body) == (operation in (operations.VISIT, operations.PLAY))
+
+
+def test_the_key_of_a_play_may_be_in_the_header_or_in_the_body() -> None:
+    made = DOCUMENT["paths"]["/videos/{id}/plays"]["post"]
+    header = next(parameter for parameter in made["parameters"] if parameter["name"] == "Idempotency-Key")
+    assert (header["required"], made["requestBody"]["required"]) == (False, False)
+    body = DOCUMENT["components"]["schemas"]["play_body"]
+    assert (set(body["properties"]), "required" in body) == ({"key"}, False)
+    assert body["properties"]["key"]["minLength"] == header["schema"]["minLength"]
 
 
 def test_every_object_that_comes_in_is_closed() -> None:
     bodies = {name: schema for name, schema in DOCUMENT["components"]["schemas"].items() if name.endswith("_body")}
-    assert set(bodies) == {"increment_body", "set_counter_body", "hold_body", "put_post_body", "visit_body"}
+    assert set(bodies) == {
+        "increment_body", "set_counter_body", "hold_body", "put_post_body", "visit_body", "play_body"
+    }  # fmt: skip
     assert all(schema["additionalProperties"] is False for schema in bodies.values())
 
 

@@ -57,8 +57,15 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
         name = field.wire.lower() if field.source.value == "header" else field.wire
         if name in sources[field.source.value]:
             fields[field.name] = sources[field.source.value][name]
+        if field.body_wire and field.body_wire in sources["body"]:
+            given = sources["body"][field.body_wire]
+            if fields.setdefault(field.name, given) != given:
+                detail = f"{field.body_wire} in the body differs from {field.wire}: send one of them."
+                raise InvalidInputError(detail, field=field.body_wire)
     for source in ("query", "body"):
         known = {field.wire for field in operation.fields if field.source.value == source}
+        if source == "body":
+            known |= {field.body_wire for field in operation.fields if field.body_wire}
         unknown = sorted(sources[source].keys() - known)
         if unknown:
             raise InvalidInputError(

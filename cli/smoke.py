@@ -87,6 +87,8 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),
         call("hold", "POST", f"{stock}/holds", 409, "left", body=most, headers=once),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
+        call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
+        call("get_counter_top", "GET", "/counters/stock/top?limit=1", 200, "top"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),
     ]

@@ -20,6 +20,12 @@ _NOTHING: Needs = frozenset()
 _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+_READ_SERIES = frozenset({
+    Need("GetItem", Table.LEDGER, "SERIES"),
+    Need("Query", Table.LEDGER, "SERIES"),
+    Need("Query", Table.LEDGER, "RUNNING#"),
+})  # fmt: skip
+_READ_TOP = frozenset({Need("GetItem", Table.LEDGER, "SERIES"), Need("Query", Table.LEDGER, "TOP#")})
 _READ_JUDGE = frozenset({Need("GetItem", Table.LEDGER, "JUDGE")})
 
 
@@ -68,6 +74,9 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.RELEASE_HOLD: settle_hold,
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
+        **dict.fromkeys(operations.ON_SERIES[:4], _READ_SERIES | _on_ledger({"HISTORY#": ["Query"]})),
+        operations.GET_TOP: _READ_TOP,
+        operations.GET_COUNTER_TOP: _READ_TOP,
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
         operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
         operations.GET_OPENAPI: _NOTHING,
@@ -99,6 +108,9 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
         "JUDGE": ("GetItem", "UpdateItem"),
         "PAGE#": ("Query",),
         "DRIFT": ("Query", "BatchGetItem", "GetItem", "UpdateItem"),
+        "SERIES": ("GetItem", "UpdateItem"),
+        "RUNNING#": ("Query", "PutItem"),
+        "TOP#": ("Query", "PutItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
     deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")

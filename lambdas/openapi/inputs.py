@@ -91,7 +91,7 @@ def _schema(field: Field, operation: Operation, served: list[Counter]) -> Schema
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
     if field.kind is Kind.COUNTER:
         return {"type": "string", "enum": [counter.name for counter in served]}
-    if field.kind is Kind.OPERATION:
+    if field.kind in (Kind.OPERATION, Kind.CHOICE):
         return {"type": "string", "enum": list(field.choices)}
     return dict(_SCHEMAS[field.kind])
 
@@ -113,6 +113,8 @@ def _example(field: Field, served: list[Counter]) -> Any:
 
 
 def _example_of_one(field: Field, served: list[Counter]) -> Any:
+    if field.kind is Kind.CHOICE:
+        return field.choices[0]
     if field.kind is Kind.COUNTER:
         return _example_counter(served).name
     if field.kind in (Kind.AMOUNT, Kind.VALUE):
@@ -151,6 +153,10 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
+    Kind.TIME: _string(1, fields.SHORT_CHARACTERS_MAX),
+    Kind.ZONE: _string(1, fields.SHORT_CHARACTERS_MAX),
+    Kind.SPAN: _string(7, 13, re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")),
+    Kind.TOP_SIZE: _whole(1, fields.TOP_SIZE_MAX) | {"default": fields.TOP_SIZE_MAX},
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
 _DESCRIPTIONS: dict[Kind, str] = {
@@ -168,9 +174,18 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
     Kind.OPERATION: "The operation that the key was sent with.",
+    Kind.CHOICE: "One of these.",
+    Kind.TIME: "A time: `2026-07-31`, `2026-07-31T13:00Z`, or seconds since 1970. UTC without an offset.",
+    Kind.ZONE: "The time zone of the days; UTC without one. Its days must begin with an hour of UTC.",
+    Kind.SPAN: "An hour `2026-07-31T13`, a day `2026-07-31` or a month `2026-07`, as `by` says. In UTC.",
+    Kind.TOP_SIZE: "How many tallies the list has at most.",
     Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
+    Kind.TIME: "2026-07-31",
+    Kind.ZONE: "Europe/Berlin",
+    Kind.SPAN: "2026-07-31",
+    Kind.TOP_SIZE: 10,
     Kind.KEY: KEY_EXAMPLE,
     Kind.TEXT: "Hello",
     Kind.PAGE: PAGE_EXAMPLE,

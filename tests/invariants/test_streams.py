@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,8 +22,6 @@ from tally.dynamo.client import Store
 from tally.errors import ConfigurationError, StoreRefusedError
 from tally.streams import consumer as streams
 from tally.streams import fold, pages, rollup
-from tally.streams import record as stream_records
-from tally.streams.fold import Place
 from tests.invariants.stream_records import (
     BAD,
     MINUTE,
@@ -41,16 +38,13 @@ from tests.invariants.streaming import (
     CONSUMERS,
     LONG,
     NOW_S,
-    REDECLARED,
     Context,
-    Facts,
     StreamWorld,
     failed,
 )
 from tests.invariants.threads import at_once
 
 OTHER_SHARD = "shardId-4"
-FOLD_RECORDS_PER_S_MIN = 50_000
 
 
 def test_an_event_without_a_shard_is_a_fault_of_the_configuration(stream: StreamWorld) -> None:
@@ -363,16 +357,3 @@ def test_a_metric_says_what_was_set_aside_and_nothing_if_nothing_was(
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
     metrics = json.loads(line)
     assert (metrics["consumer"], metrics["RecordsSetAside"]) == ("rollup", [1.0])
-
-
-def test_the_pure_fold_does_fifty_thousand_records_a_second() -> None:
-    """On one core, of CPU time, so that a busy machine is none of its fault; it does several hundred thousand."""
-    facts = Facts(0, random.Random(0))
-    declared = stream_records.Declared(REDECLARED)
-    batches = {"receipts": facts.receipts(1000, False), "counts": facts.counts(1000)}
-    for consumer in CONSUMERS.values():
-        for table, records in batches.items():
-            started_s = time.process_time()
-            for _ in range(5):
-                fold.fold(consumer, declared, Place(table, SHARD), records)
-            assert 5 * len(records) / (time.process_time() - started_s) > FOLD_RECORDS_PER_S_MIN, (consumer.name, table)

@@ -24,7 +24,7 @@ from ..dynamo.transactions import Write
 from . import pages, rollup
 from .fold import Consumer, Effect, Place, Run
 from .pages import Entry
-from .record import INSERT, REMOVE, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label
+from .record import INSERT, REMOVE, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label, text
 
 PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
 PAGE_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
@@ -41,7 +41,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     image = accepted(record)
     if image is None or "counter" not in image:
         return ()
-    counter = declared.by_name.get(image["counter"]["S"])
+    counter = declared.by_name.get(text(image, "counter"))
     if counter is None and image.get("rollup") == YES:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if counter is None or not counter.tracked:

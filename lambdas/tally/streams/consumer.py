@@ -26,9 +26,9 @@ from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
 from ..settings import Settings
 from . import evidence, fold, set_aside
-from .fold import Consumer, Numbered, Place, Run, SetAside
+from .fold import Consumer, Place, Run, SetAside
 from .lineage import Checkpoint
-from .record import Declared
+from .record import Declared, Record, sequence
 from .set_aside import Objects
 
 STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
@@ -89,14 +89,14 @@ class Batch:
     def apply(self, records: Sequence[Any]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
         numbered, unnumbered = fold.in_order(records)
-        failed = numbered[0].spelled if numbered else FAILED_WHOLE
+        failed = next(map(sequence, numbered.values()), FAILED_WHOLE)
         try:
             self._set_aside_unnumbered(unnumbered)
             for _ in range(STARTS_MAX):
                 place, seen = self._place(), self._checkpoint()  # in this order: what is judged only grows
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
-                    return self._apply([one for one in numbered if one.number > at], place, seen)
+                    return self._apply([record for number, record in numbered.items() if number > at], place, seen)
                 except MovedError:
                     continue
             observe.logger.warning("the checkpoint kept moving", extra={"from": failed, "shard": self.shard})
@@ -106,7 +106,7 @@ class Batch:
             observe.logger.warning("not applied", exc_info=error, extra={"from": failed, "shard": self.shard})
         return failed
 
-    def _apply(self, records: Sequence[Numbered], place: Place, seen: Checkpoint) -> str | None:
+    def _apply(self, records: Sequence[Record], place: Place, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
 
         A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is a run that
@@ -115,7 +115,7 @@ class Batch:
         """
         start, most = 0, len(records)
         while start < len(records):
-            run = fold.next_run(self.consumer, self.declared, place, records, start, most=most, refused=self.refused)
+            run = fold.next_run(self.consumer, self.declared, place, records[start : start + most], self.refused)
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
                 observe.logger.warning("out of time", extra={"from": run.first, "shard": self.shard})
                 return run.first
@@ -172,7 +172,7 @@ class Batch:
         """Set aside records without a sequence number under a hash of their content: set aside twice, each is one."""
         for record in records:
             name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
-            one = SetAside(name, record, "no sequence number")
+            one = (name, record, "no sequence number")
             apply(self.call, [self._kept(*one)])
             self._report([one])
 

@@ -14,12 +14,9 @@ from typing import Any, NamedTuple
 
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
-from ..errors import TallyError
-from . import broken
-from .record import MALFORMED, Declared, Record, created_s, pulse, sequence
+from .record import MALFORMED, Declared, Record, UnreadableError, created_s, pulse, sequence
 
 SET_ASIDE_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
-RECORDS_MAX = 10_000  # more than any batch has
 BUCKETS = 16
 
 
@@ -53,20 +50,8 @@ class Place(NamedTuple):
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
 
-class Numbered(NamedTuple):
-    """A record with its sequence number, as a number to compare and as the record spells it."""
-
-    number: int
-    spelled: str
-    record: Record
-
-
-class SetAside(NamedTuple):
-    """A record that cannot be applied, its sequence number, and why."""
-
-    spelled: str
-    record: Record
-    reason: str
+SetAside = tuple[str, Record, str]
+"""A record that cannot be applied: its sequence number, the record, and why."""
 
 
 @dataclass
@@ -115,57 +100,54 @@ class Consumer:
 
     name: str
     read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]
-    """By table: the effects of a record. Raises UnreadableError or one of MALFORMED for one that is to be set aside."""
+    """By table, see `effects`. A reader may raise one of MALFORMED, too."""
     run: Callable[[str, Place], Run]
     """An empty run that begins with this sequence number."""
     heeds_judge: bool = False
     """Whether it must know which minutes are judged."""
 
+    def effects(self, declared: Declared, table: str, record: Record) -> Sequence[Effect]:
+        """What a record does. Raises UnreadableError for one that is to be set aside."""
+        try:
+            return self.read[table](declared, record)
+        except MALFORMED as error:
+            raise UnreadableError(f"malformed: {type(error).__name__}: {error}") from None
 
-def in_order(records: Iterable[Any]) -> tuple[list[Numbered], list[Any]]:
-    """The records in the order of their sequence numbers, each once; and those without a number."""
-    numbered: dict[int, Numbered] = {}
+
+def in_order(records: Iterable[Any]) -> tuple[dict[int, Record], list[Any]]:
+    """The records by sequence number, in their order, each once; and those without a number."""
+    numbered: dict[int, Record] = {}
     unnumbered: list[Any] = []
     for record in records:
         spelled = sequence(record)
         if spelled is None:
             unnumbered.append(record)
         else:
-            number = int(spelled)
-            numbered.setdefault(number, Numbered(number, spelled, record))
-    return sorted(numbered.values(), key=lambda one: one.number), unnumbered
+            numbered.setdefault(int(spelled), record)
+    return dict(sorted(numbered.items())), unnumbered
 
 
 def next_run(
-    consumer: Consumer,
-    declared: Declared,
-    place: Place,
-    records: Sequence[Numbered],
-    start: int,
-    *,
-    most: int = RECORDS_MAX,
-    refused: Mapping[str, str] | None = None,
+    consumer: Consumer, declared: Declared, place: Place, records: Sequence[Record], refused: Mapping[str, str]
 ) -> Run:
-    """The run that begins with `records[start]`, of `most` records.
+    """The run that begins with the first of these records. It has all of them if there is room.
 
     `refused`: reasons, by sequence number, why DynamoDB does not take a record.
     """
-    read, refused = consumer.read[place.table], refused or {}
-    run = consumer.run(records[start].spelled, place)
-    for _, spelled, record in records[start : start + most]:
+    run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
+    for record in records:
+        spelled = record["dynamodb"]["SequenceNumber"]
         effects: Sequence[Effect] = ()
         created, reason = None, refused.get(spelled)
         try:
             created = created_s(record)
-            effects = () if reason is not None else read(declared, record)
-        except TallyError as error:
+            effects = () if reason is not None else consumer.effects(declared, place.table, record)
+        except UnreadableError as error:
             reason = error.detail
-        except MALFORMED as error:
-            reason = broken.reason(declared, place.table, record, error)
         if run.records and (run.full if reason is not None else effects and not run.takes(effects)):
             break
         if reason is not None:
-            run.set_aside.append(SetAside(spelled, record, reason))
+            run.set_aside.append((spelled, record, reason))
         elif effects:
             run.add(effects)
         else:
@@ -174,14 +156,3 @@ def next_run(
         run.last = spelled
         run.through_s = run.through_s if created is None else created
     return run
-
-
-def fold(consumer: Consumer, declared: Declared, place: Place, records: Iterable[Record]) -> list[Run]:
-    """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
-    numbered, _ = in_order(records)
-    runs: list[Run] = []
-    start = 0
-    while start < len(numbered):
-        runs.append(next_run(consumer, declared, place, numbered, start))
-        start += runs[-1].records
-    return runs

@@ -23,7 +23,8 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SEQUENCE_DIGITS_MAX = 40
-AMOUNT_LIMIT = 10**38
+AMOUNT_MAX = 10**38 - 1  # DynamoDB keeps 38 digits
+SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
 
@@ -98,8 +99,11 @@ def sequence(record: object) -> str | None:
 
 
 def created_s(record: Record) -> float:
-    """When the change was made, epoch seconds, as DynamoDB says."""
-    created = float(record["dynamodb"]["ApproximateCreationDateTime"])
+    """When the change was made, epoch seconds, as DynamoDB says. Raises UnreadableError."""
+    try:
+        created = float(record["dynamodb"]["ApproximateCreationDateTime"])
+    except MALFORMED:
+        created = -1
     if not 0 <= created < CREATED_S_MAX:
         raise UnreadableError("ApproximateCreationDateTime is no time")
     return created
@@ -117,27 +121,29 @@ def pulse(record: Record) -> tuple[str, int] | None:
 
 
 def text(image: Image, name: str) -> str:
-    """A string in the item. Raises UnreadableError if it is none."""
-    value = image[name]["S"]
+    """A string of an item. Raises UnreadableError without one."""
+    try:
+        value = image[name]["S"]
+    except MALFORMED:
+        value = None
     if not isinstance(value, str):
-        raise UnreadableError(f"{name} is no string")
+        raise _unfit(image, name)
     return value
 
 
-def amount(image: Image) -> int:
-    """The amount of a receipt. Raises UnreadableError for more digits than DynamoDB's numbers have."""
-    value = int(image["amount"]["N"])
-    if abs(value) >= AMOUNT_LIMIT:
-        raise UnreadableError("amount has more than 38 digits")
+def number(image: Image, name: str, low: int, high: int) -> int:
+    """A whole number of an item. Raises UnreadableError without one from `low` to `high`."""
+    try:
+        value = int(image[name]["N"])
+    except MALFORMED:
+        raise _unfit(image, name) from None
+    if not low <= value <= high:
+        raise _unfit(image, name)
     return value
 
 
-def minute(image: Image) -> int:
-    """The minute that an item is stamped with. Raises UnreadableError if it is not valid."""
-    at = int(image["at"]["N"])
-    if not 0 <= at < keys.MINUTE_MAX:
-        raise UnreadableError(f"at is {at}, which is no minute")
-    return at
+def _unfit(image: Image, name: str) -> UnreadableError:
+    return UnreadableError(f"{name} cannot be {str(image.get(name, 'missing'))[:SHOWN_CHARACTERS_MAX]}")
 
 
 def label(stamped: int | None, made: int) -> int:

@@ -13,10 +13,11 @@ from ..counter import Counter, Guarantee
 from ..counting import tallies
 from ..counting.likes import GONE
 from ..dynamo.client import Call
-from ..dynamo.keys import minute_of
+from ..dynamo.keys import MINUTE_MAX, minute_of
 from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
 from .record import (
+    AMOUNT_MAX,
     INSERT,
     YES,
     Declared,
@@ -24,10 +25,9 @@ from .record import (
     Record,
     UnreadableError,
     accepted,
-    amount,
     event_name,
     label,
-    minute,
+    number,
     text,
 )
 
@@ -44,7 +44,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     image = accepted(record)
     if image is None or image.get("rollup") != YES:
         return ()
-    counter = declared.by_name.get(image["counter"]["S"])
+    counter = declared.by_name.get(text(image, "counter"))
     if counter is None:
         raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
     if not rolled_up(counter):
@@ -54,9 +54,9 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
 
 def counted(declared: Declared, counter: Counter, record: Record, image: Image) -> Effect:
     """The amount of a receipt, on its minute."""
-    stamped = minute(image)
+    amount, stamped = number(image, "amount", -AMOUNT_MAX, AMOUNT_MAX), number(image, "at", 0, MINUTE_MAX - 1)
     at = label(stamped, declared.made(record))
-    return Effect(counter.name, text(image, "target"), at, amount(image), day=stamped // tallies.DAY)
+    return Effect(counter.name, text(image, "target"), at, amount, day=stamped // tallies.DAY)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -22,7 +22,6 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreUnreachableError
-from . import broken
 from .fold import Consumer, Place
 from .record import MALFORMED, Declared, UnreadableError, sequence
 
@@ -81,9 +80,8 @@ class Objects:
             raise StoreUnreachableError(f"The bucket of the records that are set aside failed: {error}") from error
 
 
-@dataclass(frozen=True)
-class Marker:
-    """A SETASIDE row."""
+class Marker(NamedTuple):
+    """A record that is set aside. `sort_key`: consumer, shard and sequence number; `object`: its key in the bucket."""
 
     sort_key: str
     object: str
@@ -109,7 +107,9 @@ def keep(
 def listed(call: Call) -> Iterator[Marker]:
     """The markers, by consumer, shard and sequence number. Raises what botocore's errors map to."""
     for page in queries.pages(call.store, call.store.settings.ledger_table, keys.SET_ASIDE_KEY):
-        yield from map(_marker, page)
+        for item in page:
+            object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
+            yield Marker(item["SK"]["S"], object_key, reason, table, items.number(item, "at"))
 
 
 def any_left(store: Store) -> bool:
@@ -117,20 +117,17 @@ def any_left(store: Store) -> bool:
     return bool(queries.query(store, store.settings.ledger_table, keys.SET_ASIDE_KEY, Limit=1))
 
 
-def _marker(item: Item) -> Marker:
-    return Marker(item["SK"]["S"], item["object"]["S"], item["reason"]["S"], item["table"]["S"], int(item["at"]["N"]))
-
-
 class Outcome(Enum):
-    """The result of a redrive."""
+    """The result of a redrive.
+
+    GONE: another redrive has applied it, or this one did and the answer was lost. KEPT: it still cannot be applied.
+    LOST: nobody can apply it any more, for its object is gone. The marker stays until somebody drops it.
+    """
 
     APPLIED = "applied"
     GONE = "gone"
-    """Another redrive has applied it, or this one did and the answer was lost."""
     KEPT = "kept"
-    """It still cannot be applied: it stays set aside."""
     LOST = "lost"
-    """Its object is gone, so that nobody can apply it any more. The marker stays until somebody drops it."""
 
 
 def redrive(
@@ -141,24 +138,19 @@ def redrive(
     `judged`: the last minute that is judged. The effects are booked on the current minute, and never on a judged one.
     Raises StoreUnreachableError and StoreBusyError: the record can be redriven again.
     """
-    ledger, key = call.store.settings.ledger_table, keys.key(keys.SET_ASIDE_KEY, marker.sort_key)
-    minute = max(call.store.settings.minute(time.time()), judged + 2)
+    outcome, minute = Outcome.APPLIED, max(call.store.settings.minute(time.time()), judged + 2)
     place = Place("", f"{REDRIVEN}#{marker.sort_key}", minute, judged)
     try:
         writes = _writes(call, consumers, declared, objects.get(marker.object), place)
-    except UnreadableError as error:
-        there = queries.get(call.store.client, ledger, key)
+        apply(call, [_removal(call, marker), *writes])
+    except (UnreadableError, RejectedError) as error:
+        there = queries.get(call.store.client, call.store.settings.ledger_table, _key(marker))
         left = Outcome.LOST if isinstance(error, ObjectGoneError) else Outcome.KEPT
         return (left, error.detail) if there else (Outcome.GONE, "")
-    try:
-        apply(call, [_removal(call, marker), *writes])
-    except RejectedError as rejected:
-        return Outcome.KEPT, rejected.detail
     except MovedError:
-        objects.delete(marker.object)
-        return Outcome.GONE, ""
+        outcome = Outcome.GONE
     objects.delete(marker.object)
-    return Outcome.APPLIED, ""
+    return outcome, ""
 
 
 def drop(call: Call, marker: Marker) -> None:
@@ -169,9 +161,13 @@ def drop(call: Call, marker: Marker) -> None:
         return
 
 
+def _key(marker: Marker) -> Item:
+    return keys.key(keys.SET_ASIDE_KEY, marker.sort_key)
+
+
 def _removal(call: Call, marker: Marker) -> Write:
     """The marker taken away, once."""
-    ledger = {"TableName": call.store.settings.ledger_table, "Key": keys.key(keys.SET_ASIDE_KEY, marker.sort_key)}
+    ledger = {"TableName": call.store.settings.ledger_table, "Key": _key(marker)}
     return {"Delete": items.only_if(ledger, {"object": marker.object})}
 
 
@@ -179,15 +175,12 @@ def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, k
     """The effects of a record that was set aside. Raises UnreadableError if they cannot be read."""
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
-        read = consumer.read[table]
     except MALFORMED as error:
-        raise UnreadableError(f"its object lacks a good consumer, table, shard or record: {error}") from None
-    if sequence(record) is None:
+        raise UnreadableError(f"its object lacks a good consumer, table or record: {error}") from None
+    spelled = sequence(record)
+    if spelled is None:
         raise UnreadableError("it has no sequence number: nothing shows whether it was applied")
-    try:
-        effects = [effect._replace(minute=place.minute, pair="") for effect in read(declared, record)]
-    except MALFORMED as error:
-        raise UnreadableError(broken.reason(declared, table, record, error)) from None
-    run = consumer.run(str(sequence(record)), place._replace(table=table))
-    run.add(effects)
+    effects = consumer.effects(declared, table, record)
+    run = consumer.run(spelled, place._replace(table=table))
+    run.add([effect._replace(minute=place.minute, pair="") for effect in effects])
     return run.writes(call, declared)

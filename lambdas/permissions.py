@@ -21,11 +21,11 @@ _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _READ_SERIES = frozenset({
-    Need("GetItem", Table.LEDGER, "SERIES"),
-    Need("Query", Table.LEDGER, "SERIES"),
+    Need("GetItem", Table.LEDGER, "PROGRESS"),
+    Need("Query", Table.LEDGER, "SERIES#"),
     Need("Query", Table.LEDGER, "RUNNING#"),
 })  # fmt: skip
-_READ_TOP = frozenset({Need("GetItem", Table.LEDGER, "SERIES"), Need("Query", Table.LEDGER, "TOP#")})
+_READ_TOP = frozenset({Need("GetItem", Table.LEDGER, "PROGRESS"), Need("Query", Table.LEDGER, "TOP#")})
 _READ_JUDGE = frozenset({Need("GetItem", Table.LEDGER, "JUDGE")})
 
 
@@ -108,7 +108,8 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
         "JUDGE": ("GetItem", "UpdateItem"),
         "PAGE#": ("Query",),
         "DRIFT": ("Query", "BatchGetItem", "GetItem", "UpdateItem"),
-        "SERIES": ("GetItem", "UpdateItem"),
+        "PROGRESS": ("GetItem", "UpdateItem"),
+        "SERIES#": ("UpdateItem",),
         "RUNNING#": ("Query", "PutItem"),
         "TOP#": ("Query", "PutItem"),
         **dict.fromkeys(checkpoints, ("Query",)),

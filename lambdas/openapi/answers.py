@@ -82,8 +82,8 @@ _SERIES_EXAMPLE = {
     "as_of": 1785542400,
 }
 _TOP = (
-    "The list of an hour is exact. That of a longer span is merged from those of its hours: `error_max` says by how much"
-    " a value may be too low at most. Without `span` it is the newest one in which an hour is over."
+    "The list of an hour is exact. That of a longer span is merged from those of its hours: `error_max` says by how"
+    " much a value may be too low at most. Without `span` it is the newest one in which an hour is over."
 )
 _TOP_EXAMPLE = {
     "counter": "plays",

@@ -153,9 +153,9 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
-    Kind.TIME: _string(1, fields.SHORT_CHARACTERS_MAX),
+    Kind.TIME: {"type": "string", "pattern": f"^({fields.TIME_FORM.pattern})$"},
     Kind.ZONE: _string(1, fields.SHORT_CHARACTERS_MAX),
-    Kind.SPAN: _string(7, 13, re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")),
+    Kind.SPAN: {"type": "string", "pattern": f"^{fields.SPAN_FORM.pattern}$"},
     Kind.TOP_SIZE: _whole(1, fields.TOP_SIZE_MAX) | {"default": fields.TOP_SIZE_MAX},
 }
 _URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."

@@ -37,7 +37,11 @@ KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which 
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
-TIME_FORM = re.compile(r"[0-9]{1,11}")
+SPAN_FORM = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")
+# Every time matches. Not every match is a time.
+TIME_FORM = re.compile(
+    r"[0-9]{1,11}|[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
 CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
 # Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
 PAGE_FORM = re.compile(
@@ -287,17 +291,26 @@ def time(value: object, field: str) -> int:
     """A time in epoch seconds: a number, or ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`); without an offset UTC."""
     from datetime import UTC, datetime
 
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
+    given = str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value, field)
     try:
-        if isinstance(value, str) and TIME_FORM.fullmatch(value):
-            return int(value)
-        found = datetime.fromisoformat(_text(value, field))
-        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+        if not TIME_FORM.fullmatch(given):
+            raise ValueError(given)
+        if given.isdigit():
+            return int(given)
+        found = datetime.fromisoformat(given)
+        return max(0, int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()))
     except (ValueError, OverflowError):
         raise InvalidInputError(
             f"{field} must be a time: 2026-11-22, 2026-11-22T13:00Z, or seconds since 1970.", field=field
         ) from None
+
+
+def span(value: object, field: str) -> str:
+    """A month, a day or an hour of UTC: `2026-11`, `2026-11-22`, `2026-11-22T13`."""
+    text = _text(value, field)
+    if not SPAN_FORM.fullmatch(text):
+        raise InvalidInputError(f"{field} must be 2026-11, 2026-11-22 or 2026-11-22T13.", field=field)
+    return text
 
 
 def _short(value: object, field: str) -> str:
@@ -330,6 +343,6 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.USER_AGENT: user_agent,
     Kind.TIME: time,
     Kind.ZONE: _short,
-    Kind.SPAN: _short,
+    Kind.SPAN: span,
     Kind.TOP_SIZE: top_size,
 }

@@ -101,7 +101,7 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep.handler({}, Context()) == {
-        "rollup_age_s": 60, "drift_age_s": 62, "minutes": 5, "uneven": 1, "finished": 1,
+        "rollup_age_s": 60, "drift_age_s": 62, "minutes": 5, "uneven": 1, "finished": 1, "hours": 0,
         "returned": 0, "not_returned": 0, "holds_finished": 1,
         "likes_removed": 0, "posts_removed": 0, "posts_not_removed": 0, "posts_finished": 1,
     }  # fmt: skip

@@ -5,7 +5,7 @@ sorted by digest and compressed, every PART minutes. When the hour is over, each
 `h13`, in its item of the day. It is SET, so a fold that dies, or that runs twice, changes nothing.
 
 In the ledger, PK, SK -> attributes:
-    progress    SERIES, SERIES -> since, through, hour, after
+    progress    PROGRESS, PROGRESS -> since, through, hour, after
     running     RUNNING#hour#through, digest of the first tally -> body
     day         SERIES#counter#id, 2026-11-22 -> h0 … h23
     top lists   as top.py says
@@ -35,7 +35,7 @@ from . import progress, top
 from .progress import PROGRESS, Progress, hour_of, minutes_of
 
 PART = 15  # minutes between two sets of running pages: a tally and hour then costs less than 1.1 WCU
-BEFORE = 60  # minutes before judging began whose pages are read too: changes were booked before there was a judge
+BEFORE = 20  # minutes before judging began whose pages are read too: changes were booked before there was a judge
 RUNNING_KEPT_S = 2 * 24 * 3600
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are folded in more parts
 PAGE_ENTRIES = 2_000  # in a running page: a reader takes one

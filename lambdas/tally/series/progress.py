@@ -9,7 +9,7 @@ from ..dynamo.client import Store
 from ..settings import Settings
 
 HOUR_S = 3600
-PROGRESS = keys.key("SERIES", "SERIES")
+PROGRESS = keys.key("PROGRESS", "PROGRESS")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ PYTHON ?= python3
 PORT ?= 8080
 VENV := .venv
 PY := $(VENV)/bin/python
+LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-annotate --custom-compile-command "make lock"
+UV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv
 # ENGINE=dynamodb-local: the tests that store something, on AWS's own DynamoDB Local. It is slow, so that a test may be.
 export ENGINE
 ON_ENGINE := $(if $(ENGINE),--timeout=600 tests/invariants tests/integration)
@@ -18,10 +20,10 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo bench soak test emulator check mutations openapi events fuzz lint synth diff deploy destroy cost smoke lock clean
+.PHONY: help setup setup-tests dev demo bench soak test emulator check mutations openapi events fuzz lint synth diff deploy destroy cost smoke lock clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 # A PYTHON that is named, and of another version than the environment's, makes that again. Without one it stays.
 VERSION := -c 'import sys; print(sys.version)' 2>&1
@@ -31,15 +33,27 @@ ifneq "$(shell $(PYTHON) $(VERSION))" "$(shell $(PY) $(VERSION))"
 endif
 endif
 
-setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## virtual environment, npm tools as pinned, and the command `tally`
+setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## what `make dev` and a deployment run, as locked, and the command `tally`
 
-$(VENV)/.ready: requirements.txt
+setup-tests: setup $(VENV)/.tests node_modules/.tests ## what checks, tests and benchmarks need besides
+
+# pip brings uv, uv brings the rest, and stacks/fold.py packs the CDK: it is two thirds of it all.
+$(VENV)/.ready: requirements.txt | node_modules/.ready
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
-	@echo "tally: setting up $(VENV) (about a minute, once)"
+	@echo "tally: setting up $(VENV) (half a minute, once)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check "$$(grep -o '^uv==[^ ;]*' requirements.txt)"
-	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv pip install --quiet --requirement requirements.txt
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > $(VENV)/uv.txt
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
+	@$(UV) pip install --quiet --require-hashes --requirement requirements.txt
+	@$(UV) pip uninstall --quiet pip setuptools
+	@$(PY) -m stacks.fold
+	@touch $@
+
+$(VENV)/.tests: tests/requirements.txt $(VENV)/.ready
+	@echo "tally: adding the packages of the tests"
+	@$(UV) pip install --quiet --require-hashes --reinstall-package aws-cdk-lib --requirement requirements.txt --requirement tests/requirements.txt
+	@rm -f $(VENV)/lib/python*/site-packages/cdk_folded.*
 	@touch $@
 
 # The command runs from the checkout and reads its declarations.
@@ -51,8 +65,12 @@ node_modules/.ready: package-lock.json
 	@command -v npm >/dev/null || { echo "tally: Node is missing: install Node 20 or newer (it brings npm)" >&2; exit 1; }
 	@node -e 'process.exit(Number(process.versions.node.split(".")[0] < 20))' || { echo "tally: Node is older than 20: install a newer one" >&2; exit 1; }
 	@echo "tally: installing the npm tools"
-	@npm ci --no-audit --no-fund --loglevel=error
+	@npm ci --omit=dev --no-audit --no-fund --loglevel=error
 	@touch $@
+
+node_modules/.tests: package-lock.json | node_modules/.ready
+	@npm ci --no-audit --no-fund --loglevel=error
+	@touch node_modules/.ready $@
 
 # Maven checks each file against the checksum that its repository gives, and fails without one.
 .build/dynamodb-local/.ready: tests/engines/pom.xml
@@ -68,38 +86,38 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 demo: setup ## replay a real web server log against `make dev` and recount it
 	@$(PY) -m demo --port $(PORT) $(ARGS)
 
-bench: setup ## the same play counted in seven ways, what each thing costs, the streams, the journal, one hot key
+bench: setup-tests ## the same play counted in seven ways, what each thing costs, the streams, the journal, one hot key
 	@$(PY) -m bench $(ARGS)
 
 soak: setup ## a million changes while requests fail and consumers are killed, then every tally compared (ARGS=--operations=20000)
 	@$(PY) -m soak $(ARGS)
 
-test: setup lint $(OF_ENGINE) ## lint and every test; with ENGINE=dynamodb-local, the invariants and integration tests on that engine
+test: setup-tests lint $(OF_ENGINE) ## lint and every test; with ENGINE=dynamodb-local, the invariants and integration tests on that engine
 	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ON_ENGINE) $(ARGS)
 
-emulator: setup ## the whole stack in an emulator of AWS, by the real cdk: deploy, change under traffic, roll back, restore, destroy
+emulator: setup-tests ## the whole stack in an emulator of AWS, by the real cdk: deploy, change under traffic, roll back, restore, destroy
 	@$(PY) -m pytest -rP --tb=short tests/emulator/life.py tests/emulator/restoring.py tests/emulator/test_gaps.py $(ARGS)
 
-check: setup lint $(OF_ENGINE) ## lint, the unit tests and the fast invariants: at most a minute, for the loop while you work
+check: setup-tests lint $(OF_ENGINE) ## lint, the unit tests and the fast invariants: at most a minute, for the loop while you work
 	@$(PY) -m pytest --numprocesses auto --dist worksteal -m "not slow" $(or $(ON_ENGINE),tests/unit tests/invariants) $(ARGS)
 
-mutations: setup ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
+mutations: setup-tests ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)
 
 openapi: setup ## print the OpenAPI document
 	@PYTHONPATH=lambdas $(PY) -m openapi
 
-events: setup ## write the samples in events/ that a new operation lacks
+events: setup-tests ## write the samples in events/ that a new operation lacks
 	@PYTHONPATH=lambdas $(PY) -m tests.make_events
 
-fuzz: setup ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
+fuzz: setup-tests ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
 
-lint: setup ## ruff, mypy, and the contracts of the rooms (.importlinter)
+lint: setup-tests ## ruff, mypy, and the contracts of the rooms (.importlinter)
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
 	@found=$$(PYTHONPATH=lambdas:. $(VENV)/bin/lint-imports --no-cache --no-logo) || { echo "$$found"; exit 1; }
 
-synth: setup ## the CloudFormation template, with cdk-nag and cfn-lint
+synth: setup-tests ## the CloudFormation template, with cdk-nag and cfn-lint
 	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint
 
 diff: setup ## what a deploy would change
@@ -117,10 +135,11 @@ cost: setup ## write the tables of docs/cost.md again, from the price list and t
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
 	@PYTHONPATH=lambdas $(PY) -m cli.smoke
 
-lock: setup ## compile the pins of requirements.in
-	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" requirements.in -o requirements.txt
-	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" lambdas/requirements.in -o lambdas/requirements.txt
-	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" tests/emulator/requirements.in -o tests/emulator/requirements.txt
+lock: setup ## compile the pins of every requirements.in, with the hashes of their files
+	@$(LOCK) requirements.in -o requirements.txt
+	@$(LOCK) lambdas/requirements.in -o lambdas/requirements.txt
+	@$(LOCK) tests/requirements.in -o tests/requirements.txt
+	@$(LOCK) tests/emulator/requirements.in -o tests/emulator/requirements.txt
 
 clean: ## remove everything that was made, but for the local data in .tally
 	@rm -rf $(VENV) node_modules cdk.out .build .pytest_cache .mypy_cache .ruff_cache .hypothesis

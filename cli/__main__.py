@@ -10,6 +10,7 @@ from pathlib import Path
 
 INTERRUPTED = 130
 BAD = 2
+LINE_MAX = 300  # characters of what an endpoint said: it may be a page of HTML
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,13 +39,19 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     from . import connection, options
     from .commands import COMMANDS
+    from .completion import completion
     from .cost import command as cost
 
     try:
         counters = Declarations.load(app / "lambdas/counters.py").counters
-        given = options.parsed(sys.argv[1:] if arguments is None else arguments, options.parser(counters))
+        parser = options.parser(counters)
+        given = options.parsed(sys.argv[1:] if arguments is None else arguments, parser)
         if given.command == "cost":
             return cost.run(given)
+        if given.command == "help":
+            parser.parse_args([given.topic, "--help"] if given.topic else ["--help"])
+        if given.command == "completion":
+            return completion(given, parser, counters)
         found = connection.local(given.port) if given.local else connection.deployed(given.stack)
         return COMMANDS[given.command](given, connection.Stack(found, counters))
     except ConfigurationError as error:
@@ -55,6 +62,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"tally: {connection.explained(error)}", file=sys.stderr)
     except BotoCoreError as error:
         print(f"tally: the call to AWS failed: {error}", file=sys.stderr)
+    except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
+        if os.environ.get("TALLY_TRACEBACK"):
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        print(
+            f"tally: an answer was not understood, or this is a bug of Tally: {what[:LINE_MAX]}"
+            " (TALLY_TRACEBACK=1 shows where)",
+            file=sys.stderr,
+        )
     return BAD
 
 

@@ -9,30 +9,38 @@ from collections.abc import Callable
 from tally.counter import Counter
 from tally.drift import history, recount, rows
 from tally.dynamo.client import Call
+from tally.errors import InvalidInputError
 from tally.streams import bookkeeper, evidence, rollup, set_aside
 from tally.streams.record import Declared
 from tally.streams.set_aside import Marker, Outcome
 
 from .connection import CommandError, Stack
 from .forget import forget, forgotten
+from .options import checked_id
 from .repairs import rebuilt, reconcile
 from .restore import restore
 from .status import status
-from .terminal import bar, moment, say, show
+from .terminal import bar, clock, moment, note, say, show
 
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
 
 def drifts(given: argparse.Namespace, stack: Stack) -> int:
-    """Print what drifts. Returns 1 if something does."""
+    """Print what drifts, and until when the ledger has judged. Returns 1 if something drifts, 2 if nobody can tell."""
     seen = evidence.read(stack.store, time.time())
     found = [row for _, row in rows.every(stack.store)]
     for row in found:
         confirmed = "  confirmed" if row.confirmed(seen) else ""
         show(given, row.body(seen), f"{row.counter} {row.target}: {row.drift:+d} since {moment(row.since)}{confirmed}")
-    if not found and not given.json:
-        say("nothing drifts")
-    return 1 if found else 0
+    judged = seen.judged >= 0
+    until = clock((seen.judged + 1) * stack.store.settings.minute_s, time.time()) if judged else ""
+    if not judged:
+        note("nothing is judged yet: a new stack needs some minutes, and its sweep")
+    elif found or given.json:
+        note(f"judged up to {until}")
+    else:
+        say(f"nothing drifts; judged up to {until}")
+    return 1 if found else 0 if judged else 2
 
 
 def get(given: argparse.Namespace, stack: Stack) -> int:
@@ -87,13 +95,29 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the repairs of a tally, or who had a user forgotten, the oldest first."""
     if given.user is not None:
         return forgotten(given, stack)
-    found = list(history.read(stack.store, given.counter.name, given.id))
-    for entry in found:
-        moved = f"{entry['amount']:+d} ({entry['before']} to {entry['after']})"
+    named = [(given.counter.name, given.id)] if given.counter else _named(stack, given.id)
+    found = [
+        {"counter": name, "id": id_, **entry} for name, id_ in named for entry in history.read(stack.store, name, id_)
+    ]
+    for entry in sorted(found, key=lambda entry: entry["at"]):
+        moved = f"{entry['counter']} {entry['id']}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
         show(given, entry, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
     if not found and not given.json:
-        say(f"{given.counter.name} {given.id} was never repaired")
+        say(f"{given.counter.name + ' ' if given.counter else ''}{given.id} was never repaired")
     return 0
+
+
+def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
+    """Every tally that has this id: the counter's name, and the id as it stores it. Raises CommandError if none can."""
+    found, wrong = [], ""
+    for counter in stack.counters.values():
+        try:
+            found.append((counter.name, checked_id(counter, id_)))
+        except InvalidInputError as error:
+            wrong = wrong or error.detail
+    if not found:
+        raise CommandError(f"argument ID: {wrong}")
+    return found
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Stack], int]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -71,7 +72,7 @@ def local(port: int) -> Connection:
         raise CommandError(f"{url} answered {error.code}: is that `make dev`?") from None
     except OSError:
         raise CommandError(f"nothing answers on port {port}: is `make dev` running? --port names another") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException):
         raise CommandError(f"{url} did not say where its tables are: is that `make dev`?") from None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import NoReturn
 
 from tally import fields
@@ -15,17 +17,18 @@ from tally.drift import rebuild
 from tally.errors import InvalidInputError
 from tally.shipped import BOT_VISITS, LIKES, VISITS
 
+from . import completion
 from .cost import command as cost
 
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
 _EXAMPLES = """examples:
   tally reconcile --local                        every post and every drifting tally of a running `make dev`
-  tally reconcile --post a91f                    one post of the stack Tally-dev
+  tally reconcile likes a91f 7b20                two posts of the stack Tally-dev
   tally reconcile --all --repair --by ann --why "edited by hand on 3 May" --stack Tally-prod
   tally status --stack Tally-prod                whether all is well, on one screen
   tally drift --json                             what drifts now
   tally get likes a91f                           a tally, shard by shard
-  tally history a91f                             who repaired it, when and why
+  tally history a91f                             who repaired it under any counter, when and why
   tally redrive                                  apply the records that were set aside, once
   tally rebuild --all                            what consumers lost that were stalled for a day
   tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod
@@ -38,7 +41,12 @@ _EXIT_STATUS = (
 )
 _ID = "of a post, a video, …; for visits the page's URL"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
-COMMANDS = ("status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "cost")
+COMMANDS = (
+    "status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "cost", "help",
+    "completion",
+)  # fmt: skip
+ALONE = ("cost", "help", "completion")
+"""The commands that look at no stack."""
 _PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
 """The counters whose ids are URLs."""
 
@@ -60,20 +68,25 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _where(made)
+    made.add_argument("--version", action="version", version=f"tally {version()}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _command(commands, "status", "whether all is well: version, alarms, lag, drift, dead letters", json=True)
-    _reconcile(commands)
+    _reconcile(commands, counters)
     _command(commands, "drift", "the tallies that drift now", json=True)
     get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
     counter = _counter(counters)
-    get.add_argument("counter", metavar="COUNTER", type=counter, help=f"one of: {', '.join(counters)}")
+    completion.counter(
+        get.add_argument("counter", metavar="COUNTER", type=counter, help=f"one of: {', '.join(counters)}")
+    )
     get.add_argument("id", metavar="ID", help=_ID)
     redrive = _command(commands, "redrive", "apply the stream records that were set aside, once")
     redrive.add_argument("--drop", action="store_true", help="remove the markers of records that have expired")
     history = _command(commands, "history", "who repaired a tally, when, why and by how much", json=True)
     history.add_argument("id", metavar="ID", nargs="?", help=_ID)
     history.add_argument("--user", metavar="ID", type=_user, help="who had this user forgotten, instead of a tally")
-    history.add_argument("--counter", metavar="COUNTER", type=counter, default=LIKES, help="default: likes")
+    completion.counter(
+        history.add_argument("--counter", metavar="COUNTER", type=counter, help="look in this counter only")
+    )
     _rebuild(commands, counters)
     _restore(commands)
     forget = _command(commands, "forget", "what there is of a user: posts, likes and holds; with --yes, remove it")
@@ -81,21 +94,38 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     forget.add_argument("--yes", action="store_true", help="remove it")
     _signed(forget)
     cost.add(commands)
+    _alone(commands, "help", "what a command does").add_argument(
+        "topic", metavar="COMMAND", nargs="?", choices=COMMANDS, help="the command (default: all of them)"
+    )
+    completion.add(_alone(commands, "completion", "print the script that lets TAB complete this command"))
     return made
 
 
-def _reconcile(commands: argparse._SubParsersAction[Parser]) -> None:
+def version() -> str:
+    """The version of this checkout. `tally status` shows what is deployed."""
+    with (Path(__file__).resolve().parents[1] / "pyproject.toml").open("rb") as declared:
+        return str(tomllib.load(declared)["project"]["version"])
+
+
+def _reconcile(commands: argparse._SubParsersAction[Parser], counters: Mapping[str, Counter]) -> None:
     made = _command(commands, "reconcile", "compare tallies with what they count; with --repair, repair them")
-    which = made.add_mutually_exclusive_group()
-    which.add_argument("--post", metavar="ID", type=_checked(fields.identifier), help="one post")
-    which.add_argument("--all", action="store_true", help="every post and every drifting tally (the default)")
+    completion.counter(
+        made.add_argument(
+            "counter", metavar="COUNTER", nargs="?", type=_counter(counters), help=f"one of: {', '.join(counters)}"
+        )
+    )
+    made.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {_ID}")
+    made.add_argument("--post", metavar="ID", action="append", default=[], help="short for `likes ID`; may be repeated")
+    made.add_argument("--all", action="store_true", help="every post and every drifting tally (the default)")
     _repair(made)
 
 
 def _rebuild(commands: argparse._SubParsersAction[Parser], counters: Mapping[str, Counter]) -> None:
     made = _command(commands, "rebuild", "find what was accepted and never rolled up; with --repair, add it")
     named = ", ".join(name for name, counter in counters.items() if rebuild.rebuildable(counter))
-    made.add_argument("counter", metavar="COUNTER", nargs="?", type=_counter(counters), help=f"one of: {named}")
+    completion.counter(
+        made.add_argument("counter", metavar="COUNTER", nargs="?", type=_counter(counters), help=f"one of: {named}")
+    )
     made.add_argument("id", metavar="ID", nargs="?", help=_ID)
     made.add_argument("--all", action="store_true", help="every tally that is rolled up, instead of one")
     _repair(made)
@@ -119,8 +149,12 @@ def _signed(made: Parser, *, required: bool = False) -> None:
         made.add_argument(name, metavar=kind, type=_text(most), required=required, help=f"{what}, for the history")
 
 
+def _alone(commands: argparse._SubParsersAction[Parser], name: str, does: str) -> Parser:
+    return commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".", epilog=_EXIT_STATUS)
+
+
 def _command(commands: argparse._SubParsersAction[Parser], name: str, does: str, *, json: bool = False) -> Parser:
-    made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".", epilog=_EXIT_STATUS)
+    made = _alone(commands, name, does)
     _where(made)
     if json:
         made.add_argument("--json", action="store_true", help="print JSON, one document a line")
@@ -150,8 +184,8 @@ def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
         made.error("argument --stack: not allowed with argument --local")
     if "port" in given and "local" not in given:  # else it would go to AWS though the person means `make dev`
         made.error("--port goes with --local")
-    if given.command == "cost" and ("local" in given or "stack" in given):
-        made.error("cost looks at no stack: leave --local and --stack out")
+    if given.command in ALONE and ("local" in given or "stack" in given):
+        made.error(f"{given.command} looks at no stack: leave --local and --stack out")
     defaults = {"local": False, "stack": STACK_DEFAULT, "port": PORT_DEFAULT}
     given = argparse.Namespace(**{**defaults, **vars(given)})
     _check(given, made)
@@ -162,7 +196,7 @@ def _check_order(arguments: Sequence[str], made: Parser) -> None:
     """A command's options go after it: before it, argparse would take their value for the command."""
     for argument in itertools.takewhile(lambda each: each not in COMMANDS, arguments):
         option = argument.partition("=")[0]
-        if option.startswith("-") and option not in ("--local", "--stack", "--port", "--help", "-h"):
+        if option.startswith("-") and option not in ("--local", "--stack", "--port", "--help", "-h", "--version"):
             made.error(f"{option} goes after the command: `tally COMMAND {option}`")
 
 
@@ -174,13 +208,32 @@ def _check(given: argparse.Namespace, made: Parser) -> None:
         made.error("rebuild takes COUNTER and ID, or --all")
     if given.command == "history" and (given.id is not None) == (given.user is not None):
         made.error("history takes ID, or --user ID")
-    if given.command in ("get", "history", "rebuild") and given.id is not None:
-        try:
-            given.id = _PAGES.get(given.counter, fields.identifier)(given.id, "ID")
-        except InvalidInputError as error:
-            made.error(f"argument ID: {error.detail}")
+    try:
+        if given.command in ("get", "rebuild") and given.id is not None:
+            given.id = checked_id(given.counter, given.id)
+        if given.command == "history" and given.id is not None and given.counter is not None:
+            given.id = checked_id(given.counter, given.id)
+        if given.command == "reconcile":
+            _check_named(given, made)
+    except InvalidInputError as error:
+        made.error(f"argument ID: {error.detail}")
     if given.command in ("reconcile", "rebuild", "forget"):
         _check_signed(given, made)
+
+
+def _check_named(given: argparse.Namespace, made: Parser) -> None:
+    """The tallies that reconcile is to look at, in `given.named`; none: every one. Raises InvalidInputError."""
+    if given.counter and not given.ids:
+        made.error("reconcile takes COUNTER and one ID or more, or --all")
+    if given.all and (given.counter or given.post):
+        made.error("argument --all: not allowed with COUNTER ID or --post")
+    named = [(given.counter, checked_id(given.counter, id_)) for id_ in given.ids]
+    given.named = list(dict.fromkeys(named + [(LIKES, checked_id(LIKES, id_)) for id_ in given.post]))
+
+
+def checked_id(counter: Counter, id_: str) -> str:
+    """The id as the counter stores it. Raises InvalidInputError."""
+    return str(_PAGES.get(counter, fields.identifier)(id_, "ID"))
 
 
 def _check_signed(given: argparse.Namespace, made: Parser) -> None:
@@ -200,16 +253,6 @@ def _user(value: str) -> str:
     except InvalidInputError as error:
         raise argparse.ArgumentTypeError(error.detail) from None
     return value
-
-
-def _checked(check: Callable[[object, str], object]) -> Callable[[str], str]:
-    def checked(value: str) -> str:
-        try:
-            return str(check(value, "ID"))
-        except InvalidInputError as error:
-            raise argparse.ArgumentTypeError(error.detail) from None
-
-    return checked
 
 
 def _counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:

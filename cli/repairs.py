@@ -26,6 +26,8 @@ from tally.streams import evidence
 from .connection import CommandError, Stack
 from .terminal import bar, moment, note, say
 
+BAD_INPUT = 2
+
 
 class Tally(NamedTuple):
     """A tally: its counter and the id that it counts."""
@@ -70,11 +72,18 @@ class Look(NamedTuple):
 
 
 def reconcile(given: argparse.Namespace, stack: Stack) -> int:
-    """Say which tallies are wrong; repair them with --repair. Returns 1 if one still is, or is unclear."""
+    """Say which tallies are wrong; repair them with --repair.
+
+    Returns 1 if one still is, or is unclear; 2 if there is none of a name that was given.
+    """
     reconciler = Reconciler(stack.store)
-    asked = [Tally(LIKES, given.post)] if given.post else _suspects(stack)
-    if given.post and not _is_there(stack.store, given.post):
-        raise CommandError(f"there is no post {given.post}")
+    asked = [Tally(*named) for named in given.named] or _suspects(stack)
+    missing = [tally for tally in asked if given.named and not _is_there(stack.store, *tally)]
+    for counter, target in missing:
+        note(f"there is no {'post' if counter == LIKES else counter.name} {target}")
+    asked = [tally for tally in asked if tally not in missing]
+    if not asked and missing:
+        return BAD_INPUT
     with bar(asked, "tally", "looked at") as each:
         looks = [_look(reconciler, *tally) for tally in each]
     wrong = [look for look in looks if look.differs]
@@ -86,8 +95,9 @@ def reconcile(given: argparse.Namespace, stack: Stack) -> int:
         for look in wrong:
             say(f"differs  {look.line}")
     said = [f"{left} differ"] * bool(left) + [f"{len(unclear)} unclear"] * bool(unclear)
+    said += [f"{len(missing)} missing"] * bool(missing)
     say(", ".join(said) or "all is well")
-    return 1 if said else 0
+    return BAD_INPUT if missing else 1 if said else 0
 
 
 def _look(reconciler: Reconciler, counter: Counter, target: str) -> Look:
@@ -98,12 +108,13 @@ def _look(reconciler: Reconciler, counter: Counter, target: str) -> Look:
     return Look(reconciler.look(counter, target), counted, mark)
 
 
-def _is_there(store: Store, post: str) -> bool:
-    """Whether a post has a tally, a like, or a drift."""
-    low, high = LIKES.shard_range[0], LIKES.children[1]
-    first, last = min(low, LIKES.children[0]), max(LIKES.shard_range[1], high)
-    there = queries.query(store, store.settings.counts_table, LIKES.partition_start + post, first, last, Limit=1)
-    return bool(there or rows.read(store, LIKES.name, post))
+def _is_there(store: Store, counter: Counter, target: str) -> bool:
+    """Whether there is a tally, a child of it, or a drift."""
+    first, last = counter.shard_range
+    if counter.child is not None:
+        first, last = min(first, counter.children[0]), max(last, counter.children[1])
+    there = queries.query(store, store.settings.counts_table, counter.partition_start + target, first, last, Limit=1)
+    return bool(there or rows.read(store, counter.name, target))
 
 
 def _repair(reconciler: Reconciler, given: argparse.Namespace, wrong: Sequence[Look]) -> int:

@@ -276,11 +276,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     given = parser.parse_args(arguments)
     if urlsplit(given.url).scheme not in {"http", "https"}:
-        parser.error("no URL to call: --url https://… is the stack's output ApiUrl")
+        wrong = f"{given.url!r} is no URL" if given.url else "URL is missing"
+        parser.error(f"{wrong}: make smoke URL=https://… TOKEN=…, where URL is the stack's output ApiUrl")
     try:
         user, scopes = claims_of(given.token)
     except ValueError as error:
-        parser.error(f"no token to sign in with (--token): {error}")
+        wrong = str(error) if given.token else "it is missing"
+        parser.error(f"no token to sign in with: {wrong}; make smoke URL=… TOKEN=…")
     todo = calls(user, given.page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(given.page), scopes=scopes)
     url = given.url.rstrip("/")
     failed = run(url, given.token, todo)

@@ -40,3 +40,10 @@ def note(line: str) -> None:
 def moment(epoch_s: int) -> str:
     """A time as people read it."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def clock(epoch_s: int, now_s: float) -> str:
+    """A time as people read it, without the day if that is today."""
+    told = datetime.fromtimestamp(epoch_s, UTC)
+    today = told.date() == datetime.fromtimestamp(now_s, UTC).date()
+    return told.strftime("%H:%M UTC" if today else "%Y-%m-%d %H:%M UTC")

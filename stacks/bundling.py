@@ -111,7 +111,7 @@ class Bundle:
     def _install(self, target: Path) -> None:
         command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target)]
         command += ["--python-platform", PLATFORM, "--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
-        command += ["--no-deps", "--requirement", str(self.requirements)]  # the pins are complete
+        command += ["--require-hashes", "--no-deps", "--requirement", str(self.requirements)]  # the pins are complete
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
         except subprocess.CalledProcessError as error:

@@ -32,7 +32,8 @@ TOP_SIZE_MAX = 100
 SHORT_CHARACTERS_MAX = 64  # the longest time zone has 32
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
-ID_FORM = re.compile(r"[A-Za-z0-9._:~@-]+")
+# Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
+ID_FORM = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which gateways join repeated headers
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
@@ -118,10 +119,13 @@ def _text(value: object, field: str) -> str:
 
 
 def identifier(value: object, field: str) -> str:
-    """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`."""
+    """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
     text = _text(value, field)
     if len(text) > ID_CHARACTERS_MAX or not ID_FORM.fullmatch(text):
-        raise InvalidInputError(f"{field} must be 1 to {ID_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -", field=field)
+        but = ", and not a dot or two" if text in (".", "..") else ""
+        raise InvalidInputError(
+            f"{field} must be 1 to {ID_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -{but}", field=field
+        )
     return text
 
 

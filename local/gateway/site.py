@@ -46,6 +46,7 @@ async def site(
             shutdown_timeout=STOP_S_MAX,
             max_line_size=2 * HEADER_BYTES_MAX,  # so that the gateway refuses, in its own form
             max_field_size=2 * HEADER_BYTES_MAX,
+            auto_decompress=False,  # API Gateway passes a compressed body on as it is
         )
         await runner.setup()
         try:
@@ -59,6 +60,9 @@ async def site(
 def _add_dev_routes(app: web.Application, stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> None:
     async def page(_: web.Request) -> web.Response:
         return web.Response(text=console.page(stack.template, stack.url), content_type="text/html")
+
+    async def root(_: web.Request) -> web.Response:
+        raise web.HTTPFound("/dev")
 
     async def configuration(_: web.Request) -> web.Response:
         return web.json_response(issuer.configuration())
@@ -88,6 +92,7 @@ def _add_dev_routes(app: web.Application, stack: Stack, issuer: tokens.Issuer, g
     app.router.add_route("*", objects.PREFIX + "/{path:(?s:.*)}", store.handle)
     app.router.add_get(metrics.PATH, numbers)
     app.router.add_get("/dev/stack", where)
+    app.router.add_get("/", root)
     app.router.add_get("/dev", page)
     app.router.add_get(openapi_page.PATH, api)
     app.router.add_get("/.well-known/openid-configuration", configuration)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import time
@@ -65,6 +66,9 @@ def test_a_body_that_is_not_text_reaches_the_function_in_base64(dev: Dev) -> Non
     sent = dev.call("POST", "/visits", raw=body, content_type="application/json", content_encoding="identity")
     assert sent.status == 202
     assert dev.call("POST", "/visits", raw=body, content_type="application/octet-stream").status == 415
+    for raw in (gzip.compress(body), b"no gzip"):
+        packed = dev.call("POST", "/visits", raw=raw, content_type="application/json", content_encoding="gzip")
+        assert (packed.status, packed.body["title"]) == (415, "The content type is not supported")
 
 
 def test_bodies_over_the_limits_are_413_of_function_and_gateway(dev: Dev) -> None:

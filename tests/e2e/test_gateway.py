@@ -187,6 +187,7 @@ def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes
 
 
 def test_the_page_at_dev_names_every_route(dev: Dev) -> None:
+    assert dev.call("GET", "/").headers["location"] == "/dev"  # for a person who opens the address that is printed
     page = dev.call("GET", "/dev").raw.decode()
     assert "POST /videos/{id}/plays" in page
     assert dev.url in page

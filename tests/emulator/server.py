@@ -37,7 +37,7 @@ def environment_of_its_own() -> Path:
             uv = [sys.executable, "-m", "uv"]
             for arguments in (
                 ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-                ["pip", "install", "--quiet", "--python", str(python), "--requirement", str(REQUIREMENTS)],
+                ["pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(REQUIREMENTS)],
             ):
                 subprocess.run([*uv, *arguments], check=True, timeout=INSTALL_S_MAX)
             ready.touch()

@@ -164,9 +164,9 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--url", "", "--token", TOKEN], "no URL to call"),
-        (["--url", "example.com", "--token", TOKEN], "no URL to call"),
-        (["--url", "http://localhost", "--token", ""], "no token to sign in with"),
+        (["--url", "", "--token", TOKEN], "URL is missing: make smoke URL=https://… TOKEN=…"),
+        (["--url", "example.com", "--token", TOKEN], "'example.com' is no URL: make smoke URL=https://…"),
+        (["--url", "http://localhost", "--token", ""], "no token to sign in with: it is missing"),
         (["--url", "http://localhost", "--token", "a.b.c"], "not a JWT with a sub"),
         (["--url", "http://localhost", "--token", "a.MQ.c"], "not a JWT with a sub"),
     ],

@@ -44,6 +44,7 @@ def problem(answer: dict[str, Any], status: int, slug: str) -> dict[str, Any]:
 HTTP_REFUSALS = [
     ("plays/http-play", {"id": "a#b"}, 400, "invalid-input", "id"),
     ("plays/http-play", {"id": "a" * 129}, 400, "invalid-input", "id"),
+    ("plays/http-play", {"id": ".."}, 400, "invalid-input", "id"),
     ("plays/http-play", {"id": ""}, 400, "invalid-input", "id"),
     ("plays/http-play", {"key": ""}, 400, "invalid-input", "Idempotency-Key"),
     ("plays/http-play", {"key": "short"}, 400, "invalid-input", "Idempotency-Key"),
@@ -79,6 +80,8 @@ HTTP_REFUSALS = [
     ("posts/http-put-post", {"headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type", None),
     ("posts/http-put-post", {"headers": {"content-type": ""}}, 415, "unsupported-media-type", None),
     ("posts/http-put-post", {"headers": {"content-type": "application/x-www-form-urlencoded"}}, 415,
+     "unsupported-media-type", None),
+    ("posts/http-put-post", {"body": {"body": "x"}, "headers": {**JSON, "content-encoding": "gzip"}}, 415,
      "unsupported-media-type", None),
     ("posts/http-put-post", {"sub": "ü" * 200}, 400, "invalid-input", "caller"),
     ("posts/http-put-post", {"sub": ""}, 401, "unauthenticated", None),

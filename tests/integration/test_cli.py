@@ -5,27 +5,32 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from botocore.config import Config
 from botocore.stub import Stubber
 
 import counters
-from cli import commands
+from cli import commands, connection
 from cli.__main__ import main
+from cli.terminal import clock
 from local.base.engine import Engine
 from tally.counting import increments, likes, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import reconcile, rows
-from tally.dynamo.client import Call, Store
+from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.streams import evidence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,10 +124,41 @@ def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
     assert run("reconcile") == (0, "all is well\n", "")
-    assert run("drift") == (0, "nothing drifts\n", "")
-    assert run("drift", "--json") == (0, "", "")
-    assert run("history", "a91f") == (0, "likes a91f was never repaired\n", "")
+    said = clock(60 * (evidence.judged(store) + 1), time.time())
+    assert run("drift") == (0, f"nothing drifts; judged up to {said}\n", "")
+    assert run("drift", "--json") == (0, "", f"tally: judged up to {said}\n")
+    assert run("history", "a91f") == (0, "a91f was never repaired\n", "")
+    assert run("history", "a91f", "--counter", "likes") == (0, "likes a91f was never repaired\n", "")
     assert run("redrive") == (0, "0 applied, 0 already gone, 0 kept\n", "")
+
+
+def test_ledger_that_is_not_judged_does_not_say_that_nothing_drifts(run: Run, store: Store) -> None:
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=evidence.JUDGE)
+    said = "tally: nothing is judged yet: a new stack needs some minutes, and its sweep\n"
+    assert run("drift") == (2, "", said)
+    drifts(store, "plays", "v", -3)
+    assert run("drift")[0::2] == (1, said)
+
+
+def test_a_time_is_told_without_the_day_only_if_that_is_today() -> None:
+    assert clock(1_800_000_000, 1_800_000_090) == "08:00 UTC"
+    assert clock(1_800_000_000, 1_800_086_400) == "2027-01-15 08:00 UTC"
+
+
+def test_reconcile_looks_at_each_tally_that_is_named_of_any_counter(run: Run, store: Store) -> None:
+    for post_id, off_by in (("a", 1), ("b", 0), ("c", 2)):
+        post(store, post_id, off_by=off_by)
+    drifts(store, "usage", "u", 4)
+    code, out, err = run("reconcile", "--post", "a", "--post", "b", "--post", "c")
+    assert (code, [line.split()[2] for line in out.splitlines()[:-1]], err) == (1, ["a:", "c:"], "")
+    assert run("reconcile", "likes", "a", "b", "c") == (code, out, err)
+    assert run("reconcile", "likes", "a", "b", "--post", "c", "--post", "a") == (code, out, err)
+    assert run("reconcile", "usage", "u")[1].startswith("differs  usage u: tally 0, drift +4")
+    code, out, err = run("reconcile", "likes", "nobody", "b", "nothing")
+    assert (code, out, err.splitlines()) == (
+        2, "2 missing\n", ["tally: there is no post nobody", "tally: there is no post nothing"],
+    )  # fmt: skip
+    assert run("reconcile", "usage", "nobody") == (2, "", "tally: there is no usage nobody\n")
 
 
 def test_missing_post_is_an_error(run: Run, store: Store) -> None:
@@ -157,15 +193,18 @@ def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> 
     drifts(store, "likes", "off", 5)
     code, out, err = run("reconcile", "--post", "off", *REPAIR)
     assert (code, out, err) == (0, "repaired likes off: -5 (7 to 2), by recount\nall is well\n", "")
-    assert run("drift")[:2] == (0, "nothing drifts\n")
+    assert run("drift")[1].startswith("nothing drifts; ")
     assert json.loads(run("get", "likes", "off", "--json")[1]) == {
         "counter": "likes", "id": "off", "value": 2, "shards": {"0": 2}, "drift": 0,
     }  # fmt: skip
     entry = json.loads(run("history", "off", "--json")[1])
     assert entry | {"at": 0} == {
-        "at": 0, "by": "ann", "why": "edited by hand", "how": "recount", "amount": -5, "before": 7, "after": 2,
+        "counter": "likes", "id": "off", "at": 0,
+        "by": "ann", "why": "edited by hand", "how": "recount", "amount": -5, "before": 7, "after": 2,
     }  # fmt: skip
-    assert "-5 (7 to 2) by ann (recount): edited by hand" in run("history", "off")[1]
+    assert "likes off: -5 (7 to 2) by ann (recount): edited by hand" in run("history", "off")[1]
+    assert run("history", "off", "--counter", "likes") == run("history", "off")
+    assert run("history", "off", "--counter", "plays")[1] == "plays off was never repaired\n"
 
 
 def test_drift_is_printed_for_people_and_for_scripts(run: Run, store: Store) -> None:
@@ -190,7 +229,7 @@ def test_drift_that_is_not_confirmed_is_not_repaired_and_says_when(run: Run, sto
 
 def test_row_at_0_is_no_drift(run: Run, store: Store) -> None:
     drifts(store, "plays", "v", 0)
-    assert run("drift") == (0, "nothing drifts\n", "")
+    assert run("drift")[1].startswith("nothing drifts; ")
     assert run("reconcile") == (0, "all is well\n", "")
     assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored\n"
 
@@ -203,7 +242,7 @@ def test_row_of_the_old_ledger_is_listed_confirmed_and_repaired(run: Run, store:
     edit(store, tallies.key(counters.PLAYS, "v", 0), "play_count", 9)
     assert run("drift")[:2] == (1, f"plays v: +4 since {SINCE}  confirmed\n")
     assert run("reconcile", *REPAIR)[:2] == (0, "repaired plays v: -4 (9 to 5), by ledger\nall is well\n")
-    assert run("drift")[:2] == (0, "nothing drifts\n")
+    assert run("drift")[1].startswith("nothing drifts; ")
 
 
 def test_tally_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -> None:
@@ -260,7 +299,7 @@ def test_what_was_lost_is_listed_and_added_once(run: Run, store: Store) -> None:
     assert out == f"rebuilt  visits {page}: +12 (0 to 12)\n1 lack receipts of {first} to {last}\n"
     assert run("rebuild", "visits", page, *REPAIR) == (0, f"nothing is missing of {first} to {last}\n", "")
     assert run("get", "visits", page)[1] == f"visits {page}: 12\n"
-    assert json.loads(run("history", page, "--counter", "visits", "--json")[1])["how"] == "rebuild"
+    assert json.loads(run("history", page, "--json")[1])["how"] == "rebuild"
     run("reconcile", *REPAIR)
     assert run("rebuild", "--all", *REPAIR)[1].splitlines()[0] == "rebuilt  plays v: +1 (1 to 2)"
 
@@ -318,8 +357,13 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["reconcile", "--post", "a#b"], "argument --post"),
-        (["reconcile", "--post", "a", "--all"], "not allowed with argument"),
+        (["reconcile", "--post", "a#b"], "argument ID"),
+        (["reconcile", "visits", "a"], "argument ID: ID must be an absolute http or https URL"),
+        (["reconcile", "plays", ".."], "argument ID"),
+        (["reconcile", "plays"], "reconcile takes COUNTER and one ID or more, or --all"),
+        (["reconcile", "nope", "x"], "there is no counter 'nope'"),
+        (["reconcile", "plays", "a", "--all"], "not allowed with COUNTER ID"),
+        (["reconcile", "--post", "a", "--all"], "not allowed with COUNTER ID or --post"),
         (["reconcile", "--repair"], "--repair needs --by NAME and --why TEXT"),
         (["reconcile", "--repair", "--by", "ann"], "--repair needs --by NAME and --why TEXT"),
         (["reconcile", "--by", "ann", "--why", "x"], "--by and --why go with --repair"),
@@ -350,7 +394,10 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
         (["get", "visits", "a91f"], "ID must be an absolute http or https URL"),
         (["history", "--counter", "bot_visits", "a91f"], "ID must be an absolute http or https URL"),
         (["get", "plays", "https://example.com/a"], "argument ID"),
-        (["history", "a#b"], "argument ID"),
+        (["history", "a#b", "--counter", "likes"], "argument ID"),
+        (["help", "nope"], "invalid choice: 'nope'"),
+        (["completion", "fish"], "invalid choice: 'fish'"),
+        (["completion", "bash", "--local"], "unrecognized arguments: --local"),
         (["nonsense"], "invalid choice"),
         ([], "required: COMMAND"),
     ],
@@ -473,6 +520,115 @@ def test_store_that_refuses_is_one_line(
     printed = capsys.readouterr().err
     assert printed.startswith("tally: ")
     assert printed.count("\n") == 1
+
+
+@pytest.fixture
+def nonsense() -> Iterator[Callable[[str], int]]:
+    """Starts a server that answers each request with these bytes, and closes; with none, it says nothing. Its port."""
+    with ExitStack() as stack:
+
+        def start(answer: str) -> int:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            held: list[socket.socket] = stack.enter_context(closing_all())
+
+            def serve() -> None:
+                with suppress(OSError):
+                    while True:
+                        connection, _ = server.accept()
+                        held.append(connection)
+                        connection.recv(65536)
+                        if answer != "hangs":
+                            connection.sendall(answer.encode())
+                            connection.shutdown(socket.SHUT_RDWR)
+
+            threading.Thread(target=serve, daemon=True).start()
+            return int(server.getsockname()[1])
+
+        yield start
+
+
+@contextmanager
+def closing_all() -> Iterator[list[socket.socket]]:
+    held: list[socket.socket] = []
+    yield held
+    for one in held:
+        one.close()
+
+
+def http(body: str) -> str:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+
+
+NONSENSE = {
+    "HTML": http("<html><p>Welcome to\nnginx!</html>"), "other JSON": http('[{"Items": 7}]'), "an object": http("{}"),
+    "no HTTP": "220 ready\r\n", "nothing": "", "half": http("{}")[:-1], "hangs": "hangs",
+    "other tables": http('{"dynamodb": 5, "s3": [], "counts": 1, "receipts": 2, "ledger": 3, "bucket": 0,'
+                         ' "minute_s": 1, "outputs": {}}'),
+}  # fmt: skip
+EVERY: dict[str, list[str]] = {
+    "status": [], "reconcile": [], "drift": [], "get": ["likes", "a"], "redrive": [], "history": ["a"],
+    "rebuild": ["--all"], "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
+    "forget": ["--user", "u"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_an_endpoint_that_answers_nonsense_is_one_line_and_2(
+    kind: str, nonsense: Callable[[str], int], store: Store, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """What answers in place of `make dev`, and what answers in place of DynamoDB."""
+    assert EVERY.keys() == commands.COMMANDS.keys()
+    monkeypatch.setattr(connection, "LOCAL_TIMEOUT_S", 0.1)
+    impatient = CLIENT_CONFIG.merge(Config(read_timeout=0.1, retries={"total_max_attempts": 1}))
+    monkeypatch.setattr(connection, "CLIENT_CONFIG", impatient)
+    port = nonsense(NONSENSE[kind])
+    tables = {"dynamodb": f"http://127.0.0.1:{port}", "s3": f"http://127.0.0.1:{port}", "counts": "c" * 9}
+    tables |= {"receipts": "r" * 9, "ledger": "l" * 9, "bucket": "b"}
+    dev = nonsense(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
+    for name, more in EVERY.items():
+        for at in (port, dev):
+            code = main([name, *more, "--local", "--port", str(at)])
+            printed = capsys.readouterr()
+            if name == "status" and at == dev:  # it looks at everything else, and says which part it cannot tell
+                assert (code, printed.err.count("\n")) == (2, 1)
+                continue
+            assert (code, printed.out, printed.err.count("\n")) == (2, "", 1), (name, printed)
+            assert printed.err.startswith("tally: ")
+
+
+def test_a_traceback_is_there_for_those_who_ask(
+    nonsense: Callable[[str], int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = dict.fromkeys(("dynamodb", "s3", "counts", "receipts", "ledger", "bucket"), "")
+    answer = http(json.dumps({"ConsumedCapacity": {}, "Item": {"judged": {"N": "many"}}}))
+    tables["dynamodb"] = f"http://127.0.0.1:{nonsense(answer)}"
+    port = nonsense(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
+    assert main(["drift", "--local", "--port", str(port)]) == 2
+    assert "TALLY_TRACEBACK=1 shows where" in capsys.readouterr().err
+    monkeypatch.setenv("TALLY_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="many"):
+        main(["drift", "--local", "--port", str(port)])
+
+
+def test_version_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*arguments: str) -> str:
+        with suppress(SystemExit):
+            assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert printed("--version") == f"tally {declared}\n"
+    assert printed("help") == printed("--help")
+    assert printed("help", "reconcile") == printed("reconcile", "--help")
+    zsh = printed("completion", "zsh")
+    assert zsh.startswith("#compdef tally\n")
+    assert "_values counter plays likes" in zsh
+    asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
+    for words, offered in ((["rec"], "reconcile"), (["get", "pl"], "plays"), (["drift", "--j"], "--json")):
+        script = f"{printed('completion', 'bash')}\n{asked}"
+        done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == offered
 
 
 def test_each_command_has_a_help_with_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

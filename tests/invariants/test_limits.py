@@ -268,8 +268,11 @@ def test_without_a_key_the_version_is_the_key_of_each_caller(counting: Counting)
     counting.stock(41)
     assert counting.set(counters.STOCK, 42, 1)[1] is False
     assert counting.set(counters.STOCK, 42, 1)[1] is True
-    assert isinstance(refusal(partial(counting.set, counters.STOCK, 43, 1)), PreconditionFailedError)
-    assert isinstance(refusal(partial(counting.set, counters.STOCK, 42, 1, caller="bob")), PreconditionFailedError)
+    set_ = partial(counting.set, counters.STOCK)
+    for again in (partial(set_, 43, 1), partial(set_, 42, 1, caller="bob")):
+        moved = refusal(again)
+        assert isinstance(moved, PreconditionFailedError)
+        assert moved.version == 2
     assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
 
 

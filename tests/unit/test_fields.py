@@ -12,13 +12,14 @@ from tally import fields
 from tally.errors import ForbiddenError, InvalidInputError, TallyError
 
 
-@pytest.mark.parametrize("good", ["9f3a", "a" * 128, "A.b_c:d~e@f-g", "0"])
+@pytest.mark.parametrize("good", ["9f3a", "a" * 128, "A.b_c:d~e@f-g", "0", "...", ".a", "a..", "." * 128])
 def test_ids_of_the_allowed_characters_are_taken_as_they_are(good: str) -> None:
     assert fields.identifier(good, "id") == good
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "a#b", "a/b", "a b", "ä", "a" * 129, "a\n", "\x00", "%23", 7, None, True, [], {}, "\ud800"]
+    "bad",
+    ["", ".", "..", "..\n", "a#b", "a/b", "a b", "ä", "a" * 129, "a\n", "\x00", "%23", 7, None, True, [], {}, "\ud800"],
 )
 def test_ids_that_could_forge_a_key_are_refused(bad: object) -> None:
     with pytest.raises(InvalidInputError) as caught:

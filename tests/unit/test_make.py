@@ -1,16 +1,22 @@
-"""What make would do, without doing it."""
+"""What make would do, without doing it, and what it installs."""
 
 from __future__ import annotations
 
+import json
 import os
+import py_compile
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from stacks import fold
+
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
+LOCKS = ("requirements.txt", "tests/requirements.txt", "package-lock.json")
 MADE_AGAIN = "-m venv --clear"
 
 
@@ -18,7 +24,7 @@ def planned(*arguments: str) -> str:
     """What it would run, or its error; the pins count as unchanged. The make that runs this test leaves no trace."""
     inherited = ("MAKEFLAGS", "MAKELEVEL", "ARGS", "ENGINE", "ON_ENGINE", "PYTHON")
     own = {name: value for name, value in os.environ.items() if name not in inherited}
-    command = ["make", "--dry-run", "--assume-old=requirements.txt", VENV, *arguments]
+    command = ["make", "--dry-run", *(f"--assume-old={lock}" for lock in LOCKS), VENV, *arguments]
     run = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=20)
     return run.stdout + run.stderr
 
@@ -48,3 +54,68 @@ def test_another_engine_runs_what_stores_something_and_is_fetched_first() -> Non
 def test_an_unknown_engine_is_one_line() -> None:
     assert "ENGINE=nothing is not known" in planned("test", "ENGINE=nothing")
     assert planned("test", "ENGINE=nothing").count("\n") == 1
+
+
+def test_only_what_tests_comes_with_the_packages_of_the_tests() -> None:
+    everything = "--always-make"
+    for target in ("dev", "demo", "deploy", "destroy", "diff", "smoke", "cost"):
+        plan = planned(target, everything)
+        assert "--requirement requirements.txt" in plan, target
+        assert "tests/requirements.txt" not in plan, target
+        assert re.findall("npm ci [^ ]*", plan) == ["npm ci --omit=dev"], target
+    for target in ("test", "check", "lint", "synth", "bench", "mutations"):
+        assert "--requirement tests/requirements.txt" in planned(target, everything), target
+
+
+@pytest.mark.parametrize("folder", [".", "lambdas", "tests", "tests/emulator"])
+def test_each_lock_has_a_hash_for_each_pin_and_no_address(folder: str) -> None:
+    lock = ROOT / folder / "requirements.txt"
+    text = lock.read_text()
+    pins = re.split(r"\n(?=[a-z0-9])", re.sub("^#.*\n", "", text, flags=re.MULTILINE).strip())
+    assert [pin for pin in pins if not re.search(r"--hash=sha256:[0-9a-f]{64}$", pin)] == []
+    assert "://" not in text
+
+
+def test_the_lock_of_npm_has_a_hash_for_each_package_and_no_address() -> None:
+    text = (ROOT / "package-lock.json").read_text()
+    packages = {name: package for name, package in json.loads(text)["packages"].items() if name}
+    assert [name for name, package in packages.items() if not package["integrity"].startswith("sha512-")] == []
+    assert "resolved" not in text
+
+
+def test_a_folded_package_imports_as_before(tmp_path: Path) -> None:
+    """What was loaded comes from its bytecode, the rest from its source, and a folder with data is as it was."""
+    names = ("made", "made/loaded", "made/idle", "made/interfaces", "made/interfaces/idle", "made/data")
+    for name in names:
+        (tmp_path / name).mkdir()
+        source = tmp_path / name / "__init__.py"
+        source.write_text(
+            f"from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\nis_ = {name!r}\n"
+        )
+    py_compile.compile(str(tmp_path / "made/loaded/__init__.py"))
+    (tmp_path / "made/data/archive.tgz").write_text("data")
+    fold.fold(tmp_path / "made", {"made", "made.loaded", "made.interfaces"})
+    left = {path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("__init__.py")}
+    assert left == {"made", "made/interfaces", "made/data"}
+    modules = [name.replace("/", ".") for name in names]
+    code = (
+        f"import importlib, site; site.addsitedir({str(tmp_path)!r})\n"
+        f"for module in map(importlib.import_module, {modules}): print(module.is_, module.__file__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    found = dict(line.split() for line in run.stdout.splitlines())
+    assert list(found) == list(names)
+    assert found["made/loaded"].endswith("cdk_folded.zip/made/loaded/__init__.pyc")
+    assert found["made/idle"].endswith("cdk_folded.zip/made/idle/__init__.py")
+
+
+def test_stacks_that_do_not_load_leave_the_cdk_whole_and_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(name: str) -> None:
+        raise SyntaxError(f"{name} is half written")
+
+    monkeypatch.setattr(fold, "import_module", broken)
+    monkeypatch.setattr(fold, "fold", None)
+    fold.main()
+    assert re.fullmatch(r"tally: .*app\.py does not load: .*half written.*\n", capsys.readouterr().err)

@@ -110,6 +110,8 @@ def _body(event: Event, headers: Mapping[str, str], *, takes_beacon: bool) -> di
         raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
     if not raw:
         return {}
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaTypeError("The body must not be compressed: leave Content-Encoding out.")
     media_type = headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != JSON and not (takes_beacon and media_type == BEACON):
         raise UnsupportedMediaTypeError(f"The body must be {JSON}{' or ' + BEACON if takes_beacon else ''}.")

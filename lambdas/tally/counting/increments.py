@@ -204,7 +204,9 @@ def set_value(
     except KeyReusedError:
         if key is not None:
             raise
-        raise PreconditionFailedError(f"You have set version {version} to another value.") from None
+        now = tallies.read_state(call, counter, id_).version
+        said = f"You have set version {version} to another value. It is at version {now} now."
+        raise PreconditionFailedError(said, version=now) from None
 
 
 def _refuse_given(counter: Counter, now: int, value: int) -> None:

@@ -1,0 +1,54 @@
+"""Folds the CDK's Python modules into one archive: 240 MB become 90, most of them its JavaScript. `make setup` runs it.
+
+Python imports from the archive as from a folder, so nothing is missing. What the stacks load is there as bytecode, the
+rest as source. `make test` installs the package whole again, because mypy reads no archive.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import zipfile
+from collections.abc import Collection
+from importlib import import_module
+from importlib.util import cache_from_source
+from pathlib import Path
+
+NAME = "cdk_folded"
+
+
+def fold(package: Path, loaded: Collection[str]) -> None:
+    """Move the modules below `package` to an archive beside it. A path file there makes Python look into it.
+
+    `loaded`: the full names of modules that were imported, so that their bytecode is there. A folder with other files
+    than sources stays.
+    """
+    site = package.parent
+    with zipfile.ZipFile(site / f"{NAME}.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for parent in (package, package / "interfaces"):
+            archive.mkdir(parent.relative_to(site).as_posix())  # extend_path() finds a part of a package by its folder
+            for source in sorted(parent.glob("*/__init__.py")):
+                folder = source.parent
+                if {path.name for path in folder.iterdir()} <= {"__init__.py", "__pycache__"}:
+                    name = folder.relative_to(site)
+                    bytecode = Path(cache_from_source(str(source)))
+                    kept = bytecode if ".".join(name.parts) in loaded and bytecode.is_file() else source
+                    archive.write(kept, name / f"__init__{kept.suffix}")
+                    shutil.rmtree(folder)
+    (site / f"{NAME}.pth").write_text(f"{NAME}.zip\n")
+
+
+def main() -> None:
+    """Fold the installed CDK. Node has to be there: an import starts it. Stacks that do not load leave it whole."""
+    try:
+        import_module("app")  # it loads every service that a stack imports, and what those build on
+    except Exception as error:  # the stacks may hold anything, and what is wrong with them is not for now
+        print(f"tally: the CDK's package stays whole, for app.py does not load: {error!r}", file=sys.stderr)
+        return
+    import aws_cdk
+
+    fold(Path(aws_cdk.__file__).parent, sys.modules)
+
+
+if __name__ == "__main__":
+    main()

@@ -103,7 +103,7 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "GET /my/likes",
     }
     assert signed_in == {*counters, *posts, "GET /receipts/own", "GET /drift"}
-    assert len(counters) == 6
+    assert len(counters) == 8
 
 
 def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) -> None:

@@ -14,9 +14,9 @@ from ..errors import InvalidInputError
 from . import hours, progress
 from .progress import HOUR_S, Progress, hour_of, minutes_of
 
-POINTS_MAX = 2400  # in one answer: 100 days of hours, or six years of days
-HOURS_DEFAULT, DAYS_DEFAULT = 24, 30
 HOUR, DAY = "hour", "day"
+HOURS_DEFAULT, DAYS_DEFAULT = 24, 30
+POINTS_MAX = {HOUR: 2400, DAY: 400}  # in one answer: hours of 100 days, days of more than a year
 
 
 class Range(NamedTuple):
@@ -88,7 +88,7 @@ def _repairs(call: Call, counter: Counter, id_: str, asked: Range) -> Iterator[d
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> Range:
     """The range that a caller asks for: by default the last day of hours, or the last month of days.
 
-    Raises InvalidInputError for a range that is empty or has more than POINTS_MAX points, and for a time zone that is
+    Raises InvalidInputError for a range that is empty or has too many points, and for a time zone that is
     not known or whose days do not begin with an hour.
     """
     end = -(-int(now_s if to_s is None else to_s) // HOUR_S)
@@ -98,8 +98,8 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
         raise InvalidInputError("from must be before to.", field="from")
     asked = _whole_days(asked) if by == DAY else asked
     points = (asked.end - asked.first) // (1 if by == HOUR else 24)
-    if points > POINTS_MAX:
-        raise InvalidInputError(f"That is {points} {by}s: ask for {POINTS_MAX} at most.", field="from")
+    if points > POINTS_MAX[by]:
+        raise InvalidInputError(f"That is {points} {by}s: ask for {POINTS_MAX[by]} at most.", field="from")
     return asked
 
 

@@ -20,7 +20,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests dev demo bench soak test emulator check mutations openapi events fuzz lint synth diff deploy destroy cost smoke lock clean
+.PHONY: help setup setup-tests dev demo bench soak test emulator check mutations openapi events fuzz lint synth diff deploy destroy cost smoke lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -140,6 +140,9 @@ lock: setup ## compile the pins of every requirements.in, with the hashes of the
 	@$(LOCK) lambdas/requirements.in -o lambdas/requirements.txt
 	@$(LOCK) tests/requirements.in -o tests/requirements.txt
 	@$(LOCK) tests/emulator/requirements.in -o tests/emulator/requirements.txt
+
+audit: setup ## the known vulnerabilities of what the lock files pin, by OSV and npm
+	@PYTHONPATH=lambdas $(PY) -m cli.audit $(ARGS)
 
 clean: ## remove everything that was made, but for the local data in .tally
 	@rm -rf $(VENV) node_modules cdk.out .build .pytest_cache .mypy_cache .ruff_cache .hypothesis

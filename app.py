@@ -37,7 +37,7 @@ def build(context: Mapping[str, Any] | None = None, outdir: str | None = None) -
     bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
     if door and door.cdn:
-        edge = Edge(app, "TallyEdge", door=door, cdn=door.cdn, operations=declarations.operations, options=options)
+        edge = Edge(app, "TallyEdge", door=door, cdn=door.cdn, operations=declarations.routes, options=options)
         edge.add_stack_dependency(tally)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

@@ -23,12 +23,14 @@ from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accura
 from .clients import ENDPOINT_VARIABLE
 from .costs import measure_batches, measure_likes, measure_reads
 from .designs import COUNTED, TIMED
+from .feed import measure_feed
 from .holds import measure_refusal
 from .hot_key import Heat, full, quick, simulate_all
 from .imports import measure_imports
 from .journal import measure_journal
 from .judging import measure_judging
 from .manual_edits import measure_manual_edits
+from .many import measure_many
 from .report import lines
 from .results import Results
 from .rolled_up import measure_rolled_up
@@ -98,6 +100,7 @@ def measure(size: Size) -> Results:
         bar.set_description("round trips, capacity")
         costs = measure_costs()
         likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
+        many = measure_many(size.batches)
         bar.set_description("imports")
         imports = measure_imports(size.import_runs)
         bar.set_description("streams")
@@ -112,11 +115,13 @@ def measure(size: Size) -> Results:
         hot = simulate_all(size.heats, bar.set_description)
         bar.set_description("the local stack")
         rolled_up = measure_rolled_up(size.visits) if size.visits else None
+        feed = measure_feed() if size.visits else None
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
     return Results(
-        times_us, costs, accuracy, likes, reads, batches, imports, hot, rollups, ledger, rolled_up, size.judge_times
-    )
+        times_us, costs, accuracy, likes, reads, batches, many, imports, hot, rollups, ledger, rolled_up, feed,
+        size.judge_times,
+    )  # fmt: skip
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

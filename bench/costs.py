@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 import counters
-from tally.counting import batches, likes, posts, tallies
+from tally.counting import batches, children, posts, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 
@@ -58,7 +58,7 @@ def measure_likes() -> list[Like]:
             post_id = f"text-{text_bytes}"
             posts.write_post(Call(clients.store, "author"), counters.LIKES, post_id, "x" * text_bytes)
             meter.reset()
-            likes.set_like(Call(clients.store, "reader"), counters.LIKES, post_id, True, operation="like", key=None)
+            children.set_like(Call(clients.store, "reader"), counters.LIKES, post_id, True, operation="like", key=None)
             found.append(Like(text_bytes, meter.requests, meter.write_units))
     return found
 

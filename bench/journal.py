@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import counters
-from tally.counting import likes, posts, tallies
+from tally.counting import children, posts, tallies
 from tally.counting.increments import Increment, count
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
@@ -60,23 +60,23 @@ def measure_journal(changes: int = CHANGES) -> list[Bounded]:
 def _likes(posts_made: int, likes_made: int) -> float:
     """Write units to track the drift of likes, spread over posts by chance."""
     chance = random.Random(SEED)
-    with _engine() as (endpoint, clients, clock):
+    with engine() as (endpoint, clients, clock):
         for number in range(posts_made):
             posts.write_post(Call(clients.store, "author"), counters.LIKES, f"post-{number}", "hello")
         before = len(_records(endpoint, SETTINGS.counts_table, clock))
         for number in range(likes_made):
             call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
-            likes.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
-        return _metered(clients, clock, lambda: _track(endpoint, clients, clock, before))
+            children.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
+        return metered(clients, clock, lambda: track(endpoint, clients, clock, before))
 
 
 def track_plays(videos: Sequence[str]) -> float:
     """Write units to track the drift of a play of each video."""
-    with _engine() as (endpoint, clients, clock):
+    with engine() as (endpoint, clients, clock):
         for video_id in videos:
             body = {"video_id": video_id, "counted": True}
             count(Call(clients.store), Increment(counters.PLAYS, video_id, 1, "play", f"key-of-{video_id:>20}", body))
-        return _metered(clients, clock, lambda: _track(endpoint, clients, clock))
+        return metered(clients, clock, lambda: track(endpoint, clients, clock))
 
 
 def track_visits(names: Sequence[str]) -> float:
@@ -86,26 +86,26 @@ def track_visits(names: Sequence[str]) -> float:
         for page in pages:
             increment = Increment(counters.VISITS, page, 1, "visit", f"key-of-{page}", {"counted": True}, status=202)
             count(Call(clients.store), increment)
-        _hand_over(endpoint, clients, clock, rollup.CONSUMER)
-        _track(endpoint, clients, clock)
+        hand_over(endpoint, clients, clock, rollup.CONSUMER)
+        track(endpoint, clients, clock)
 
     pages = [f"https://example.com/articles/{name}" for name in names]
-    with _engine() as (endpoint, clients, clock):
-        units = _metered(clients, clock, lambda: visit_all(endpoint, clients, clock))
+    with engine() as (endpoint, clients, clock):
+        units = metered(clients, clock, lambda: visit_all(endpoint, clients, clock))
         counted = sum(tallies.read(Call(clients.store), counters.VISITS, page) for page in pages)
         assert counted == len(pages), f"{counted} visits rolled up of {len(pages)}"
     return units / len(pages)
 
 
 @contextmanager
-def _engine() -> Iterator[tuple[str, Clients, WallClock]]:
+def engine() -> Iterator[tuple[str, Clients, WallClock]]:
     """An engine with streams, its clients, and a clock that stands in the middle of a minute."""
     minute_s = SETTINGS.minute_s
     with fresh_engine(streams=True) as endpoint, WallClock((time.time() // minute_s + 0.5) * minute_s) as clock:
         yield endpoint, clients_of(endpoint), clock
 
 
-def _metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
+def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
     """The write units of some work, for which the minute before this one is judged."""
     _note_judged(clients.store, SETTINGS.minute(clock.now_s) - 1)
     meter = Meter(clients.store.client)
@@ -118,9 +118,9 @@ def _note_judged(store: Store, minute: int) -> None:
     assert apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 
-def _track(endpoint: str, clients: Clients, clock: WallClock, skipped: int = 0) -> None:
+def track(endpoint: str, clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     """Deliver the records to the bookkeeper, but for the first `skipped` of counts, and judge their minute."""
-    _hand_over(endpoint, clients, clock, bookkeeper.CONSUMER, skipped)
+    hand_over(endpoint, clients, clock, bookkeeper.CONSUMER, skipped)
     minute = SETTINGS.minute(clock.now_s)
     known_s = (minute + 1 + evidence.LATE + 1) * SETTINGS.minute_s
     seen = Evidence(judged=minute - 1, known_s=known_s)
@@ -128,7 +128,7 @@ def _track(endpoint: str, clients: Clients, clock: WallClock, skipped: int = 0) 
     assert (found.minutes, found.changes) == (1, 0), f"judged: {found}"
 
 
-def _hand_over(endpoint: str, clients: Clients, clock: WallClock, consumer: Consumer, skipped: int = 0) -> None:
+def hand_over(endpoint: str, clients: Clients, clock: WallClock, consumer: Consumer, skipped: int = 0) -> None:
     """Deliver both streams to a consumer, without what the filter of its mapping keeps back."""
     handler = handler_of(consumer, clients)
     for table in TABLES:

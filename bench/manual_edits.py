@@ -98,7 +98,7 @@ class _Timeline:
             for name, table in (("counts", SETTINGS.counts_table), ("receipts", SETTINGS.receipts_table))
         }
         self._shards = Shards(arns, lambda: streams_client(endpoint_url=self.endpoint, **LOCAL))
-        self._leaf = {table: self._shards.listed(table)[0].id for table in arns}
+        self._leaf = {table: next(iter(self._shards.listed(table))) for table in arns}
         self._read: dict[str, str | None] = dict.fromkeys(arns)
         self._handlers = [handler_of(consumer, self.clients) for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)]
         self._turns = 0
@@ -135,7 +135,7 @@ class _Timeline:
         seen = evidence.read(store, now_s)
         evidence.renew(store, self._shards, seen, now_s)
         judge.judge(store, seen, now_s, until_s=store.clock() + 50)
-        for _, drift in rows.every(store):
+        for drift in rows.every(store):
             expected = int(drift.target.partition("-")[2]) + 1
             if drift.drift != expected:
                 raise RuntimeError(f"{drift.target} drifts by {drift.drift}, not {expected}")

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from .bounds import BEFORE, plural
 from .designs import BARE_TRANSACTION, TIMED
+from .feed import FEED, READ_MS
 from .imports import HOT_HANDLERS
+from .many import PLAYS, SETS, VIDEOS
 from .results import Results
 
 _VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
@@ -28,6 +30,8 @@ def lines(results: Results) -> Iterator[str]:
     yield from _designs(results)
     yield ""
     yield from _costs(results)
+    yield ""
+    yield from _many(results)
     yield ""
     yield from _rollups(results)
     yield ""
@@ -74,6 +78,17 @@ def _costs(results: Results) -> Iterator[str]:
     )
 
 
+def _many(results: Results) -> Iterator[str]:
+    heads = (f"{PLAYS} plays of {VIDEOS} videos", "round trips", "WCU", "WCU a play", "client time a play")
+    all_in = [f"all in, {plural(sets, 'set')} a stream batch" for sets in SETS]
+    rows = []
+    for many in results.many:
+        each = [f"{many.all_in[sets]:.3f}" if sets in many.all_in else "" for sets in SETS]
+        costs = (f"{many.round_trips}", f"{many.write_units:g}", f"{many.write_units / PLAYS:g}")
+        rows.append((many.way, *costs, f"{many.median_us:,.0f} µs", *each))
+    yield from table((*heads, *all_in), rows)
+
+
 def _hot(results: Results) -> Iterator[str]:
     heads = ("one hot key, simulated", "failed", "p50", "p99", "WCU each", "spilled", "catch-up", "environments")
     rows = [
@@ -106,4 +121,9 @@ def _rollups(results: Results) -> Iterator[str]:
         yield (
             f"a visit on the local stack, from its answer to the count: median {shown.median_s:.2f} s,"
             f" longest {shown.longest_s:.2f} s, of {shown.visits}"
+        )
+    if (feed := results.feed) is not None:
+        yield (
+            f"{FEED} plays on the local stack, reads of {READ_MS:.0f} ms: {feed.together_ms:.0f} ms by one request,"
+            f" {feed.alone_ms:.0f} ms by {FEED}; {FEED} RCU either way"
         )

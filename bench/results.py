@@ -10,8 +10,10 @@ from .accuracy import Accuracy
 from .bounds import Bounded, plural
 from .costs import BATCH_PLAYS, Batch, Like, Read
 from .designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
+from .feed import FEED, READ_MS, Feed
 from .hot_key import Outcome
 from .imports import Imports
+from .many import ALL_IN_MAX, ALL_IN_SETS, NOW, NOW_MAX, PLAYS, SOON, SOON_MAX, VIDEOS, Many
 from .rolled_up import RolledUp
 from .rollups import Rollups
 from .speed import Cost
@@ -21,6 +23,7 @@ EXACT_TO_POWERTOOLS_MAX = 0.55
 FAST_TO_ADD_MAX = 1.1
 ROLLUP_TO_PUT_MAX = 1.1
 FOLDED_PER_S_MIN = 50_000
+FEED_FASTER_MIN = 5
 ROLLED_UP_S_MAX = 2.0
 IMPORT_TO_BOTO3_MAX = 1.25
 EXACT_WRITE_UNITS = 4.0
@@ -55,12 +58,14 @@ class Results:
     likes: list[Like]
     reads: list[Read]
     batches: list[Batch]
+    many: list[Many]
     imports: Imports
     hot: list[Outcome]
     rollups: Rollups
     ledger: list[Bounded]
     rolled_up: RolledUp | None
-    """None in a quick run: it would start the whole stack."""
+    feed: Feed | None
+    """Both are None in a quick run: each would start the whole stack."""
     judge_times: bool
 
     def claims(self) -> list[Claim]:
@@ -68,6 +73,7 @@ class Results:
         return [
             *self._time_claims(),
             *self._cost_claims(),
+            *self._many_claims(),
             *self._exactness_claims(),
             *self._hot_claims(),
             *self._rollup_claims(),
@@ -107,6 +113,17 @@ class Results:
               for batch in self.batches if batch.plays == BATCH_PLAYS),
             Claim("hot handlers: heavy modules imported", ", ".join(heavy) or "none", "none", not heavy),
         ]  # fmt: skip
+
+    def _many_claims(self) -> list[Claim]:
+        found = {many.way: many for many in self.many}
+        units = {NOW: (found[NOW].write_units, NOW_MAX), SOON: (found[SOON].write_units, SOON_MAX)}
+        all_in = found[SOON].all_in[ALL_IN_SETS]
+        claims = [
+            Claim(f"{PLAYS} plays of {VIDEOS} videos, {way}: WCU", f"{measured:g}", f"≤ {most}", measured <= most)
+            for way, (measured, most) in units.items()
+        ]
+        what = f"a play {SOON}, all in, {ALL_IN_SETS} such receipts in a stream batch: WCU"
+        return [*claims, Claim(what, f"{all_in:.3f}", f"≤ {ALL_IN_MAX}", all_in <= ALL_IN_MAX)]
 
     def _exactness_claims(self) -> list[Claim]:
         accuracy = self.accuracy
@@ -151,6 +168,11 @@ class Results:
             claims.append(
                 Claim("a visit, from its answer to the count", f"{median_s:.2f} s", f"< {ROLLED_UP_S_MAX:g} s", held)
             )
+        if self.feed is not None:
+            faster = self.feed.faster
+            held = faster >= FEED_FASTER_MIN if self.judge_times else None
+            what = f"{FEED} plays by one request, beside {FEED}, reads of {READ_MS:.0f} ms"
+            claims.append(Claim(what, f"{faster:.1f} times faster", f"≥ {FEED_FASTER_MIN}", held))
         return claims
 
     def _ledger_claims(self) -> list[Claim]:
@@ -180,10 +202,12 @@ class Results:
             "likes": [asdict(like) for like in self.likes],
             "reads": [asdict(read) for read in self.reads],
             "batches": [asdict(batch) for batch in self.batches],
+            "many": [asdict(many) for many in self.many],
             "imports": asdict(self.imports),
             "rollups": asdict(self.rollups),
             "ledger": [asdict(one) for one in self.ledger],
             "rolled_up": asdict(self.rolled_up) if self.rolled_up else None,
+            "feed": asdict(self.feed) if self.feed else None,
             "hot_key": [asdict(outcome) for outcome in self.hot],
             "claims": [asdict(claim) for claim in self.claims()],
         }

@@ -62,6 +62,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"tally: {connection.explained(error)}", file=sys.stderr)
     except BotoCoreError as error:
         print(f"tally: the call to AWS failed: {error}", file=sys.stderr)
+    except BrokenPipeError:  # for `main`
+        raise
     except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
         if os.environ.get("TALLY_TRACEBACK"):
             raise

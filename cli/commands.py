@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from tally.counter import Counter
+from tally.counting import periods
 from tally.drift import history, recount, rows
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -14,13 +15,14 @@ from tally.streams import bookkeeper, evidence, rollup, set_aside
 from tally.streams.record import Declared
 from tally.streams.set_aside import Marker, Outcome
 
+from . import exports, imports
 from .connection import CommandError, Stack
 from .forget import forget, forgotten
-from .options import checked_id
 from .repairs import rebuilt, reconcile
 from .restore import restore
 from .status import status
 from .terminal import bar, clock, moment, note, say, show
+from .values import checked_id
 
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
@@ -28,7 +30,7 @@ _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeep
 def drifts(given: argparse.Namespace, stack: Stack) -> int:
     """Print what drifts, and until when the ledger has judged. Returns 1 if something drifts, 2 if nobody can tell."""
     seen = evidence.read(stack.store, time.time())
-    found = [row for _, row in rows.every(stack.store)]
+    found = list(rows.every(stack.store))
     for row in found:
         confirmed = "  confirmed" if row.confirmed(seen) else ""
         show(given, row.body(seen), f"{row.counter} {row.target}: {row.drift:+d} since {moment(row.since)}{confirmed}")
@@ -50,10 +52,10 @@ def get(given: argparse.Namespace, stack: Stack) -> int:
     row = rows.read(stack.store, counter.name, given.id)
     numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.number(counter, shards)
-    body = {"counter": counter.name, "id": given.id, "value": number, "shards": numbers}
-    body["drift"] = row.drift if row else 0
+    named = {"counter": counter.name, **periods.shown(given.id)}
+    body = {**named, "value": number, "shards": numbers, "drift": row.drift}
     parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
-    drifts = f", drifts by {row.drift:+d}" if row and row.drift else ""
+    drifts = f", drifts by {row.drift:+d}" if row.drift else ""
     show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
     return 0
 
@@ -95,13 +97,14 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the repairs of a tally, or who had a user forgotten, the oldest first."""
     if given.user is not None:
         return forgotten(given, stack)
+    if given.imports:
+        return imports.past(given, stack)
     named = [(given.counter.name, given.id)] if given.counter else _named(stack, given.id)
-    found = [
-        {"counter": name, "id": id_, **entry} for name, id_ in named for entry in history.read(stack.store, name, id_)
-    ]
-    for entry in sorted(found, key=lambda entry: entry["at"]):
-        moved = f"{entry['counter']} {entry['id']}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
-        show(given, entry, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
+    found = [(name, id_, entry) for name, id_ in named for entry in history.read(stack.store, name, id_)]
+    for name, id_, entry in sorted(found, key=lambda each: each[2]["at"]):
+        moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
+        body = {"counter": name, **periods.shown(id_), **entry}
+        show(given, body, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
     if not found and not given.json:
         say(f"{given.counter.name + ' ' if given.counter else ''}{given.id} was never repaired")
     return 0
@@ -122,5 +125,6 @@ def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Stack], int]] = {
     "reconcile": reconcile, "drift": drifts, "get": get, "redrive": redrive, "history": past,
-    "rebuild": rebuilt, "restore": restore, "forget": forget, "status": status,
+    "rebuild": rebuilt, "restore": restore, "forget": forget, "status": status, "import": imports.run,
+    "export": exports.run,
 }  # fmt: skip

@@ -12,9 +12,8 @@ from tally.counting import forgetting
 from tally.counting.forgetting import Kind, Trace
 from tally.drift import history
 from tally.drift.history import Forgetting
-from tally.dynamo.client import Call, Store
+from tally.dynamo.client import Call
 from tally.errors import TallyError
-from tally.shipped import LIKES
 from tally.streams import set_aside
 
 from .connection import Stack, explained
@@ -26,7 +25,7 @@ NOTED_EVERY = 50  # traces; what a killed run removed after its last note is mis
 def forget(given: argparse.Namespace, stack: Stack) -> int:
     """Say what there is of a user; remove it with --yes. Returns 1 if something is left."""
     user = fields.user(given.user, "--user")
-    found = _found(stack.store, user)
+    found = _found(stack, user)
     if not given.yes:
         say(
             f"found    {_counts(Multiset(trace.kind for trace in found))}" if found else "there is nothing of this user"
@@ -34,7 +33,7 @@ def forget(given: argparse.Namespace, stack: Stack) -> int:
         return 1 if found else 0
     run = Forgetting(stack.store, given.user, given.by, given.why, int(time.time()), len(found))
     left = _removed(stack, user, found, run)
-    say(f"removed  {_counts({kind: run.removed[f'{kind.value}s'] for kind in Kind})}")
+    say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in Kind})}")
     if run.removed["posts"]:
         note("the sweep removes the likes of the posts in the background")
     if set_aside.any_left(stack.store):
@@ -43,10 +42,10 @@ def forget(given: argparse.Namespace, stack: Stack) -> int:
     return 1 if left else 0
 
 
-def _found(store: Store, user: str) -> list[Trace]:
+def _found(stack: Stack, user: str) -> list[Trace]:
     """What there is. Posts come last: the likes of a post that is deleted are left to the sweep."""
     found: list[Trace] = []
-    with bar(forgetting.traces(store, LIKES, user), "page", "scanned") as pages:
+    with bar(forgetting.traces(stack.store, stack.counters, user), "page", "scanned") as pages:
         for page in pages:
             found += page
     return sorted(found, key=lambda trace: trace.kind is Kind.POST)
@@ -60,8 +59,8 @@ def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -
         with bar(found, "trace", "removed") as traces:
             for number, trace in enumerate(traces, 1):
                 try:
-                    forgetting.forget(Call(stack.store, user), stack.counters, LIKES, trace)
-                    run.removed[f"{trace.kind.value}s"] += 1
+                    forgetting.forget(Call(stack.store, user), stack.counters, trace)
+                    run.removed[trace.kind.plural] += 1
                 except TallyError as error:
                     note(f"{trace.kind.value} {trace.id}: {explained(error)}")
                     left += 1
@@ -77,7 +76,7 @@ def forgotten(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs that removed what there was of a user."""
     found = list(history.forgotten(stack.store, given.user))
     for entry in found:
-        done = _counts({kind: entry[f"{kind.value}s"] for kind in Kind})
+        done = _counts({kind: entry[kind.plural] for kind in Kind})
         more = "" if entry["finished"] else f", not finished, of {entry['found']}"
         show(given, entry, f"{moment(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}")
     if not found and not given.json:
@@ -86,5 +85,6 @@ def forgotten(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _counts(numbers: Mapping[Kind, int]) -> str:
-    """`1 post, 51 likes, 0 holds`."""
-    return ", ".join(f"{numbers.get(kind, 0)} {kind.value}{'' if numbers.get(kind, 0) == 1 else 's'}" for kind in Kind)
+    """`1 post, 51 likes, 0 children, 0 holds`."""
+    counts = {kind: numbers.get(kind, 0) for kind in Kind}
+    return ", ".join(f"{count} {kind.value if count == 1 else kind.plural}" for kind, count in counts.items())

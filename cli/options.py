@@ -6,18 +6,16 @@ import argparse
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tally import fields
 from tally.counter import Counter
 from tally.drift import rebuild
 from tally.errors import InvalidInputError
-from tally.shipped import BOT_VISITS, LIKES, VISITS
+from tally.shipped import LIKES
 
-from . import completion
+from . import completion, exports, imports, values
 from .cost import command as cost
 
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
@@ -29,6 +27,8 @@ _EXAMPLES = """examples:
   tally drift --json                             what drifts now
   tally get likes a91f                           a tally, shard by shard
   tally history a91f                             who repaired it under any counter, when and why
+  tally import plays.csv --counter plays         what is in the file; with --yes, import it
+  tally export plays plays.csv                   the tallies of a counter
   tally redrive                                  apply the records that were set aside, once
   tally rebuild --all                            what consumers lost that were stalled for a day
   tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod
@@ -39,16 +39,14 @@ _EXAMPLES = """examples:
 _EXIT_STATUS = (
     "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
 )
-_ID = "of a post, a video, …; for visits the page's URL"
+_ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
 COMMANDS = (
-    "status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "cost", "help",
-    "completion",
+    "status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "import",
+    "export", "cost", "help", "completion",
 )  # fmt: skip
 ALONE = ("cost", "help", "completion")
 """The commands that look at no stack."""
-_PAGES = dict.fromkeys((VISITS, BOT_VISITS), fields.page)
-"""The counters whose ids are URLs."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,7 +72,7 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     _reconcile(commands, counters)
     _command(commands, "drift", "the tallies that drift now", json=True)
     get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
-    counter = _counter(counters)
+    counter = values.counter(counters)
     completion.counter(
         get.add_argument("counter", metavar="COUNTER", type=counter, help=f"one of: {', '.join(counters)}")
     )
@@ -83,16 +81,29 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     redrive.add_argument("--drop", action="store_true", help="remove the markers of records that have expired")
     history = _command(commands, "history", "who repaired a tally, when, why and by how much", json=True)
     history.add_argument("id", metavar="ID", nargs="?", help=_ID)
-    history.add_argument("--user", metavar="ID", type=_user, help="who had this user forgotten, instead of a tally")
+    history.add_argument(
+        "--user", metavar="ID", type=values.user, help="who had this user forgotten, instead of a tally"
+    )
+    history.add_argument("--imports", action="store_true", help="who imported what, instead of a tally")
     completion.counter(
         history.add_argument("--counter", metavar="COUNTER", type=counter, help="look in this counter only")
     )
     _rebuild(commands, counters)
     _restore(commands)
-    forget = _command(commands, "forget", "what there is of a user: posts, likes and holds; with --yes, remove it")
-    forget.add_argument("--user", metavar="ID", type=_user, required=True, help="the `sub` of the user's tokens")
+    forget = _command(
+        commands, "forget", "what there is of a user: posts, likes, other children, holds; with --yes, remove it"
+    )
+    forget.add_argument("--user", metavar="ID", type=values.user, required=True, help="the `sub` of the user's tokens")
     forget.add_argument("--yes", action="store_true", help="remove it")
     _signed(forget)
+    imports.add(
+        _signed(_command(commands, "import", "check the numbers in a file; with --yes, import them, each row once")),
+        counter,
+        values.run,
+    )
+    exports.add(
+        _command(commands, "export", "print the tallies of a counter, or what it counts, as `import` reads it"), counter
+    )
     cost.add(commands)
     _alone(commands, "help", "what a command does").add_argument(
         "topic", metavar="COMMAND", nargs="?", choices=COMMANDS, help="the command (default: all of them)"
@@ -111,7 +122,11 @@ def _reconcile(commands: argparse._SubParsersAction[Parser], counters: Mapping[s
     made = _command(commands, "reconcile", "compare tallies with what they count; with --repair, repair them")
     completion.counter(
         made.add_argument(
-            "counter", metavar="COUNTER", nargs="?", type=_counter(counters), help=f"one of: {', '.join(counters)}"
+            "counter",
+            metavar="COUNTER",
+            nargs="?",
+            type=values.counter(counters),
+            help=f"one of: {', '.join(counters)}",
         )
     )
     made.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {_ID}")
@@ -124,7 +139,9 @@ def _rebuild(commands: argparse._SubParsersAction[Parser], counters: Mapping[str
     made = _command(commands, "rebuild", "find what was accepted and never rolled up; with --repair, add it")
     named = ", ".join(name for name, counter in counters.items() if rebuild.rebuildable(counter))
     completion.counter(
-        made.add_argument("counter", metavar="COUNTER", nargs="?", type=_counter(counters), help=f"one of: {named}")
+        made.add_argument(
+            "counter", metavar="COUNTER", nargs="?", type=values.counter(counters), help=f"one of: {named}"
+        )
     )
     made.add_argument("id", metavar="ID", nargs="?", help=_ID)
     made.add_argument("--all", action="store_true", help="every tally that is rolled up, instead of one")
@@ -133,7 +150,7 @@ def _rebuild(commands: argparse._SubParsersAction[Parser], counters: Mapping[str
 
 def _restore(commands: argparse._SubParsersAction[Parser]) -> None:
     made = _command(commands, "restore", "make new tables from the backups of a moment, ready to be adopted")
-    made.add_argument("--to", metavar="TIME", type=_second, required=True, help="like 2026-11-22T10:30:00Z")
+    made.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
     made.add_argument("--without-set-aside", action="store_true", help="give up what was set aside at that moment")
     _signed(made, required=True)
 
@@ -143,10 +160,13 @@ def _repair(made: Parser) -> None:
     _signed(made)
 
 
-def _signed(made: Parser, *, required: bool = False) -> None:
+def _signed(made: Parser, *, required: bool = False) -> Parser:
     limits = {"--by": ("NAME", NAME_CHARACTERS_MAX, "who does it"), "--why": ("TEXT", WHY_CHARACTERS_MAX, "why")}
     for name, (kind, most, what) in limits.items():
-        made.add_argument(name, metavar=kind, type=_text(most), required=required, help=f"{what}, for the history")
+        made.add_argument(
+            name, metavar=kind, type=values.text(most), required=required, help=f"{what}, for the history"
+        )
+    return made
 
 
 def _alone(commands: argparse._SubParsersAction[Parser], name: str, does: str) -> Parser:
@@ -170,7 +190,7 @@ def _where(made: Parser) -> None:
     )
     made.add_argument(
         "--port",
-        type=_port,
+        type=values.port,
         default=argparse.SUPPRESS,
         help=f"with --local: the port of `make dev` ({PORT_DEFAULT})",
     )
@@ -206,18 +226,18 @@ def _check(given: argparse.Namespace, made: Parser) -> None:
         made.error(wrong)
     if given.command == "rebuild" and (given.id is not None) == given.all:
         made.error("rebuild takes COUNTER and ID, or --all")
-    if given.command == "history" and (given.id is not None) == (given.user is not None):
-        made.error("history takes ID, or --user ID")
+    if given.command == "history" and (given.id is not None) + (given.user is not None) + given.imports != 1:
+        made.error("history takes ID, --user ID, or --imports")
     try:
         if given.command in ("get", "rebuild") and given.id is not None:
-            given.id = checked_id(given.counter, given.id)
+            given.id = values.checked_id(given.counter, given.id)
         if given.command == "history" and given.id is not None and given.counter is not None:
-            given.id = checked_id(given.counter, given.id)
+            given.id = values.checked_id(given.counter, given.id)
         if given.command == "reconcile":
             _check_named(given, made)
     except InvalidInputError as error:
         made.error(f"argument ID: {error.detail}")
-    if given.command in ("reconcile", "rebuild", "forget"):
+    if given.command in ("reconcile", "rebuild", "forget", "import"):
         _check_signed(given, made)
 
 
@@ -227,65 +247,16 @@ def _check_named(given: argparse.Namespace, made: Parser) -> None:
         made.error("reconcile takes COUNTER and one ID or more, or --all")
     if given.all and (given.counter or given.post):
         made.error("argument --all: not allowed with COUNTER ID or --post")
-    named = [(given.counter, checked_id(given.counter, id_)) for id_ in given.ids]
-    given.named = list(dict.fromkeys(named + [(LIKES, checked_id(LIKES, id_)) for id_ in given.post]))
-
-
-def checked_id(counter: Counter, id_: str) -> str:
-    """The id as the counter stores it. Raises InvalidInputError."""
-    return str(_PAGES.get(counter, fields.identifier)(id_, "ID"))
+    named = [(given.counter, values.checked_id(given.counter, id_)) for id_ in given.ids]
+    given.named = list(dict.fromkeys(named + [(LIKES, values.checked_id(LIKES, id_)) for id_ in given.post]))
 
 
 def _check_signed(given: argparse.Namespace, made: Parser) -> None:
     """Who and why go with what writes, and do not name a user who is to be forgotten. Exits with 2."""
-    does, writes = ("--yes", given.yes) if given.command == "forget" else ("--repair", given.repair)
+    does, writes = ("--yes", given.yes) if "yes" in given else ("--repair", given.repair)
     if writes and not (given.by and given.why):
         made.error(f"{does} needs --by NAME and --why TEXT: the history keeps them")
     if not writes and (given.by or given.why):
         made.error(f"--by and --why go with {does}")
     if given.command == "forget" and re.search(rf"(?<!\w){re.escape(given.user)}(?!\w)", f"{given.by} {given.why}"):
         made.error("--by and --why must not name the user: the history keeps them")
-
-
-def _user(value: str) -> str:
-    try:
-        fields.user(value, "ID")
-    except InvalidInputError as error:
-        raise argparse.ArgumentTypeError(error.detail) from None
-    return value
-
-
-def _counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
-    def counter(name: str) -> Counter:
-        if name not in counters:
-            raise argparse.ArgumentTypeError(f"there is no counter {name!r}: it is one of {', '.join(counters)}")
-        return counters[name]
-
-    return counter
-
-
-def _port(value: str) -> int:
-    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
-        raise argparse.ArgumentTypeError(f"{value!r} is not a port: 1 to 65535")
-    return int(value)
-
-
-def _second(value: str) -> int:
-    """Epoch seconds of a time that says its zone."""
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None or found.microsecond:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
-    return int(found.timestamp())
-
-
-def _text(most: int) -> Callable[[str], str]:
-    def checked(value: str) -> str:
-        text = value.strip()
-        if not text or len(text) > most or not text.isprintable():
-            raise argparse.ArgumentTypeError(f"must have 1 to {most} printable characters")
-        return text
-
-    return checked

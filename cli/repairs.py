@@ -13,8 +13,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.drift import rebuild, recount, rows
-from tally.drift.rebuild import Accepted, Loss
-from tally.drift.reconcile import Finding, Mark, Reconciler
+from tally.drift.rebuild import Accepted
+from tally.drift.reconcile import Finding, Reconciler
 from tally.drift.recount import Recount
 from tally.dynamo import queries
 from tally.dynamo.client import Store
@@ -41,7 +41,6 @@ class Look(NamedTuple):
 
     found: Finding
     counted: Recount | None
-    mark: Mark | None = None
 
     @property
     def exact(self) -> int | None:
@@ -51,7 +50,7 @@ class Look(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether something is wrong."""
-        return self.found.differs or (self.counted is not None and not self.counted.even)
+        return self.found.differs or (self.counted is not None and not self.counted.low <= 0 <= self.counted.high)
 
     @property
     def line(self) -> str:
@@ -60,7 +59,7 @@ class Look(NamedTuple):
         parts = [f"tally {found.tally}"]
         if counted and self.exact is not None:
             parts.append(f"children {counted.children}")
-        if row and row.drift:
+        if row.drift:
             when = f"confirmed in {found.left} minutes" if found.left else "confirmed"
             parts.append(f"drift {row.drift:+d} since {moment(row.since)}, {when}")
         if counted and counted.unclear:
@@ -101,11 +100,8 @@ def reconcile(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _look(reconciler: Reconciler, counter: Counter, target: str) -> Look:
-    if counter.child is None:
-        return Look(reconciler.look(counter, target), None)
-    mark = reconciler.mark(counter, target)
-    counted = reconciler.count(counter, target)
-    return Look(reconciler.look(counter, target), counted, mark)
+    counted = reconciler.count(counter, target) if counter.child else None
+    return Look(reconciler.look(counter, target), counted)
 
 
 def _is_there(store: Store, counter: Counter, target: str) -> bool:
@@ -114,7 +110,7 @@ def _is_there(store: Store, counter: Counter, target: str) -> bool:
     if counter.child is not None:
         first, last = min(first, counter.children[0]), max(last, counter.children[1])
     there = queries.query(store, store.settings.counts_table, counter.partition_start + target, first, last, Limit=1)
-    return bool(there or rows.read(store, counter.name, target))
+    return bool(there) or rows.read(store, counter.name, target).upto >= 0
 
 
 def _repair(reconciler: Reconciler, given: argparse.Namespace, wrong: Sequence[Look]) -> int:
@@ -125,8 +121,7 @@ def _repair(reconciler: Reconciler, given: argparse.Namespace, wrong: Sequence[L
         for look in looks:
             counter, target = look.found.counter, look.found.target
             try:
-                how = {"asked": asked, "counted": look.exact, "marked": look.mark}
-                done = reconciler.repair(counter, target, given.by, given.why, **how)
+                done = reconciler.repair(counter, target, given.by, given.why, asked=asked, counted=look.counted)
             except TallyError as error:
                 note(error.detail)
                 left += 1
@@ -164,11 +159,11 @@ def _judged(reconciler: Reconciler) -> int:
 def _suspects(stack: Stack) -> list[Tally]:
     """The tallies that differ from their children in a scan, and every tally that drifts."""
     found: dict[tuple[str, str], Tally] = {}
-    with bar(recount.families(stack.store, stack.counters), "page", "scanned") as pages:
-        for page in pages:
-            suspects = (family for family in page if family.tally != family.children)
-            found |= {(family.counter.name, family.target): Tally(family.counter, family.target) for family in suspects}
-    for _, row in rows.every(stack.store):
+    with bar(recount.families(stack.store, stack.counters), "post", "scanned") as families:
+        for counter, target, tally, children in families:
+            if tally != children:
+                found[counter.name, target] = Tally(counter, target)
+    for row in rows.every(stack.store):
         if row.counter in stack.counters:
             found[row.counter, row.target] = Tally(stack.counters[row.counter], row.target)
         else:
@@ -186,13 +181,13 @@ def rebuilt(given: argparse.Namespace, stack: Stack) -> int:
     store, reconciler = stack.store, Reconciler(stack.store)
     seen, found = evidence.read(store, time.time()), rebuild.Accepted()
     days = rebuild.window(store, seen, time.time())
-    only = (given.counter.name, given.id) if given.counter else None
-    with bar(rebuild.accepted(store, stack.counters, days, found, only), "page", "scanned") as pages:
+    with bar(rebuild.accepted(store, stack.counters, days, found), "page", "scanned") as pages:
         for _ in pages:
             pass
-    with bar(sorted(found), "tally", "looked at") as names:
+    only = {(given.counter.name, given.id)} if given.counter else set(found)
+    with bar(sorted(only.intersection(found)), "tally", "looked at") as names:
         looks = [rebuild.look(store, stack.counters[name[0]], name[1], found[name]) for name in names]
-    lost = [loss for loss in looks if loss.amount]
+    lost = [loss for loss in looks if loss.difference]
     left = _rebuild(reconciler, given, lost, found) if given.repair and lost else len(lost)
     if not given.repair:
         for loss in lost:
@@ -202,7 +197,7 @@ def rebuilt(given: argparse.Namespace, stack: Stack) -> int:
     return 1 if left else 0
 
 
-def _rebuild(reconciler: Reconciler, given: argparse.Namespace, lost: Sequence[Loss], found: Accepted) -> int:
+def _rebuild(reconciler: Reconciler, given: argparse.Namespace, lost: Sequence[Finding], found: Accepted) -> int:
     """Add what these lack. Returns how many still lack something."""
     asked = _judged(reconciler)
     left = 0
@@ -216,15 +211,17 @@ def _rebuild(reconciler: Reconciler, given: argparse.Namespace, lost: Sequence[L
                 left += 1
                 continue
             if done:
-                say(f"rebuilt  {' '.join(name)}: {done.amount:+d} ({done.tally} to {done.tally + done.amount})")
+                after = done.tally + done.difference
+                say(f"rebuilt  {done.name}: {done.difference:+d} ({done.tally} to {after})")
     return left
 
 
-def _loss(store: Store, loss: Loss) -> str:
+def _loss(store: Store, loss: Finding) -> str:
     days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
-    known = f", of which the ledger has repaired {loss.repaired}" if loss.repaired else ""
-    drift = f", drifts by {loss.drift:+d}: `tally reconcile` comes first" if loss.drift else ""
-    return f"{loss.counter.name} {loss.target}: tally {loss.tally}, missing {days}{known}{drift}"
+    repaired = sum(loss.days.values()) - loss.difference
+    known = f", of which the ledger has repaired {repaired}" if repaired else ""
+    drift = f", drifts by {loss.drift.drift:+d}: `tally reconcile` comes first" if loss.differs else ""
+    return f"{loss.name}: tally {loss.tally}, missing {days}{known}{drift}"
 
 
 def _day(store: Store, day: int) -> str:

@@ -80,12 +80,20 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         scope = "tally/read" if method == "GET" else "tally/write"
         return Call(name, method, path, expected(status, member), signed_in=True, skip=unscoped(scope), **more)
 
+    member = "/counters/members/smoke/children/smoke"
     most = {"amount": 10**9, "ttl_s": 1}
+    together = [{"counter": "usage", "id": "smoke", "amount": 1}, {"counter": "plays", "id": VIDEO}]
     return [
         call("increment", "POST", f"{usage}/increments", 200, "counted", body={"amount": 1}, headers=once),
+        call("change", "POST", "/changes", 200, "counted", body={"changes": together}, headers=once),
         call("get_counter", "GET", usage, 200, "value"),
+        call("get_any_tallies", "GET", "/tallies/any?of=stock:smoke", 200, "tallies"),
         call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),
         call("hold", "POST", f"{stock}/holds", 409, "left", body=most, headers=once),
+        call("put_child", "PUT", member, 200, "changed"),
+        call("get_child", "GET", member, 200, "counted"),
+        call("list_children", "GET", f"{member.rpartition('/')[0]}?limit=1", 200, "children"),
+        call("delete_child", "DELETE", member, 200, "changed"),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
         call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
         call("get_counter_top", "GET", "/counters/stock/top?limit=1", 200, "top"),
@@ -112,6 +120,7 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         Call("play", "POST", plays, lambda a: a.status == 200 and a.body["counted"] is True, headers=once),
         Call("play again", "POST", plays, lambda a: a.headers.get("idempotency-replayed") == "true", headers=once),
         Call("get_plays", "GET", plays, lambda a: a.status == 200 and a.body["play_count"] >= 1),
+        Call("get_counter of anyone", "GET", f"/counters/plays/{VIDEO}", lambda a: a.body["value"] >= 1),
         Call(
             "put_post", "PUT", post, lambda a: a.status in {200, 201} and a.body["post_id"], signed_in=True, body=text
         ),
@@ -135,6 +144,8 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         Call("get_badge", "GET", visits.replace("?", "/badge.svg?"), lambda a: a.status == 200 and "<svg" in a.body),
         Call("beacon", "GET", "/beacon.js", lambda a: a.status == 200 and "sendBeacon" in a.body),
         Call("get_openapi", "GET", "/openapi.json", lambda a: a.status == 200 and a.body["openapi"]),
+        Call("get_tallies", "GET", f"/tallies?of=plays:{VIDEO}&of=stock:smoke", _one_is_private),
+        Call("get_counter_badge", "GET", f"/counters/plays/{VIDEO}/badge.svg", lambda a: "<svg" in a.body),
         *counter_calls(key, scopes),
         Call("get_receipt", "GET", receipt, lambda a: a.status == 200 and a.body["state"] == "counted"),
         Call(
@@ -144,6 +155,10 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
             lambda a: a.status == 200 and a.body["state"] == "unknown",
             signed_in=True,
         ),
+        Call("get_receipts", "GET", receipt.replace("?", "/many?"), _counted_it),
+        Call("get_visits_series", "GET", visits.replace("?", "/series?"), lambda a: a.status == 200 and a.body["by"]),
+        Call("get_top", "GET", "/top?counter=plays&limit=1", lambda a: a.status == 200 and a.body["by"]),
+        Call("get_own_receipts", "GET", receipt.replace("?", "/own/many?"), _answered_it, signed_in=True),
         Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
     ]
     values = {"video_id": VIDEO, "post_id": post.rpartition("/")[2], "counter": "usage", "id": "smoke"}
@@ -152,6 +167,19 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
 
 def _likes_it(answer: Answer) -> bool:
     return answer.status == 200 and [like["liked"] for like in answer.body["likes"]] == [True]
+
+
+def _counted_it(answer: Answer) -> bool:
+    return answer.status == 200 and [one["state"] for one in answer.body["receipts"]] == ["counted"]
+
+
+def _answered_it(answer: Answer) -> bool:
+    return answer.status == 200 and [one["state"] for one in answer.body["receipts"]] == ["unknown"]
+
+
+def _one_is_private(answer: Answer) -> bool:
+    plays, stock = answer.body["tallies"]
+    return answer.status == 200 and plays["value"] >= 1 and "value" not in stock
 
 
 def other_reads(named: Set[str], values: Mapping[str, str]) -> list[Call]:

@@ -14,6 +14,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tally.drift import rows
+from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.errors import TallyError
 from tally.streams import evidence, set_aside
@@ -129,7 +130,8 @@ def _lag(stack: Stack) -> Seen:
     """How far behind numbers that are rolled up are, and the evidence of each consumer."""
     now_s, minute_s = time.time(), stack.store.settings.minute_s
     found = evidence.read(stack.store, now_s)
-    as_of, passed = found.as_of(stack.store.settings), found.newest_s
+    as_of = found.as_of(stack.store.settings)
+    passed = {"rollup": items.number(found.item, "rolled"), "drift": items.number(found.item, "known")}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "evidence_age_s": ages}
@@ -156,7 +158,7 @@ def _judged(stack: Stack) -> Seen:
 def _drift(stack: Stack) -> Seen:
     """The tallies that drift. One that is not confirmed may come to 0 by itself."""
     seen: Evidence = evidence.read(stack.store, time.time())
-    found = [row for _, row in rows.every(stack.store)]
+    found = list(rows.every(stack.store))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in found if row.confirmed(seen)]
     facts = {"confirmed": len(confirmed), "unconfirmed": len(found) - len(confirmed)}
     line = f"{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +18,14 @@ def bar(things: Iterable[Any], unit: str, does: str) -> Iterator[Iterable[Any]]:
     """The things, with a progress bar on stderr if that is a terminal."""
     with tqdm(things, desc=does, unit=f" {unit}", disable=not sys.stderr.isatty(), leave=False, file=sys.stderr) as bar:
         yield bar
+
+
+@contextmanager
+def progress(total: int | None, unit: str, does: str) -> Iterator[Callable[[int], object]]:
+    """A progress bar on stderr if that is a terminal; what moves it by a number. `total`: None if it is not known."""
+    shown = not sys.stderr.isatty()
+    with tqdm(total=total, desc=does, unit=f" {unit}", disable=shown, leave=False, file=sys.stderr) as bar:
+        yield bar.update
 
 
 def show(given: argparse.Namespace, body: object, line: str) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from counters import PAGES
 from local.base.errors import LocalError
 from tally.errors import InvalidInputError
 from tally.fields import page
@@ -64,6 +65,6 @@ def _visit(number: int, line: bytes) -> Visit | None:
         if found is None:
             return None
         url = SITE + found[1]
-        return Visit(number, url, page(url, "url"))
+        return Visit(number, url, page(url, "url", PAGES))
     except (UnicodeDecodeError, InvalidInputError):
         return None

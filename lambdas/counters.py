@@ -5,6 +5,7 @@ Add a declaration to COUNTERS and deploy. The API, the roles, the metrics and th
 """
 
 from tally.counter import Counter, declared
+from tally.pages import Pages
 from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
 USAGE = Counter("usage", prefix="USER", sort_key="USAGE", attribute="usage")
@@ -12,6 +13,20 @@ STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", floor
 CONTEST = Counter(
     "contest", prefix="CONTEST", sort_key="LEFT", attribute="left", start=100, delta=-1, floor=0, numbered=True
 )
+CALLS = Counter(
+    "calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", ceiling=1_000, period="day", keep_periods=35
+)
 TICKET = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=1, numbered=True)
+MEMBERS = Counter("members", prefix="WORKSPACE", sort_key="MEMBERS", attribute="members", child="MEMBER#USER#")
 
-COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET])
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS])
+
+# What is no part of a page's name. A change renames pages; docs/beacon.md says what becomes of their tallies.
+PAGES = Pages(
+    drop=(
+        "utm_*", "mtm_*", "fbclid", "gclid", "gclsrc", "gbraid", "wbraid", "dclid", "gad_*", "srsltid", "msclkid",
+        "mc_cid", "mc_eid", "yclid", "ttclid", "twclid", "li_fat_id", "igshid", "_ga", "_gl", "_hsenc", "_hsmi",
+    ),
+    trailing_slash="keep",
+    index=("index.html",),
+)  # fmt: skip

@@ -19,14 +19,18 @@ WRITES = Throttle(rate_per_s=500, burst=1000)
 SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
 
-_VERSIONED: Callable[[Counter], bool] = attrgetter("versioned")
+_COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
+_SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
+_JOINS: Callable[[Counter], bool] = attrgetter("joins")
 _HOLDABLE: Callable[[Counter], bool] = attrgetter("holdable")
+_PUBLIC: Callable[[Counter], bool] = attrgetter("public")
 _MAY_HAVE_HOLDS: Callable[[Counter], bool] = attrgetter("may_have_holds")
 
 _KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key")
 # A page that is left sends by `navigator.sendBeacon`, which takes no headers.
 _KEY_OR_BODY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key", body_wire="key")
 _OPTIONAL_KEY = Field("idempotency_key", Kind.KEY, Source.HEADER, "Idempotency-Key", required=False)
+_VALUE = Field("value", Kind.FLAG, Source.QUERY, "value", required=False)
 _PAGE_SIZE = Field("limit", Kind.PAGE_SIZE, Source.QUERY, "limit", required=False)
 _CURSOR = Field("cursor", Kind.CURSOR, Source.QUERY, "cursor", required=False)
 
@@ -39,7 +43,7 @@ PLAY = Operation(
     path="/videos/{id}/plays",
     access=Access.ANYONE,
     throttle=WRITES,
-    fields=(_VIDEO, _KEY_OR_BODY),
+    fields=(_VIDEO, _KEY_OR_BODY, _VALUE),
     counter=PLAYS,
     counts=True,
     increments=True,
@@ -54,6 +58,7 @@ GET_PLAYS = Operation(
     throttle=READS,
     fields=(_VIDEO,),
     counter=PLAYS,
+    success=(200, 304),
 )
 ON_VIDEOS = (PLAY, GET_PLAYS)
 
@@ -77,6 +82,7 @@ GET_POST = Operation(
     access=Access.ANYONE,
     throttle=READS,
     fields=(_POST,),
+    success=(200, 304),
 )
 DELETE_POST = Operation(
     name="delete_post",
@@ -94,7 +100,7 @@ LIKE = Operation(
     path="/posts/{id}/like",
     access=Access.SIGNED_IN,
     throttle=WRITES,
-    fields=(_POST, _OPTIONAL_KEY),
+    fields=(_POST, _OPTIONAL_KEY, _VALUE),
     counter=LIKES,
     counts=True,
 )
@@ -105,7 +111,7 @@ UNLIKE = Operation(
     path="/posts/{id}/like",
     access=Access.SIGNED_IN,
     throttle=WRITES,
-    fields=(_POST, _OPTIONAL_KEY),
+    fields=(_POST, _OPTIONAL_KEY, _VALUE),
     counter=LIKES,
     counts=True,
 )
@@ -169,6 +175,7 @@ GET_VISITS = Operation(
     throttle=READS,
     fields=(Field("url", Kind.PAGE, Source.QUERY, "url"),),
     counter=VISITS,
+    success=(200, 304),
 )
 GET_BADGE = Operation(
     name="get_badge",
@@ -206,9 +213,26 @@ INCREMENT = Operation(
     path=f"{_COUNTERS}/increments",
     access=Access.WRITE,
     throttle=WRITES,
-    fields=(_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY),
+    fields=(_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY, _VALUE),
     counts=True,
     increments=True,
+    serves=lambda counter: not counter.counts_children,
+)
+CHANGE = Operation(
+    name="change",
+    function="increments",
+    method="POST",
+    path="/changes",
+    access=Access.WRITE,
+    throttle=SELDOM,
+    fields=(
+        Field("changes", Kind.CHANGES, Source.BODY, "changes"),
+        Field("visible", Kind.VISIBLE, Source.BODY, "visible", required=False, choices=("now", "soon")),
+        _KEY,
+    ),
+    counts=True,
+    serves=_JOINS,
+    body_bytes_max=256 * 1024,  # 1,000 changes with the longest names, ids and amounts
 )
 GET_COUNTER = Operation(
     name="get_counter",
@@ -217,7 +241,8 @@ GET_COUNTER = Operation(
     path=_COUNTERS,
     access=Access.READ,
     throttle=READS,
-    fields=(_COUNTER, _ID),
+    fields=(_COUNTER, _ID, Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)),
+    opens=SELDOM,  # many counters may be open to strangers
 )
 SET_COUNTER = Operation(
     name="set_counter",
@@ -234,7 +259,7 @@ SET_COUNTER = Operation(
         _OPTIONAL_KEY,
     ),
     counts=True,
-    serves=_VERSIONED,
+    serves=_SETTABLE,
 )
 HOLD = Operation(
     name="hold",
@@ -277,7 +302,89 @@ RELEASE_HOLD = Operation(
     serves=_MAY_HAVE_HOLDS,
 )
 
-ON_COUNTERS = (INCREMENT, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD)
+_CHILDREN = f"{_COUNTERS}/children"
+_CHILD = Field("child", Kind.CHILD, Source.PATH, "child")
+
+PUT_CHILD = Operation(
+    name="put_child",
+    function="likes",
+    method="PUT",
+    path=f"{_CHILDREN}/{{child}}",
+    access=Access.WRITE,
+    throttle=WRITES,
+    fields=(_COUNTER, _ID, _CHILD, _OPTIONAL_KEY),
+    counts=True,
+    serves=_COUNTS_CHILDREN,
+)
+DELETE_CHILD = Operation(
+    name="delete_child",
+    function="likes",
+    method="DELETE",
+    path=f"{_CHILDREN}/{{child}}",
+    access=Access.WRITE,
+    throttle=WRITES,
+    fields=(_COUNTER, _ID, _CHILD, _OPTIONAL_KEY),
+    counts=True,
+    serves=_COUNTS_CHILDREN,
+)
+GET_CHILD = Operation(
+    name="get_child",
+    function="likes",
+    method="GET",
+    path=f"{_CHILDREN}/{{child}}",
+    access=Access.READ,
+    throttle=READS,
+    fields=(_COUNTER, _ID, _CHILD),
+    serves=_COUNTS_CHILDREN,
+)
+LIST_CHILDREN = Operation(
+    name="list_children",
+    function="likes",
+    method="GET",
+    path=_CHILDREN,
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_COUNTER, _ID, _PAGE_SIZE, _CURSOR),
+    serves=_COUNTS_CHILDREN,
+)
+
+ON_CHILDREN = (PUT_CHILD, DELETE_CHILD, GET_CHILD, LIST_CHILDREN)
+ON_COUNTERS = (INCREMENT, CHANGE, GET_COUNTER, SET_COUNTER, HOLD, COMMIT_HOLD, RELEASE_HOLD, *ON_CHILDREN)
+
+_TALLIES = Field("of", Kind.TALLY, Source.QUERY, "of", many_max=100)
+
+GET_TALLIES = Operation(
+    name="get_tallies",
+    function="tallies",
+    method="GET",
+    path="/tallies",
+    access=Access.ANYONE,
+    throttle=SELDOM,  # a request reads up to 100 tallies
+    fields=(_TALLIES,),
+    success=(200, 304),
+)
+GET_ANY_TALLIES = Operation(
+    name="get_any_tallies",
+    function="tallies",
+    method="GET",
+    path="/tallies/any",
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_TALLIES,),
+)
+GET_COUNTER_BADGE = Operation(
+    name="get_counter_badge",
+    function="tallies",
+    method="GET",
+    path=f"{_COUNTERS}/badge.svg",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(_COUNTER, _ID),
+    success=(200, 304),
+    media_type="image/svg+xml",
+    serves=_PUBLIC,
+)
+ON_TALLIES = (GET_TALLIES, GET_ANY_TALLIES, GET_COUNTER_BADGE)
 
 WITH_RECEIPTS = {
     operation.name: operation
@@ -308,7 +415,30 @@ GET_OWN_RECEIPT = Operation(
     throttle=SELDOM,
     fields=_RECEIPT_FIELDS,
 )
-ON_RECEIPTS = (GET_RECEIPT, GET_OWN_RECEIPT)
+_MANY_RECEIPTS_FIELDS = (  # one BatchGetItem reads 100 items
+    _RECEIPT_FIELDS[0],
+    Field("targets", Kind.TARGET, Source.QUERY, "target", many_max=100),
+    Field("idempotency_keys", Kind.KEY, Source.QUERY, "key", many_max=100),
+)
+GET_RECEIPTS = Operation(
+    name="get_receipts",
+    function="receipts",
+    method="GET",
+    path="/receipts/many",
+    access=Access.ANYONE,
+    throttle=RARE,
+    fields=_MANY_RECEIPTS_FIELDS,
+)
+GET_OWN_RECEIPTS = Operation(
+    name="get_own_receipts",
+    function="receipts",
+    method="GET",
+    path="/receipts/own/many",
+    access=Access.SIGNED_IN,
+    throttle=RARE,
+    fields=_MANY_RECEIPTS_FIELDS,
+)
+ON_RECEIPTS = (GET_RECEIPT, GET_OWN_RECEIPT, GET_RECEIPTS, GET_OWN_RECEIPTS)
 
 _SERIES = (
     Field("by", Kind.CHOICE, Source.QUERY, "by", required=False, choices=("hour", "day")),
@@ -367,7 +497,7 @@ GET_TOP = Operation(
     method="GET",
     path="/top",
     access=Access.ANYONE,
-    throttle=SELDOM,
+    throttle=RARE,  # a list changes once an hour
     fields=(
         Field("counter", Kind.CHOICE, Source.QUERY, "counter", choices=("plays", "likes", "visits", "bot_visits")),
         *_TOP,
@@ -411,7 +541,10 @@ GET_OPENAPI = Operation(
     success=(200, 304),
 )
 
-OPERATIONS = (*ON_COUNTERS, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_SERIES, GET_DRIFT, HEALTH, GET_OPENAPI)
+OPERATIONS = (
+    *ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_SERIES,
+    GET_DRIFT, HEALTH, GET_OPENAPI,
+)  # fmt: skip
 
 SCHEDULES = (
     Schedule(

@@ -7,6 +7,7 @@ No handler imports this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 import operations
 from tally.counter import Counter, Guarantee
@@ -41,29 +42,37 @@ def of_functions(counters: Mapping[str, Counter]) -> dict[str, Needs]:
 
 def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
     """What each operation needs. `counters`: those that the deployment declares."""
-    # Changing a like reads it and its post, and may make a new shard (tally/counting/likes.py).
-    read_like = _on([LIKES], "BatchGetItem")
-    change_like = read_like | _on([LIKES], "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    read_like, change_like = _on([LIKES], "BatchGetItem"), _change_child([LIKES]) | _on([LIKES], "Query")
+    with_children = operations.PUT_CHILD.served(counters)
+    change_child = _change_child(with_children) | _find_before_refusal(with_children)
     # A hold that is settled moves within its partitions. What is given back has a receipt.
     settle_hold = _PUT_RECEIPT | _on_holds(counters, "GetItem", "PutItem", "DeleteItem")
     return {
-        operations.PLAY: _count(PLAYS),
+        operations.PLAY: _count(PLAYS) | _on([PLAYS], "Query"),  # the number in the answer
         operations.GET_PLAYS: _on([PLAYS], "Query"),
         operations.PUT_POST: _on([LIKES], "Query", "PutItem", "UpdateItem"),
         operations.GET_POST: _on([LIKES], "Query"),
         # It marks the post and the shards of its tally, and names it to the sweep.
         operations.DELETE_POST: _on([LIKES], "GetItem", "UpdateItem", "DeleteItem")
         | _on_ledger({"DELETED": ["PutItem"]}),
-        operations.LIKE: _PUT_RECEIPT | change_like,
-        operations.UNLIKE: _PUT_RECEIPT | change_like,
+        operations.LIKE: change_like,
+        operations.UNLIKE: change_like,
         operations.GET_LIKE: read_like,
         operations.LIST_LIKES: _on([LIKES], "GetItem", "Query"),
         operations.MY_LIKES: read_like,
+        operations.PUT_CHILD: change_child,
+        operations.DELETE_CHILD: change_child,
+        operations.GET_CHILD: _on(with_children, "BatchGetItem"),
+        operations.LIST_CHILDREN: _on(with_children, "Query") | _on(_needing_parent(with_children), "GetItem"),
         operations.VISIT: _count(VISITS) | _count(BOT_VISITS),
         operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _READ_JUDGE,
         operations.GET_BADGE: _on([VISITS], "Query"),
         operations.BEACON: _NOTHING,
         operations.INCREMENT: _increment(counters),
+        # It looks for its receipt before it refuses a retired counter. Those that are rolled up have no update.
+        operations.CHANGE: _NOTHING.union(*map(_count, operations.CHANGE.served(counters)))
+        | _find_before_refusal(operations.CHANGE.served(counters))
+        | _release_expired(counters),
         operations.GET_COUNTER: _get_counter(counters),
         # It reads the number before it sets it, and looks for a receipt if the number has moved.
         operations.SET_COUNTER: _PUT_RECEIPT
@@ -72,11 +81,16 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.HOLD: _release_expired(counters) | _find_before_refusal(operations.HOLD.served(counters)),
         operations.COMMIT_HOLD: settle_hold,
         operations.RELEASE_HOLD: settle_hold,
+        operations.GET_TALLIES: _get_tallies(_those(counters, lambda counter: counter.public)),
+        operations.GET_ANY_TALLIES: _get_tallies(counters.values()),
+        operations.GET_COUNTER_BADGE: _on(operations.GET_COUNTER_BADGE.served(counters), "Query"),
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
         **dict.fromkeys(operations.ON_SERIES[:4], _READ_SERIES | _on_ledger({"HISTORY#": ["Query"]})),
         operations.GET_TOP: _READ_TOP,
         operations.GET_COUNTER_TOP: _READ_TOP,
+        operations.GET_RECEIPTS: _FIND_RECEIPTS,
+        operations.GET_OWN_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
         operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
         operations.GET_OPENAPI: _NOTHING,
@@ -93,9 +107,12 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
         "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
         "DELETED": ("PutItem",),
     }
-    forget = _PUT_RECEIPT | _on([LIKES], "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
+    users = _those(counters, attrgetter("counts_users"))
+    forget = _PUT_RECEIPT | _on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     repair = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE
-    return repair | forget | _on_ledger(on_ledger)
+    parents = _those(counters, lambda counter: counter.child is not None)
+    import_ = _PUT_RECEIPT | _FIND_RECEIPT | _on(parents, "BatchGetItem", "PutItem", "UpdateItem")
+    return repair | forget | import_ | _on_ledger(on_ledger)
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
@@ -107,7 +124,7 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     judging = {
         "JUDGE": ("GetItem", "UpdateItem"),
         "PAGE#": ("Query",),
-        "DRIFT": ("Query", "BatchGetItem", "GetItem", "UpdateItem"),
+        "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
         "PROGRESS": ("GetItem", "UpdateItem"),
         "SERIES#": ("UpdateItem",),
         "RUNNING#": ("Query", "PutItem"),
@@ -120,7 +137,7 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
 
 
 def _of_consumers(counters: Mapping[str, Counter]) -> dict[str, Needs]:
-    rolled_up = _those(counters, lambda counter: counter.spills or counter.guarantee is Guarantee.ROLLUP)
+    rolled_up = _those(counters, lambda counter: counter.rolls_up)
     return {
         "rollup": _consume("rollup") | _on(rolled_up, "UpdateItem"),
         "drift": _consume("drift") | _READ_JUDGE | _on_ledger({"PAGE#": ["PutItem"]}),  # none of a judged minute
@@ -133,20 +150,40 @@ def _consume(consumer: str) -> Needs:
 
 
 def _increment(counters: Mapping[str, Counter]) -> Needs:
-    """A number is read before it is taken. At the end a receipt is looked for, so that a retry gets the last number.
+    """Each is read for the value in the answer, and a number before it is taken.
 
-    A batch that was sent before reads its receipts together.
+    After the last number a receipt is looked for, so that a retry gets that number. A batch that was sent before reads
+    its receipts together.
     """
     served = operations.INCREMENT.served(counters)
     numbered = [counter for counter in served if counter.numbered]
-    take_number = _on(numbered, "Query") | (_FIND_RECEIPT if numbered else _find_before_refusal(served))
+    take_number = _on(served, "Query") | (_FIND_RECEIPT if numbered else _find_before_refusal(served))
     replays = _FIND_RECEIPTS if any(counter.known for counter in served) else _NOTHING
     return _NOTHING.union(*map(_count, served)) | take_number | replays | _release_expired(counters)
+
+
+def _change_child(counters: Iterable[Counter]) -> Needs:
+    """A change reads the child. It may look for a parent, and make a shard beside it (tally/counting/children.py)."""
+    change = _on(counters, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    return (change | _on(_needing_parent(counters), "BatchGetItem") | _PUT_RECEIPT) if change else _NOTHING
+
+
+def _needing_parent(counters: Iterable[Counter]) -> list[Counter]:
+    return [counter for counter in counters if counter.parent_required]
 
 
 def _find_before_refusal(served: Iterable[Counter]) -> Needs:
     """A retry of a change from before its counter was retired gets its answer."""
     return _FIND_RECEIPT if any(counter.retired for counter in served) else _NOTHING
+
+
+def _get_tallies(readable: Iterable[Counter]) -> Needs:
+    """Those with one item are read together, and those with shards each by itself."""
+    found = list(readable)
+    single = [counter for counter in found if counter.versioned]
+    spread = [counter for counter in found if not counter.versioned]
+    rolled_up = any(counter.guarantee is Guarantee.ROLLUP for counter in found)
+    return _on(single, "BatchGetItem") | _on(spread, "Query") | (_READ_JUDGE if rolled_up else _NOTHING)
 
 
 def _get_counter(counters: Mapping[str, Counter]) -> Needs:

@@ -49,9 +49,11 @@ def run(options: Options) -> None:
     """Start everything and serve. The imports take a second: here, Ctrl-C interrupts them cleanly."""
     import asyncio
 
+    from .functions import runtime
     from .server import serve
     from .stack.prepared import prepared
 
+    runtime.check()
     with prepared(options) as stack:
         asyncio.run(serve(stack, say))
 

@@ -65,7 +65,7 @@ class Watch:
         if seen.judged >= 0:
             self._first = seen.judged if self._first is None else self._first
             self.judged, self.last_judged = seen.judged - self._first, seen.judged
-        for _, drift in rows.every(self.store):
+        for drift in rows.every(self.store):
             if drift.confirmed(seen):
                 self.drifts.add((drift.counter, drift.target, drift.drift))
             row = (drift.counter, drift.target, drift.upto)

@@ -66,7 +66,7 @@ class Edge(Stack):
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
         kept = _as_the_answer_says(self)
-        paths = sorted(operation.path for operation in operations if operation.revalidated)
+        paths = sorted({_pattern(operation.path) for operation in operations if operation.revalidated})
         distribution = cloudfront.Distribution(
             self,
             "Distribution",
@@ -91,11 +91,16 @@ class Edge(Stack):
         CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
 
 
+def _pattern(path: str) -> str:
+    """What CloudFront calls the paths of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few."""
+    return f"/{path.split('/')[1]}/*" if "{" in path else path
+
+
 def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
     """Keep an answer for as long as its Cache-Control says, and not at all without one.
 
-    The key has all that these answers depend on: path, query and encoding, and the origin of the page, which API
-    Gateway answers with CORS headers.
+    The key has all that these answers depend on: path, query, encoding and token, and the origin of the page, which
+    API Gateway answers with CORS headers. So nobody gets what was answered to the token of another.
     """
     return cloudfront.CachePolicy(
         scope,
@@ -105,7 +110,7 @@ def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:
         default_ttl=Duration.seconds(0),
         max_ttl=CACHED_MAX,
         query_string_behavior=cloudfront.CacheQueryStringBehavior.all(),
-        header_behavior=cloudfront.CacheHeaderBehavior.allow_list("Origin"),
+        header_behavior=cloudfront.CacheHeaderBehavior.allow_list("Authorization", "Origin"),
         cookie_behavior=cloudfront.CacheCookieBehavior.none(),
         enable_accept_encoding_gzip=True,
     )

@@ -32,6 +32,7 @@ from .dead_letters import DeadLetters
 from .functions import Functions
 from .metrics import OwnMetrics
 from .names import Names
+from .options import Options
 from .tables import Tables
 
 Shown = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
@@ -62,14 +63,15 @@ class Monitoring(Construct):
         names: Names,
         declarations: Declarations,
         parts: Parts,
-        alarm_email: str | None,
+        options: Options,
     ) -> None:
         super().__init__(scope, id)
         self._names = names
         self._own = OwnMetrics(names, declarations)
         self._counters = declarations.counters
         self._parts = parts
-        self.topic = AlarmTopic(self, "Alarms", email=alarm_email).topic
+        self._options = options
+        self.topic = AlarmTopic(self, "Alarms", email=options.alarm_email).topic
         self.dashboard_name = names.dashboard
         self._facade = MonitoringFacade(
             self,
@@ -157,19 +159,16 @@ class Monitoring(Construct):
 
     def _callers(self) -> None:
         api = self._parts.api.api
+        p99 = metrics.of_api(api, "Latency", "p99", label="p99")
+        # Without snapshots cold starts alone would set the alarm off.
+        latency: Shown = watched(self._names, p99, alarms.LATENCY) if self._options.snapshots else p99
         self._section(
             "Callers",
             "Are callers answered, and fast?",
             {
-                "HTTP requests": [
-                    metrics.of_api(api, "Count", label="all"),
-                    metrics.of_api(api, "4xx", label="4xx"),
-                ],
+                "HTTP requests": [metrics.of_api(api, "Count", label="all")],
                 "HTTP requests that failed, %": [watched(self._names, metrics.failed(api), alarms.FAILING)],
-                "Latency, ms": [
-                    watched(self._names, metrics.of_api(api, "Latency", "p99", label="p99"), alarms.LATENCY),
-                    metrics.of_api(api, "IntegrationLatency", "p99", label="p99 of the functions"),
-                ],
+                "Latency, ms": [latency],
             },
         )
 

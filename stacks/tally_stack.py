@@ -64,9 +64,7 @@ class Tally:
         )
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
-        api = Api(
-            scope, "Api", names=names, operations=declarations.operations, aliases=functions.aliases, options=options
-        )
+        api = Api(scope, "Api", names=names, operations=declarations.routes, aliases=functions.aliases, options=options)
         dead_letters = DeadLetters(
             scope,
             "DeadLetters",
@@ -81,7 +79,7 @@ class Tally:
             names=names,
             declarations=declarations,
             parts=parts,
-            alarm_email=options.alarm_email,
+            options=options,
         )
         if options.budget_usd and options.budget_email:
             Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)

@@ -19,7 +19,9 @@ from jsonschema import Draft202012Validator
 import operations
 from counters import COUNTERS
 from openapi.document import document
+from tally.operation import by_route
 
+ROUTES = by_route(operations.OPERATIONS, COUNTERS)
 HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}
 
 
@@ -60,8 +62,8 @@ def _validator(name: str, status: int, media_type: str) -> Draft202012Validator:
 
 @functools.cache
 def responses(name: str) -> dict[str, Any]:
-    """The documented responses of an operation, by status."""
-    operation = next(operation for operation in operations.OPERATIONS if operation.name == name)
+    """The documented responses of an operation by one of its routes, by status."""
+    operation = next(route for route in ROUTES.values() if route.id == name)
     found = _document()["paths"][operation.path][operation.method.lower()]["responses"]
     return {status: _resolved(response) for status, response in found.items()}
 
@@ -74,9 +76,8 @@ def check(event: object, answer: Mapping[str, Any]) -> None:
         for entry, result in zip(event["batch"], answer["results"], strict=True):
             check(entry, result)
     elif "statusCode" in answer:
-        names = [operation.name for operation in operations.OPERATIONS if operation.route == event["routeKey"]]
-        if names:
-            _check_http(names[0], answer)
+        if event["routeKey"] in ROUTES:
+            _check_http(ROUTES[event["routeKey"]].id, answer)
     elif event.get("operation") in [operation.name for operation in operations.OPERATIONS]:
         _check_direct(event["operation"], answer)
 

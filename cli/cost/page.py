@@ -74,9 +74,10 @@ def changes() -> str:
         "`FAST`: a plain `ADD`": (units.FAST.writes, 0.0),
         "a hold, and committing it": (units.HOLD.writes + units.COMMIT.writes, 0.0),
         "a hold, and its release or expiry, which leaves a receipt": (units.HOLD.writes + units.RELEASE.writes, 0.0),
-        "like": (units.LIKE.writes, 0.0),
-        "unlike, which reads the like first": (units.UNLIKE.writes, units.UNLIKE.reads),
+        "like, or another child": (units.LIKE.writes, 0.0),
+        "unlike, or the removal of another child: it reads the child first": (units.UNLIKE.writes, units.UNLIKE.reads),
         "a read of a tally, up to 16 shards": (0.0, units.READ),
+        "which of 50 posts you like, in one request": (0.0, 50 * units.READ),
     }
     rows = [
         [what, f"{writes:.3g}" if writes else "", f"{reads:.3g}" if reads else "",

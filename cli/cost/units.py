@@ -48,6 +48,9 @@ BATCH = 90  # changes; up to 100 fit
 READS = {
     "get_plays": ((1, 400), (1, 400)),
     "get_post": ((1, 500), (3, 10_700)),  # of 10 KB
+    "get_counter": ((1, 450), (1, 600)),
+    "get_tallies": ((1, 450), (100, 14_000)),  # as many as a request takes, with the longest ids
+    "get_counter_badge": ((1, 1_100), (1, 1_100)),
     "list_likes": ((0.5, 400), (4, 17_300)),  # 100 users with ids of 128 characters
     "get_visits": ((2, 450), (2, 2_500)),  # people and crawlers
     "get_plays_series": ((4, 1_400), (36, 13_000)),  # a day of hours; a year of days
@@ -57,8 +60,9 @@ READS = {
     "get_badge": ((1, 1_100), (1, 1_100)),
     "beacon": ((0, 1_600), (0, 1_600)),
     "get_receipt": ((1, 500), (1, 700)),
+    "get_receipts": ((1, 450), (100, 70_000)),  # of 100 keys
     "health": ((1, 400), (1, 400)),
-    "get_openapi": ((0, 70_000), (0, 70_000)),
+    "get_openapi": ((0, 100_000), (0, 100_000)),
 }
 """Read units and bytes of the answer of each anonymous GET: of something small, and at most."""
 READ = 1.0
@@ -73,9 +77,9 @@ PAGE_READS = 3  # the judge reads a page up to three times
 
 # A minute without traffic, beside two consumers' checkpoints for each pulse.
 JUDGE_WRITES = 2
-QUIET_READS = 87.0
-FOLD_READS = 17.0  # the pages of a minute once more, and how far the series are
-SWEEP_REQUESTS = 114  # one after the other, for four shards in each stream
+QUIET_READS = 57.0
+FOLD_READS = 16.0  # the pages of a minute once more; each is a request, every 15 minutes
+SWEEP_REQUESTS = 83  # one after the other, for four shards in each stream
 JUDGED_PER_S = 200_000
 
 # Milliseconds, of which nobody has measured any in an account.
@@ -102,8 +106,9 @@ CLIENT_PER_S = 2000 / 300  # that AWS WAF lets each address send, by default
 TRACED_PER_S, TRACED_SHARE = 1.0, 0.05  # X-Ray's sampling for Lambda, which cannot be set
 RESTORES_AN_HOUR = 6  # of a function with little traffic: an idle environment lives about ten minutes
 TOKENS_A_MONTH = 730  # of one program that keeps its token for the hour that it is valid
-# Custom metrics that the sweep writes every minute: of each counter whose drift is measured, each consumer, the stack.
-METRICS_OF_COUNTER, METRICS_OF_CONSUMER, METRICS_OF_STACK = 1, 1, 5
+# Custom metrics that the sweep writes every minute while nothing drifts: of each counter whose drift is measured, of
+# each consumer, of the stack.
+METRICS_OF_COUNTER, METRICS_OF_CONSUMER, METRICS_OF_STACK = 1, 1, 3
 METRICS_OF_TRAFFIC = 4  # Replayed, Refused, Conflicts and Spilled; and Counted of each counter
 
 

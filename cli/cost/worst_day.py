@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import operations
-from tally.operation import Access, Operation
+from counters import COUNTERS
+from tally.operation import Access, Operation, by_route
 
 from . import units
 from .prices import Usage
@@ -38,8 +39,9 @@ class Attack:
 
 
 def anonymous() -> list[Operation]:
-    """The operations that take callers without a token."""
-    return [operation for operation in operations.OPERATIONS if operation.access is Access.ANYONE]
+    """The operations that take callers without a token, once for each such route."""
+    routes = by_route(operations.OPERATIONS, COUNTERS).values()
+    return [operation for operation in routes if operation.access is Access.ANYONE]
 
 
 def per_s() -> float:

@@ -6,8 +6,8 @@
     const nav = navigator;
     const script = document.currentScript;
     const endpoint = new URL("visits", script.src).href;
-    // The last address, without its fragment.
-    let seen;
+    // The last address, without its fragment; the first one, and the page's own name for that.
+    let seen, first, name;
 
     // A page may embed it twice, or a framework may run it again: only one of them counts.
     if (self[endpoint]) return;
@@ -26,14 +26,27 @@
         });
     };
 
+    const address = (at) => at.origin + at.pathname + at.search;
+
+    // The canonical link of the page as it was loaded, if it is of this host. A single-page application changes its link
+    // after the address, or never: so the link stands for the first address alone.
+    const read = (page) => {
+      first = name = page;
+      const link = new URL(document.head.querySelector("link[rel~=canonical]").href);
+      if (link.host == location.host) name = address(link);
+    };
+
     // Look at the address. `how` says how it changed: "load", "replace", or anything else. After history.replaceState
     // only a new path is a new page: sites rewrite filters and campaign parameters with it.
     const look = (how) => {
       try {
-        const page = location.origin + location.pathname + location.search;
+        const page = address(location);
         const end = how == "replace" ? "?" : "#";
         const changed = how == "load" || page.split(end)[0] != seen.split(end)[0];
         seen = page;
+        try {
+          first || read(page);
+        } catch {}
         if (
           changed &&
           !document.prerendering &&
@@ -42,7 +55,13 @@
           !nav.globalPrivacyControl &&
           script.dataset.tally != "off"
         )
-          send(JSON.stringify({ url: page, key: crypto.getRandomValues(new Uint8Array(16)).join("-") }), 0);
+          send(
+            JSON.stringify({
+              url: page == first ? name : page,
+              key: crypto.getRandomValues(new Uint8Array(16)).join("-"),
+            }),
+            0
+          );
       } catch {}
     };
 
@@ -62,6 +81,11 @@
     // Going back to a page is a visit, whether the browser kept the page or loads it again.
     addEventListener("pageshow", (event) => event.persisted && look("load"));
     document.addEventListener("prerenderingchange", () => look("load"));
-    look("load");
+
+    // The link may follow this script: look when the head is complete. A page that sends visitors on from its head is
+    // not visited.
+    const begin = () => seen || (document.body && look("load"));
+    begin();
+    new MutationObserver(begin).observe(document.documentElement, { childList: true });
   } catch {}
 })();

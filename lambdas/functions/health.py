@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 import operations
+from counters import COUNTERS
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
+from tally.counting import receipts
 from tally.dynamo import queries
 from tally.dynamo.client import Call
 from tally.operation import Visible
@@ -23,7 +25,6 @@ def document() -> str:
     likers = Visible(os.environ.get("TALLY_LIKERS_VISIBLE", Visible.ANYONE.value))
     if DOCUMENT.exists() and likers is Visible.ANYONE:
         return DOCUMENT.read_text(encoding="utf-8")
-    from counters import COUNTERS
     from openapi.document import text
 
     return text(COUNTERS, likers=likers)
@@ -33,9 +34,11 @@ _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE
 
 
 def health(call: Call) -> Answer:
-    """`ok` if the counts table answers a read; 503 otherwise."""
+    """`ok` if the counts table answers a read; 503 otherwise. And how long the receipts of each counter live."""
     queries.get(call.store.client, call.store.settings.counts_table, _PROBE)
-    return Answer({"status": "ok", "version": call.store.settings.version})
+    lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in COUNTERS.items()}
+    known = {"status": "ok", "version": call.store.settings.version}
+    return Answer({**known, "receipts_live_s": {name: found for name, found in lives_s.items() if found}})
 
 
 def get_openapi(call: Call) -> Answer:

@@ -15,7 +15,7 @@ def put_post(call: Call, *, post_id: str, body: str) -> Answer:
 
 def get_post(call: Call, *, post_id: str) -> Answer:
     """The post with its likes."""
-    return Answer(posts.read_post(call, LIKES, post_id))
+    return Answer(posts.read_post(call, LIKES, post_id), max_age_s=LIKES.kept_s)
 
 
 def delete_post(call: Call, *, post_id: str) -> Answer:

@@ -2,8 +2,9 @@
 
 import os
 
+import counters
 import operations
-from tally import fields
+from tally import fields, pages
 from tally.api import badge, crawlers
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
@@ -14,11 +15,12 @@ from tally.shipped import BOT_VISITS, VISITS
 from tally.streams import evidence
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
+_PAGES = pages.declared(vars(counters))
 
 # Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
-    fields.page("https://example.com/", "url")
+    fields.page("https://example.com/", "url", _PAGES)
 
 
 def visit(call: Call, *, url: str, idempotency_key: str, user_agent: str | None = None) -> Increment:
@@ -35,7 +37,7 @@ def get_visits(call: Call, *, url: str) -> Answer:
     """The visits of the page by people and by crawlers, and as of when."""
     as_of = evidence.as_of(call)  # before the numbers, which may then be newer but never older
     visits, bot_visits = tallies.read_together(call, [VISITS, BOT_VISITS], url)
-    return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of})
+    return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of}, max_age_s=VISITS.kept_s)
 
 
 def get_badge(call: Call, *, url: str) -> Answer:
@@ -44,4 +46,6 @@ def get_badge(call: Call, *, url: str) -> Answer:
     return Answer(Text(badge.svg("visits", visits), operations.GET_BADGE.media_type, BADGE_MAX_AGE_S))
 
 
-handler = Entry({operations.VISIT: visit, operations.GET_VISITS: get_visits, operations.GET_BADGE: get_badge})
+handler = Entry(
+    {operations.VISIT: visit, operations.GET_VISITS: get_visits, operations.GET_BADGE: get_badge}, pages=_PAGES
+)

@@ -14,7 +14,7 @@ from tally import errors
 from tally.errors import TallyError
 from tally.operation import Operation
 
-from .inputs import HOLD_EXAMPLE, PAGE_EXAMPLE
+from .inputs import HOLD_EXAMPLE, KEY_EXAMPLE, PAGE_EXAMPLE
 
 TAGS = {
     "plays": "Plays of a video. Anyone may send one, and each key counts once.",
@@ -22,6 +22,8 @@ TAGS = {
     "likes": "Likes of posts. A like is its own receipt: liking twice changes nothing.",
     "visits": "Visits of pages. A script in the page sends them.",
     "counters": "The declared counters: move, read and set them.",
+    "children": "Items that a counter counts, such as the members of a workspace. Each has a name of yours.",
+    "tallies": "Many numbers at once, and one as a picture.",
     "holds": "An amount of stock that is taken for a while, then kept or given back.",
     "receipts": "Whether a change counted.",
     "series": "How tallies moved by the hour and by the day, to the last unit, and which moved most.",
@@ -93,7 +95,11 @@ _TOP_EXAMPLE = {
     "error_max": 0,
     "as_of": 1785542340,
 }
+_MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
+_CHILD_LINKS = {"children": Link(operations.LIST_CHILDREN, _SAME_COUNTER)}
 _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": True}
+
+_MANY = "One entry for each key, in the order of the request. Give one target for all keys, or one for each."
 
 CONTRACTS: dict[Operation, Contract] = {
     operations.PLAY: Contract(
@@ -194,15 +200,26 @@ CONTRACTS: dict[Operation, Contract] = {
         tag="counters",
         summary="Move a counter",
         description="At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves"
-        " no receipt: a retry with the same key may succeed later.",
+        " no receipt: a retry with the same key may succeed later. A counter with periods counts in the period of now;"
+        " a refusal says when the next one begins.",
         answer="increment",
         example={**_STOCK, "counted": True, "visible": "now"},
         errors=(errors.NotFoundError, errors.LimitReachedError, errors.CounterRetiredError),
         links={"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
     ),
+    operations.CHANGE: Contract(
+        tag="counters",
+        summary="Move many counters together",
+        description="All of the changes count, or none does. At a floor or ceiling Tally refuses all of them, names the"
+        " entry, and says how much is left. A refusal leaves no receipt.",
+        answer="changed",
+        example={"counted": True, "changes": 2, "tallies": 2, "visible": "now"},
+        errors=(errors.LimitReachedError, errors.CounterRetiredError),
+    ),
     operations.GET_COUNTER: Contract(
         tag="counters",
         summary="The value of a counter",
+        description="A counter with periods answers 404 for a period whose tally is kept no more.",
         answer="value",
         example={**_STOCK, "value": 98, "version": 7},
         errors=(errors.NotFoundError,),
@@ -223,6 +240,46 @@ CONTRACTS: dict[Operation, Contract] = {
             errors.PreconditionRequiredError,
         ),
         links={"value": Link(operations.GET_COUNTER, _SAME_COUNTER)},
+    ),
+    operations.PUT_CHILD: Contract(
+        tag="children",
+        summary="Put a child, which then counts",
+        description="The child is its own receipt: putting it again changes nothing. The key is optional. With a key, a"
+        " late retry does not put a child that was removed since.",
+        answer="changed_child",
+        example={**_MEMBER, "counted": True, "changed": True, "visible": "now"},
+        errors=(errors.NotFoundError, errors.CounterRetiredError),
+        links=_CHILD_LINKS,
+    ),
+    operations.DELETE_CHILD: Contract(
+        tag="children",
+        summary="Remove a child, which then counts no more",
+        description="If there is no such child, nothing changes.",
+        answer="changed_child",
+        example={**_MEMBER, "counted": False, "changed": True, "visible": "now"},
+        errors=(errors.NotFoundError, errors.CounterRetiredError),
+        links=_CHILD_LINKS,
+    ),
+    operations.GET_CHILD: Contract(
+        tag="children",
+        summary="Whether a child counts",
+        answer="child",
+        example={**_MEMBER, "counted": True},
+        errors=(errors.NotFoundError,),
+    ),
+    operations.LIST_CHILDREN: Contract(
+        tag="children",
+        summary="The children that count, a page at a time",
+        description="In the order of their percent-encoded names. `GET /counters/{counter}/{id}` says how many.",
+        answer="children",
+        example={
+            "counter": "members",
+            "id": "acme",
+            "children": [{"child": "auth0|7c20", "since": 1785542401}],
+            "cursor": None,
+        },
+        errors=(errors.NotFoundError,),
+        links={"next": Link(operations.LIST_CHILDREN, {**_SAME_COUNTER, "cursor": "$response.body#/cursor"})},
     ),
     operations.HOLD: Contract(
         tag="holds",
@@ -252,6 +309,34 @@ CONTRACTS: dict[Operation, Contract] = {
         example={**_SETTLED, "state": "released"},
         errors=(errors.NotFoundError, errors.HoldSettledError, errors.LimitReachedError),
     ),
+    operations.GET_TALLIES: Contract(
+        tag="tallies",
+        summary="Many numbers that anyone may read",
+        description="1 to 100, in the order asked; 0 where nothing was counted. An entry that cannot be read has an"
+        " `error`, and the others have their values. API Gateway takes about 10 KB of URL and headers together.",
+        answer="tallies",
+        example={
+            "tallies": [
+                {"counter": "likes", "id": "a91f", "value": 51},
+                {"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "as_of": 1785542401},
+            ]
+        },
+    ),
+    operations.GET_ANY_TALLIES: Contract(
+        tag="tallies",
+        summary="Many numbers of any counters",
+        description="As `GET /tallies`, and of counters too that not anyone may read.",
+        answer="tallies",
+        example={"tallies": [{**_STOCK, "value": 98}]},
+    ),
+    operations.GET_COUNTER_BADGE: Contract(
+        tag="tallies",
+        summary="The value of a counter, as a picture",
+        description="Of a counter that anyone may read.",
+        answer="",
+        example='<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+        errors=(errors.ForbiddenError, errors.NotFoundError),
+    ),
     operations.GET_RECEIPT: Contract(
         tag="receipts",
         summary="Did an anonymous change count?",
@@ -268,6 +353,20 @@ CONTRACTS: dict[Operation, Contract] = {
         summary="Did a change of mine count?",
         answer="receipt",
         example={"operation": "like", "target": "a91f", "state": "unknown"},
+    ),
+    operations.GET_RECEIPTS: Contract(
+        tag="receipts",
+        summary="Did these anonymous changes count?",
+        description=_MANY,
+        answer="receipts",
+        example={"receipts": [{"key": KEY_EXAMPLE, "operation": "play", "target": "9f3a", "state": "unknown"}]},
+    ),
+    operations.GET_OWN_RECEIPTS: Contract(
+        tag="receipts",
+        summary="Did these changes of mine count?",
+        description=_MANY,
+        answer="receipts",
+        example={"receipts": [{"key": KEY_EXAMPLE, "operation": "like", "target": "a91f", "state": "unknown"}]},
     ),
     operations.GET_BADGE: Contract(
         tag="visits",
@@ -342,7 +441,8 @@ CONTRACTS: dict[Operation, Contract] = {
         tag="tally",
         summary="Whether Tally reaches its store",
         answer="health",
-        example={"status": "ok", "version": "dev"},
+        description="And for how long Tally recognises a key: a client that keeps changes to send them later needs it.",
+        example={"status": "ok", "version": "dev", "receipts_live_s": {"plays": 86400, "visits": 691200}},
     ),
     operations.GET_OPENAPI: Contract(
         tag="tally",

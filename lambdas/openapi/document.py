@@ -9,6 +9,7 @@ from typing import Any
 
 from operations import OPERATIONS
 from tally.counter import Counter, Guarantee
+from tally.counting.receipts import ALONE_KEPT_S, DAY_S
 from tally.operation import Access, Operation, Visible
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
@@ -23,8 +24,9 @@ Counting that is right after retries, crashes and viral posts.
 
 - **Retries.** A change with an `Idempotency-Key` counts once, however often you send it. A replay has the header
   `Idempotency-Replayed: true` and the same body. Tally remembers a key for {RECEIPT_TTL_DEFAULT_S // 3600} hours,
-  unless the deployment says otherwise. The same key with another change of the same operation, target and caller is
-  refused (422).
+  unless the deployment or the counter says otherwise: `GET /health` has the seconds for each counter. A key that is
+  older counts again; `Date` tells a client with a wrong clock how old its key is. The same key with another change of
+  the same operation, target and caller is refused (422).
 - **Problems** are RFC 9457 documents (`application/problem+json`) with a stable `type`. API Gateway's own answers (a
   missing token or scope, an unknown route, too many requests) are `{{"message": …}}`.
 - **503** means that nothing is wrong with the request: send it again with the same key.
@@ -35,7 +37,7 @@ _HEADERS: dict[str, Schema] = {
         "schema": {"const": "true"},
     },
     "ETag": {
-        "description": "The version of a counter, for `If-Match`, or of a text, for `If-None-Match`.",
+        "description": "The version of a counter, for `If-Match`, or of an answer, for `If-None-Match`.",
         "schema": {"type": "string", "pattern": '^(W/)?"[0-9a-f]+"$'},
     },
     "Retry-After": {
@@ -51,7 +53,7 @@ _IF_NONE_MATCH: Schema = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
-    "description": "The `ETag` of the text that you have.",
+    "description": "The `ETag` of the answer that you have.",
     "schema": {"type": "string"},
     "example": 'W/"0123456789abcdef"',
 }
@@ -72,16 +74,17 @@ def document(
     paths: dict[str, Schema] = {}
     components: dict[str, Schema] = {"schemas": {**schemas.SCHEMAS, **refusals.SCHEMAS}, "headers": _HEADERS}
     components["responses"] = {}
-    served = {operation: operation.served(counters) if operation.by_counter else [] for operation in operations}
-    fitting = [operation for operation in served if served[operation] or not operation.by_counter]
+    fitting = [operation for operation in operations if operation.served(counters) or not operation.by_counter]
     documented = {operation: shown for operation in fitting if (shown := operation.shown(likers))}
     for operation, shown in documented.items():
         contract = CONTRACTS[operation]
         if contract.schema:
             components["schemas"][contract.answer] = dict(contract.schema)
         links = {name: link for name, link in contract.links.items() if link.to in documented}
-        made = _operation(shown, replace(contract, links=links), served[operation], components)
-        paths.setdefault(operation.path, {})[operation.method.lower()] = made
+        for route in shown.routes(counters):
+            served = route.served(counters) if route.by_counter else []
+            made = _operation(route, replace(contract, links={} if route.fixed else links), served, components)
+            paths.setdefault(route.path, {})[route.method.lower()] = made
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
     return {
@@ -103,7 +106,7 @@ def _operation(
     operation: Operation, contract: Contract, served: list[Counter], components: dict[str, Schema]
 ) -> Schema:
     made: Schema = {
-        "operationId": operation.name,
+        "operationId": operation.id,
         "tags": [contract.tag],
         "summary": contract.summary,
         "description": _description(operation, contract, served),
@@ -151,13 +154,15 @@ def _success(operation: Operation, contract: Contract, status: int) -> Schema:
     return made
 
 
-_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current text."}
+_SUCCESS = {200: "Done.", 201: "Created.", 202: "Accepted, and counted.", 304: "You have the current answer."}
 
 
 def _description(operation: Operation, contract: Contract, served: list[Counter]) -> str:
     parts = [contract.description] if contract.description else []
     if operation.increments and served:
         parts.append(_table(served))
+    elif operation.leaves_receipt and operation.counter:
+        parts.append(f"Tally recognises a key for {_life(operation.counter)}.")
     who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "A signed-in caller"}.get(
         operation.access, f"A signed-in caller with the scope `{operation.scope}`"
     )
@@ -171,9 +176,12 @@ def _description(operation: Operation, contract: Contract, served: list[Counter]
 def _table(counters: list[Counter]) -> str:
     """The declared counters, in Markdown."""
     rows = [
-        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_promise(counter)} |" for counter in counters
+        f"| `{counter.name}` | {_step(counter)} | {_limits(counter)} | {_promise(counter)} | {_life(counter)} |"
+        for counter in counters
     ]
-    return "\n".join(["| counter | step | limits | guarantee |", "|---|---|---|---|", *rows])
+    return "\n".join(
+        ["| counter | step | limits | guarantee | a key is recognised for |", "|---|---|---|---|---|", *rows]
+    )
 
 
 def _step(counter: Counter) -> str:
@@ -184,7 +192,17 @@ def _limits(counter: Counter) -> str:
     limits = [f"from {counter.floor}"] if counter.floor is not None else []
     limits += [f"to {counter.ceiling}"] if counter.ceiling is not None else []
     limits += [f"starts at {counter.start}"] if counter.start else []
+    limits += [f"each {counter.period} by itself"] if counter.period else []
     return ", ".join(limits) or "none"
+
+
+def _life(counter: Counter) -> str:
+    """How long its receipts live, as far as the declaration says."""
+    if counter.guarantee is Guarantee.FAST:
+        return "no time"
+    if counter.guarantee is Guarantee.ROLLUP:
+        return f"{max(counter.receipt_days or 0, ALONE_KEPT_S // DAY_S)} days at least"
+    return f"{counter.receipt_days} days" if counter.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
 
 
 def _promise(counter: Counter) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 import operations
 from tally import fields
-from tally.api.http import BEACON, BODY_BYTES_MAX, JSON
+from tally.api.http import BEACON, JSON
 from tally.counter import AMOUNT_MAX, Counter, Guarantee
+from tally.counting.changes import TALLIES_MAX
 from tally.fields import Kind
 from tally.operation import Field, Operation, Source
 
@@ -51,7 +52,10 @@ def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
             **({"style": "form", "explode": True} if field.many_max else {}),
         }
         for field in operation.fields
-        if field.source is not Source.BODY and field.kind is not Kind.USER_AGENT  # every client sends it anyway
+        if field.source is not Source.BODY
+        and field.wire not in operation.fixed
+        and field.kind is not Kind.USER_AGENT  # every client sends it anyway
+        and (field.kind is not Kind.PERIOD or any(counter.period for counter in served))
     ]
 
 
@@ -71,7 +75,7 @@ def body(operation: Operation, served: list[Counter]) -> tuple[Schema, Schema] |
     reference = {"$ref": f"#/components/schemas/{operation.name}_body"}
     example = {name: _example(field, served) for name, field in found.items()}
     content: Schema = {JSON: {"schema": reference, "example": example}}
-    said = f"At most {BODY_BYTES_MAX} bytes. Other fields, and fields that occur twice, are refused."
+    said = f"At most {operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
     if operation.takes_beacon:
         text = {"type": "string", "contentMediaType": JSON, "contentSchema": reference}
         content[BEACON] = {"schema": text, "example": json.dumps(example)}
@@ -91,9 +95,30 @@ def _schema(field: Field, operation: Operation, served: list[Counter]) -> Schema
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
     if field.kind is Kind.COUNTER:
         return {"type": "string", "enum": [counter.name for counter in served]}
-    if field.kind in (Kind.OPERATION, Kind.CHOICE):
+    if field.kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return {"type": "string", "enum": list(field.choices)}
+    if field.kind is Kind.CHANGES:
+        return _changes(served)
     return dict(_SCHEMAS[field.kind])
+
+
+def _changes(served: list[Counter]) -> Schema:
+    """A list of changes; those of counters with a fixed step may leave the amount out, or send that step."""
+    steps: dict[int | None, list[str]] = {}
+    for counter in served:
+        steps.setdefault(counter.delta, []).append(counter.name)
+    entries = []
+    for step, names in steps.items():
+        properties = {
+            "counter": {"type": "string", "enum": names},
+            "id": _SCHEMAS[Kind.ID],
+            "amount": _SCHEMAS[Kind.AMOUNT] if step is None else {"const": step},
+        }
+        needed = ["counter", "id", *(["amount"] if step is None else [])]
+        entry: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        entries.append(entry | {"required": needed})
+    items = {"anyOf": entries} if len(entries) > 1 else entries[0]
+    return {"type": "array", "minItems": 1, "maxItems": fields.CHANGES_MAX, "items": items}
 
 
 def description(field: Field, operation: Operation, served: list[Counter]) -> str:
@@ -119,6 +144,8 @@ def _example_of_one(field: Field, served: list[Counter]) -> Any:
         return _example_counter(served).name
     if field.kind in (Kind.AMOUNT, Kind.VALUE):
         return _example_counter(served).delta or 1
+    if field.kind is Kind.CHANGES:
+        return [{"counter": counter.name, "id": "7c20", "amount": counter.delta or 1} for counter in served[:2]]
     if field.kind is Kind.ID:
         return {"video_id": "9f3a", "post_id": "a91f", "post_ids": "a91f"}.get(field.name, "7c20")
     return _EXAMPLES[field.kind]
@@ -157,8 +184,15 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.ZONE: _string(1, fields.SHORT_CHARACTERS_MAX),
     Kind.SPAN: {"type": "string", "pattern": f"^{fields.SPAN_FORM.pattern}$"},
     Kind.TOP_SIZE: _whole(1, fields.TOP_SIZE_MAX) | {"default": fields.TOP_SIZE_MAX},
+    Kind.CHILD: _string(1, fields.USER_BYTES_MAX) | {"not": {"enum": [".", ".."]}},
+    Kind.TALLY: _string(1, fields.TALLY_BYTES_MAX),
+    Kind.FLAG: {"type": "boolean", "default": False},
+    Kind.PERIOD: _string(4, 16, fields.PERIOD_FORM),
 }
-_URL = f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986)."
+_URL = (
+    f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986). Its"
+    " fragment and the parameters that the deployment drops (`utm_source`, …) are no part of the page."
+)
 _DESCRIPTIONS: dict[Kind, str] = {
     Kind.ID: "The id of what is counted.",
     Kind.KEY: "Your name for this one change, such as a UUID. Send it with every retry, and the change counts once.",
@@ -169,23 +203,34 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.CURSOR: "The `cursor` of the page before.",
     Kind.AMOUNT: "By how much. For a counter with a fixed step: that step, or leave it out.",
     Kind.VALUE: "The value to set.",
+    Kind.CHANGES: f"What counts together, of at most {TALLIES_MAX} tallies: by how much each counter of an id moves."
+    " Several changes of one tally are judged by their sum.",
+    Kind.VISIBLE: "`soon`: one receipt for all of them, which is added up within seconds. Only for counters without"
+    " limits and without a version.",
     Kind.HELD_AMOUNT: "How much to take.",
     Kind.TTL: "For how many seconds. Then the hold expires and gives the amount back.",
     Kind.VERSION: "The `ETag` that you read.",
     Kind.HOLD: "The `hold_id` from the answer.",
+    Kind.FLAG: "Whether the answer has the number as well, read right after the change. It costs a read unit.",
+    Kind.TALLY: "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     Kind.OPERATION: "The operation that the key was sent with.",
     Kind.CHOICE: "One of these.",
     Kind.TIME: "A time: `2026-07-31`, `2026-07-31T13:00Z`, or seconds since 1970. UTC without an offset.",
     Kind.ZONE: "The time zone of the days; UTC without one. Its days must begin with an hour of UTC.",
     Kind.SPAN: "An hour `2026-07-31T13`, a day `2026-07-31` or a month `2026-07`, as `by` says. In UTC.",
     Kind.TOP_SIZE: "How many tallies the list has at most.",
-    Kind.TARGET: f"The target of the change: the id, `counter/id`, or the URL. At most {fields.PAGE_BYTES_MAX} bytes.",
+    Kind.CHILD: f"The child, such as a user's `sub`. At most {fields.USER_BYTES_MAX} bytes, percent-encoded.",
+    Kind.PERIOD: "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or"
+    " year that you ask for. Without it: the current one.",
+    Kind.TARGET: "The target of the change: the id, `counter/id`, the URL, or `changes` for many together. At most"
+    f" {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
     Kind.TIME: "2026-07-31",
     Kind.ZONE: "Europe/Berlin",
     Kind.SPAN: "2026-07-31",
     Kind.TOP_SIZE: 10,
+    Kind.PERIOD: "2026-11-22",
     Kind.KEY: KEY_EXAMPLE,
     Kind.TEXT: "Hello",
     Kind.PAGE: PAGE_EXAMPLE,
@@ -197,5 +242,9 @@ _EXAMPLES: dict[Kind, Any] = {
     Kind.VERSION: VERSION_EXAMPLE,
     Kind.HOLD: HOLD_EXAMPLE,
     Kind.OPERATION: operations.PLAY.name,
+    Kind.VISIBLE: "now",
     Kind.TARGET: "9f3a",
+    Kind.CHILD: "auth0|7c20",
+    Kind.TALLY: "likes:a91f",
+    Kind.FLAG: True,
 }

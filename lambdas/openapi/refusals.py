@@ -19,6 +19,15 @@ _MEMBERS: Schema = {
     "detail": {"type": "string", "description": "What is wrong with this request."},
     "field": {"type": "string", "description": "The input at fault."},
     "left": {"type": "integer", "description": "How far the counter can still move in that direction."},
+    "entry": {"type": "integer", "minimum": 0, "description": "Of many changes, the first of the tally at fault."},
+    "counter": {"type": "string", "description": "The counter of that entry."},
+    "id": {"type": "string", "description": "The id of that entry."},
+    "period": {"type": "string", "description": "The period of that entry, if its counter has periods."},
+    "retry_after_s": {
+        "type": "integer",
+        "minimum": 1,
+        "description": "In how many seconds the next period begins, if the change fits into it.",
+    },
     "version": {"type": "integer", "minimum": 0, "description": "The version that the counter is at."},
     "request_id": {"type": "string", "description": "To find this request in the logs."},
 }
@@ -103,7 +112,7 @@ def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Sch
         titles.append(f"{phrase} (API Gateway)")
         content[JSON] = {"schema": {"$ref": "#/components/schemas/message"}, "example": {"message": phrase}}
     made: Schema = {"description": "; ".join(titles) + ".", "content": content}
-    if any(issubclass(error, errors.RetryableError) for error in raised):
+    if any(issubclass(error, (errors.RetryableError, errors.LimitReachedError)) for error in raised):
         made["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}
     if errors.PreconditionFailedError in raised:
         made["headers"] = {"ETag": {"$ref": "#/components/headers/ETag"}}

@@ -31,6 +31,20 @@ def _reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+def _receipt(**more: Schema) -> Schema:
+    """Whether a change was counted; with the properties `more`."""
+    asked: dict[str, Schema] = {**more, "operation": {"enum": list(operations.WITH_RECEIPTS)}, "target": _TEXT}
+    counted = _object(
+        "The change was counted. `answer` is the answer of that time.",
+        **asked, state={"const": "counted"}, answer={"anyOf": [_reference(name) for name in KEPT]},
+    )  # fmt: skip
+    unknown = _object(
+        "No receipt: the change was never sent, was refused, or is older than receipts live.",
+        **asked, state={"const": "unknown"},
+    )  # fmt: skip
+    return {"description": "Whether a change was counted.", "oneOf": [counted, unknown]}
+
+
 _STATES = [holds.COMMITTED, holds.RELEASED, holds.EXPIRED]
 _NUMBERED: dict[str, Schema] = {
     "number": {**_WHOLE, "description": "Of a numbered counter: the number that only this change took."},
@@ -46,9 +60,33 @@ _AS_OF: Schema = {
     "minimum": 0,
     "description": "Seconds since 1970. The number holds every change before this time. Null: not known yet.",
 }
+_SINCE: Schema = {
+    "type": ["integer", "null"],
+    "minimum": 0,
+    "description": "Seconds since 1970. Null: it did not go through Tally.",
+}
+_PERIOD: dict[str, Schema] = {
+    "period": {**_TEXT, "description": "Of a counter with periods: which one, such as `2026-11`."}
+}
+_AT_LEAST: dict[str, Schema] = {
+    "value_at_least": {
+        **_WHOLE,
+        "description": "With `?value=true`: the number right after the change, which is in it. Changes of others that"
+        " are visible soon, and some of those that raced with the read, may be missing.",
+    }
+}
+_EXACT: dict[str, Schema] = {
+    "value": {
+        **_WHOLE,
+        "description": "With `?value=true`, of a counter with one shard: the number at one moment right after the"
+        " change, with this change in it, and with those that others made in between.",
+    },
+    "version": _VERSION,
+}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
+_OF_CHILD: dict[str, Schema] = {**_OF_COUNTER, "child": _TEXT}
 SCHEMAS: dict[str, Schema] = {
-    "play": _object("A play was counted.", video_id=_TEXT, counted=_YES, visible=_VISIBLE),
+    "play": _object("A play was counted.", _AT_LEAST, video_id=_TEXT, counted=_YES, visible=_VISIBLE),
     "plays": _object("How often a video was played.", video_id=_TEXT, play_count=_COUNT),
     "post": _object(
         "A post. `likeTally` is the sum over its shards; `revision` counts edits.",
@@ -60,13 +98,14 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "like": _object(
         "Whether you like the post now, and whether this request changed that.",
+        _AT_LEAST,
         post_id=_TEXT, liked=_YES_NO, changed=_YES_NO, visible=_VISIBLE,
     ),
     "like_state": _object("Whether you like the post.", post_id=_TEXT, liked=_YES_NO, changed={"const": False}),
     "likes": _object(
         "Who likes a post, in the order of their ids. `cursor` is null on the last page.",
         post_id=_TEXT,
-        likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SECONDS)},
+        likes={"type": "array", "items": _object("One like.", user_id=_TEXT, likedAt=_SINCE)},
         cursor={"type": ["string", "null"]},
     ),
     "my_likes": _object(
@@ -102,7 +141,7 @@ SCHEMAS: dict[str, Schema] = {
             "items": _object(
                 "One tally: how far it is above the counted number, since when (seconds since 1970), and whether that"
                 " is confirmed: it has stood for five minutes that Tally has judged.",
-                **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
+                _PERIOD, **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
             ),
         },
         cursor={"type": ["string", "null"]},
@@ -112,13 +151,47 @@ SCHEMAS: dict[str, Schema] = {
         "How often a page was visited, by its normalised URL.",
         url=_TEXT, visits=_COUNT, bot_visits=_COUNT, as_of=_AS_OF,
     ),
-    "increment": _object("The change was counted.", _NUMBERED, **_OF_COUNTER, counted=_YES, visible=_VISIBLE),
+    "increment": _object(
+        "The change was counted.",
+        {**_NUMBERED, **_PERIOD, **_EXACT, **_AT_LEAST}, **_OF_COUNTER, counted=_YES, visible=_VISIBLE,
+    ),
+    "changed": _object(
+        "All of the changes were counted: how many, and of how many tallies.",
+        counted=_YES, changes={"type": "integer", "minimum": 1}, tallies={"type": "integer", "minimum": 1},
+        visible=_VISIBLE,
+    ),
     "value": _object(
         "The value of a counter; with a version if it has compare-and-set, with `as_of` if it is rolled up.",
-        {"version": _VERSION, "as_of": _AS_OF},
+        {"version": _VERSION, "as_of": _AS_OF, **_PERIOD},
         **_OF_COUNTER, value=_WHOLE,
     ),
+    "tallies": _object(
+        "Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment.",
+        tallies={
+            "type": "array",
+            "items": {
+                "oneOf": [
+                    _object(
+                        "One number; `as_of` if it is rolled up.",
+                        {"as_of": _AS_OF, **_PERIOD}, **_OF_COUNTER, value=_WHOLE,
+                    ),
+                    _object("One that cannot be read, and why.", **_OF_COUNTER, error=_reference("problem")),
+                ]
+            },
+        },
+    ),
     "set_value": _object("The value was set.", **_OF_COUNTER, value=_WHOLE, version=_VERSION),
+    "changed_child": _object(
+        "Whether the child counts now, and whether this request changed that.",
+        **_OF_CHILD, counted=_YES_NO, changed=_YES_NO, visible=_VISIBLE,
+    ),
+    "child": _object("Whether the child counts.", **_OF_CHILD, counted=_YES_NO),
+    "children": _object(
+        "The children, in the order of their percent-encoded names. `cursor` is null on the last page.",
+        **_OF_COUNTER,
+        children={"type": "array", "items": _object("One child.", child=_TEXT, since=_SINCE)},
+        cursor={"type": ["string", "null"]},
+    ),
     "hold": _object(
         "The amount is taken, and held until `expires_at`.",
         **_OF_COUNTER, hold_id=_TEXT, amount={"type": "integer", "minimum": 1}, expires_at=_SECONDS,
@@ -127,21 +200,21 @@ SCHEMAS: dict[str, Schema] = {
         "The state of a hold, and whether this request changed it.",
         **_OF_COUNTER, hold_id=_TEXT, state={"enum": _STATES}, changed=_YES_NO,
     ),
-    "receipt": {
-        "description": "Whether a change was counted.",
-        "oneOf": [
-            _object(
-                "The change was counted. `answer` is the answer of that time.",
-                operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "counted"},
-                answer={"anyOf": [_reference(name) for name in KEPT]},
-            ),
-            _object(
-                "No receipt: the change was never sent, was refused, or is older than receipts live.",
-                operation={"enum": list(operations.WITH_RECEIPTS)}, target=_TEXT, state={"const": "unknown"},
-            ),
-        ],
-    },
-    "health": _object("Tally reaches its store.", status={"const": "ok"}, version=_TEXT),
+    "receipt": _receipt(),
+    "receipts": _object(
+        "Whether each change was counted, in the order of the request.",
+        receipts={"type": "array", "items": _receipt(key=_TEXT)},
+    ),
+    "health": _object(
+        "Tally reaches its store.",
+        status={"const": "ok"}, version=_TEXT,
+        receipts_live_s={
+            "description": "For how many seconds at least Tally recognises a key, by counter. A counter that leaves no"
+            " receipts is not there.",
+            "type": "object",
+            "additionalProperties": {"type": "integer", "minimum": 1},
+        },
+    ),
     "openapi": _object(
         "This document.", {name: {} for name in ("servers", "tags", "components")},
         openapi={"type": "string", "pattern": "^3\\.1\\."}, info={"type": "object"}, paths={"type": "object"},

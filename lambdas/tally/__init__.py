@@ -4,7 +4,7 @@ Import the modules at the top: `client`, `requests`, `errors`, `counter`, `opera
 `shipped`. The rooms:
 
     dynamo/    the way to DynamoDB: the client, transactions, contention, queries, keys
-    counting/  one change, many changes, receipts, likes, posts, holds
+    counting/  one change, many changes, receipts, children, posts, holds
     streams/   stream records applied exactly once
     drift/     the judge, the drift rows, repairs
     api/       HTTP and direct events in and out

@@ -38,7 +38,7 @@ from .errors import (
 )
 from .requests import Methods, Reply, Request
 
-FUNCTIONS = ("plays", "posts", "likes", "visits", "increments", "holds", "receipts", "health", "drifts")
+FUNCTIONS = ("plays", "posts", "likes", "visits", "increments", "tallies", "holds", "receipts", "health", "drifts")
 BATCH_ENTRIES_MAX = 100  # the limit of a batch event
 DEADLINE_DEFAULT_S = 15.0
 ATTEMPTS_MAX = 6

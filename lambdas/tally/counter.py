@@ -13,8 +13,15 @@ from .errors import ConfigurationError
 AMOUNT_MAX = 10**9  # the largest change; a tally itself may grow to DynamoDB's 38 digits
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 AUTOMATIC = 0
+RECEIPT_DAYS_MAX = 365
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
+USER_CHILD = "USER"  # the last part of `child` where its items are named by users
+PERIODS = ("minute", "hour", "day", "week", "month", "year")
+LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice
+KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has four digits
 _SHARD_DIGITS_MAX = 3
+ANYONE, SCOPE = "anyone", "scope"
+MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
 _FORMS = {
     "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
@@ -65,8 +72,22 @@ class Counter:
     """Whether `/counters/{name}/{id}` serves it. Off for numbers with routes of their own, such as likes."""
     retired: bool = False
     """Whether it takes no more changes. It is still read, rolled up and judged, and its open holds are settled."""
+    receipt_days: int | None = None
+    """For how many days a retry with the same key is recognised; None: for as long as the deployment says."""
+    read: str = SCOPE
+    """Who may read it: `anyone`, or callers whose token has the scope `tally/read`."""
+    max_age_s: int | None = None
+    """For how long a cache may keep what anyone reads, in seconds; None: 1."""
     child: str | None = None
     """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
+    parent_required: bool = False
+    """Whether an item with the counter's own sort key must be there before a child is put, as a post for its likes."""
+    period: str | None = None
+    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally; None: one tally for good."""
+    keep_periods: int | None = None
+    """For how many periods more the tally of a period is kept; then DynamoDB removes it. None: for good."""
+    timezone: str | None = None
+    """Where its days, weeks, months and years begin (`Europe/Paris`); None: UTC."""
 
     def __post_init__(self) -> None:
         for field, form in _FORMS.items():
@@ -81,11 +102,15 @@ class Counter:
             raise self._wrong("prefix", "is a prefix of Tally itself")
         if not isinstance(self.guarantee, Guarantee):
             raise self._wrong("guarantee", "must be a Guarantee")
-        for field in ("numbered", "api", "retired"):
+        for field in ("numbered", "api", "retired", "parent_required"):
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
         self._check_numbers()
+        self._check_receipts()
         self._check_shards()
+        self._check_child()
+        self._check_reads()
+        self._check_period()
 
     def _check_numbers(self) -> None:
         for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
@@ -107,6 +132,15 @@ class Counter:
         if self.guarantee is Guarantee.ROLLUP and self.known:
             raise self._wrong("guarantee", "cannot have a start, floor or ceiling: a change does not see the number")
 
+    def _check_receipts(self) -> None:
+        days = self.receipt_days
+        if days is None:
+            return
+        if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= RECEIPT_DAYS_MAX:
+            raise self._wrong("receipt_days", f"must be a whole number from 1 to {RECEIPT_DAYS_MAX}")
+        if self.guarantee is Guarantee.FAST:
+            raise self._wrong("receipt_days", "needs receipts: a FAST counter leaves none")
+
     def _check_shards(self) -> None:
         shards = self.max_shards
         if shards == AUTOMATIC and not isinstance(shards, bool):
@@ -119,6 +153,55 @@ class Counter:
                 "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
             )
 
+    def _check_child(self) -> None:
+        """A child is one, whatever the others do: its item and the tally move in one transaction."""
+        if self.child is None:
+            if self.parent_required:
+                raise self._wrong("parent_required", "needs a child: only what counts items has a parent")
+            return
+        if self.guarantee is not Guarantee.EXACT:
+            raise self._wrong("guarantee", "must be EXACT: it counts items, each with its tally in one transaction")
+        for field, default in (("delta", None), ("start", 0), ("floor", None), ("ceiling", None), ("numbered", False)):
+            if getattr(self, field) != default:
+                raise self._wrong(field, f"must be left out: its number is that of the items {self.child}…")
+
+    def _check_reads(self) -> None:
+        if self.read not in (ANYONE, SCOPE):
+            raise self._wrong("read", f"must be {ANYONE!r} or {SCOPE!r}")
+        age_s = self.max_age_s
+        if age_s is None:
+            return
+        if isinstance(age_s, bool) or not isinstance(age_s, int) or not 0 <= age_s <= MAX_AGE_MAX_S:
+            raise self._wrong("max_age_s", f"must be a whole number from 0 to {MAX_AGE_MAX_S}")
+        if not self.public:
+            raise self._wrong("max_age_s", f"needs read={ANYONE!r}: caches keep nothing else")
+
+    def _check_period(self) -> None:
+        if self.period is None:
+            for field in ("keep_periods", "timezone"):
+                if getattr(self, field) is not None:
+                    raise self._wrong(field, "goes with a period")
+            return
+        if self.period not in PERIODS:
+            raise self._wrong("period", f"must be one of: {', '.join(PERIODS)}")
+        if self.numbered or self.child is not None:
+            raise self._wrong("period", "a number that is given out, or a child, belongs to no period")
+        keep = self.keep_periods
+        if keep is not None and (type(keep) is not int or not 1 <= keep <= KEEP_PERIODS_MAX):
+            raise self._wrong("keep_periods", f"must be a whole number from 1 to {KEEP_PERIODS_MAX}")
+        if self.timezone is not None:
+            self._check_timezone()
+
+    def _check_timezone(self) -> None:
+        from zoneinfo import ZoneInfo  # 6 ms, and few counters have a timezone
+
+        if self.period not in LOCAL_PERIODS:
+            raise self._wrong("timezone", f"a {self.period} is one of UTC: in local time one may come twice")
+        try:
+            ZoneInfo(str(self.timezone))
+        except (KeyError, ValueError, OSError):  # OSError: `Europe` is a folder
+            raise self._wrong("timezone", "must be a name of the IANA database, like Europe/Paris") from None
+
     def _wrong(self, field: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
 
@@ -129,13 +212,28 @@ class Counter:
 
     @cached_property
     def versioned(self) -> bool:
-        """Whether it has a version (an `ETag`) and compare-and-set: it has one shard and is not rolled up."""
+        """Whether its item has a version: it has one shard and is not rolled up."""
         return self.max_shards == 1 and self.guarantee is not Guarantee.ROLLUP
+
+    @cached_property
+    def settable(self) -> bool:
+        """Whether callers can set it. A version of today's tally must not set tomorrow's."""
+        return self.versioned and self.period is None and self.child is None
 
     @cached_property
     def spills(self) -> bool:
         """Whether a change of a hot tally may spill: nothing depends on its turn."""
         return self.guarantee is Guarantee.EXACT and not self.known and not self.versioned
+
+    @cached_property
+    def rolls_up(self) -> bool:
+        """Whether the rollup may add to it: no change depends on the number."""
+        return self.spills or self.guarantee is Guarantee.ROLLUP
+
+    @cached_property
+    def joins(self) -> bool:
+        """Whether changes of it can be counted together with those of other counters, under one key."""
+        return self.tracked and not self.numbered and self.child is None
 
     @cached_property
     def tracked(self) -> bool:
@@ -150,13 +248,33 @@ class Counter:
     @cached_property
     def may_have_holds(self) -> bool:
         """Whether holds of it can be settled: it is holdable, or was before it got a ceiling."""
-        exact = self.guarantee is Guarantee.EXACT
+        exact = self.guarantee is Guarantee.EXACT and self.period is None
         return exact and self.floor is not None and self.delta is None and not self.numbered
 
     @cached_property
+    def public(self) -> bool:
+        """Whether anyone may read it."""
+        return self.read == ANYONE
+
+    @cached_property
+    def kept_s(self) -> int:
+        """For how long a cache may keep its number, in seconds."""
+        return MAX_AGE_DEFAULT_S if self.max_age_s is None else self.max_age_s
+
+    @cached_property
     def signed(self) -> bool:
-        """Whether reads may show a value below zero. They never do for a counter that only counts up."""
-        return self.api and (self.delta is None or self.delta < 0)
+        """Whether reads may show a value below zero. They never do for a counter that only counts up, or children."""
+        return self.child is None and self.api and (self.delta is None or self.delta < 0)
+
+    @cached_property
+    def counts_children(self) -> bool:
+        """Whether its number is that of items, which callers put and remove by `…/children/{child}`."""
+        return self.child is not None
+
+    @cached_property
+    def counts_users(self) -> bool:
+        """Whether the ids of its children are those of users: `tally forget` removes them."""
+        return self.child is not None and self.child.split("#")[-2] == USER_CHILD
 
     @cached_property
     def partition_start(self) -> str:
@@ -213,7 +331,16 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
                     f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is kept for"
                     f" what belongs to {owner.name!r}"
                 )
+            if counter is not owner and counter.prefix == owner.prefix and _shares_children(counter, owner):
+                raise ConfigurationError(
+                    f"counter {counter.name!r}: child {counter.child!r} of {counter.prefix!r} is among those of"
+                    f" {owner.name!r}: one item would be counted twice"
+                )
     return by_name
+
+
+def _shares_children(counter: Counter, owner: Counter) -> bool:
+    return counter.child is not None and owner.child is not None and counter.child.startswith(owner.child)
 
 
 def _takes_place(counter: Counter, owner: Counter) -> bool:

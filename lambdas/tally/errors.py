@@ -32,7 +32,6 @@ TallyError
 │   ├── RejectedError               500  a write that DynamoDB refuses (dynamo/transactions.py)
 │   ├── MovedError                  500  another writer was first (dynamo/transactions.py)
 │   ├── NotProvenError              500  the evidence does not allow a repair yet (drift/reconcile.py)
-│   │   └── UnclearError            500  children cannot be counted exactly now (drift/reconcile.py)
 │   ├── RestlessError               500  a tally keeps moving during a recount or repair (drift/reconcile.py)
 │   ├── OutOfBoundsError            500  a repair beyond a floor or ceiling (drift/reconcile.py)
 │   └── NotAtRestError              500  something writes to the tables of a restore (drift/restored.py)
@@ -62,7 +61,7 @@ class TallyError(Exception):
     title: ClassVar[str] = "Internal error"
 
     def __init__(self, detail: str, **members: str | int | None) -> None:
-        """`members` go into the problem document: `field` (the input at fault), `left`, `version`."""
+        """`members` go into the problem document: `field` (the input at fault), `left`, `retry_after_s`, `version`."""
         super().__init__(detail)
         self.detail = detail
         self.members = members
@@ -110,6 +109,12 @@ class LimitReachedError(CallerError):
         """The amount that may still be taken or added; None if the request set a value."""
         left = self.members.get("left")
         return left if isinstance(left, int) else None
+
+    @property
+    def retry_after_s(self) -> int | None:
+        """In how many seconds the next period begins, where the amount fits; None if it never does."""
+        seconds = self.members.get("retry_after_s")
+        return seconds if isinstance(seconds, int) else None
 
 
 class HoldSettledError(CallerError):

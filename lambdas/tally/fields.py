@@ -15,15 +15,25 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from .counter import AMOUNT_MAX, Counter
-from .errors import CallerError, ForbiddenError, InvalidInputError, NotFoundError, PreconditionRequiredError
+from .errors import (
+    CallerError,
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    PayloadTooLargeError,
+    PreconditionRequiredError,
+)
+from .pages import Pages
 from .settings import ANY_HOST
 
 ID_CHARACTERS_MAX = 128
 KEY_CHARACTERS_MAX = 255
 ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody guesses another's key
 PAGE_BYTES_MAX = 1024
+TALLY_BYTES_MAX = 33 + PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
+CHANGES_MAX = 1000  # under one key
 USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; what follows must not make a browser a crawler
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
@@ -43,11 +53,13 @@ SPAN_FORM = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")
 TIME_FORM = re.compile(
     r"[0-9]{1,11}|[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
 )
+PERIOD_FORM = re.compile(r"2[0-9]{3}(-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2})?)?)?)?")
 CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
 # Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
 PAGE_FORM = re.compile(
     r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
 )
+_FLAGS = {"true": True, "false": False}
 
 
 class Kind(Enum):
@@ -68,13 +80,19 @@ class Kind(Enum):
     VERSION = "version"
     HOLD = "hold"
     OPERATION = "operation"
+    CHANGES = "changes"
+    VISIBLE = "visible"
     TARGET = "target"
+    TALLY = "tally"
+    FLAG = "flag"
     USER_AGENT = "user agent"
     CHOICE = "choice"
     TIME = "time"
     ZONE = "time zone"
     SPAN = "span"
     TOP_SIZE = "top size"
+    CHILD = "child"
+    PERIOD = "period"
 
 
 @dataclass(frozen=True)
@@ -84,17 +102,30 @@ class Context:
     anonymous: bool
     page_hosts: frozenset[str]
     counters: Mapping[str, Counter]
+    pages: Pages
 
 
-def check(kind: Kind, value: object, field: str, context: Context, choices: tuple[str, ...] = ()) -> Any:
-    """The value to use for the input `field`. Raises InvalidInputError; some kinds other CallerErrors."""
+def check(
+    kind: Kind, value: object, field: str, context: Context, choices: tuple[str, ...] = (), many_max: int = 0
+) -> Any:
+    """The value to use for the input `field`. Raises InvalidInputError; some kinds other CallerErrors.
+
+    `many_max`: it is a list of 1 to so many values; 0: it is one value.
+    """
+    if many_max:
+        if not isinstance(value, list) or not 1 <= len(value) <= many_max:
+            most = f"{field} must be a list of 1 to {many_max} values. A query repeats the name for each."
+            raise InvalidInputError(most, field=field)
+        return [check(kind, one, field, context, choices) for one in value]
     if kind is Kind.KEY:
         return idempotency_key(value, field, anonymous=context.anonymous)
+    if kind is Kind.PAGE:
+        return page(value, field, context.pages)
     if kind is Kind.LISTED_PAGE:
-        return listed_page(value, field, context.page_hosts)
+        return listed_page(value, field, context.pages, context.page_hosts)
     if kind is Kind.COUNTER:
         return counter(value, field, context.counters)
-    if kind in (Kind.OPERATION, Kind.CHOICE):
+    if kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return choice(value, field, choices)
     return _CHECKS[kind](value, field)
 
@@ -150,6 +181,13 @@ def user(value: object, field: str) -> str:
     return quoted
 
 
+def child(value: object, field: str) -> str:
+    """The name of a child, percent-encoded as a user's: anything but `.` and `..`, which clients take out of a path."""
+    if value in (".", ".."):
+        raise InvalidInputError(f"{field} must not be a dot or two.", field=field)
+    return user(value, field)
+
+
 def user_name(quoted: str) -> str:
     """The name that `user` encoded."""
     return unquote(quoted)
@@ -163,10 +201,11 @@ def text(value: object, field: str) -> str:
     return checked
 
 
-def page(value: object, field: str) -> str:
+def page(value: object, field: str, pages: Pages) -> str:
     """A page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user, at most 1,024 bytes.
 
-    `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page.
+    `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page, but for
+    what `pages` drops. Whatever names a page comes through here.
     """
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
@@ -177,21 +216,21 @@ def page(value: object, field: str) -> str:
             field=field,
         )
     try:
-        normal = urlsplit(url_normalize(raw) or "")
+        normal = urlsplit(url_normalize(raw.partition("#")[0]) or "")
         host, port = normal.hostname, normal.port
         if not host or not re.fullmatch(r"[a-z0-9.:-]+", host) or port == 0:
             raise ValueError("no usable host")
     except ValueError:  # url_normalize and idna raise subclasses of it
         raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None
-    url = normal._replace(fragment="").geturl()
+    url = pages.named(normal).geturl()
     if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:
         raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes when normalised.", field=field)
     return url
 
 
-def listed_page(value: object, field: str, page_hosts: frozenset[str]) -> str:
+def listed_page(value: object, field: str, pages: Pages, page_hosts: frozenset[str]) -> str:
     """A page of one of the hosts that the deployment lists."""
-    url = page(value, field)
+    url = page(value, field, pages)
     host = urlsplit(url).hostname
     if ANY_HOST not in page_hosts and host not in page_hosts:
         raise ForbiddenError(f"Pages of {host} are not counted here.", field=field)
@@ -228,6 +267,25 @@ def to_cursor(user_quoted: str) -> str:
 def amount(value: object, field: str) -> int:
     """A whole number within ±10^9; no booleans, no floats."""
     return _whole(value, field, -AMOUNT_MAX, AMOUNT_MAX)
+
+
+def step(counter: Counter, given: int | None, field: str) -> int:
+    """By how much a change moves the counter: its own step, or the amount that is given."""
+    if counter.delta is not None and given not in (None, counter.delta):
+        raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field=field)
+    by = counter.delta if given is None else given
+    if by is None:
+        raise InvalidInputError(f"{field} is missing.", field=field)
+    return by
+
+
+def changes(value: object, field: str) -> list[dict[str, object]]:
+    """1 to 1,000 JSON objects; what they hold is checked where the counters are known (counting/changes.py)."""
+    if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+        raise InvalidInputError(f"{field} must be a list of JSON objects, and not empty.", field=field)
+    if len(value) > CHANGES_MAX:
+        raise PayloadTooLargeError(f"{field} holds at most {CHANGES_MAX} changes.", field=field)
+    return value
 
 
 def held_amount(value: object, field: str) -> int:
@@ -284,6 +342,35 @@ def target(value: object, field: str) -> str:
     return text
 
 
+def tally(value: object, field: str) -> tuple[str, str]:
+    """The counter and the id in `counter:id`, neither of them checked: a wrong one is refused for itself."""
+    text = _text(value, field)
+    if len(text.encode()) > TALLY_BYTES_MAX:
+        raise InvalidInputError(f"{field} is longer than {TALLY_BYTES_MAX} bytes.", field=field)
+    name, _, id_ = text.partition(":")
+    return name, id_
+
+
+def period(value: object, field: str) -> str:
+    """The name of a period: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11` or `2026`.
+
+    Whether the counter has such periods, and whether there is this one, is checked later.
+    """
+    text = _text(value, field)
+    if not PERIOD_FORM.fullmatch(text):
+        raise InvalidInputError(f"{field} must be a period, like 2026-11-22, 2026-W47 or 2026-11.", field=field)
+    return text
+
+
+def flag(value: object, field: str) -> bool:
+    """True or false; in a query, the words `true` and `false`."""
+    if isinstance(value, str) and value in _FLAGS:
+        return _FLAGS[value]
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{field} must be true or false.", field=field)
+    return value
+
+
 def user_agent(value: object, field: str) -> str:
     """The User-Agent of a visit, cut to 512 characters. It may hold anything, and Tally does not store it."""
     if not isinstance(value, str):
@@ -334,19 +421,23 @@ def top_size(value: object, field: str) -> int:
 _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.ID: identifier,
     Kind.TEXT: text,
-    Kind.PAGE: page,
     Kind.PAGE_SIZE: page_size,
     Kind.CURSOR: cursor,
     Kind.AMOUNT: amount,
+    Kind.CHANGES: changes,
     Kind.VALUE: amount,
     Kind.HELD_AMOUNT: held_amount,
     Kind.TTL: ttl,
     Kind.VERSION: version,
     Kind.HOLD: hold,
     Kind.TARGET: target,
+    Kind.TALLY: tally,
+    Kind.FLAG: flag,
     Kind.USER_AGENT: user_agent,
     Kind.TIME: time,
     Kind.ZONE: _short,
     Kind.SPAN: span,
     Kind.TOP_SIZE: top_size,
+    Kind.CHILD: child,
+    Kind.PERIOD: period,
 }

@@ -7,16 +7,18 @@ function imports this module at a cold start: named tuples, and no generated com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import fields
 from .counter import Counter
-from .errors import InvalidInputError
 from .fields import Kind
+from .pages import Pages
+
+BODY_BYTES_MAX = 16 * 1024  # of an HTTP request, where the operation does not say otherwise
 
 
 class Access(Enum):
@@ -56,20 +58,11 @@ class Field:
     wire: str
     required: bool = True
     choices: tuple[str, ...] = ()
-    """The values that a field of Kind.OPERATION may have."""
+    """The values that a field of Kind.OPERATION or Kind.VISIBLE may have."""
     body_wire: str = ""
     """Its name in the JSON body, if an HTTP request may have it there instead; in both it must be the same."""
     many_max: int = 0
     """How many values it has at most, as a list; 0: it is one value. A query repeats the name for each."""
-
-    def checked(self, given: object, context: fields.Context) -> Any:
-        """The value to use for what a request gives; of a list, each one. Raises CallerError."""
-        if not self.many_max:
-            return fields.check(self.kind, given, self.wire, context, self.choices)
-        if not isinstance(given, list) or not 1 <= len(given) <= self.many_max:
-            most = f"{self.wire} must be a list of 1 to {self.many_max} values. A query repeats the name for each."
-            raise InvalidInputError(most, field=self.wire)
-        return [fields.check(self.kind, one, self.wire, context, self.choices) for one in given]
 
 
 class Throttle(NamedTuple):
@@ -106,6 +99,11 @@ class Operation:
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
+    body_bytes_max: int = BODY_BYTES_MAX
+    opens: Throttle | None = None
+    """The throttle of the routes that lead to it without a token, one for each counter that anyone may read."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """The parameters that such a route has in its path already: `{"counter": "plays"}`."""
     names_users: bool = False
     """Whether its answer names users. A deployment may show it to fewer callers than `access` says."""
 
@@ -121,10 +119,15 @@ class Operation:
 
     @property
     def route(self) -> str:
-        """As API Gateway names it: `POST /videos/{id}/plays`."""
+        """As API Gateway names it: `POST /videos/{id}/plays`. Of several that match, the most specific one is taken."""
         return f"{self.method} {self.path}"
 
     @property
+    def id(self) -> str:
+        """A name that no other route has: `get_counter`, `get_counter_plays`."""
+        return "_".join((self.name, *self.fixed.values()))
+
+    @cached_property
     def revalidated(self) -> bool:
         """Whether caches may keep its answer for the time that it says, and then ask whether it has changed (304)."""
         return 304 in self.success
@@ -136,8 +139,8 @@ class Operation:
 
     @property
     def by_counter(self) -> bool:
-        """Whether the caller names the counter."""
-        return self._has(Kind.COUNTER)
+        """Whether the caller names the counter, or several."""
+        return self._has(Kind.COUNTER) or self._has(Kind.CHANGES)
 
     @property
     def leaves_receipt(self) -> bool:
@@ -148,9 +151,27 @@ class Operation:
         """What names its receipt: the id, or `counter/id` if the caller names the counter."""
         return f"{counter.name}/{id_}" if self.by_counter else id_
 
-    def asked_target(self, target: str, wire: str) -> str:
+    def asked_target(self, target: str, wire: str, pages: Pages) -> str:
         """The target of its receipt as a caller spells it, normalised if it is a page. Raises InvalidInputError."""
-        return fields.page(target, wire) if self._has(Kind.LISTED_PAGE) else target
+        return fields.page(target, wire, pages) if self._has(Kind.LISTED_PAGE) else target
+
+    def routes(self, counters: Mapping[str, Counter]) -> list[Operation]:
+        """The operation by each of its routes: its own, and one for each counter that anyone may read if it `opens`."""
+        if self.opens is None:
+            return [self]
+        public = [counter for counter in self.served(counters) if counter.public]
+        return [self, *(self._opened(counter, self.opens) for counter in public)]
+
+    def _opened(self, counter: Counter, throttle: Throttle) -> Operation:
+        return replace(
+            self,
+            path=self.path.replace("{counter}", counter.name),
+            access=Access.ANYONE,
+            throttle=throttle,
+            success=(*self.success, 304),
+            serves=counter.__eq__,
+            fixed={"counter": counter.name},
+        )
 
     def shown(self, likers: Visible) -> Operation | None:
         """The operation as a deployment serves it over HTTP; None if it does not."""
@@ -210,3 +231,8 @@ def by_function(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
     for operation in operations:
         found.setdefault(operation.function, []).append(operation)
     return found
+
+
+def by_route(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, Operation]:
+    """The operations by each route of the HTTP API that leads to one."""
+    return {found.route: found for operation in operations for found in operation.routes(counters)}

@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 _SNAKE = {"authorId": "author_id", "createdAt": "created_at", "likeTally": "like_tally", "likedAt": "liked_at"}
 
@@ -35,6 +35,33 @@ class Counted:
     """Of a numbered counter: whether no number is left after it."""
     visible: str = "now"
     """When reads show it: `now`, or `soon` (within seconds, after the rollup)."""
+    period: str | None = None
+    """Of a counter with periods: the one that it counted in, such as `2026-11`."""
+    value: int | None = None
+    """If asked for, of a counter with one shard: the number right after the change."""
+    version: int | None = None
+    """That of the value, if the counter has compare-and-set."""
+    value_at_least: int | None = None
+    """If asked for, of any other counter: the number right after the change, some of others' changes missing."""
+
+
+class Change(NamedTuple):
+    """One of many changes under one key. `amount`: None for a counter with a step of its own."""
+
+    counter: str
+    id: str
+    amount: int | None = None
+
+
+@dataclass(frozen=True)
+class Changed:
+    """All of the changes are counted: how many, of how many tallies."""
+
+    changes: int
+    tallies: int
+    replayed: bool
+    visible: str = "now"
+    """When reads show all of them: `now`, or `soon` (within seconds, after the rollup)."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +106,8 @@ class Liked:
     replayed: bool
     visible: str = "now"
     """When the tally shows it: `now`, or `soon` (within seconds, after the rollup)."""
+    value_at_least: int | None = None
+    """If asked for: the number of likes right after the change."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +115,8 @@ class Liker:
     """A user who likes a post."""
 
     user_id: str
-    liked_at: int
-    """Epoch seconds."""
+    liked_at: int | None
+    """Epoch seconds; None for a like that did not go through Tally."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +146,8 @@ class Drift:
     since: int
     """Epoch seconds."""
     confirmed: bool
+    period: str | None = None
+    """Of a counter with periods: which one."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +176,8 @@ class Health:
 
     status: str
     version: str
+    receipts_live_s: Mapping[str, int] = field(default_factory=dict)
+    """For how many seconds at least a key is recognised, by counter."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +194,54 @@ class Value:
     version: int | None = None
     replayed: bool = False
     as_of: int | None = None
+    period: str | None = None
+    """Of a counter with periods: which one."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """Whether the child of a counter counts, and whether this call changed that."""
+
+    counter: str
+    id: str
+    child: str
+    counted: bool
+    changed: bool = False
+    replayed: bool = False
+    visible: str = "now"
+    """When the number shows it: `now`, or `soon` (within seconds, after the rollup)."""
+
+
+@dataclass(frozen=True)
+class ListedChild:
+    """A child that counts. `since`: epoch seconds; None for a child that did not go through Tally."""
+
+    child: str
+    since: int | None
+
+
+@dataclass(frozen=True)
+class Children:
+    """A page of the children of a counter. `cursor` asks for the next page; None on the last."""
+
+    counter: str
+    id: str
+    children: tuple[ListedChild, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True)
+class Number:
+    """One of many numbers. `value` is None if it cannot be read, and `error` then is the problem document."""
+
+    counter: str
+    id: str
+    value: int | None = None
+    period: str | None = None
+    """Of a counter with periods: the current one."""
+    as_of: int | None = None
+    """Of a rolled up counter, in epoch seconds: the value includes every change that was counted before."""
+    error: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -263,14 +344,13 @@ class Request(Generic[T_co]):
 
 def _into(made: Callable[..., T]) -> Callable[[Reply], T]:
     """A function that reads a reply as a `made`. It ignores fields that `made` lacks: a newer Tally may send more."""
+    return lambda reply: _read(made, {**reply.body, "replayed": reply.replayed, "created": reply.status == 201})
+
+
+def _read(made: Callable[..., T], body: Mapping[str, Any]) -> T:
     names = {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
-
-    def read(reply: Reply) -> T:
-        found = {_SNAKE.get(name, name): value for name, value in reply.body.items()}
-        found |= {"replayed": reply.replayed, "created": reply.status == 201}
-        return made(**{name: value for name, value in found.items() if name in names})
-
-    return read
+    found = {_SNAKE.get(name, name): value for name, value in body.items()}
+    return made(**{name: value for name, value in found.items() if name in names})
 
 
 def _likers(reply: Reply) -> Likers:
@@ -284,7 +364,8 @@ def _my_likes(reply: Reply) -> tuple[MyLike, ...]:
 
 def _drifting(reply: Reply) -> Drifting:
     found = (
-        Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"]) for row in reply.body["drift"]
+        Drift(row["counter"], row["id"], row["drift"], row["since"], row["confirmed"], row.get("period"))
+        for row in reply.body["drift"]
     )
     return Drifting(tuple(found), reply.body["cursor"])
 
@@ -301,17 +382,29 @@ def _top(reply: Reply) -> Top:
     return Top(body["counter"], body["by"], body["span"], places, body["error_max"], body["as_of"])
 
 
+def _children(reply: Reply) -> Children:
+    found = tuple(ListedChild(child["child"], child["since"]) for child in reply.body["children"])
+    return Children(reply.body["counter"], reply.body["id"], found, reply.body["cursor"])
+
+
+def _numbers(reply: Reply) -> tuple[Number, ...]:
+    return tuple(_read(Number, entry) for entry in reply.body["tallies"])
+
+
 def _receipt(reply: Reply) -> Receipt:
-    body = reply.body
+    return _receipt_of(reply.body)
+
+
+def _receipts(reply: Reply) -> tuple[Receipt, ...]:
+    return tuple(map(_receipt_of, reply.body["receipts"]))
+
+
+def _receipt_of(body: Mapping[str, Any]) -> Receipt:
     return Receipt(body["operation"], body["target"], body["state"] == "counted", body.get("answer"))
 
 
 def _request(
-    function: str,
-    operation: str,
-    read: Callable[[Reply], T],
-    caller: str | None,
-    **fields: str | int | list[str] | None,
+    function: str, operation: str, read: Callable[[Reply], T], caller: str | None, **fields: object
 ) -> Request[T]:
     given = {name: value for name, value in fields.items() if value is not None}
     return Request(function, operation, read, caller, given)
@@ -321,10 +414,12 @@ def _key(given: str | None) -> str:
     return secrets.token_urlsafe(18) if given is None else given
 
 
-def play(video_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Counted]:
-    """Count one play of a video."""
-    key = _key(idempotency_key)
-    return _request("plays", "play", _into(Counted), caller, video_id=video_id, idempotency_key=key)
+def play(
+    video_id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Counted]:
+    """Count one play of a video. `value`: whether the answer has the number too."""
+    fields: _Fields = {"video_id": video_id, "value": value, "idempotency_key": _key(idempotency_key)}
+    return _request("plays", "play", _into(Counted), caller, **fields)
 
 
 def get_plays(video_id: str) -> Request[Plays]:
@@ -347,16 +442,20 @@ def delete_post(post_id: str, *, caller: str | None = None) -> Request[Deleted]:
     return _request("posts", "delete_post", _into(Deleted), caller, post_id=post_id)
 
 
-def like(post_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Liked]:
-    """Like a post as the caller. Raises NotFoundError."""
-    key = _key(idempotency_key)
-    return _request("likes", "like", _into(Liked), caller, post_id=post_id, idempotency_key=key)
+def like(
+    post_id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Liked]:
+    """Like a post as the caller. `value`: whether the answer has the number too. Raises NotFoundError."""
+    fields: _Fields = {"post_id": post_id, "value": value, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "like", _into(Liked), caller, **fields)
 
 
-def unlike(post_id: str, *, idempotency_key: str | None = None, caller: str | None = None) -> Request[Liked]:
-    """Take the caller's like back. Raises NotFoundError."""
-    key = _key(idempotency_key)
-    return _request("likes", "unlike", _into(Liked), caller, post_id=post_id, idempotency_key=key)
+def unlike(
+    post_id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Liked]:
+    """Take the caller's like back. `value`: whether the answer has the number too. Raises NotFoundError."""
+    fields: _Fields = {"post_id": post_id, "value": value, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "unlike", _into(Liked), caller, **fields)
 
 
 def get_like(post_id: str, *, caller: str | None = None) -> Request[Liked]:
@@ -462,17 +561,58 @@ def health() -> Request[Health]:
 
 
 def increment(
-    counter: str, id: str, amount: int | None = None, *, idempotency_key: str | None = None, caller: str | None = None
+    counter: str,
+    id: str,
+    amount: int | None = None,
+    *,
+    value: bool | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
 ) -> Request[Counted]:
-    """Move a counter by `amount`, or by its own delta. Raises LimitReachedError with `left`."""
-    key = _key(idempotency_key)
-    fields: _Fields = {"counter": counter, "id": id, "amount": amount, "idempotency_key": key}
+    """Move a counter by `amount`, or by its own delta. `value`: whether the answer has the number too.
+
+    Raises LimitReachedError with `left`, and with `retry_after_s` if the amount fits into the next period.
+    """
+    fields: _Fields = {"counter": counter, "id": id, "amount": amount, "value": value}
+    fields["idempotency_key"] = _key(idempotency_key)
     return _request("increments", "increment", _into(Counted), caller, **fields)
 
 
-def get_counter(counter: str, id: str, *, caller: str | None = None) -> Request[Value]:
-    """A counter's value, and its version if it has one."""
-    return _request("increments", "get_counter", _into(Value), caller, counter=counter, id=id)
+def change(
+    changes: Iterable[Change | tuple[str, str] | tuple[str, str, int]],
+    visible: str | None = None,
+    *,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[Changed]:
+    """Make all of the changes, at most 1,000 of 90 tallies, or none of them. `visible`: `soon` for one receipt alone.
+
+    Raises LimitReachedError with `left`; its members `entry`, `counter` and `id` name the change at fault.
+    """
+    entries = [{name: value for name, value in Change(*one)._asdict().items() if value is not None} for one in changes]
+    key = _key(idempotency_key)
+    return _request(
+        "increments", "change", _into(Changed), caller, changes=entries, visible=visible, idempotency_key=key
+    )
+
+
+def get_counter(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Value]:
+    """A counter's value, and its version if it has one.
+
+    `period`: of a counter with periods, such as `2026-11`; None: the current one. Raises NotFoundError for one that is
+    kept no more.
+    """
+    return _request("increments", "get_counter", _into(Value), caller, counter=counter, id=id, period=period)
+
+
+def get_tallies(of: Iterable[tuple[str, str]]) -> Request[tuple[Number, ...]]:
+    """The numbers that anyone may read, in this order: 1 to 100 of `(counter, id)`, as `("likes", "a91f")`."""
+    return _request("tallies", "get_tallies", _numbers, None, of=[":".join(one) for one in of])
+
+
+def get_any_tallies(of: Iterable[tuple[str, str]], *, caller: str | None = None) -> Request[tuple[Number, ...]]:
+    """As `get_tallies`, of any counters."""
+    return _request("tallies", "get_any_tallies", _numbers, caller, of=[":".join(one) for one in of])
 
 
 def set_counter(
@@ -482,6 +622,35 @@ def set_counter(
     key = _key(idempotency_key)
     fields: _Fields = {"counter": counter, "id": id, "value": value, "version": version, "idempotency_key": key}
     return _request("increments", "set_counter", _into(Value), caller, **fields)
+
+
+def put_child(
+    counter: str, id: str, child: str, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Child]:
+    """Put a child of a counter, which then counts. Raises NotFoundError if the counter needs a parent."""
+    fields: _Fields = {"counter": counter, "id": id, "child": child, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "put_child", _into(Child), caller, **fields)
+
+
+def delete_child(
+    counter: str, id: str, child: str, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Child]:
+    """Remove a child of a counter, which then counts no more. Raises NotFoundError if the counter needs a parent."""
+    fields: _Fields = {"counter": counter, "id": id, "child": child, "idempotency_key": _key(idempotency_key)}
+    return _request("likes", "delete_child", _into(Child), caller, **fields)
+
+
+def get_child(counter: str, id: str, child: str, *, caller: str | None = None) -> Request[Child]:
+    """Whether a child of a counter counts. Raises NotFoundError if the counter needs a parent."""
+    return _request("likes", "get_child", _into(Child), caller, counter=counter, id=id, child=child)
+
+
+def list_children(
+    counter: str, id: str, *, limit: int | None = None, cursor: str | None = None, caller: str | None = None
+) -> Request[Children]:
+    """The children of a counter, at most `limit` (1 to 1,000), after `cursor`."""
+    fields: _Fields = {"counter": counter, "id": id, "limit": limit, "cursor": cursor}
+    return _request("likes", "list_children", _children, caller, **fields)
 
 
 def hold(
@@ -506,7 +675,7 @@ def release_hold(counter: str, id: str, hold_id: str, *, caller: str | None = No
 def get_receipt(of: str, target: str, idempotency_key: str, *, caller: str | None = None) -> Request[Receipt]:
     """Whether the change by the operation `of`, on `target`, with this key and caller, was counted.
 
-    `target`: an id, `counter/id`, or a page's URL.
+    `target`: an id, `counter/id`, a page's URL, or `changes`.
     """
     fields: _Fields = {"of": of, "target": target, "idempotency_key": idempotency_key}
     return _request("receipts", "get_receipt", _receipt, caller, **fields)
@@ -516,6 +685,27 @@ def get_own_receipt(of: str, target: str, idempotency_key: str, *, caller: str |
     """As `get_receipt`, but the caller must be named."""
     fields: _Fields = {"of": of, "target": target, "idempotency_key": idempotency_key}
     return _request("receipts", "get_own_receipt", _receipt, caller, **fields)
+
+
+def get_receipts(
+    of: str, targets: Iterable[str], idempotency_keys: Iterable[str], *, caller: str | None = None
+) -> Request[tuple[Receipt, ...]]:
+    """As `get_receipt`, of up to 100 keys, in their order. `targets`: one for all of them, or one for each."""
+    return _many("get_receipts", of, targets, idempotency_keys, caller)
+
+
+def get_own_receipts(
+    of: str, targets: Iterable[str], idempotency_keys: Iterable[str], *, caller: str | None = None
+) -> Request[tuple[Receipt, ...]]:
+    """As `get_receipts`, but the caller must be named."""
+    return _many("get_own_receipts", of, targets, idempotency_keys, caller)
+
+
+def _many(
+    operation: str, of: str, targets: Iterable[str], keys: Iterable[str], caller: str | None
+) -> Request[tuple[Receipt, ...]]:
+    fields: _Fields = {"of": of, "targets": list(targets), "idempotency_keys": list(keys)}
+    return _request("receipts", operation, _receipts, caller, **fields)
 
 
 class Sender(Protocol):
@@ -560,10 +750,19 @@ class Methods:
     get_counter_top = _sends(get_counter_top)
     health = _sends(health)
     increment = _sends(increment)
+    change = _sends(change)
     get_counter = _sends(get_counter)
+    get_tallies = _sends(get_tallies)
+    get_any_tallies = _sends(get_any_tallies)
     set_counter = _sends(set_counter)
+    put_child = _sends(put_child)
+    delete_child = _sends(delete_child)
+    get_child = _sends(get_child)
+    list_children = _sends(list_children)
     hold = _sends(hold)
     commit_hold = _sends(commit_hold)
     release_hold = _sends(release_hold)
     get_receipt = _sends(get_receipt)
     get_own_receipt = _sends(get_own_receipt)
+    get_receipts = _sends(get_receipts)
+    get_own_receipts = _sends(get_own_receipts)

@@ -1,13 +1,13 @@
 """The counters that Tally's own handlers count with. Every `counters.py` lists them beside its own."""
 
-from .counter import Counter, Guarantee
+from typing import Any
 
-PLAYS = Counter("plays", prefix="VID", sort_key="STATS#TOTAL", attribute="play_count", delta=1)
-LIKES = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#", api=False)
-VISITS = Counter(  # by URL: /visits
-    "visits", prefix="SITE", sort_key="VISITS", attribute="visits", delta=1, guarantee=Guarantee.ROLLUP, api=False
-)
-BOT_VISITS = Counter(
-    "bot_visits", prefix="SITE", sort_key="BOTS", attribute="bot_visits", delta=1, guarantee=Guarantee.ROLLUP, api=False
-)
+from .counter import ANYONE, Counter, Guarantee
+
+PLAYS = Counter("plays", prefix="VID", sort_key="STATS#TOTAL", attribute="play_count", delta=1, read=ANYONE)
+_OF_POSTS: dict[str, Any] = {"parent_required": True, "api": False, "read": ANYONE}  # with their posts: /posts
+LIKES = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#", **_OF_POSTS)
+_VISITS: dict[str, Any] = {"delta": 1, "guarantee": Guarantee.ROLLUP, "api": False, "read": ANYONE}  # by URL: /visits
+VISITS = Counter("visits", prefix="SITE", sort_key="VISITS", attribute="visits", **_VISITS)
+BOT_VISITS = Counter("bot_visits", prefix="SITE", sort_key="BOTS", attribute="bot_visits", **_VISITS)
 SHIPPED = (PLAYS, LIKES, VISITS, BOT_VISITS)

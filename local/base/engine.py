@@ -15,6 +15,7 @@ from types import TracebackType
 
 from .errors import LocalError
 
+LOCKED, VERSION = "linux-x64", "1.2.1"  # package.json: `npm ci` fails if it lists what the registry does not serve
 READY_S_MAX = 5.0  # it takes 10 ms, and longer on a busy machine
 STOP_S_MAX = 3.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -27,8 +28,11 @@ def binary() -> Path:
     for candidate in (*installed, shutil.which("dynoxide")):
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
+    how = "run `npm ci`"
+    if _platform() != LOCKED:
+        how = f"run `npm install --no-save @dynoxide/{_platform()}@{VERSION}` if npm has it"
     raise LocalError(
-        f"no DynamoDB engine for {_platform()}: run `npm ci`, put `dynoxide` on the PATH,"
+        f"no DynamoDB engine for {_platform()}: {how}, put `dynoxide` on the PATH,"
         " or set AWS_ENDPOINT_URL_DYNAMODB to your own engine, such as DynamoDB Local"
     )
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,7 @@ from aiohttp import web
 
 from ..base.account import ACCOUNT, REGION
 from ..base.engine import die_with_parent
+from ..base.errors import LocalError
 from ..stack.template import Function
 
 INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that starts all functions at once is slower
@@ -60,6 +62,12 @@ class Invocation:
     payload: bytes
     deadline_ms: int
     """Milliseconds since 1970."""
+
+
+def check() -> None:
+    """Raise LocalError where functions cannot run: AWS's runtime client has a native part, which it builds on Linux."""
+    if find_spec("runtime_client") is None:
+        raise LocalError("functions run on Linux only, by AWS's runtime client: run `make dev` in a container of Linux")
 
 
 def environment(function: Function, code: Path, extra: Mapping[str, str]) -> dict[str, str]:

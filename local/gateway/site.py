@@ -15,8 +15,9 @@ from ..functions.pool import Pool
 from ..stack.prepared import Stack, open_log
 from ..streams.switches import Switches
 from . import console, mappings, openapi_page, tokens
-from .gateway import BODY_BYTES_MAX, HEADER_BYTES_MAX, Gateway
+from .gateway import BODY_BYTES_MAX, Gateway
 
+LINE_BYTES_MAX = 1_000_000  # read of a request line or a header; the gateway refuses far shorter ones
 STOP_S_MAX = 3.0  # lets requests end when the server stops
 
 
@@ -44,8 +45,8 @@ async def site(
             access_log=None,
             handle_signals=False,
             shutdown_timeout=STOP_S_MAX,
-            max_line_size=2 * HEADER_BYTES_MAX,  # so that the gateway refuses, in its own form
-            max_field_size=2 * HEADER_BYTES_MAX,
+            max_line_size=LINE_BYTES_MAX,  # so that the gateway refuses, in its own form
+            max_field_size=LINE_BYTES_MAX,
             auto_decompress=False,  # API Gateway passes a compressed body on as it is
         )
         await runner.setup()

@@ -171,7 +171,7 @@ class Reader:
             "streams", "GetRecords", ShardIterator=self._iterator, Limit=READ_RECORDS_MAX
         )
         records = answer.get("Records", [])
-        self._buffer.add((self._handed(record) for record in records), time.time())
+        self._buffer.add((handed(record, self._arn) for record in records), time.time())
         self._caught_up = not records
         self._pauses = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
         self._seen = seen if not records else None
@@ -196,9 +196,6 @@ class Reader:
                     raise
         answer = await self._pump.wire.call("streams", "GetShardIterator", **named, ShardIteratorType="TRIM_HORIZON")
         return str(answer["ShardIterator"])
-
-    def _handed(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {**record, "awsRegion": REGION, "eventSourceARN": self._arn}
 
     async def _drain(self) -> None:
         """Deliver the rest of a closed shard and end its window. The child shard starts its own."""
@@ -281,6 +278,15 @@ class Reader:
         if outcome.failed:
             return Verdict(0, error=outcome.reason, splits=True)
         return judge(self._mapping, records, outcome.payload)
+
+
+def handed(record: Mapping[str, Any], arn: str) -> dict[str, Any]:
+    """The record as Lambda passes it on.
+
+    Of an item that TTL removed, the stream says `PrincipalId` (GetRecords, shape Identity), and Lambda `principalId`.
+    """
+    who = {name[0].lower() + name[1:]: value for name, value in record.get("userIdentity", {}).items()}
+    return {**record, "awsRegion": REGION, "eventSourceARN": arn} | ({"userIdentity": who} if who else {})
 
 
 def _pause_s(failures: int) -> float:

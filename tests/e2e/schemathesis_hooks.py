@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -22,6 +23,7 @@ import counters
 import operations
 from openapi import inputs
 from tally import fields
+from tally.counting import periods
 
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
@@ -48,6 +50,11 @@ def map_case(context: HookContext, case: Case) -> Case:
     _fit_query(case)
     if "counter" in (case.path_parameters or {}):
         _fit_counter(case, body)
+    if case.operation.label == operations.CHANGE.route and body.get("visible") == "soon":
+        for change in body["changes"]:
+            change["counter"] = "usage"  # it has no limits
+    if case.operation.label == operations.PLAY.route and "key" not in body:  # it is in the header, or in the body
+        case.headers.setdefault("Idempotency-Key", inputs.KEY_EXAMPLE)
     _fresh_key(case, body)
     if body:
         case.body = json.dumps(body) if case.media_type == "text/plain" else body
@@ -56,6 +63,10 @@ def map_case(context: HookContext, case: Case) -> Case:
 
 def _value(value: object) -> object:
     """Write integers as Tally wants them: 7, not 7.0, which JSON Schema allows. Cut texts to their bytes."""
+    if isinstance(value, list):
+        return [_value(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _value(one) for name, one in value.items()}
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return _cut(value, fields.TEXT_BYTES_MAX) if isinstance(value, str) else value
@@ -102,6 +113,8 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     elif made_up and "hold" in path and _HELD:
         mine = _HELD[case.operation.label == operations.COMMIT_HOLD.route :: 2] or _HELD  # the other half is released
         path |= mine[next(_NUMBERS) % len(mine)]
+    if "child" in path:
+        path["child"] = path["child"][: fields.USER_BYTES_MAX // 12]  # a character may have 12 bytes, encoded
     if path["counter"] not in served:
         path["counter"] = min(served)
     counter = counters.COUNTERS[path["counter"]]
@@ -127,9 +140,24 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it."""
+    """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it.
+
+    A link may have named the counter of a period, too.
+    """
     if case.operation.label == operations.DELETE_POST.route and unquote(case.path_parameters["id"]) == POSTED:
         case.path_parameters = {"id": _POSTS.pop() if _POSTS else f"{_RUN}-{next(_NUMBERS)}"}
+    if case.operation.label == operations.GET_COUNTER.route and "period" in case.query:
+        _fit_period(case)
+
+
+def _fit_period(case: Case) -> None:
+    """Ask for the current period, or for none of a counter without periods. A link may have named the counter."""
+    counter = counters.COUNTERS.get(unquote(str(case.path_parameters["counter"])))
+    if case.meta is None or not case.meta.generation.mode.is_positive or counter is None:
+        return
+    shown = periods.shown(periods.tally_id(counter, "x", time.time()))
+    rest = {name: value for name, value in case.query.items() if name != "period"}
+    case.query = {**rest, "period": shown["period"]} if "period" in shown else rest
 
 
 @schemathesis.hook
@@ -144,6 +172,10 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 
 @schemathesis.hook
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
-    """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405."""
+    """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405. A public counter needs no token."""
+    if response.status_code == 200 and case.operation.label == operations.GET_COUNTER.route:
+        counter = counters.COUNTERS.get(unquote(str(case.path_parameters["counter"])))
+        if counter is not None and counter.public and "Authorization" not in (response.request.headers or {}):
+            return False
     routed = not isinstance(failure, UnsupportedMethodResponse)
     return routed or response.status_code != 404 or response.json() != {"message": "Not Found"}

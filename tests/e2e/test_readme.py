@@ -1,4 +1,4 @@
-"""Runs the README's session: each command must print the output that the README shows."""
+"""Runs the sessions of the docs: each command must print the output that the page shows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ SHOWS_S_MAX = 30.0  # it takes two
 MARK = "--- next ---"
 AS_OF = re.compile(r'(?<="as_of":)\d+')
 AS_OF_AGE_S_MAX = 60  # it is five
+LEFT = re.compile(r'(?<="retry_after_s":)\d+')
+DAY_S = 24 * 3600
+TODAY = '"period":"2026-11-22"'
+PAGES = ("README.md", "docs/periods.md", "docs/changes.md")  # a later one uses the variables of those before
 
 
 def session(text: str) -> list[tuple[str, str]]:
@@ -58,11 +62,21 @@ class Shell:
 
 
 def same(output: str, shown: str) -> bool:
-    """Whether an output is the README's. The digits of `"as_of"` may differ, if they are about now."""
+    """Whether an output is the page's. The digits of `"as_of"` may differ, if they are about now; the time that is left
+    of a day too; and `TODAY` stands for today."""
     times = [int(digits) for digits in AS_OF.findall(output)]
-    return (AS_OF.sub("", output) == AS_OF.sub("", shown) and len(times) == len(AS_OF.findall(shown))) and all(
-        abs(time.time() - at_s) <= AS_OF_AGE_S_MAX for at_s in times
+    lefts = [int(digits) for digits in LEFT.findall(output)]
+    shown = shown.replace(TODAY, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
+    return (
+        _fixed(output) == _fixed(shown)
+        and all(abs(time.time() - at_s) <= AS_OF_AGE_S_MAX for at_s in times)
+        and all(1 <= left_s <= DAY_S for left_s in lefts)
     )
+
+
+def _fixed(text: str) -> str:
+    """What must not differ: the text with a mark where digits may."""
+    return LEFT.sub("#", AS_OF.sub("#", text))
 
 
 def answered(shell: Shell, command: str, shown: str) -> str:
@@ -74,10 +88,10 @@ def answered(shell: Shell, command: str, shown: str) -> str:
     return output
 
 
-def test_the_session_gives_the_answers_that_the_readme_shows(start: Callable[..., Dev]) -> None:
+def test_the_sessions_give_the_answers_that_their_pages_show(start: Callable[..., Dev]) -> None:
     port = start().wait_until_ready().port
-    steps = session((ROOT / "README.md").read_text())
-    assert len(steps) > 10
+    steps = [step for page in PAGES for step in session((ROOT / page).read_text())]
+    assert len(steps) > 14
     with Shell() as shell:
         for command, shown in steps:
             output = answered(shell, command.replace(f"localhost:{README_PORT}", f"localhost:{port}"), shown)
@@ -93,6 +107,9 @@ def test_only_the_time_may_differ_and_it_must_be_about_now() -> None:
     assert not same('{"visits":1}', shown)
     assert not same(f'{{"visits":1,"as_of":"{now_s}"}}', shown)
     assert same('{"visits":1}', '{"visits":1}')
+    assert same('"retry_after_s":86400', '"retry_after_s":5')
+    assert not same('"retry_after_s":86401', '"retry_after_s":5')
+    assert not same('"period":"2002-11-22"', TODAY)
     assert not same(f'{{"visits":1,"as_of":{now_s}}}', '{"visits":1}')
 
 

@@ -81,7 +81,7 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
 
     keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=where["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["drift", "rollup"]
-    kept = [f"kept     {key}: amount is no number, but {{'S': 'lots'}}" for key in keys]
+    kept = [f"kept     {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
     assert redrive(dev) == (1, [*kept, "0 applied, 0 already gone, 2 kept"])
     assert visits(dev, "broken") == 1
 

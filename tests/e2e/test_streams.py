@@ -24,6 +24,7 @@ from local.stack.template import Function, Table
 from local.streams import batches, pump
 from local.streams.positions import Positions
 from local.streams.pump import Pump
+from tally.streams.record import expired
 
 TABLE = "tally-test-streamed"
 WITHIN_S = 20.0
@@ -55,6 +56,14 @@ def slow(event, context):
     note(event)
 """
 Body = Callable[["Running"], Awaitable[None]]
+
+
+def test_what_ttl_removed_is_spelt_as_lambda_spells_it() -> None:
+    record = {"eventName": "REMOVE", "userIdentity": {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}}
+    found = pump.handed(record, "arn")
+    assert found["userIdentity"] == {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
+    assert expired(found)
+    assert not expired(pump.handed({"eventName": "REMOVE"}, "arn"))
 
 
 @pytest.fixture

@@ -5,17 +5,22 @@ from __future__ import annotations
 import copy
 import json
 import multiprocessing
+import platform
 import shutil
+import signal
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from local.base.engine import Engine
+from local.__main__ import main as local_main
+from local.base.engine import LOCKED, VERSION, Engine
 from local.base.engine_file import index_stream_records
 from local.base.errors import LocalError
+from local.functions import runtime
 from local.stack import synth, tables
 from local.stack.mappings import StreamMapping
 from local.stack.template import Authorizer, Cors, Throttle, parse, read, synthesized
@@ -317,8 +322,39 @@ def test_a_missing_node_is_an_error_only_when_it_synthesizes(checkout: Path, mon
     assert synthesized(checkout).routes
 
 
-def test_a_missing_engine_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("system", "machine", "way"),
+    [
+        ("Linux", "x86_64", "for linux-x64: run `npm ci`"),
+        ("Linux", "aarch64", "for linux-arm64: run `npm install --no-save @dynoxide/linux-arm64@"),
+        ("Darwin", "arm64", "for darwin-arm64: run `npm install --no-save @dynoxide/darwin-arm64@"),
+    ],
+)
+def test_a_missing_engine_is_one_line_that_says_where_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, machine: str, way: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LocalError, match=r"no DynamoDB engine for linux-.*npm ci"):
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(LocalError, match=f"no DynamoDB engine {way}") as missing:
         Engine().start()
+    assert "\n" not in str(missing.value)
+
+
+def test_the_engine_that_the_hint_names_is_the_one_that_is_locked() -> None:
+    listed = json.loads((ROOT / "package.json").read_text())["optionalDependencies"]
+    assert listed == {f"@dynoxide/{LOCKED}": VERSION}
+
+
+def test_a_machine_that_cannot_run_functions_is_told_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["local"])
+    monkeypatch.setattr(runtime, "find_spec", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert local_main() == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tally: functions run on Linux only")
+    assert said.count("\n") == 1

@@ -30,14 +30,19 @@ class DynamoDBLocal(Engine):
 
 
 BY_TABLE = "DynamoDB Local bills a transaction by table (4 units for 100 small items), DynamoDB by item"
-NOTHING_IS_FREE = "DynamoDB Local bills nothing for a query that finds nothing, DynamoDB half a unit"
+NOTHING_IS_FREE = "DynamoDB Local bills nothing for a read that finds nothing, DynamoDB half a unit or one"
 FAILS: dict[str, str] = {
+    "test_changes.py::test_1000_changes_of_90_tallies_count_and_more_tallies_do_not": BY_TABLE,
+    "test_changes.py::test_100_plays_of_10_videos_cost_what_the_documents_say[False]": BY_TABLE,
     "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[EXACT]": BY_TABLE,
     "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[like with a key]": BY_TABLE,
     "test_cost.py::test_change_that_reads_first_costs_what_it_says[unlike with a key]": BY_TABLE,
     "test_cost.py::test_change_that_reads_first_costs_what_it_says[spilled like with a key]": BY_TABLE,
     "test_cost.py::test_like_costs_the_same_whatever_the_length_of_the_text[1 byte]": BY_TABLE,
     "test_cost.py::test_like_costs_the_same_whatever_the_length_of_the_text[10 KB]": BY_TABLE,
+    "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[member with a key]": BY_TABLE,
+    "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[EXACT, in a period]": BY_TABLE,
+    "test_cost.py::test_which_of_50_posts_a_user_likes_costs_a_unit_for_each": NOTHING_IS_FREE,
     "test_deletion.py::test_deletion_costs_what_the_docs_say": BY_TABLE,
     "test_holds.py::test_what_a_hold_costs_and_a_refusal_whatever_was_settled": BY_TABLE,
     "test_limits.py::test_a_fast_counter_takes_1_write_unit_and_no_receipt_and_an_exact_one_4": BY_TABLE,
@@ -45,6 +50,7 @@ FAILS: dict[str, str] = {
     "test_numbers.py::test_a_number_costs_one_read_and_one_transaction": BY_TABLE,
     "test_packs.py::test_90_plays_of_one_video_are_one_transaction_of_about_2_write_units_each": BY_TABLE,
     "test_packs.py::test_a_first_turn_reads_no_receipts_and_a_second_one_reads_them_once_at_half_a_unit_each": BY_TABLE,
+    "test_reads.py::test_a_change_answers_the_value_with_one_more_read_unit": BY_TABLE,
     "test_sweep.py::test_a_quiet_sweep_takes_what_the_calculator_bills": NOTHING_IS_FREE,
     "test_bill.py::test_an_anonymous_read_takes_what_the_calculator_bills[get_visits]": NOTHING_IS_FREE,
     "test_bill.py::test_an_anonymous_read_takes_what_the_calculator_bills[get_badge]": NOTHING_IS_FREE,

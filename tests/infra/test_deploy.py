@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError, WaiterError
 from cli import account, deploy, destroy
 from cli.account import Account
 from stacks import names
+from tests.commands import one_line
 from tests.infra.conftest import BEHIND_CDN, ROOT, Synthesize
 from tests.infra.template import Template
 from tests.infra.test_tables import MOMENT
@@ -134,19 +135,6 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(account, "answer", lambda _: text)
 
     return type_
-
-
-def one_line(main: Main, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The only line that the command prints, with status 2."""
-    try:
-        code: Any = main(arguments)
-    except SystemExit as stopped:
-        code = stopped.code
-    printed = capsys.readouterr()
-    assert (code, printed.out) == (2, "")
-    assert printed.err.startswith("tally: ")
-    assert printed.err.count("\n") == 1
-    return printed.err.removeprefix("tally: ").strip()
 
 
 @pytest.mark.parametrize(

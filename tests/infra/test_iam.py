@@ -10,6 +10,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,7 +91,9 @@ def document(statements: list[Json]) -> Json:
 
 
 @pytest.fixture
-def recorded(engine: Engine, capsys: pytest.CaptureFixture[str]) -> dict[str, set[tuple[str, Table, frozenset[str]]]]:
+def recorded(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> dict[str, set[tuple[str, Table, frozenset[str]]]]:
     """By policy: what the tests of needs record, run once more with tables of their own."""
     found: dict[str, set[tuple[str, Table, frozenset[str]]]] = {}
 
@@ -100,7 +103,7 @@ def recorded(engine: Engine, capsys: pytest.CaptureFixture[str]) -> dict[str, se
         of_functions.Recorder.made.clear()
         with pytest.MonkeyPatch.context() as patch:
             given = {"store": store, "invoke": invoker(store), "consume": of_consumers.consuming(store)}
-            given |= {"engine": engine, "monkeypatch": patch, "capsys": capsys}
+            given |= {"engine": engine, "monkeypatch": patch, "capsys": capsys, "tmp_path": tmp_path}
             wanted = test.__code__.co_varnames[: test.__code__.co_argcount]
             test(*subject, **{name: given[name] for name in wanted if name in given})
         client.close()

@@ -34,7 +34,9 @@ def invoke(store: Store) -> Callable[..., Event]:
 def invoker(store: Store) -> Callable[..., Event]:
     """Invoke a function by its name with an event. Whatever it answers must be as the OpenAPI document says."""
     handlers = {name: importlib.import_module(f"functions.{name}").handler for name in operations.functions()}
-    entries = {name: Entry(handler.functions, store, handler.counters) for name, handler in handlers.items()}
+    entries = {
+        name: Entry(handler.functions, store, handler.counters, handler.pages) for name, handler in handlers.items()
+    }
 
     def call(function: str, event: object, context: Context | None = None) -> Event:
         answer = entries[function](event, context or Context())  # type: ignore[arg-type]

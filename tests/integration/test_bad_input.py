@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import operations
-from tally.api.http import BODY_BYTES_MAX
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
-from tally.operation import Operation
+from tally.operation import BODY_BYTES_MAX, Operation
 from tests import events
 from tests.contexts import Context
 
@@ -41,6 +40,7 @@ def problem(answer: dict[str, Any], status: int, slug: str) -> dict[str, Any]:
     return document  # type: ignore[no-any-return]
 
 
+CHANGES: list[dict[str, Any]] = [{"counter": "plays", "id": "9f3a"}]
 HTTP_REFUSALS = [
     ("plays/http-play", {"id": "a#b"}, 400, "invalid-input", "id"),
     ("plays/http-play", {"id": "a" * 129}, 400, "invalid-input", "id"),
@@ -104,6 +104,28 @@ HTTP_REFUSALS = [
     ("likes/http-my-likes", {"query": "&".join(["post=a91f"] * 101)}, 400, "invalid-input", "post"),
     ("likes/http-my-likes", {"query": "&".join(["post=a91f"] * 120)}, 400, "invalid-input", None),
     ("likes/http-my-likes", {"query": "post=a91f&limit=1"}, 400, "invalid-input", "limit"),
+    ("likes/http-put-child", {"path": {"counter": "usage"}}, 400, "invalid-input", "counter"),
+    ("likes/http-put-child", {"path": {"counter": "likes"}}, 404, "not-found", "counter"),
+    ("likes/http-put-child", {"id": "a#b"}, 400, "invalid-input", "id"),
+    ("likes/http-put-child", {"path": {"child": ".."}}, 400, "invalid-input", "child"),
+    ("likes/http-put-child", {"path": {"child": ""}}, 400, "invalid-input", "child"),
+    ("likes/http-put-child", {"path": {"child": "ü" * 86}}, 400, "invalid-input", "child"),
+    ("likes/http-delete-child", {"key": "a b"}, 400, "invalid-input", "Idempotency-Key"),
+    ("likes/http-get-child", {"path": {"counter": "plays"}}, 400, "invalid-input", "counter"),
+    ("likes/http-list-children", {"path": {"counter": "stock"}}, 400, "invalid-input", "counter"),
+    ("likes/http-list-children", {"query": "limit=0"}, 400, "invalid-input", "limit"),
+    ("increments/http-increment", {"path": {"counter": "members"}}, 400, "invalid-input", "counter"),
+    ("increments/http-set-counter", {"path": {"counter": "members"}}, 400, "invalid-input", "counter"),
+    ("holds/http-hold", {"path": {"counter": "members"}}, 400, "invalid-input", "counter"),
+    ("increments/http-change", {"body": {"changes": []}}, 400, "invalid-input", "changes"),
+    ("increments/http-change", {"body": {"changes": [1]}}, 400, "invalid-input", "changes"),
+    ("increments/http-change", {"body": {"changes": CHANGES, "visible": "later"}}, 400, "invalid-input", "visible"),
+    ("increments/http-change", {"body": {"changes": [{"counter": ["plays"]}]}}, 400, "invalid-input",
+     "changes[0].counter"),
+    ("increments/http-change", {"body": {"changes": CHANGES * 1001}}, 413, "payload-too-large", "changes"),
+    ("increments/http-change", {"body": {"changes": [{**CHANGES[0], "id": str(n)} for n in range(91)]}}, 413,
+     "payload-too-large", "changes"),
+    ("increments/http-change", {"raw": "x" * (256 * 1024 + 1)}, 413, "payload-too-large", None),
     ("visits/http-visit", {"body": {"url": "https://example.com/"}}, 400, "invalid-input", "key"),
     ("visits/http-visit", {"body": {"key": events.KEY}}, 400, "invalid-input", "url"),
     ("visits/http-visit", {"body": {"url": "example.com", "key": events.KEY}}, 400, "invalid-input", "url"),
@@ -214,7 +236,7 @@ FIELDS = sorted(
 
 
 @settings(
-    derandomize=True, max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    derandomize=True, max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.sampled_from(operations.OPERATIONS),

@@ -17,6 +17,8 @@ import crawleruseragents
 import pytest
 
 import counters
+from cli import commands, options
+from cli.connection import Connection, Stack
 from functions import beacon, visits
 from tally.api import crawlers
 from tally.api.entry import Entry
@@ -29,6 +31,7 @@ from tests.contexts import Context
 Invoke = Callable[..., dict[str, Any]]
 LAMBDAS = Path(__file__).parents[2] / "lambdas"
 PAGE = "https://example.com/a"
+SIGNED = ["--by", "ann", "--why", "PAGES"]
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
 
@@ -57,7 +60,7 @@ def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> Non
     headers = answer["headers"]
     assert (answer["statusCode"], headers["content-type"]) == (200, "text/javascript; charset=utf-8")
     assert headers["cache-control"] == "public, max-age=3600"
-    assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding")
+    assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding, authorization")
     assert headers["cross-origin-resource-policy"] == "cross-origin"
     sent = base64.b64decode(answer["body"])
     assert len(sent) < 1024
@@ -185,6 +188,47 @@ def test_another_lambdas_user_agent_is_a_string(agent: object, invoke: Invoke, s
     assert counted(store) == (0, 0)
 
 
+def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
+    spellings = [f"{PAGE}?utm_source=mail#top", f"{PAGE}?fbclid=x&gclid=y", "HTTPS://Example.com:443/b/../a"]
+    parser = options.parser(counters.COUNTERS)
+    for number, url in enumerate(spellings):
+        visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
+        assert invoke("visits", visit)["status"] == 202
+        for other in spellings:
+            asked = {
+                "operation": "get_receipt",
+                "of": "visit",
+                "target": other,
+                "idempotency_key": visit["idempotency_key"],
+            }
+            assert invoke("receipts", asked)["body"]["state"] == "counted"
+        assert options.parsed(["get", "visits", url], parser).id == PAGE
+    assert counted(store) == (3, 0)
+    key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
+    store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})
+    for url in spellings:
+        asked = {"operation": "get_visits", "url": url}
+        assert (body := invoke("visits", asked)["body"]) == {**body, "url": PAGE, "visits": 3}
+        [many] = invoke("tallies", {"operation": "get_tallies", "of": [f"visits:{url}"]})["body"]["tallies"]
+        assert many["value"] == 3
+        assert "<title>visits: 3</title>" in invoke("visits", asked | {"operation": "get_badge"})["body"]["text"]
+
+
+def test_old_tallies_of_renamed_pages_are_added_to_those_that_they_name_now(store: Store, tmp_path: Path) -> None:
+    """As docs/beacon.md says: exported, chosen and imported."""
+    for url, number in ((PAGE, "3"), (f"{PAGE}?utm_source=x", "5"), (f"{PAGE}?id=1&fbclid=z", "7")):
+        key = {"PK": {"S": f"SITE#{url}"}, "SK": {"S": "VISITS"}}
+        store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": number}})
+    old, renamed, parser = tmp_path / "old.csv", tmp_path / "renamed.csv", options.parser(counters.COUNTERS)
+    for words in (["export", "visits", str(old)], ["import", str(renamed), "--counter", "visits", "--yes", *SIGNED]):
+        given = options.parsed(words, parser)
+        assert commands.COMMANDS[given.command](given, Stack(Connection(store, None), counters.COUNTERS)) == 0
+        lines = old.read_text().splitlines()
+        renamed.write_text("\n".join([lines[0], *(line for line in lines if "utm_" in line or "fbclid" in line)]))
+    [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    assert receipt["soon"]["M"] == {"visits": {"M": {PAGE: {"N": "5"}, f"{PAGE}?id=1": {"N": "7"}}}}
+
+
 def test_crawlers_have_metrics_of_their_own(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
     invoke("visits", events.sample("visits/direct-visit-of-a-crawler"))
     metrics = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
@@ -254,7 +298,7 @@ def test_the_badge_shows_what_people_visited(invoke: Invoke, store: Store) -> No
 )
 def test_a_badge_of_no_page_of_ours_is_a_problem(query: str, status: int, slug: str, store: Store) -> None:
     listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
-    entry = Entry(visits.handler.functions, listed)
+    entry = Entry(visits.handler.functions, listed, pages=counters.PAGES)
     answer = entry(events.http("visits/http-get-badge", query=query), Context())
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
     assert events.body_of(answer)["type"].endswith(slug)

@@ -10,7 +10,7 @@ import pytest
 from bench.watch import Meter
 from cli.cost import units, worst_day
 from tally.operation import Operation
-from tests import events
+from tests import events, make_events
 
 Invoke = Callable[..., dict[str, Any]]
 READS = [operation for operation in worst_day.anonymous() if operation.method == "GET"]
@@ -18,6 +18,8 @@ HEADERS_BYTES = 330  # API Gateway's own: status line, date, content type and le
 
 
 def sample(operation: Operation) -> dict[str, Any]:
+    if operation.fixed:
+        return make_events.http(operation)
     return events.sample(f"{operation.function}/http-{operation.name.replace('_', '-')}")
 
 

@@ -27,11 +27,12 @@ from cli import commands, connection
 from cli.__main__ import main
 from cli.terminal import clock
 from local.base.engine import Engine
-from tally.counting import increments, likes, posts, tallies
+from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import reconcile, rows
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.streams import evidence
+from tests.commands import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 SINCE = "2027-01-15 08:00:00 UTC"
@@ -101,7 +102,7 @@ def judged(store: Store, ahead: int = 5) -> None:
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
     posts.write_post(Call(store, "author"), counters.LIKES, post_id, "hello")
     for number in range(likers):
-        likes.set_like(Call(store, f"u{number}"), counters.LIKES, post_id, True, operation="like", key=None)
+        children.set_like(Call(store, f"u{number}"), counters.LIKES, post_id, True, operation="like", key=None)
     if off_by:
         edit(store, tallies.key(counters.LIKES, post_id, 0), "likeTally", off_by)
 
@@ -337,6 +338,32 @@ def test_a_tally_that_cannot_be_repaired_does_not_stop_the_others(run: Run, stor
     assert "repaired usage x" in out
 
 
+def test_the_tally_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)  # no midnight comes between
+    today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
+    today = f"7c20#{today}"
+    for target in (today, f"7c20#{later}"):
+        edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
+        drifts(store, "calls", target, 5)
+    assert run("get", "calls", "7c20") == (0, f"calls {today}: 8, drifts by +5\n", "")
+    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: 8, drifts by +5\n"
+    body = json.loads(run("get", "calls", "7c20", "--json")[1])
+    assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
+    listed = [json.loads(line) for line in run("drift", "--json")[1].splitlines()]
+    assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", later)}
+    assert run("reconcile", "calls", "7c20", "--repair", "--by", "ann", "--why", "x")[1] == (
+        f"repaired calls {today}: -5 (8 to 3), by ledger\nall is well\n"
+    )
+    assert f"calls {today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
+    for wrong in ("7c20#2026-11", "7c20#", f"#{later}", "7c20#2026-02-30"):
+        code, out, said = run("get", "calls", wrong)
+        assert (code, out, len(said.splitlines())) == (2, "", 1)
+    assert run("get", "usage", f"7c20#{later}")[0] == 2
+
+
 def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:
     drifts(store, "gone", "x", 1)
     code, _, err = run("reconcile")
@@ -403,15 +430,7 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code: Any = main(arguments)
-    except SystemExit as stopped:
-        code = stopped.code
-    printed = capsys.readouterr()
-    assert (code, printed.out) == (2, "")
-    assert printed.err.startswith("tally: ")
-    assert said in printed.err
-    assert printed.err.count("\n") == 1
+    assert said in one_line(main, arguments, capsys)
 
 
 def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -568,7 +587,7 @@ NONSENSE = {
 EVERY: dict[str, list[str]] = {
     "status": [], "reconcile": [], "drift": [], "get": ["likes", "a"], "redrive": [], "history": ["a"],
     "rebuild": ["--all"], "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
-    "forget": ["--user", "u"],
+    "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tally.requests import Counted
 Invoke = Callable[..., dict[str, Any]]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
 MUG = ("stock", "mug")
+ACME = ("members", "acme")
 LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"
 
 
@@ -79,7 +80,8 @@ def tally(fake: FakeLambda) -> Tally:
 
 
 def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
-    assert tally.health() == requests.Health("ok", "dev")
+    health = tally.health()
+    assert (health.status, health.version, health.receipts_live_s["visits"]) == ("ok", "dev", 8 * 86400)
     assert tally.play("9f3a") == Counted(replayed=False)
     assert tally.get_plays("9f3a") == requests.Plays("9f3a", 1)
     post = tally.put_post("a91f", "one", caller="auth0|7c20")
@@ -117,6 +119,14 @@ def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> N
     assert tally.increment("usage", "7c20", 7, idempotency_key="k") == Counted(replayed=False)
     assert tally.increment("usage", "7c20", 7, idempotency_key="k") == Counted(replayed=True)
     assert tally.get_counter("usage", "7c20") == requests.Value("usage", "7c20", 7)
+    assert tally.put_child(*ACME, "bob") == requests.Child(*ACME, "bob", counted=True, changed=True)
+    assert tally.put_child(*ACME, "auth0|7c20").changed is True
+    assert tally.delete_child(*ACME, "bob") == requests.Child(*ACME, "bob", counted=False, changed=True)
+    assert tally.get_child(*ACME, "bob") == requests.Child(*ACME, "bob", counted=False)
+    page = tally.list_children(*ACME, limit=10)
+    listed = requests.ListedChild("auth0|7c20", page.children[0].since)
+    assert page == requests.Children(*ACME, (listed,), None)
+    assert tally.get_counter(*ACME).value == 1
     assert tally.increment("ticket", "q") == Counted(replayed=False, number=1, last=False)
     assert tally.set_counter(*MUG, 42, 0) == requests.Value(*MUG, 42, 1)
     assert tally.get_counter(*MUG) == requests.Value(*MUG, 42, 1)
@@ -136,6 +146,22 @@ def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> N
     counted = requests.Receipt("increment", "usage/7c20", counted=True, answer=answer)
     assert tally.get_receipt("increment", "usage/7c20", "k") == tally.get_own_receipt("increment", "usage/7c20", "k")
     assert tally.get_receipt("increment", "usage/7c20", "k") == counted
+    assert tally.get_receipts("increment", ["usage/7c20"], ["k", "x"]) == (counted, unknown)
+    assert tally.get_own_receipts("increment", ["usage/7c20"] * 2, ["x", "k"]) == (unknown, counted)
+
+
+def test_an_order_is_all_or_nothing_and_its_refusal_names_the_entry(tally: Tally) -> None:
+    tally.set_counter(*MUG, 2, 0)
+    order = [(*MUG, -1), requests.Change("usage", "sales", 1), ("plays", "advert")]
+    assert tally.change(order, idempotency_key="order-1") == requests.Changed(3, 3, replayed=False)
+    assert tally.change(order, idempotency_key="order-1") == requests.Changed(3, 3, replayed=True)
+    with pytest.raises(errors.LimitReachedError) as refused:
+        tally.change([("usage", "sales", 1), (*MUG, -2)])
+    assert (refused.value.members["entry"], refused.value.members["id"], refused.value.left) == (1, "mug", 1)
+    assert tally.get_counter("usage", "sales").value == 1
+    soon = tally.change([("plays", "advert"), ("plays", "advert")], "soon")
+    assert soon == requests.Changed(2, 1, replayed=False, visible="soon")
+    assert tally.get_own_receipt("change", "changes", "order-1").counted
 
 
 @pytest.mark.parametrize("faults", [[LOST], [LOST, THROTTLED, CRASHED, LOST]], ids=repr)

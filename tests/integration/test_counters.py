@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import counters
+from functions import holds as holds_function
+from functions import increments
 from tally import fields
-from tally.counter import AMOUNT_MAX
-from tally.counting import holds
-from tally.dynamo.client import Store
+from tally.api.entry import Entry
+from tally.counter import AMOUNT_MAX, Guarantee
+from tally.counting import children, holds, receipts
+from tally.dynamo.client import Call, Store
 from tally.errors import PROBLEM_TYPE_PREFIX
 from tests import events
 from tests.contexts import Context
@@ -350,6 +354,74 @@ def test_every_kind_of_change_can_be_asked_for_by_who_sent_it_alone(
     assert receipt(send, operation, target, key + "x", own=own)["state"] == "unknown"
     event = {"operation": "get_receipt", "of": operation, "target": target, "idempotency_key": key}
     assert invoke("receipts", {**event, "caller": "somebody else"})["body"]["state"] == "unknown"
+
+
+def test_many_receipts_are_asked_for_at_once_in_one_read(send: Invoke, invoke: Invoke, store: Store) -> None:
+    plays = {"k" * 30: "v1", "l" * 30: "v2", "m" * 30: "v3"}
+    for key, video in list(plays.items())[:2]:
+        invoke("plays", {"operation": "play", "video_id": video, "idempotency_key": key})
+    asked: list[dict[str, Any]] = []
+    store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: asked.append(params))
+    pairs = [*plays.items(), ("k" * 30, "v1"), ("k" * 30, "v2")]
+    query = "operation=play&" + "&".join(f"target={video}&key={key}" for key, video in pairs)
+    found = events.body_of(send("receipts/http-get-receipts", query=query))["receipts"]
+    assert [(one["key"], one["target"]) for one in found] == pairs
+    assert [one["state"] for one in found] == ["counted", "counted", "unknown", "counted", "unknown"]
+    assert {key: value for key, value in found[1].items() if key != "key"} == receipt(
+        send, "play", "v2", "l" * 30, own=False
+    )
+    assert [len(request["RequestItems"]) for request in asked[:1]] == [1]  # and the single one after it
+    assert asked[0]["RequestItems"][store.settings.receipts_table]["ConsistentRead"]
+    one_target = "operation=play&target=v1&" + "&".join(f"key={key}" for key in plays)
+    found = events.body_of(send("receipts/http-get-receipts", query=one_target))["receipts"]
+    assert [(one["target"], one["state"]) for one in found] == [("v1", "counted"), ("v1", "unknown"), ("v1", "unknown")]
+    most = {"operation": "get_receipts", "of": "play", "targets": ["v1"]}
+    keys = [f"{number:030d}" for number in range(100)]
+    assert len(invoke("receipts", {**most, "idempotency_keys": keys})["body"]["receipts"]) == 100
+    problem(invoke("receipts", {**most, "idempotency_keys": [*keys, "n" * 30]}), 400, "invalid-input")
+    two_for_three = problem(send("receipts/http-get-receipts", query=f"{one_target}&target=v2"), 400, "invalid-input")
+    assert two_for_three["field"] == "target"
+
+
+def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(invoke: Invoke, store: Store) -> None:
+    """Each kind of change leaves one; what is written alone lives 8 days at least."""
+    nine = {name: replace(counter, receipt_days=9) for name, counter in counters.COUNTERS.items()}
+    entry = Entry({**increments.handler.functions, **holds_function.handler.functions}, store, nine)
+    usage = {"operation": "increment", "counter": "usage", "id": "u", "amount": 1, "caller": "shop"}
+    for change in (
+        {**DIRECT, "operation": "increment", "amount": 5, "idempotency_key": "add"},
+        {**DIRECT, "operation": "set_counter", "value": 9, "version": 1},
+        {**DIRECT, "operation": "hold", "amount": 1, "ttl_s": 60, "idempotency_key": "hold"},
+        {**DIRECT, "operation": "increment", "counter": "ticket", "id": "desk", "idempotency_key": "number"},
+        {"batch": [{**usage, "idempotency_key": "packed"}, {**usage, "idempotency_key": "too"}]},
+    ):
+        answer = entry(change, Context())
+        assert {one["status"] for one in answer.get("results", [answer])} <= {200, 201}, answer
+    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+    children.set_like(Call(store, "bob"), nine["likes"], "a91f", True, operation="like", key="k")
+    items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    lives_s = [int(item["expiration"]["N"]) - time.time() for item in items]
+    assert len(lives_s) == 7
+    assert all(abs(live_s - 9 * 86400) < 60 for live_s in lives_s)
+    told = invoke("health", events.sample("health/direct-health"))["body"]["receipts_live_s"]
+    assert (told["plays"], told["stock"], told["visits"]) == (86400, 86400, 8 * 86400)
+    assert receipts.lives_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
+    assert receipts.lives_s(store, nine["plays"]) == 9 * 86400
+    assert receipts.lives_s(store, replace(counters.USAGE, guarantee=Guarantee.FAST)) == 0
+
+
+def test_many_changes_are_one_answer_and_one_receipt(send: Invoke, invoke: Invoke) -> None:
+    """1,000 of them, with the longest ids, fit into one request."""
+    ids = [f"{number:02}{'~' * 126}" for number in range(90)]
+    changes = [{"counter": "usage", "id": ids[number % 90], "amount": 10**9} for number in range(1000)]
+    first, again = (send("increments/http-change", body={"changes": changes}, key="order-1") for _ in range(2))
+    answer = {"counted": True, "changes": 1000, "tallies": 90, "visible": "now"}
+    assert (events.body_of(first), events.body_of(again)) == (answer, answer)
+    assert again["headers"]["idempotency-replayed"] == "true"
+    assert receipt(send, "change", "changes", "order-1")["answer"] == answer
+    batch = [{**events.sample("increments/direct-change"), "idempotency_key": key} for key in ("order-2", "order-2")]
+    results = invoke("increments", {"batch": batch})["results"]
+    assert [(result["status"], result["replayed"]) for result in results] == [(200, False), (200, True)]
 
 
 def test_a_refused_change_has_no_receipt(send: Invoke, invoke: Invoke) -> None:

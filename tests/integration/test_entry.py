@@ -70,6 +70,17 @@ def test_what_is_counted_is_metered_by_counter_and_the_rest_by_stack_never_by_it
         assert [sorted(dimensions) for dimensions in directive["Dimensions"]] == [names]
 
 
+def test_many_changes_are_metered_once_for_each_counter_that_they_name(
+    invoke: Invoke, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = events.sample("increments/direct-change")
+    nothing_left = {"changes": [{"counter": "stock", "id": "mug", "amount": -1}], "idempotency_key": "order"}
+    invoke("increments", {"batch": [event, event, event | nothing_left, event | {"changes": [7, {"counter": []}]}]})
+    of_stack, *of_counters = emf(capsys.readouterr().out)
+    assert (of_stack["Replayed"], of_stack["Refused"]) == ([1.0], [1.0])
+    assert [(line["counter"], line["Counted"]) for line in of_counters] == [("plays", [1.0]), ("usage", [1.0])]
+
+
 def test_conflicts_are_metered(invoke: Invoke, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     attempts = []
 
@@ -205,6 +216,12 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]
     yield lambda lot: monkeypatch.setattr(random, "random", lambda: lot)
     monkeypatch.undo()
     observe.logger.refresh_sample_rate_calculation()
+
+
+def test_a_route_without_path_parameters_may_have_null_for_them(invoke: Invoke) -> None:
+    """API Gateway leaves them out. An emulator of AWS says null."""
+    event = events.http("visits/http-get-visits")
+    assert invoke("visits", {**event, "pathParameters": None})["statusCode"] == 200
 
 
 @pytest.mark.parametrize(("lot", "logged"), [(0.04, [200, 200]), (0.06, [])])

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,7 +27,7 @@ from tally.counting import holds, tallies
 from tally.drift import rows
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.series import progress
 from tally.streams import evidence, pages, set_aside
@@ -116,6 +117,9 @@ ARGUMENTS = {
     "body": "one",
     "of": "play",
     "target": "9f3a",
+    "targets": ["9f3a"],
+    "idempotency_keys": [KEY, KEY],
+    "value": True,
 }
 
 
@@ -132,12 +136,24 @@ def like(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Sce
     yield
     for key in ({}, {"idempotency_key": "first"}):
         for operation in ("like", "like", "unlike", "unlike"):
-            event = {"operation": operation, "post_id": "a91f", "caller": "alice"} | key
+            event = {"operation": operation, "post_id": "a91f", "caller": "alice", "value": True} | key
             invoke("likes", event)
             invoke("likes", event | {"idempotency_key": f"{operation}-again"})
     for user in ("bob", "carol", "dave"):
         store.spread.conflict("POST#a91f", 16)
         invoke("likes", {"operation": "like", "post_id": "a91f", "caller": user})
+
+
+def child(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Put and removed, again, with and without a key, and written alone."""
+    member = {"counter": "members", "id": "acme", "child": "bob", "caller": "shop"}
+    yield
+    for key in ({}, {"idempotency_key": "first"}):
+        for operation in ("put_child", "put_child", "delete_child", "delete_child"):
+            invoke("likes", {**member, "operation": operation, **key})
+            invoke("likes", {**member, "operation": operation, "idempotency_key": f"{operation}-again"})
+    store.breaker.trip("WORKSPACE#acme")
+    invoke("likes", {**member, "operation": "put_child", "child": "carol"})
 
 
 def visit(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
@@ -161,11 +177,24 @@ def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -
     for counter in counters.COUNTERS.values():
         event = {"operation": "increment", "counter": counter.name, "id": "x", "caller": "alice"}
         for key in ("first", "first", "second"):
-            invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key})
+            invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key, "value": True})
     again = {**STOCK, "operation": "increment", "amount": 1, "idempotency_key": "again"}
     invoke("increments", {"batch": [again, again, {**again, "idempotency_key": "more"}]})
     for amount in (-7, -8):
         invoke("increments", {**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
+
+
+def change(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Now, soon and under heat; stock after expired holds; refused."""
+    stocked_and_held(invoke)
+    pass_a_minute()
+    yield
+    named = [name for name, counter in counters.COUNTERS.items() if counter.api and counter.joins]
+    order = [{"counter": name, "id": "mug", "amount": counters.COUNTERS[name].delta or 1} for name in named]
+    taken = [{"counter": "stock", "id": "mug", "amount": -7}, {"counter": "plays", "id": "mug"}]
+    for number, changes in enumerate((order, order[:1], taken, taken)):
+        event = {"operation": "change", "changes": changes, "caller": "alice", "idempotency_key": f"key-{number}"}
+        invoke("increments", event | {"visible": "soon" if number == 1 else "now"})
 
 
 def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
@@ -173,6 +202,21 @@ def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None])
     yield
     for name in counters.COUNTERS:
         invoke("increments", {"operation": "get_counter", "counter": name, "id": "x", "caller": "alice"})
+
+
+def many(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
+    """Of every counter."""
+    yield
+    pages = {"visits", "bot_visits"}
+    of = [f"{name}:{ARGUMENTS['url'] if name in pages else 'x'}" for name in counters.COUNTERS]
+    invoke("tallies", {"operation": operation, "of": of, "caller": "alice"})
+
+
+def badge(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Of every counter."""
+    yield
+    for name in counters.COUNTERS:
+        invoke("tallies", {"operation": "get_counter_badge", "counter": name, "id": "x"})
 
 
 def set_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
@@ -238,15 +282,20 @@ def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], opera
     if "post_id" in {field.name for field in operation.fields} and operation is not operations.PUT_POST:
         invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
     yield
-    fields = {field.name: ARGUMENTS[field.name] for field in operation.fields if field.name in ARGUMENTS}
+    given = ARGUMENTS | ({"counter": "members", "id": "acme", "child": "bob"} if operation.by_counter else {})
+    fields = {field.name: given[field.name] for field in operation.fields if field.name in given}
     caller = {"caller": "alice"} if operation.needs_caller else {}
     for body in ({}, {"body": "two"} if "body" in fields else {}):
         invoke(operation.function, {"operation": operation.name, **fields, **caller, **body})
 
 
 SCENARIOS: dict[str, Callable[..., Scenario]] = {
-    "like": like, "unlike": like, "visit": visit, "increment": increment, "get_counter": get_counter,
+    "like": like, "unlike": like, "put_child": child, "delete_child": child, "visit": visit,
+    "increment": increment, "change": change, "get_counter": get_counter,
     "set_counter": set_counter, "hold": hold,
+    "get_tallies": partial(many, operation="get_tallies"),
+    "get_any_tallies": partial(many, operation="get_any_tallies"),
+    "get_counter_badge": badge,
     "commit_hold": partial(settle, operation="commit_hold"),
     "release_hold": partial(settle, operation="release_hold"),
     **{operation.name: partial(series, operation=operation) for operation in operations.ON_SERIES},
@@ -271,8 +320,8 @@ def test_an_operation_does_what_it_declares_and_no_more(
 class OneShard:
     """The streams' shards: one of each, without a pulse so far."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shardId-{table}")]
+    def listed(self, table: str) -> Tree:
+        return {f"shardId-{table}": None}
 
     def records_after(self, *_: object) -> Iterator[list[Any]]:
         return iter(())
@@ -354,7 +403,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     wanted = {"returned": 1, "minutes": 3, "uneven": 2, "likes_removed": 2, "posts_removed": 1}
     assert {name: swept[name] for name in wanted} == wanted
     assert swept["hours"] == 1
-    assert [(drift.target, drift.drift) for _, drift in rows.every(store)] == [("begins", 8)]
+    assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 
 
@@ -409,9 +458,12 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
 
 
 def test_the_command_does_what_its_policy_allows(
-    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    invoke: Invoke, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command once."""
+    plays, likes = tmp_path / "plays.csv", tmp_path / "likes.csv"
+    plays.write_text("new,9\n")
+    likes.write_text("a91f,carol,1700000000\n")
     bucket = Bucket()
     objects = set_aside.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
@@ -423,6 +475,9 @@ def test_the_command_does_what_its_policy_allows(
         "status": 1, "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
         "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
         "rebuild --all": 1, "rebuild --all --repair --by ann --why test": 0,
+        f"import {likes} --children likes --yes --by ann --why test": 0, "export plays": 0,
+        f"import {plays} --counter plays --yes --by ann --why test": 0, "history --imports": 0,
+        f"import {plays} --counter contest --yes --by ann --why test": 0,
         "forget --user bob": 1, "forget --user bob --yes --by ann --why test": 0,
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
     }.items():  # fmt: skip

@@ -22,7 +22,7 @@ from moto.dynamodb.models.table import RestoredPITTable
 import counters
 from cli import restore
 from cli.__main__ import main
-from tally.counting import likes, posts, receipts, tallies
+from tally.counting import children, posts, receipts, tallies
 from tally.drift import recount
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.transactions import put_receipt
@@ -93,7 +93,7 @@ def store(prefix: str) -> Store:
 def count(tables: Store) -> None:
     call = Call(tables, "author")
     posts.write_post(call, counters.LIKES, "a91f", "hello")
-    likes.set_like(call, counters.LIKES, "a91f", True, operation="like", key=None)
+    children.set_like(call, counters.LIKES, "a91f", True, operation="like", key=None)
     edit = {"UpdateExpression": "ADD likeTally :less", "ExpressionAttributeValues": {":less": {"N": "-1"}}}
     key = tallies.key(counters.LIKES, "a91f", 0)
     tables.client.update_item(TableName=tables.settings.counts_table, Key=key, **edit)  # type: ignore[arg-type]

@@ -18,6 +18,9 @@ from tests import events, make_events
 Invoke = Callable[..., dict[str, Any]]
 
 POST = {"operation": "put_post", "post_id": "a91f", "body": "first", "caller": "auth0|7c20"}
+UNKNOWN = {
+    "key": "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11", "operation": "play", "target": "9f3a", "state": "unknown"
+}  # fmt: skip
 EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "plays/http-play": (200, {"video_id": "9f3a", "counted": True}),
     "plays/http-play-beacon": (200, {"video_id": "9f3a", "counted": True}),
@@ -42,6 +45,10 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "likes/direct-list-likes": (200, {"post_id": "a91f", "likes": [], "cursor": None}),
     "likes/http-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
     "likes/direct-my-likes": (200, {"likes": [{"post_id": "a91f", "liked": False}]}),
+    "likes/http-put-child": (200, {"counter": "members", "child": "auth0|7c20", "counted": True, "changed": True}),
+    "likes/http-delete-child": (200, {"counter": "members", "counted": False, "changed": False}),
+    "likes/http-get-child": (200, {"counter": "members", "counted": False}),
+    "likes/http-list-children": (200, {"counter": "members", "children": [], "cursor": None}),
     "visits/http-visit": (202, {"counted": True}),
     "visits/http-visit-beacon": (202, {"counted": True}),
     "visits/http-visit-of-a-crawler": (202, {"counted": True}),
@@ -56,6 +63,8 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "increments/http-increment": (200, {"counter": "usage", "id": "7c20", "counted": True}),
     "increments/http-increment-of-a-ticket": (200, {"counter": "ticket", "number": 1, "last": False}),
     "increments/http-get-counter": (200, {"counter": "stock", "id": "mug", "value": 0, "version": 0}),
+    "increments/http-get-counter-of-a-period": (200, {"counter": "calls", "period": "2030-01-01", "value": 0}),
+    "increments/direct-get-counter-of-a-period": (200, {"counter": "calls", "period": "2030-01-01", "value": 0}),
     "increments/http-set-counter": (200, {"counter": "stock", "id": "mug", "value": 42, "version": 1}),
     "increments/direct-increment": (200, {"counter": "usage", "id": "7c20", "counted": True}),
     "increments/direct-get-counter": (200, {"counter": "stock", "id": "mug", "value": 0, "version": 0}),
@@ -70,11 +79,13 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "receipts/http-get-own-receipt": (200, {"operation": "increment", "target": "usage/7c20", "state": "unknown"}),
     "receipts/direct-get-receipt": (200, {"operation": "play", "target": "9f3a", "state": "unknown"}),
     "receipts/direct-get-own-receipt": (200, {"operation": "increment", "target": "usage/7c20", "state": "unknown"}),
+    "receipts/http-get-receipts": (200, {"receipts": [UNKNOWN]}),
+    "receipts/direct-get-own-receipts": (200, {"receipts": [UNKNOWN]}),
     "drifts/http-get-drift": (200, {"drift": [], "cursor": None}),
     "drifts/direct-get-drift": (200, {"drift": [], "cursor": None}),
     "health/http-health": (200, {"status": "ok", "version": "dev"}),
     "health/direct-health": (200, {"status": "ok", "version": "dev"}),
-    "health/http-get-openapi": (200, {"media_type": "application/json; charset=utf-8"}),
+    "health/http-get-openapi": (200, {"openapi": "3.1.0"}),
     "health/direct-get-openapi": (200, {"media_type": "application/json"}),
 }
 
@@ -169,6 +180,24 @@ def test_who_liked_is_paged_without_gaps_or_repeats(invoke: Invoke) -> None:
             break
         query = f"limit=3&cursor={page['cursor']}"
     assert found == users
+
+
+def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Invoke, store: Store) -> None:
+    """Names are percent-encoded in keys. One that did not go through Tally has no time."""
+    names = ["auth0|7c20", "a#b", "x/y", "ü", "..."]
+    for name in names:
+        event = events.http("likes/http-put-child", path={"child": name}, key=f"key-{names.index(name)}")
+        body = events.body_of(invoke("likes", event))
+        assert (body["child"], body["changed"]) == (name, True)
+    key = {"PK": {"S": "WORKSPACE#7c20"}, "SK": {"S": "MEMBER#USER#zoe"}}
+    store.client.put_item(TableName=store.settings.counts_table, Item=key)
+    items = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    assert {item["SK"]["S"].count("#") for item in items if item["SK"]["S"].startswith("MEMBER#")} == {2}
+    page = invoke("likes", {**events.sample("likes/direct-list-children"), "limit": 4})["body"]
+    rest = invoke("likes", {**events.sample("likes/direct-list-children"), "cursor": page["cursor"]})["body"]
+    listed = {child["child"]: child["since"] for child in page["children"] + rest["children"]}
+    assert listed.keys() == {*names, "zoe"}
+    assert {name for name, since in listed.items() if since is None} == {"zoe"}
 
 
 def test_the_text_of_a_post_is_no_part_of_its_tally_item(invoke: Invoke, store: Store) -> None:

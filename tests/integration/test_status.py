@@ -55,7 +55,7 @@ class Deployed:
         self.put(rows.key("likes", "p"), counter="likes", target="p", drift=5, upto=upto, since=1_800_000_000)
 
     def set_aside(self) -> None:
-        sort_key = keys.set_aside_key("rollup", "shardId-0", "7")
+        sort_key = keys.SET_ASIDE_KEY, "rollup#shardId-0#7"
         self.put(keys.key(*sort_key), object="o", reason="r", table="counts", at=1_800_000_000)
 
     def client(self, service: str) -> Any:

@@ -17,9 +17,10 @@ from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
 from tally.dynamo.client import Store
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError, TallyError
+from tally.series import hours, progress
 from tally.streams import evidence, pages
 from tally.streams.evidence import Evidence
 from tally.streams.pages import Entry
@@ -29,8 +30,8 @@ from tests.contexts import Context
 class Streams:
     """One shard for each stream."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shard-{table}")]
+    def listed(self, table: str) -> Tree:
+        return {f"shard-{table}": None}
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Ledger:
         assert apply_once(self.store, [pages.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
 
     def drift(self) -> list[int]:
-        return [drift.drift for _, drift in rows.every(self.store)]
+        return [drift.drift for drift in rows.every(self.store)]
 
     def pulses(self) -> list[str]:
         """The keys of the pulses in both tables."""
@@ -228,8 +229,8 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke
 class FourShards:
     """As many shards as a new table's stream has."""
 
-    def listed(self, table: str) -> list[Shard]:
-        return [Shard(f"shard-{table}-{number}") for number in range(units.SHARDS)]
+    def listed(self, table: str) -> Tree:
+        return {f"shard-{table}-{number}": None for number in range(units.SHARDS)}
 
 
 def test_a_quiet_sweep_takes_what_the_calculator_bills(
@@ -237,25 +238,29 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
 ) -> None:
     """Reads, requests, bytes of the log, and the custom metrics that have data while nobody calls."""
     monkeypatch.setattr(sweep, "_shards", FourShards())
+    ledger.book(-5, -5)  # nothing drifts
     for _ in range(4):  # until the judge has caught up
         ledger.now_s += 60
         for consumer in ("rollup", "drift"):
             for table in ("counts", "receipts"):
                 for shard in FourShards().listed(table):
-                    key = keys.key(*keys.checkpoint_key(consumer, table, shard.id))
-                    ledger.put(
-                        key, sequence="9", through=ledger.now_s - 2, pulse=shard.id[-1], rolled=ledger.now_s - 62
-                    )
+                    key = keys.key(*keys.checkpoint_key(consumer, table, shard))
+                    ledger.put(key, sequence="9", through=ledger.now_s - 2, pulse=shard[-1], rolled=ledger.now_s - 62)
         meter.reset()
         capsys.readouterr()
         sweep.handler({}, Context())
     assert meter.read_units == pytest.approx(units.QUIET_READS, rel=0.05)
-    assert meter.requests == pytest.approx(units.SWEEP_REQUESTS, rel=0.05)
+    assert meter.requests == pytest.approx(units.SWEEP_REQUESTS - units.FOLD_READS, rel=0.05)
     assert meter.write_units == units.JUDGE_WRITES + 2 * units.SHARDS
     printed = capsys.readouterr().out
     emf = [line for line in printed.splitlines() if '"_aws"' in line]
     assert sum(map(len, emf)) == pytest.approx(units.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
     assert len(list(metrics_of(emf))) == template.stages()["prod"].idle_metrics
+    meter.reset()
+    hours.fold(sweep._store, (through := progress.read(sweep._store).through) + 2 * hours.PART, until_s=float("inf"))
+    minutes = progress.read(sweep._store).through - through
+    assert minutes >= hours.PART
+    assert meter.read_units / minutes == pytest.approx(units.FOLD_READS, rel=0.05)
 
 
 def metrics_of(emf: list[str]) -> set[tuple[str, str]]:

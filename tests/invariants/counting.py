@@ -44,7 +44,7 @@ class Clock:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make the core go by this clock."""
-        for module in (holds, receipts, tallies):
+        for module in (handler, holds, receipts, tallies):
             monkeypatch.setattr(module, "time", SimpleNamespace(time=self.time, monotonic=time.monotonic))
 
 

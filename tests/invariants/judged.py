@@ -10,7 +10,7 @@ from typing import Any
 import counters
 from local.base.engine import Engine
 from tally.counter import Counter
-from tally.counting import increments, likes, posts, receipts, tallies
+from tally.counting import children, increments, posts, receipts, tallies
 from tally.counting.increments import Increment
 from tally.drift import recount
 from tally.drift.reconcile import Reconciler
@@ -111,7 +111,7 @@ class Deployment(World):
 
     def like(self, user: str, liked: bool = True, post: str = "p") -> None:
         operation = "like" if liked else "unlike"
-        likes.set_like(Call(self.store, user), LIKES, post, liked, operation=operation, key=None)
+        children.set_like(Call(self.store, user), LIKES, post, liked, operation=operation, key=None)
 
     def like_alone(self, user: str) -> None:
         self.add_child(user, nonce={"S": user}, rollup={"BOOL": True})

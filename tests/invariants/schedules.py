@@ -10,7 +10,8 @@ import pytest
 
 import counters
 from tally.drift import rows
-from tally.drift.reconcile import WAIT_MAX, Finding, Mark, NotProvenError, Reconciler, RestlessError
+from tally.drift.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
+from tally.drift.recount import Recount
 from tally.dynamo.client import Call
 from tally.series import hours
 from tally.series import read as series
@@ -26,11 +27,10 @@ REST_MINUTES_MAX = 60  # to catch up in, once nothing happens any more
 
 
 class Asked(NamedTuple):
-    """What a repair was asked for with: the minute to be judged through, and what a count of the children found."""
+    """What a repair was asked for with: the minute to be judged through, and a count of the children."""
 
     minute: int = -1
-    counted: int | None = None
-    mark: Mark | None = None
+    counted: Recount | None = None
 
 
 class Schedule:
@@ -116,15 +116,13 @@ class Schedule:
     def ask(self, tally: Tally) -> Asked:
         """Ask for the repair of a tally. Raises NotProvenError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
-        mark = command.mark(counter, tally[1])
         count = command.count(counter, tally[1]) if counter.child else None
-        return Asked(command.asked(), count.low if count and not count.unclear else None, mark)
+        return Asked(command.asked(), count)
 
     def mend(self, tally: Tally, asked: Asked, client: Any = None) -> Finding | None:
         """Repair it, as the command does once the ledger is judged. Raises NotProvenError."""
-        counter, (minute, counted, mark) = counters.COUNTERS[tally[0]], asked
-        command = self._command(client)
-        return command.repair(counter, tally[1], "ann", "test", asked=minute, counted=counted, marked=mark)
+        counter, command = counters.COUNTERS[tally[0]], self._command(client)
+        return command.repair(counter, tally[1], "ann", "test", asked=asked.minute, counted=asked.counted)
 
     def wait(self, asked: Asked) -> None:
         """Let the time pass that the judge needs."""
@@ -160,15 +158,14 @@ class Schedule:
         judged = self.judged()
         if judged < 0 or self.first_judged is None:
             return
-        stored = {(row.counter, row.target): row for _, row in rows.every(self.world.store)}
+        stored = {(row.counter, row.target): row for row in rows.every(self.world.store)}
         for tally in {*stored, *self.truth.edits} - self.truth.unbooked:
             row = stored.get(tally) or rows.read(self.world.store, *tally)
-            drift, upto = (row.drift, row.upto) if row else (0, -1)
-            if upto > judged:
+            if row.upto > judged:
                 continue  # the judge died between the row and its minute
-            if drift != self.truth.drift(tally, judged, self.first_judged):
+            if row.drift != self.truth.drift(tally, judged, self.first_judged):
                 self.bad["wrong row-minutes"] += 1
-                if drift and judged - upto >= 5:
+                if row.drift and judged - row.upto >= 5:
                     self.bad["confirmed"] += 1
 
     def check_as_of(self) -> None:

@@ -151,7 +151,7 @@ class World(Tables):
 
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""
-        return {(row.counter, row.target): row.drift for _, row in rows.every(self.store)}
+        return {(row.counter, row.target): row.drift for row in rows.every(self.store)}
 
     # ---- what happens next ----
 

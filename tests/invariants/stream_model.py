@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tally.dynamo.shards import Shard
+from tally.dynamo.shards import Tree
 
 TABLES = ("counts", "receipts")
 COLLECTIONS = 40  # places of item collections on the line of keys
@@ -109,10 +109,10 @@ class Streams:
         shard.records.append(record | {"dynamodb": change | {"ApproximateCreationDateTime": shard.last_s}})
         return shard
 
-    def listed(self, table: str) -> list[Shard]:
+    def listed(self, table: str) -> Tree:
         """As DescribeStream lists them: a child some seconds after it was made, its sister sooner."""
         known = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
-        return [Shard(shard.id, shard.parent.id if shard.parent else None) for shard in known]
+        return {shard.id: shard.parent.id if shard.parent else None for shard in known}
 
     def records_after(self, table: str, shard_id: str, sequence: str | None) -> Iterator[list[Record]]:
         """The records of a shard beyond a sequence number, all of them without one; sometimes an empty answer first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ import counters
 from bench import costs, journal, judging, manual_edits, results, rollups
 from cli.cost import units
 from tally import fields
-from tally.counting import increments, likes
+from tally.counting import children, increments, periods
 from tally.counting.increments import Increment
 from tally.dynamo.keys import Item
 from tests.invariants.world import FAST, POST, VIDEO, World
@@ -25,11 +26,17 @@ SHARDS = counters.PLAYS.max_shards
 
 
 def size_bytes(item: Item) -> int:
-    """An item's size by DynamoDB's rules: names and strings in UTF-8, a number as one byte for two digits and one."""
+    """An item's size by DynamoDB's rules: names and strings in UTF-8, a number as one byte for two digits and one.
+
+    A map has three bytes, and one for each entry, beside its names and values.
+    """
     size = 0
     for name, value in item.items():
         ((kind, content),) = value.items()
-        assert kind in ("S", "N", "BOOL"), "receipts hold nothing else"
+        assert kind in ("S", "N", "BOOL", "M"), "receipts hold nothing else"
+        if kind == "M":
+            size += len(name.encode()) + 3 + len(content) + size_bytes(content)
+            continue
         if kind == "BOOL":
             size += len(name.encode()) + 1
             continue
@@ -60,7 +67,7 @@ def test_receipt_with_the_longest_ids_and_key_is_under_1_kb(world: World, change
 
 def test_receipt_of_a_visit_is_under_1_kb_for_pages_of_up_to_600_bytes(world: World) -> None:
     """The page stands once in its receipt; the longest ones that are taken cost a unit more."""
-    page = fields.page("https://example.com/" + "p" * 580, "url")
+    page = fields.page("https://example.com/" + "p" * 580, "url", counters.PAGES)
     assert len(page) == 600
     body = {"counted": True}
     increments.count(world.call(), Increment(counters.VISITS, page, 1, "visit", LONGEST_KEY, body))
@@ -74,13 +81,27 @@ COSTS: dict[str, tuple[Change, str, float]] = {
     "ROLLUP": (lambda world: world.play("new", counter=counters.VISITS), "PutItem", 1),
     "like": (lambda world: world.like("ann"), "TransactWriteItems", 4),
     "like with a key": (lambda world: world.like("ann", key="new"), "TransactWriteItems", 6),
+    "EXACT, in a period": (
+        lambda world: world.play("new", periods.tally_id(counters.CALLS, "v", time.time()), counter=counters.CALLS),
+        "TransactWriteItems",
+        4,
+    ),
     "spilled": (lambda world: heated(world).play("new"), "PutItem", 1),
+    "member": (lambda world: members(world).like("ann"), "TransactWriteItems", 4),
+    "member with a key": (lambda world: members(world).like("ann", key="new"), "TransactWriteItems", 6),
+    "spilled member": (lambda world: members(heated(world)).like("ann"), "PutItem", 1),
 }
+
+
+def members(world: World) -> World:
+    """The world, with `like` and `unlike` for the members of a workspace."""
+    world.family = counters.MEMBERS
+    return world
 
 
 def heated(world: World) -> World:
     """The world, with the video and the post so hot that changes of them are written alone."""
-    for tally in (f"VID#{VIDEO}", f"POST#{POST}"):
+    for tally in (f"VID#{VIDEO}", f"POST#{POST}", f"WORKSPACE#{POST}"):
         world.store.breaker.trip(tally)
     return world
 
@@ -102,6 +123,7 @@ def test_change_is_one_request_and_costs_what_the_design_says(
 
 READ_FIRST: dict[str, tuple[Change, list[tuple[str, float]]]] = {
     "unlike": (lambda world: world.unlike("bob"), [("GetItem", 1), ("TransactWriteItems", 4)]),
+    "member that goes": (lambda world: members(world).unlike("cy"), [("GetItem", 1), ("TransactWriteItems", 4)]),
     "unlike with a key": (lambda world: world.unlike("bob", key="new"), [("GetItem", 1), ("TransactWriteItems", 6)]),
     "spilled like": (lambda world: heated(world).like("ann"), [("GetItem", 1), ("PutItem", 1)]),
     "spilled like with a key": (
@@ -117,6 +139,8 @@ def test_change_that_reads_first_costs_what_it_says(
 ) -> None:
     world.write_post()
     world.like("bob")
+    members(world).like("cy")
+    world.family = counters.LIKES
     with world.capacity() as measured:
         change(world)
     assert measured == costs
@@ -169,8 +193,14 @@ def test_replay_is_one_request(world: World) -> None:
 def test_state_of_a_like_is_one_request(world: World) -> None:
     world.write_post()
     world.proxy.forget()
-    likes.read_like(world.call("ann"), counters.LIKES, POST)
+    children.is_there(world.call(), counters.LIKES, POST, "ann")
     assert [request.operation for request in world.proxy.requests] == ["BatchGetItem"]
+
+
+def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> None:
+    with world.capacity() as measured:
+        children.parents_of(world.call(), counters.LIKES, "ann", [f"p{number}" for number in range(50)])
+    assert measured == [("BatchGetItem", 50.0)]
 
 
 def test_the_calculator_bills_each_change_as_measured() -> None:

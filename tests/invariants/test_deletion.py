@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 
 import faults
 from local.base.engine import Engine
-from tally.counting import deletion, likes, posts, tallies
+from tally.counting import children, deletion, posts, tallies
+from tally.counting.children import GONE_KEPT_S
 from tally.counting.deletion import Swept
-from tally.counting.likes import GONE_KEPT_S
 from tally.dynamo import keys
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.contention import Spread
@@ -144,12 +144,12 @@ def test_deleted_post_is_gone_at_once_for_readers_and_likers(judged: Deployment,
     call = partial(Call, judged.store)
     refused: list[Callable[[], object]] = [
         lambda: posts.read_post(call(), LIKES, POST),
-        lambda: likes.read_like(call("u1"), LIKES, POST),
-        lambda: likes.list_likes(call(), LIKES, POST, 10, None),
+        lambda: children.is_there(call(), LIKES, POST, "u1"),
+        lambda: children.listed(call(), LIKES, POST, 10, None),
         lambda: judged.like("u1", liked=False),
         lambda: judged.like("u1"),  # who likes it
-        lambda: likes.set_like(call("u1"), LIKES, POST, True, operation="like", key="key-1"),
-        lambda: likes.set_like(call("u1"), LIKES, POST, False, operation="unlike", key="key-2"),
+        lambda: children.set_like(call("u1"), LIKES, POST, True, operation="like", key="key-1"),
+        lambda: children.set_like(call("u1"), LIKES, POST, False, operation="unlike", key="key-2"),
     ]
     for _ in range(20):  # new likes, on shards at random
         refused.append(lambda: judged.like("new"))
@@ -185,7 +185,7 @@ def test_likes_go_with_the_tally_and_nothing_drifts_all_the_while(judged: Deploy
     liked_by(judged, 70)
     calm = replace(judged.store, spread=Spread())
     for user in range(0, 30, 2):  # on another shard than most of their likes
-        likes.set_like(Call(calm, f"u{user}"), LIKES, POST, False, operation="unlike", key=None)
+        children.set_like(Call(calm, f"u{user}"), LIKES, POST, False, operation="unlike", key=None)
     for user in range(5):
         judged.like_alone(f"alone{user}")
     delete(judged.store)

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 import faults
 import tally
 from tally import errors
-from tally.drift.reconcile import NotProvenError, OutOfBoundsError, RestlessError, UnclearError
+from tally.drift.reconcile import NotProvenError, OutOfBoundsError, RestlessError
 from tally.drift.restored import NotAtRestError
 from tally.dynamo.transactions import MovedError, RejectedError
 from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, TallyError, from_botocore, problem
@@ -38,7 +38,7 @@ STATUSES = {400, 401, 403, 404, 409, 412, 413, 415, 422, 428, 429, 503}
 CONTROL_FLOW = (errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError)
 ABSTRACT = (errors.CallerError, TallyError)
 OUR_FAULT = (errors.ConfigurationError, ExpressionError, RecordMismatchError)  # 500: no request can bring them about
-OF_REPAIRS = (NotProvenError, UnclearError, RestlessError, OutOfBoundsError, NotAtRestError)
+OF_REPAIRS = (NotProvenError, RestlessError, OutOfBoundsError, NotAtRestError)
 BACKSTAGE = (UnreadableError, ObjectGoneError, RejectedError, MovedError, *OF_REPAIRS)
 RECORDS = (RecordExistsError, RecordChangedError)  # made with the stored item
 

@@ -19,7 +19,7 @@ from cli import connection
 from cli.connection import Connection
 from local.base.engine import Engine
 from tally import fields
-from tally.counting import deletion, forgetting, holds, increments, posts, tallies
+from tally.counting import children, deletion, forgetting, holds, increments, posts, tallies
 from tally.counting.forgetting import Kind
 from tally.counting.increments import Increment
 from tally.drift import history
@@ -81,7 +81,7 @@ def stock(judged: Deployment, amount: int) -> None:
 
 
 def leave_traces(judged: Deployment) -> None:
-    """Two posts of the user, likes of three, one spilled, two holds; and the same of others."""
+    """Two posts of the user, likes of three, two memberships, two holds; and the same of others."""
     for post in ("own1", "own2"):
         posts.write_post(Call(judged.store, QUOTED), LIKES, post, "mine")
         judged.like("bob", post=post)
@@ -92,17 +92,21 @@ def leave_traces(judged: Deployment) -> None:
     judged.post(post="c")
     judged.store.breaker.trip("POST#c")
     judged.like(QUOTED, post="c")
+    judged.store.breaker.trip("WORKSPACE#hot")
+    for workspace in ("acme", "hot"):
+        for user in (QUOTED, "bob"):
+            children.set_child(Call(judged.store, "shop"), counters.MEMBERS, workspace, user, True, {}, None)
     stock(judged, 10)
     for caller in (QUOTED, QUOTED, "shop"):
         hold(judged, caller)
 
 
 def traces(judged: Deployment) -> list[str]:
-    found = [trace for page in forgetting.traces(judged.store, LIKES, QUOTED) for trace in page]
+    found = [trace for page in forgetting.traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
     return sorted(f"{trace.kind.value} {trace.id if trace.kind is not Kind.HOLD else ''}".strip() for trace in found)
 
 
-ALL = ["hold", "hold", "like a", "like b", "like c", "like own1", "post own1", "post own2"]
+ALL = ["child acme", "child hot", "hold", "hold", "like a", "like b", "like c", "like own1", "post own1", "post own2"]
 
 
 def named(world: World, user: str = USER) -> list[str]:
@@ -135,7 +139,7 @@ def interrupted(judged: Deployment, at: int) -> Iterator[None]:
 def test_dry_run_says_what_there_is_and_writes_nothing(judged: Deployment, run: Run, world: World) -> None:
     leave_traces(judged)
     before = world.items()
-    assert run("forget", "--user", USER) == (1, "found    2 posts, 4 likes, 2 holds\n", "")
+    assert run("forget", "--user", USER) == (1, "found    2 posts, 4 likes, 2 children, 2 holds\n", "")
     assert world.items() == before
     assert run("forget", "--user", "nobody") == (0, "there is nothing of this user\n", "")
     assert run("history", "--user", USER) == (0, "this user was never forgotten\n", "")
@@ -148,7 +152,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others(
     leave_traces(judged)
     assert traces(judged) == ALL
     code, out, err = remove(run)
-    assert (code, out) == (0, "removed  2 posts, 4 likes, 2 holds\nnothing is left\n")
+    assert (code, out) == (0, "removed  2 posts, 4 likes, 2 children, 2 holds\nnothing is left\n")
     assert "the sweep removes the likes of the posts" in err
     assert traces(judged) == []
     for _ in range(3):
@@ -197,7 +201,7 @@ def test_user_is_forgotten_among_1000_likes_under_traffic(judged: Deployment, ru
 
     done: list[tuple[int, str]] = []
     at_once([partial(traffic, who) for who in range(3)] + [forgotten])
-    assert done == [(0, "removed  0 posts, 10 likes, 0 holds\nnothing is left\n")]
+    assert done == [(0, "removed  0 posts, 10 likes, 0 children, 0 holds\nnothing is left\n")]
     assert min(turns) > 0
     judged.run(6)
     assert judged.drifts() == {}
@@ -213,14 +217,14 @@ def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, ru
         code, out, err = remove(run)
     assert (code, out, err) == (130, "", "tally: stopped\n")
     left = len(traces(judged))
-    assert 0 < left < 8
+    assert 0 < left < 10
     judged.skip(5)
     assert remove(run)[0] == 0
     assert traces(judged) == []
     first, second = history.forgotten(judged.store, USER)
-    assert (first["found"], first["finished"], second["found"], second["finished"]) == (8, False, left, True)
-    assert sum(second[kind] for kind in ("posts", "likes", "holds")) == left
-    assert run("history", "--user", USER)[1].count("not finished, of 8") == 1
+    assert (first["found"], first["finished"], second["found"], second["finished"]) == (10, False, left, True)
+    assert sum(second[kind] for kind in ("posts", "likes", "children", "holds")) == left
+    assert run("history", "--user", USER)[1].count("not finished, of 10") == 1
     judged.run(6)
     assert judged.drifts() == {}
     assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 9
@@ -233,10 +237,10 @@ def test_history_says_who_when_why_and_how_many_and_not_whom(judged: Deployment,
     assert len(ledger) == 1
     assert not [text for text in (USER, QUOTED, "7c20") if text in str(ledger)]
     said = run("history", "--user", USER)[1]
-    assert said.endswith(" UTC  removed 2 posts, 4 likes, 2 holds, by ann: asked on 3 May\n")
+    assert said.endswith(" UTC  removed 2 posts, 4 likes, 2 children, 2 holds, by ann: asked on 3 May\n")
     [entry] = [json.loads(line) for line in run("history", "--user", USER, "--json")[1].splitlines()]
-    assert {name: entry[name] for name in ("by", "posts", "likes", "holds", "found", "finished")} == {
-        "by": "ann", "posts": 2, "likes": 4, "holds": 2, "found": 8, "finished": True,
+    assert {name: entry[name] for name in ("by", "posts", "likes", "children", "holds", "found", "finished")} == {
+        "by": "ann", "posts": 2, "likes": 4, "children": 2, "holds": 2, "found": 10, "finished": True,
     }  # fmt: skip
 
 
@@ -244,7 +248,7 @@ def test_expired_hold_goes_too(judged: Deployment, run: Run) -> None:
     stock(judged, 10)
     hold(judged, amount=4, ttl_s=60)
     judged.skip(120)
-    assert remove(run)[:2] == (0, "removed  0 posts, 0 likes, 1 hold\nnothing is left\n")
+    assert remove(run)[:2] == (0, "removed  0 posts, 0 likes, 0 children, 1 hold\nnothing is left\n")
     assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 10
 
 
@@ -257,7 +261,7 @@ def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: 
     lost |= {"counter": {"S": "old"}, "target": {"S": "x"}, "hold_id": {"S": "1-x"}, "amount": {"N": "1"}}
     world.raw.put_item(TableName=ledger, Item=lost)
     code, out, err = remove(run)
-    assert (code, out) == (1, "removed  2 posts, 3 likes, 2 holds\n2 left: run it again\n")
+    assert (code, out) == (1, "removed  2 posts, 3 likes, 2 children, 2 holds\n2 left: run it again\n")
     assert "like a: There is no post a." in err
     assert "hold 1-x: The counter old is not declared." in err
     [entry] = history.forgotten(judged.store, USER)
@@ -266,16 +270,16 @@ def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: 
 
 def test_likes_of_a_post_that_is_deleted_meanwhile_are_the_sweeps(judged: Deployment) -> None:
     leave_traces(judged)
-    found = [trace for page in forgetting.traces(judged.store, LIKES, QUOTED) for trace in page]
+    found = [trace for page in forgetting.traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
     [like] = [trace for trace in found if (trace.kind, trace.id) == (Kind.LIKE, "a")]
     deletion.delete(Call(judged.store, "author"), LIKES, "a")
-    forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, LIKES, like)
+    forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, like)
     [post] = [trace for trace in found if (trace.kind, trace.id) == (Kind.POST, "own1")]
     for trace in (post, post, post._replace(id="removed for good")):
-        forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, LIKES, trace)
+        forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, trace)
     assert "like own1" in traces(judged)
     deletion.sweep(judged.store, LIKES, float("inf"))
-    assert traces(judged) == ["hold", "hold", "like b", "like c", "post own2"]
+    assert traces(judged) == ["child acme", "child hot", "hold", "hold", "like b", "like c", "post own2"]
 
 
 def test_records_that_are_set_aside_are_mentioned(judged: Deployment, run: Run) -> None:
@@ -306,7 +310,7 @@ def test_wrong_command_line_gets_one_line(run: Run, arguments: tuple[str, ...], 
 @pytest.mark.parametrize("arguments", [("history",), ("history", "a91f", "--user", USER)])
 def test_history_takes_a_tally_or_a_user(run: Run, arguments: tuple[str, ...]) -> None:
     code, _, err = run(*arguments)
-    assert (code, "history takes ID, or --user ID" in err) == (2, True)
+    assert (code, "history takes ID, --user ID, or --imports" in err) == (2, True)
 
 
 def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: World) -> None:
@@ -316,7 +320,7 @@ def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: W
     for _ in range(200):
         judged.like(str(uuid.uuid4()), post=post)
     with world.capacity() as measured:
-        list(forgetting.traces(judged.store, LIKES, "nobody"))
+        list(forgetting.traces(judged.store, counters.COUNTERS, "nobody"))
     assert [units for name, units in measured if name == "Query"] == [1.0] * 16
     [units] = [units for name, units in measured if name == "Scan"]
     assert units == 8

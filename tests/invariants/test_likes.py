@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 import counters
 import faults
-from tally.counting.likes import TURNS_MAX, likes_of_caller, read_like
+from tally.counting import tallies
+from tally.counting.children import TURNS_MAX, is_there, parents_of
 from tally.dynamo.contention import Spread
-from tally.errors import NotFoundError, StoreBusyError
+from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests.invariants.world import POST, InTurn, Last, World, meanwhile
 
 TALLY = counters.LIKES.partition_start + POST
 LIKED = {"post_id": POST, "liked": True}
 UNLIKED = {"post_id": POST, "liked": False}
+
+
+@pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
+def either(world: World, request: pytest.FixtureRequest) -> World:
+    """A world of likes, and one of members, whose workspace nobody has to make."""
+    world.family = request.param
+    return world
 
 
 @pytest.fixture
@@ -26,54 +35,54 @@ def spread_world(make_world: Callable[..., World]) -> World:
     return world
 
 
-def test_delayed_retry_of_a_like_that_was_undone_stays_unliked_and_is_answered_as_before(world: World) -> None:
-    world.write_post()
-    first, _ = world.like("ann", key="key-1")
-    assert world.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
-    assert world.like("ann", key="key-1") == (first, True)
+def test_delayed_retry_of_a_like_that_was_undone_stays_unliked_and_is_answered_as_before(either: World) -> None:
+    either.write_post()
+    first, _ = either.like("ann", key="key-1")
+    assert either.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
+    assert either.like("ann", key="key-1") == (first, True)
     assert first == {**LIKED, "changed": True, "visible": "now"}
-    assert world.likes() == (0, set())
+    assert either.likes() == (0, set())
 
 
-def test_delayed_retry_of_an_unlike_that_was_redone_stays_liked(world: World) -> None:
-    world.write_post()
-    world.like("ann", key="key-1")
-    first, _ = world.unlike("ann", key="key-1")  # the same key names another change through another operation
-    world.like("ann", key="key-2")
-    assert world.unlike("ann", key="key-1") == (first, True)
-    assert world.likes() == (1, {"ann"})
+def test_delayed_retry_of_an_unlike_that_was_redone_stays_liked(either: World) -> None:
+    either.write_post()
+    either.like("ann", key="key-1")
+    first, _ = either.unlike("ann", key="key-1")  # the same key names another change through another operation
+    either.like("ann", key="key-2")
+    assert either.unlike("ann", key="key-1") == (first, True)
+    assert either.likes() == (1, {"ann"})
 
 
 @pytest.mark.parametrize("liked", [True, False], ids=["like", "unlike"])
-def test_keyed_change_that_changes_nothing_commits_its_receipt(world: World, liked: bool) -> None:
-    world.write_post()
+def test_keyed_change_that_changes_nothing_commits_its_receipt(either: World, liked: bool) -> None:
+    either.write_post()
     if liked:
-        world.like("ann")
-    change, opposite = (world.like, world.unlike) if liked else (world.unlike, world.like)
+        either.like("ann")
+    change, opposite = (either.like, either.unlike) if liked else (either.unlike, either.like)
     first = change("ann", key="key-1")
     assert first == ({"post_id": POST, "liked": liked, "changed": False, "visible": "now"}, False)
-    assert len(world.receipts()) == 1
+    assert len(either.receipts()) == 1
     opposite("ann")
     assert change("ann", key="key-1") == (first[0], True)
-    assert world.likes() == ((0, set()) if liked else (1, {"ann"}))
+    assert either.likes() == ((0, set()) if liked else (1, {"ann"}))
 
 
-def test_like_and_unlike_change_once_and_then_say_so(world: World) -> None:
-    world.write_post()
-    assert world.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
-    assert world.like("ann") == ({**LIKED, "changed": True, "visible": "now"}, False)
-    assert world.like("ann") == ({**LIKED, "changed": False, "visible": "now"}, False)
-    assert world.likes() == (1, {"ann"})
-    assert world.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
-    assert world.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
-    assert world.likes() == (0, set())
+def test_like_and_unlike_change_once_and_then_say_so(either: World) -> None:
+    either.write_post()
+    assert either.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
+    assert either.like("ann") == ({**LIKED, "changed": True, "visible": "now"}, False)
+    assert either.like("ann") == ({**LIKED, "changed": False, "visible": "now"}, False)
+    assert either.likes() == (1, {"ann"})
+    assert either.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
+    assert either.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
+    assert either.likes() == (0, set())
 
 
-def test_unlike_without_a_like_writes_nothing(world: World) -> None:
-    world.write_post()
-    world.proxy.forget()
-    assert world.unlike("ann")[0]["changed"] is False
-    assert world.sent("TransactWriteItems") == []
+def test_unlike_without_a_like_writes_nothing(either: World) -> None:
+    either.write_post()
+    either.proxy.forget()
+    assert either.unlike("ann")[0]["changed"] is False
+    assert either.sent("TransactWriteItems") == []
 
 
 def test_tally_never_goes_below_zero_by_unlikes(world: World) -> None:
@@ -156,33 +165,33 @@ def test_post_that_vanishes_while_its_shard_is_made_is_not_found_and_leaves_noth
     assert spread_world.receipts() == []
 
 
-def test_keyed_like_whose_like_is_undone_between_its_two_looks_likes_again(world: World) -> None:
-    world.write_post()
-    world.like("ann")
-    world.proxy.plan = meanwhile({1: lambda: world.by_hand("ann", False)})  # 0: refused, 1: the receipt alone
-    assert world.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
-    assert world.likes() == (1, {"ann"})
+def test_keyed_like_whose_like_is_undone_between_its_two_looks_likes_again(either: World) -> None:
+    either.write_post()
+    either.like("ann")
+    either.proxy.plan = meanwhile({1: lambda: either.by_hand("ann", False)})  # 0: refused, 1: the receipt alone
+    assert either.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
+    assert either.likes() == (1, {"ann"})
 
 
-def test_keyed_unlike_whose_like_comes_between_its_two_looks_unlikes_it(world: World) -> None:
-    world.write_post()
-    world.proxy.plan = meanwhile({0: lambda: world.by_hand("ann", True)})  # 0: the receipt alone
-    assert world.unlike("ann", key="key-1") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
-    assert world.likes() == (0, set())
+def test_keyed_unlike_whose_like_comes_between_its_two_looks_unlikes_it(either: World) -> None:
+    either.write_post()
+    either.proxy.plan = meanwhile({0: lambda: either.by_hand("ann", True)})  # 0: the receipt alone
+    assert either.unlike("ann", key="key-1") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
+    assert either.likes() == (0, set())
 
 
-def test_like_that_keeps_changing_is_busy_and_leaves_no_receipt(world: World) -> None:
-    world.write_post()
-    world.like("ann")
+def test_like_that_keeps_changing_is_busy_and_leaves_no_receipt(either: World) -> None:
+    either.write_post()
+    either.like("ann")
     turns = range(2 * TURNS_MAX)
-    world.proxy.plan = meanwhile({turn: lambda liked=turn % 2 == 0: world.by_hand("ann", liked) for turn in turns})
-    world.by_hand("ann", False)
-    world.proxy.forget()
+    either.proxy.plan = meanwhile({turn: lambda liked=turn % 2 == 0: either.by_hand("ann", liked) for turn in turns})
+    either.by_hand("ann", False)
+    either.proxy.forget()
     with pytest.raises(StoreBusyError):
-        world.like("ann", key="key-1")
-    assert len(world.sent("TransactWriteItems")) <= 2 * TURNS_MAX
-    assert world.receipts() == []
-    tally, users = world.likes()
+        either.like("ann", key="key-1")
+    assert len(either.sent("TransactWriteItems")) <= 2 * TURNS_MAX
+    assert either.receipts() == []
+    tally, users = either.likes()
     assert tally == len(users)
 
 
@@ -190,8 +199,8 @@ def test_state_of_a_like_is_what_is_stored(world: World) -> None:
     world.write_post()
     for change, liked in ((world.like, True), (world.unlike, False)):
         change("ann")
-        assert read_like(world.call("ann"), counters.LIKES, POST)["liked"] is liked
-        assert read_like(world.call("bob"), counters.LIKES, POST)["liked"] is False
+        assert is_there(world.call(), counters.LIKES, POST, "ann") is liked
+        assert is_there(world.call(), counters.LIKES, POST, "bob") is False
 
 
 def test_likes_of_one_user_on_two_posts_are_two(world: World) -> None:
@@ -206,7 +215,7 @@ def test_likes_of_one_user_on_two_posts_are_two(world: World) -> None:
         assert world.likes(post_id) == (1, {"ann"})
 
 
-def test_likes_of_a_caller_come_in_the_order_asked_by_one_read(world: World) -> None:
+def test_posts_that_a_user_likes_are_found_by_one_read(world: World) -> None:
     for post in ("a", "b"):
         world.write_post(post)
     world.like("ann", "b")
@@ -215,11 +224,48 @@ def test_likes_of_a_caller_come_in_the_order_asked_by_one_read(world: World) -> 
     world.like("ann", "a")
     world.unlike("ann", "a")  # leaves an item: it is no like
     world.proxy.forget()
-    asked = ["a", "none", "b", "a"]
-    found = likes_of_caller(world.call("ann"), counters.LIKES, asked)["likes"]
-    assert [(like["post_id"], like["liked"]) for like in found] == list(
-        zip(asked, [False, False, True, False], strict=True)
-    )
+    assert parents_of(world.call(), counters.LIKES, "ann", ["a", "none", "b", "a"]) == {"b"}
     (read,) = world.sent("BatchGetItem")
     (wanted,) = read["RequestItems"].values()
     assert (len(wanted["Keys"]), wanted["ConsistentRead"]) == (3, True)
+
+
+def test_first_child_makes_the_tally_on_any_shard_where_no_parent_is_needed(spread_world: World) -> None:
+    spread_world.family = counters.MEMBERS
+    spread_world.store.spread.conflict(f"WORKSPACE#{POST}", 16)
+    spread_world.proxy.forget()
+    assert spread_world.like("ann")[0]["changed"] is True
+    spread_world.store.spread.conflict(f"WORKSPACE#{POST}", 16)
+    assert spread_world.unlike("ann")[0]["changed"] is True
+    assert spread_world.shards(counters.MEMBERS, POST) == {"MEMBERS#1": 1, "MEMBERS#3": -1}
+    assert tallies.read(spread_world.call(), counters.MEMBERS, POST) == 0
+    assert len(spread_world.sent("TransactWriteItems")) == 2
+
+
+def test_key_that_is_used_for_another_child_is_refused(world: World) -> None:
+    world.family = counters.MEMBERS
+    world.like("ann", key="key-1")
+    with pytest.raises(KeyReusedError):
+        world.like("bob", key="key-1")
+    assert world.likes() == (1, {"ann"})
+
+
+def test_parent_that_a_counter_needs_is_looked_for_by_its_own_sort_key(world: World) -> None:
+    world.family = replace(counters.MEMBERS, parent_required=True)
+    for change in (world.like, world.unlike):
+        with pytest.raises(NotFoundError, match="There is no workspace p1"):
+            change("ann")
+    world.put({"PK": {"S": f"WORKSPACE#{POST}"}, "SK": {"S": "MEMBERS"}})
+    assert world.like("ann")[0]["changed"] is True
+    assert world.likes() == (1, {"ann"})
+
+
+def test_retired_counter_takes_no_child_and_a_retry_from_before_is_answered(world: World) -> None:
+    world.family = counters.MEMBERS
+    first, _ = world.like("ann", key="key-1")
+    world.family = replace(counters.MEMBERS, retired=True)
+    assert world.like("ann", key="key-1") == (first, True)
+    for change, key in ((world.like, None), (world.unlike, "key-2")):
+        with pytest.raises(CounterRetiredError):
+            change("ann", key=key)
+    assert (world.likes(), len(world.receipts())) == ((1, {"ann"}), 1)

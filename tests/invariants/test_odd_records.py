@@ -67,10 +67,15 @@ def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(
     assert sum(expected for expected, _ in stream.ledger().values()) == 4
 
 
+def many(soon: Any, **more: Any) -> dict[str, Any]:
+    """The receipt of many changes, of which some wait for the rollup."""
+    facts = {name: value for name, value in receipt().items() if name not in ("counter", "target", "amount")}
+    return facts | {"soon": soon} | more
+
+
 BROKEN: list[tuple[dict[str, Any], str]] = [
     (receipt(amount={"S": "lots"}), "amount cannot be {'S': 'lots'}"),
-    (receipt(amount={"N": "1.5"}), "amount cannot be {'N': '1.5'}"),
-    (receipt(amount={"N": str(10**38)}), "amount cannot be {'N': '1" + 38 * "0" + "'}"),
+    (receipt(amount={"N": "1.5"}), "malformed: ValueError: invalid literal for int() with base 10: '1.5'"),
     (receipt(at={"NULL": True}), "at cannot be {'NULL': True}"),
     (receipt(at={"N": "-1"}), "at cannot be {'N': '-1'}"),
     (receipt() | {"counter": {"N": "7"}}, "counter cannot be {'N': '7'}"),
@@ -79,6 +84,16 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ({name: value for name, value in receipt().items() if name != lacking}, f"{lacking} cannot be missing")
         for lacking in ("target", "amount", "at")
     ),
+    (many({"S": "plays"}), "malformed: KeyError: 'M'"),
+    (many({"M": {"plays": {"L": []}}}), "malformed: KeyError: 'M'"),
+    (
+        many({"M": {"plays": {"M": {"v": {"N": "1.5"}}}}}),
+        "malformed: ValueError: invalid literal for int() with base 10: '1.5'",
+    ),
+    (many({"M": {"plays": {"M": {"v": {"N": str(10**38)}}}}}), "v has more than 38 digits"),
+    (many({"M": {}}), "the list of changes is empty"),
+    (many({"M": {"gone": {"M": {"v": {"N": "1"}}}}}), "the counter 'gone' is not declared"),
+    (many({"M": {"plays": {"M": {"v": {"N": "1"}}}}}, at={"S": "now"}), "at cannot be {'S': 'now'}"),
 ]
 
 
@@ -92,6 +107,27 @@ def test_a_broken_receipt_is_set_aside_with_what_is_wrong_and_blocks_nothing(
         assert stream.deliver(consumer, "receipts", SHARD, records) is None
     assert [row["reason"]["S"] for row in stream.rows("SETASIDE")] == [reason] * 2
     assert stream.tallies() == {("plays", "v"): 6}
+
+
+def test_a_receipt_of_more_tallies_than_a_transaction_takes_is_set_aside(stream: StreamWorld) -> None:
+    """Tally writes none. The bookkeeper's page takes it."""
+    ids = {f"v{number}": {"N": "1"} for number in range(100)}
+    images = (receipt(), many({"M": {"plays": {"M": ids}}}), receipt())
+    records = [record(number, "INSERT", NewImage=image) for number, image in enumerate(images)]
+    assert stream.deliver("rollup", "receipts", SHARD, records) is None
+    assert (stream.tallies(), stream.marked()["rollup"]) == ({("plays", "v"): 6}, {"1"})
+
+
+def test_a_receipt_of_which_one_counter_is_declared_later_is_rolled_up_whole_once_redriven(stream: StreamWorld) -> None:
+    some = {"M": {"v": {"N": "2"}}}
+    image = many({"M": {"plays": some, "retired": some}}, changes={"M": {"usage": some, "gone": some}})
+    for consumer in CONSUMERS:
+        assert stream.deliver(consumer, "receipts", SHARD, [record(1, "INSERT", NewImage=image)]) is None
+    assert (stream.tallies(), stream.ledger()) == ({}, {})
+    assert stream.redrive() == ["applied"] * 2
+    assert stream.tallies() == {("plays", "v"): 2, ("retired", "v"): 2}
+    expected = {(counter, id_): sums for (counter, id_, _), sums in stream.ledger().items()}
+    assert expected == {(counter, "v"): [2, 0] for counter in ("plays", "retired", "usage")}
 
 
 PLAYS: dict[str, Any] = {"Keys": tallies.key(counters.PLAYS, "v", 0)}

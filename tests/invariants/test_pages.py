@@ -32,8 +32,10 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWor
     assert [pages.pairs(page) for page in found] == [written[:2], []] * pages.BUCKETS
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["v"], [1], [1]]}
     assert [pages.sums(page) for page in found] == [sums, {"plays": sums["plays"]}] * pages.BUCKETS
-    assert pages.pairs_of(stream.store, MINUTE) == written[:2] * pages.BUCKETS
-    assert pages.pairs_of(stream.store, MINUTE + 2) == list(pages.read(stream.store, MINUTE + 2)) == []
+    halves = list(pages.read(stream.store, MINUTE, **pages.HALVES))
+    assert [half for page in halves for half in pages.pairs(page)] == written[:2] * pages.BUCKETS
+    assert {name for page in halves for name in page} == {"pairs"}
+    assert list(pages.read(stream.store, MINUTE + 2)) == []
 
 
 def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:

@@ -21,7 +21,7 @@ import counters
 import faults
 from faults import Fault, FaultProxy
 from local.base.engine import Engine
-from tally.counting.likes import GONE
+from tally.counting.children import GONE
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import KeyReusedError, NotFoundError, RetryableError
@@ -31,7 +31,7 @@ from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("PROGRAMS", "40"))
+EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
 STEPS_MIN, STEPS_MAX = 3, 15
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
 FAULTS = (

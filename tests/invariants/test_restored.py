@@ -257,7 +257,7 @@ def test_loss_after_a_restore_is_found_on_any_day(world: Deployment, adopt: Adop
     lose(after, EVERYBODY, lambda: after.spill(times=4))
     judge_on(after, 3)
     reconciler = after.reconciler()
-    assert {name: loss.amount for name, loss in losses(reconciler).items()} == {("plays", "v"): 4}
+    assert {name: loss.difference for name, loss in losses(reconciler).items()} == {("plays", "v"): 4}
     found = Accepted()
     days = rebuild.window(after.store, evidence.read(after.store, after.now_s), after.now_s)
     list(rebuild.accepted(after.store, counters.COUNTERS, days, found))

@@ -182,8 +182,9 @@ def test_a_range_that_is_too_long_empty_or_of_an_odd_zone_is_refused(
 
 def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
     fold(store, M - 1)
-    texts = {"by": "ann", "why": "w", "how": history.LEDGER}
-    assert apply_once(store, [history.entry(store, "plays", "v", 3600.0 * H, texts, before=60, amount=-50)])
+    numbers = {"before": 60, "amount": -50}
+    repair = history.entry(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
+    assert apply_once(store, [repair])
     book(store, M, plays(10))
     fold(store, M + 3)
     told = read.read(Call(store), PLAYS, "v", EVER)

@@ -17,9 +17,9 @@ from faults import Fault
 from tally import observe
 from tally.counter import Counter, Guarantee
 from tally.counting import batches as packs
-from tally.counting import likes
+from tally.counting import children, tallies
+from tally.counting.children import GONE_KEPT_S
 from tally.counting.increments import Increment
-from tally.counting.likes import GONE_KEPT_S
 from tally.counting.receipts import ALONE_KEPT_S
 from tally.drift import recount
 from tally.dynamo.contention import ATTEMPTS_MAX, HOT_S, PROBE_S, SPILL_RETRIES_MAX, THROTTLED_S, Breaker
@@ -50,6 +50,14 @@ def hot(world: World) -> World:
         world.store.breaker.trip(tally)
     world.proxy.forget()
     return world
+
+
+@pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
+def either_hot(hot: World, request: pytest.FixtureRequest) -> World:
+    """A hot world of likes, and one of members."""
+    hot.family = request.param
+    hot.store.breaker.trip(hot.family.partition_start + POST)
+    return hot
 
 
 def page(key: str, amount: int = 1, counter: Counter = PAGES) -> Increment:
@@ -281,51 +289,51 @@ def test_an_unlike_does_not_spill(hot: World) -> None:
     assert hot.likes() == (0, {"ann"})
 
 
-def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(hot: World) -> None:
-    hot.like("ann")
-    assert hot.unlike("ann")[0] == {"post_id": POST, "liked": False, "changed": True, "visible": "now"}
-    assert hot.likes() == (-1, set())
-    assert hot.read_post()["likeTally"] == 0  # never shown below zero
-    assert hot.rolled_up(counters.LIKES, POST) == 0  # once the rollup has seen the like in the stream
-    hot.like("ann")
-    assert hot.rolled_up(counters.LIKES, POST) == 1
+def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(either_hot: World) -> None:
+    either_hot.like("ann")
+    assert either_hot.unlike("ann")[0] == {"post_id": POST, "liked": False, "changed": True, "visible": "now"}
+    assert either_hot.likes() == (-1, set())
+    assert tallies.read(either_hot.call(), either_hot.family, POST) == 0  # never shown below zero
+    assert either_hot.rolled_up(either_hot.family, POST) == 0  # once the rollup has seen the like in the stream
+    either_hot.like("ann")
+    assert either_hot.rolled_up(either_hot.family, POST) == 1
 
 
-def test_what_an_unlike_leaves_of_a_spilled_like_is_no_like(hot: World) -> None:
+def test_what_an_unlike_leaves_of_a_spilled_like_is_no_like(either_hot: World) -> None:
     """It keeps a late copy of the like out; nobody reads, lists or counts it, and it goes by TTL."""
-    hot.like("ann")
-    hot.like("bob")
-    hot.unlike("ann")
-    left = the_like(hot)
+    either_hot.like("ann")
+    either_hot.like("bob")
+    either_hot.unlike("ann")
+    left = the_like(either_hot)
     assert left.keys() == {"PK", "SK", "gone", "likedAt", "rollup", "nonce", "expiration"}
     assert int(left["expiration"]["N"]) - time.time() == pytest.approx(GONE_KEPT_S, abs=5)
-    assert likes.read_like(hot.call("ann"), counters.LIKES, POST)["liked"] is False
-    first = likes.list_likes(hot.call(), counters.LIKES, POST, 1, None)
-    assert (first["likes"], first["cursor"] is not None) == ([], True)
-    assert [one["user_id"] for one in likes.list_likes(hot.call(), counters.LIKES, POST, 5, None)["likes"]] == ["bob"]
-    assert recount.recount(hot.store, counters.LIKES, POST, time.time()).children == 1
-    assert hot.unlike("ann")[0]["changed"] is False
-    assert hot.unlike("ann", key="key-1")[0]["changed"] is False
-    assert hot.likes() == (-1, {"bob"})
+    assert children.is_there(either_hot.call(), either_hot.family, POST, "ann") is False
+    first, following = children.listed(either_hot.call(), either_hot.family, POST, 1, None)
+    assert (first, following is not None) == ([], True)
+    assert [name for name, _ in children.listed(either_hot.call(), either_hot.family, POST, 5, None)[0]] == ["bob"]
+    assert recount.recount(either_hot.store, either_hot.family, POST, time.time()).children == 1
+    assert either_hot.unlike("ann")[0]["changed"] is False
+    assert either_hot.unlike("ann", key="key-1")[0]["changed"] is False
+    assert either_hot.likes() == (-1, {"bob"})
 
 
-def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_once(hot: World) -> None:
+def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_once(either_hot: World) -> None:
     """The rollup reads new items only, so this like does not spill."""
-    hot.like("ann")
-    hot.unlike("ann")
-    assert hot.like("ann")[0] == {"post_id": POST, "liked": True, "changed": True, "visible": "now"}
-    assert hot.like("ann")[0]["changed"] is False
-    assert hot.likes() == (0, {"ann"})
-    assert hot.rolled_up(counters.LIKES, POST) == 1
+    either_hot.like("ann")
+    either_hot.unlike("ann")
+    assert either_hot.like("ann")[0] == {"post_id": POST, "liked": True, "changed": True, "visible": "now"}
+    assert either_hot.like("ann")[0]["changed"] is False
+    assert either_hot.likes() == (0, {"ann"})
+    assert either_hot.rolled_up(either_hot.family, POST) == 1
 
 
 def test_two_likes_over_what_an_unlike_left_count_once(hot: World) -> None:
     hot.like("ann")
     hot.unlike("ann")
-    wish = likes._Wish(hot.call("ann"), counters.LIKES, POST, True, None, over=the_like(hot))
+    wish = children._Wish(hot.call(), counters.LIKES, POST, "ann", True, {}, over=the_like(hot))
     hot.like("ann")
     with pytest.raises(ChangeRefusedError):
-        likes._like(wish, None)
+        children._put(wish, None)
     assert hot.likes() == (0, {"ann"})
 
 
@@ -345,7 +353,8 @@ def at_of(world: World, sort_key: str) -> str:
 
 
 def the_like(world: World) -> Item:
-    (item,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "LIKE#USER#ann")
+    key = f"{world.family.child}ann"
+    (item,) = (item for item in world.items(world.family.partition_start + POST) if item["SK"]["S"] == key)
     return item
 
 

@@ -29,7 +29,7 @@ from tests.invariants.streaming import CONSUMERS, Facts, StreamWorld
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = int(os.environ.get("SCHEDULES", "90"))
+SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
 NETWORK_SCHEDULES = SCHEDULES // 6
 _numbers = itertools.count()
 Sums = defaultdict[tuple[str, str, int], list[int]]

@@ -11,6 +11,7 @@ import pytest
 
 import counters
 import faults
+from tally.counter import Counter
 from tally.counting import posts, tallies
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, persist
@@ -75,25 +76,27 @@ def test_16_unlikes_of_one_like_at_once_take_it_back_once(world: World) -> None:
     assert world.likes() == (0, set())
 
 
-def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(world: World) -> None:
+@pytest.mark.parametrize("family", [counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
+def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(world: World, family: Counter) -> None:
     """Also with two devices of one user against each other, on many shards, with and without keys."""
     world.write_post()
+    world.family = family
     world.proxy.plan = faults.seeded(24, {"TransactWriteItems": SOME_OF_ALL})
 
     def wander(seed: int) -> None:
         chance = random.Random(seed)
         for step in range(15):
             if (seed, step) == (0, 5):
-                world.store.breaker.trip(counters.LIKES.partition_start + POST)  # likes spill from now on
+                world.store.breaker.trip(family.partition_start + POST)  # likes spill from now on
             move = chance.choice([world.like, world.unlike])
             key = f"{seed}-{step}" if chance.random() < 0.5 else None
             persist(partial(move, f"user-{seed % 5}", POST, key))
 
     at_once([partial(wander, seed) for seed in range(8)])
     world.proxy.settle()
-    assert world.rolled_up(counters.LIKES, POST) == len(world.likes()[1])
+    assert world.rolled_up(family, POST) == len(world.likes()[1])
     assert world.inserted_alone()
-    assert len(world.shards(counters.LIKES, POST)) > 1
+    assert len(world.shards(family, POST)) > 1
 
 
 def test_plays_of_many_callers_sum_up_to_what_was_accepted(world: World) -> None:

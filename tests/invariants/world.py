@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -20,12 +20,14 @@ import boto3
 import counters
 from faults import FaultProxy, Plan
 from tally.counter import Counter, Guarantee
-from tally.counting import increments, likes, posts, tallies
+from tally.counting import children, increments, posts, tallies
+from tally.counting.children import GONE
 from tally.counting.increments import Increment
-from tally.counting.likes import GONE
+from tally.counting.receipts import Keyed
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import RetryableError
+from tally.streams import record as stream_records
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -46,6 +48,9 @@ class World:
     store: Store
     proxy: FaultProxy
     raw: DynamoDBClient
+    family: Counter = counters.LIKES
+    """The counter whose children `like` puts and `unlike` removes: the likes of posts, or others that are answered as
+    likes are."""
 
     def call(self, caller: str | None = None, **how: Any) -> Call:
         """A new invocation."""
@@ -69,11 +74,19 @@ class World:
 
     def like(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
         """Like a post, as the handler does."""
-        return likes.set_like(call or self.call(user), counters.LIKES, post_id, True, operation="like", key=key)
+        return self._set(user, post_id, True, key, call or self.call(user))
 
     def unlike(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
         """Unlike it."""
-        return likes.set_like(call or self.call(user), counters.LIKES, post_id, False, operation="unlike", key=key)
+        return self._set(user, post_id, False, key, call or self.call(user))
+
+    def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
+        name = "like" if liked else "unlike"
+        if self.family is counters.LIKES:
+            return children.set_like(call, self.family, post_id, liked, operation=name, key=key)
+        keyed = None if key is None else Keyed(name, post_id, key, {"child": user})
+        body = {"post_id": post_id, "liked": liked}
+        return children.set_child(replace(call, caller="shop"), self.family, post_id, user, liked, body, keyed)
 
     def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
         """Create or edit a post."""
@@ -102,14 +115,17 @@ class World:
     def rolled_up(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
         """The number once all that was written alone is added: receipts, and likes as the stream brings them."""
         alone = [
-            int(receipt["amount"]["N"])
+            amount
             for receipt in self.receipts()
-            if "rollup" in receipt and (receipt["counter"]["S"], receipt["target"]["S"]) == (counter.name, id_)
+            if "rollup" in receipt
+            for name, target, amount in stream_records.changes(receipt, alone=True)
+            if (name, target) == (counter.name, id_)
         ]
         return self.tally(counter, id_) + sum(alone) + len(self.inserted_alone(counter, id_))
 
-    def inserted_alone(self, counter: Counter = counters.LIKES, id_: str = POST) -> list[Item]:
+    def inserted_alone(self, counter: Counter | None = None, id_: str = POST) -> list[Item]:
         """The children of a tally that were ever written alone, whether they are still there or not."""
+        counter = counter or self.family
         made = [record["dynamodb"]["NewImage"] for record in self._records() if record["eventName"] == "INSERT"]
         return [
             item
@@ -136,11 +152,11 @@ class World:
 
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""
-        items = self.items(counters.LIKES.partition_start + post_id)
+        items = self.items(self.family.partition_start + post_id)
         keys = {item["SK"]["S"] for item in items if GONE not in item}
-        start = str(counters.LIKES.child)
+        start = str(self.family.child)
         users = {key.removeprefix(start) for key in keys if key.startswith(start)}
-        return self.tally(counters.LIKES, post_id), users
+        return self.tally(self.family, post_id), users
 
     def items(self, partition_key: str | None = None) -> list[Item]:
         """The counts table as it is, or one item collection of it."""
@@ -172,15 +188,15 @@ class World:
 
     def by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
         """Like or unlike as another device of the user would, in no time and past the proxy."""
-        key = {"PK": {"S": f"POST#{post_id}"}, "SK": {"S": str(counters.LIKES.child) + user}}
+        key = {"PK": {"S": self.family.partition_start + post_id}, "SK": {"S": str(self.family.child) + user}}
         if liked:
             self.put({**key, "likedAt": {"N": "1"}, "nonce": {"S": "another"}})
         else:
             self.delete(key["PK"]["S"], key["SK"]["S"])
         self.raw.update_item(
             TableName=self.store.settings.counts_table,
-            Key={"PK": key["PK"], "SK": {"S": "META"}},
-            UpdateExpression="ADD likeTally :amount",
+            Key={"PK": key["PK"], "SK": {"S": self.family.sort_key}},
+            UpdateExpression=f"ADD {self.family.attribute} :amount",
             ExpressionAttributeValues={":amount": {"N": "1" if liked else "-1"}},
         )
 

@@ -1,6 +1,6 @@
 """Run the mutations side by side, with a progress bar, and print what noticed each: `make mutations`.
 
-    make mutations ARGS="counting/likes"      only those whose "module: name" contains the text
+    make mutations ARGS="counting/children"      only those whose "module: name" contains the text
 
 Exits with 1 if no test notices one of them.
 """

@@ -32,8 +32,10 @@ from bench.designs import (
     ROLLUP,
     TIMED,
 )
+from bench.feed import Feed
 from bench.hot_key import Outcome
 from bench.imports import Imports
+from bench.many import NOW, SOON, Many
 from bench.report import lines
 from bench.results import Results
 from bench.rolled_up import RolledUp
@@ -65,6 +67,7 @@ GOOD = Results(
     likes=[Like(1, 1, 4.0), Like(10_240, 1, 4.0)],
     reads=[Read(1, 1, 1.0, 1000.0), Read(16, 1, 1.0, 1300.0)],
     batches=[Batch(90, 2.02, 0.01, 500.0), Batch(1, 4.0, 1.0, 2000.0)],
+    many=[Many(NOW, 1, 22.0, 110.0), Many(SOON, 1, 1.0, 70.0, {10: 0.042})],
     imports=Imports(boto3_ms=160, handler_ms=190, ratio=1.19, heavy={"plays": []}),
     hot=[
         Outcome(name, per_s, warm, 1000, 0, 20.0, 60.0, 3.5, 0.1, 2.0, 20, 50, 0)
@@ -81,6 +84,7 @@ GOOD = Results(
         Bounded("judged", "a second", "", 5, 5, least=True, full_only=True),
     ],
     rolled_up=RolledUp(30, median_s=1.2, longest_s=1.6),
+    feed=Feed(together_ms=60, alone_ms=400),
     judge_times=True,
 )
 
@@ -138,6 +142,7 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {ROLLUP.name: Cost(1, 2, 0)}}, "ROLLUP: WCU"),
         ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
         ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
+        ({"feed": Feed(together_ms=60, alone_ms=299)}, "50 plays by one request, beside 50, reads of 5 ms"),
         ({"ledger": [replace(GOOD.ledger[0], measured=40.01)]}, "drift"),
         ({"ledger": [replace(GOOD.ledger[1], measured=4)]}, "judged"),
         ({"imports": replace(GOOD.imports, ratio=1.26)}, "import: hot handler to boto3 with a client"),
@@ -146,6 +151,11 @@ def test_good_results_hold_every_claim() -> None:
         ({"costs": GOOD.costs | {EXACT.name: Cost(1, 5, 0)}}, "EXACT: WCU"),
         ({"costs": GOOD.costs | {FAST.name: Cost(1.05, 1, 0)}}, "FAST: round trips"),
         ({"costs": GOOD.costs | {FAST.name: Cost(1, 2, 0)}}, "FAST: WCU"),
+        ({"many": [replace(GOOD.many[0], write_units=25.0), GOOD.many[1]]}, f"100 plays of 10 videos, {NOW}: WCU"),
+        (
+            {"many": [GOOD.many[0], replace(GOOD.many[1], all_in={10: 0.051})]},
+            f"a play {SOON}, all in, 10 such receipts in a stream batch: WCU",
+        ),
         ({"likes": [Like(1, 1, 4.0), Like(10_240, 1, 22.0)]}, "a like, text of 10,240 B: WCU"),
         ({"reads": [Read(1, 1, 1.0, 9.0), Read(16, 16, 8.0, 9.0)]}, "a read, 16 shards: requests"),
         ({"hot": [replace(GOOD.hot[0], failed=1)]}, "hot key, plays 200/s: failed"),

@@ -37,7 +37,12 @@ from tally.errors import (
 
 LAMBDAS = Path(operations.__file__).parent
 BUNDLE = ("__init__.py", "client.py", "requests.py", "errors.py")
-FOR_BROWSERS = {"beacon", "get_badge", "get_openapi"}  # what a page or a person fetches: no Lambda has use for it
+FOR_BROWSERS = {
+    "beacon",
+    "get_badge",
+    "get_counter_badge",
+    "get_openapi",
+}  # what a page or a person fetches: no Lambda has use for it
 OFFERED = [operation for operation in operations.OPERATIONS if operation.name not in FOR_BROWSERS]
 CONTROL_FLOW = {errors.ReceiptFoundError, errors.ChangeRefusedError, errors.TallyHotError}  # never answered
 
@@ -107,7 +112,7 @@ def test_every_operation_is_a_request_and_a_method_with_the_operations_fields(op
     for name, field in known.items():
         made_up = name == "idempotency_key" and operation.counts  # the client makes one
         assert (parameters[name].default is None) is (made_up or not field.required), name
-    request = build(**{name: name for name in known})
+    request = build(**{name: [] if name == "changes" else name for name in known})
     assert (request.function, request.operation) == (operation.function, operation.name)
     assert set(request.fields) == set(known)
     assert getattr(Tally, operation.name).__wrapped__ is build
@@ -315,10 +320,11 @@ def test_a_key_is_made_for_each_request_and_stays_its_own(pauses: list[float]) -
 def test_every_change_that_takes_a_key_has_one_or_takes_the_one_given(operation: operations.Operation) -> None:
     build = getattr(requests, operation.name)
     names = {field.name for field in operation.fields} - {"idempotency_key", "user_agent"}
-    request = build(**dict.fromkeys(names, "x"))
+    given = {name: [] if name == "changes" else "x" for name in names}
+    request = build(**given)
     if "idempotency_key" in {field.name for field in operation.fields}:
         assert len(request.idempotency_key) >= 22
-        assert build(**dict.fromkeys(names, "x"), idempotency_key="mine").idempotency_key == "mine"
+        assert build(**given, idempotency_key="mine").idempotency_key == "mine"
     else:
         assert operation.name in {"commit_hold", "release_hold"}  # done once by their nature
 

@@ -12,6 +12,7 @@ import permissions
 from declarations import Declarations
 from tally.errors import ConfigurationError
 from tally.operation import Need, Table
+from tally.pages import AS_SPELT
 
 LAMBDAS = Path(operations.__file__).parent
 HEAD = "from tally.counter import Counter, declared\nfrom tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS\n"
@@ -28,7 +29,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_file_of_the_checkout_declares_what_handlers_import() -> None:
-    assert Declarations.load(LAMBDAS / "counters.py").counters == counters.COUNTERS
+    found = Declarations.load(LAMBDAS / "counters.py")
+    assert (found.counters, found.pages) == (counters.COUNTERS, counters.PAGES)
 
 
 def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: Path) -> None:
@@ -39,12 +41,14 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
     assert Need("Query", Table.COUNTS, "SHOW#") in found.operator_needs
     assert [path.name for path in tmp_path.iterdir()] == ["counters.py"]
     assert "seats" not in counters.COUNTERS
+    assert found.pages is AS_SPELT  # a file from before there was PAGES counts as before
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (HEAD, "declares no COUNTERS"),
+        (HEAD + OWN + "\nPAGES = 'utm_*'", "PAGES must be a Pages"),
         ("COUNTERS = [1]", "declares no COUNTERS"),
         ("COUNTERS = {'plays': 1}", "declares no COUNTERS"),
         (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'bot_visits': .* must list the one of tally.shipped"),
@@ -79,4 +83,5 @@ def test_every_operation_and_function_has_its_needs() -> None:
 def test_operations_that_leave_receipts_can_be_asked_for() -> None:
     expected = {operation.name for operation in operations.OPERATIONS if operation.leaves_receipt}
     assert set(operations.WITH_RECEIPTS) == expected
-    assert expected == {"play", "visit", "like", "unlike", "increment", "set_counter", "hold"}
+    of_children = {"put_child", "delete_child"}
+    assert expected == {"play", "visit", "like", "unlike", "increment", "change", "set_counter", "hold"} | of_children

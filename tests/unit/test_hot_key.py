@@ -15,7 +15,7 @@ from bench.clients import SETTINGS
 from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, simulate
 from bench.hot_table import PARTITION_WCU_PER_S, Bucket, HotClient, HotTables
 from bench.virtual_time import START_S, Hub
-from tally.counting import likes
+from tally.counting import children
 from tally.dynamo import contention, transactions
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from tally.dynamo.contention import THROTTLED_S, Breaker
@@ -244,7 +244,8 @@ def test_a_throttled_transaction_is_not_tried_again_but_written_alone(
     tables.items.add((TABLE, "POST#hot", "META"))
     store = Store(HotClient(tables), SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)  # type: ignore[arg-type]
     call = Call(store, "reader", hub.now_s + 8)
-    ((body, _),) = run(hub, (0, lambda: likes.set_like(call, counters.LIKES, "hot", True, operation="like", key=None)))
+    how: Any = {"operation": "like", "key": None}
+    ((body, _),) = run(hub, (0, lambda: children.set_like(call, counters.LIKES, "hot", True, **how)))
     assert body["visible"] == "soon"
     assert tables.throttles == 1
     hub.now_s += THROTTLED_S - 1

@@ -17,23 +17,24 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import operations
-from counters import COUNTERS, PLAYS
+from counters import COUNTERS, PAGES, PLAYS
 from functions import health
 from openapi import answers, inputs, schemas
 from openapi.document import document, text
 from tally import errors, fields
-from tally.api.http import BODY_BYTES_MAX
 from tally.counter import Counter, Guarantee, declared
+from tally.counting import changes
 from tally.fields import Kind
-from tally.operation import Field, Operation, Source, Visible
+from tally.operation import BODY_BYTES_MAX, Field, Operation, Source, Visible, by_route
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(COUNTERS)
+ROUTES = by_route(operations.OPERATIONS, COUNTERS).values()
 
 
 def documented() -> Iterator[tuple[Operation, dict[str, Any]]]:
-    for operation in operations.OPERATIONS:
-        yield operation, DOCUMENT["paths"][operation.path][operation.method.lower()]
+    for route in ROUTES:
+        yield route, DOCUMENT["paths"][route.path][route.method.lower()]
 
 
 def resolved(part: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def test_every_operation_is_in_it_and_nothing_else() -> None:
         for path, item in DOCUMENT["paths"].items()
         for method, made in item.items()
     }
-    assert found == {(operation.method, operation.path): operation.name for operation in operations.OPERATIONS}
+    assert found == {(route.method, route.path): route.id for route in ROUTES}
 
 
 def test_who_may_call_an_operation_is_said() -> None:
@@ -88,6 +89,9 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
     for operation, made in documented():
         parameters = {(parameter["in"], parameter["name"]) for parameter in made.get("parameters", [])}
         wanted = {(field.source.value, field.wire) for field in operation.fields if field.source is not Source.BODY}
+        wanted -= {("path", name) for name in operation.fixed}
+        if not any(counter.period for counter in operation.served(COUNTERS)):
+            wanted -= {("query", "period")}
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}
         assert parameters - implied == wanted - implied, operation.name
         body = made.get("requestBody", {"content": {}})["content"]
@@ -107,7 +111,7 @@ def test_the_key_of_a_play_may_be_in_the_header_or_in_the_body() -> None:
 def test_every_object_that_comes_in_is_closed() -> None:
     bodies = {name: schema for name, schema in DOCUMENT["components"]["schemas"].items() if name.endswith("_body")}
     assert set(bodies) == {
-        "increment_body", "set_counter_body", "hold_body", "put_post_body", "visit_body", "play_body"
+        "increment_body", "change_body", "set_counter_body", "hold_body", "put_post_body", "visit_body", "play_body"
     }  # fmt: skip
     assert all(schema["additionalProperties"] is False for schema in bodies.values())
 
@@ -117,7 +121,9 @@ def exact() -> list[tuple[str, Operation, Field]]:
     found: dict[str, tuple[str, Operation, Field]] = {}
     for operation in operations.OPERATIONS:
         for field in operation.fields:
-            if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT, Kind.TIME):
+            if field.kind not in (
+                Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT, Kind.TIME, Kind.CHANGES, Kind.CHILD,
+            ):  # fmt: skip
                 name = f"{field.kind.value}{'s' if field.many_max else ''}"
                 name += " of the signed in" if operation.needs_caller else " of anyone"
                 found.setdefault(name, (name, operation, field))
@@ -125,9 +131,9 @@ def exact() -> list[tuple[str, Operation, Field]]:
 
 
 def accepted(operation: Operation, field: Field, value: object) -> bool:
-    context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS)
+    context = fields.Context(not operation.needs_caller, frozenset({"*"}), COUNTERS, PAGES)
     try:
-        field.checked(value, context)
+        fields.check(field.kind, value, field.wire, context, field.choices, field.many_max)
     except errors.CallerError:
         return False
     return True
@@ -141,6 +147,8 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
         return lists | st.sampled_from([["a91f"] * length for length in (least - 1, most, most + 1)]) | st.just("a91f")
     if "enum" in schema:
         return st.sampled_from([*schema["enum"], *(f"{value}x" for value in schema["enum"]), "", "likes"])
+    if schema["type"] == "boolean":
+        return st.booleans() | st.sampled_from([0, 1, "", "True", None])  # a query has `true`: schemathesis sends it
     if schema["type"] == "integer":
         bounds = (schema["minimum"], schema["maximum"])
         return st.integers() | st.sampled_from([bound + step for bound in bounds for step in (-1, 0, 1)])
@@ -152,7 +160,7 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
 
 
 @pytest.mark.parametrize(("name", "operation", "field"), exact(), ids=[name for name, *_ in exact()])
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, field: Field, data: Any) -> None:
     schema = inputs.schema(field, operation, operation.served(COUNTERS))
@@ -163,7 +171,32 @@ def test_a_schema_takes_what_the_check_takes(name: str, operation: Operation, fi
         assert validator(schema).is_valid(value) == accepted(operation, field, value), value
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+CONTEXT = fields.Context(False, frozenset(), COUNTERS, PAGES)
+ENTRIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "counter": st.sampled_from(["plays", "usage", "stock", "ticket", "likes", "none", 1, None]),
+        "id": st.sampled_from(["a91f", "", "a#b", "x" * 129, 7]),
+        "amount": st.sampled_from([1, -1, 0, 10**9, 10**9 + 1, True, 1.5, "1", None]),
+        "more": st.just(1),
+    },
+)
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(ENTRIES, max_size=2) | st.just([{"counter": "plays", "id": "a"}] * 1001) | st.just("changes"))
+def test_the_schema_of_changes_takes_what_the_check_takes(sent: list[dict[str, Any]]) -> None:
+    [field] = [field for field in operations.CHANGE.fields if field.kind is Kind.CHANGES]
+    schema = inputs.schema(field, operations.CHANGE, operations.CHANGE.served(COUNTERS))
+    try:
+        changes.read(fields.check(field.kind, sent, "changes", CONTEXT), COUNTERS, 0.0, soon=False)
+        taken = True
+    except errors.CallerError:
+        taken = False
+    assert validator(schema).is_valid(sent) == taken
+
+
+@settings(derandomize=True, max_examples=120, deadline=None)
 @given(st.from_regex(fields.PAGE_FORM, fullmatch=True) | st.from_regex(fields.CURSOR_FORM, fullmatch=True) | st.text())
 def test_what_pages_and_cursors_are_accepted_the_schema_takes(value: str) -> None:
     for operation, name in ((operations.GET_VISITS, "url"), (operations.LIST_LIKES, "cursor")):
@@ -241,7 +274,7 @@ def test_without_a_counter_that_fits_an_operation_is_left_out() -> None:
     made = document({"plays": PLAYS})
     OpenAPIV31SpecValidator(made).validate()  # type: ignore[arg-type]
     assert [path for path in made["paths"] if "{counter}" in path] == [
-        "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}",
+        "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}", "/counters/{counter}/{id}/badge.svg",
         "/counters/{counter}/{id}/series", "/counters/{counter}/top",
     ]  # fmt: skip
     assert list(made["paths"]["/counters/{counter}/{id}"]) == ["get"]

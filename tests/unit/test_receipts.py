@@ -180,6 +180,15 @@ def test_a_change_alone_and_in_a_batch_have_one_stamp(call: Call) -> None:
     assert abs(packed.expires_s - alone.expires_s) < 60
 
 
+def test_a_counters_receipts_live_as_long_as_it_says(call: Call) -> None:
+    alone: list[Stamp] = []
+    keyed = Keyed("play", "v1", "k", {"amount": 1}, days=9)
+    receipts.once(call, keyed, lambda stamp: alone.append(stamp) or BODY)
+    for stamp in (alone[0], receipts.stamp(call, keyed)):  # by itself, and in a batch
+        assert abs(stamp.expires_s - time.time() - 9 * 86400) < 60
+        assert stamp.id == stamps_of(call).id  # a key from before the counter said so is still known
+
+
 def test_stamp_carries_the_payloads_hash_and_the_expiry(call: Call) -> None:
     stamp = stamps_of(call)
     assert stamp.payload_hash == stamps_of(call).payload_hash != stamps_of(call, payload={"amount": 2}).payload_hash

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError
 
 from local.base.engine import Engine
 from tally.dynamo.client import Store
-from tally.dynamo.shards import Shard, Shards, streams_client
+from tally.dynamo.shards import Shards, streams_client
 from tally.errors import StoreBusyError, StoreRefusedError, StoreUnreachableError
 
 
@@ -48,7 +48,7 @@ def test_every_page_of_a_listing_is_read() -> None:
         {"Shards": [{"ShardId": "c", "ParentShardId": "gone"}]},
     ]
     client = Client(describe_stream=[{"StreamDescription": page} for page in pages])
-    assert shards(client).listed("receipts") == [Shard("a"), Shard("b", "a"), Shard("c", "gone")]
+    assert shards(client).listed("receipts") == {"a": None, "b": "a", "c": "gone"}
     assert client.asked == [{"StreamArn": "arn:r"}, *[{"StreamArn": "arn:r", "ExclusiveStartShardId": "b"}] * 2]
 
 
@@ -90,10 +90,10 @@ def test_shards_and_records_of_an_engine_are_read(store: Store, engine: Engine) 
     arn = store.client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
     with closing(streams_client(endpoint_url=engine.endpoint)) as client:
         found = Shards({"counts": arn}, lambda: client)
-        [shard] = found.listed("counts")
-        assert shard.parent is None
-        (records,) = islice(found.records_after("counts", shard.id, None), 1)
+        [(shard, parent)] = found.listed("counts").items()
+        assert parent is None
+        (records,) = islice(found.records_after("counts", shard, None), 1)
         assert [record["dynamodb"]["Keys"]["SK"]["S"] for record in records] == [str(number) for number in range(12)]
         at = records[9]["dynamodb"]["SequenceNumber"]
-        rest = [record for answer in islice(found.records_after("counts", shard.id, at), 3) for record in answer]
+        rest = [record for answer in islice(found.records_after("counts", shard, at), 3) for record in answer]
         assert [record["dynamodb"]["Keys"]["SK"]["S"] for record in rest] == ["10", "11"]

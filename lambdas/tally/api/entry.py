@@ -10,7 +10,7 @@ a batch with `"on_failure": "raise"` does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import fields, observe
 from ..counter import Counter
-from ..counting import batches, increments
+from ..counting import batches, increments, tallies
 from ..counting.increments import Increment
 from ..dynamo.client import Call, Store, dynamodb_client
 from ..errors import (
@@ -32,7 +32,8 @@ from ..errors import (
     problem,
 )
 from ..observe import logger
-from ..operation import Operation
+from ..operation import Operation, by_route
+from ..pages import AS_SPELT, Pages
 from ..settings import Settings
 from . import http, texts
 from .texts import Text
@@ -49,6 +50,8 @@ class Answer:
     body: Mapping[str, Any] | Text
     status: int = 200
     replayed: bool = False
+    max_age_s: int = 0
+    """For how long a cache may keep it, if the operation is for anyone and its answers can be revalidated."""
 
 
 Function = Callable[..., Answer | Increment]
@@ -60,12 +63,12 @@ Outcome = Answer | TallyError
 
 @dataclass(frozen=True)
 class Request:
-    """One request, read but not checked. `counter`: the counter that its metrics name, if it changes one."""
+    """One request, read but not checked. `counters`: those that its metrics name, if it changes some."""
 
     operation: Operation
     caller: object
     raw: Mapping[str, object]
-    counter: str | None = None
+    counters: Collection[str] = ()
     started_s: float = field(default_factory=time.monotonic)
 
 
@@ -86,12 +89,16 @@ class Entry:
         functions: Mapping[Operation, Function],
         store: Store | None = None,
         counters: Mapping[str, Counter] = MappingProxyType({}),
+        pages: Pages = AS_SPELT,
     ) -> None:
-        """`counters`: the declared ones by name, for operations whose callers name the counter."""
+        """`counters`: the declared ones by name, for operations whose callers name the counter. `pages`: what is no
+        part of a page's name, for operations on pages.
+        """
         self.functions = functions
         self.counters = counters
+        self.pages = pages
         self.by_name = {operation.name: operation for operation in functions}
-        self.by_route = {operation.route: operation for operation in functions}
+        self.by_route = by_route(functions, counters)
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
@@ -113,8 +120,9 @@ class Entry:
             return _direct_response(answer, request_id)
 
     def _http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+        operation = self.by_route.get(event["routeKey"])
+
         def read() -> Request:
-            operation = self.by_route.get(event["routeKey"])
             if operation is None:
                 raise NotFoundError("There is no such operation.")
             caller = http.caller(event) if operation.needs_caller else None
@@ -123,8 +131,8 @@ class Entry:
         (answer,) = self._answer([read], deadline_s)
         if isinstance(answer, TallyError):
             return http.error_response(answer, request_id)
-        if isinstance(answer.body, Text):
-            return texts.response(answer.body, event.get("headers", {}))
+        if isinstance(answer.body, Text) or (operation and operation.revalidated):
+            return texts.response(_text(answer), event.get("headers", {}))
         return http.response(answer.status, answer.body, replayed=answer.replayed)
 
     def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
@@ -158,9 +166,16 @@ class Entry:
         return self._request(operation, event.get("caller"), raw)
 
     def _request(self, operation: Operation, caller: object, raw: Mapping[str, object]) -> Request:
-        counter = operation.counter.name if operation.counter else raw.get("counter")
-        known = isinstance(counter, str) and (operation.counter is not None or counter in self.counters)
-        return Request(operation, caller, raw, str(counter) if operation.counts and known else None)
+        return Request(operation, caller, raw, self._changed(operation, raw) if operation.counts else ())
+
+    def _changed(self, operation: Operation, raw: Mapping[str, object]) -> Collection[str]:
+        """The declared counters that a request names, in its fields or in its list of changes."""
+        if operation.counter:
+            return (operation.counter.name,)
+        listed = raw.get("changes")
+        named = [raw, *listed] if isinstance(listed, list) else [raw]
+        found = [one.get("counter") for one in named if isinstance(one, Mapping)]
+        return {name for name in found if isinstance(name, str) and name in self.counters}
 
     def _answer(self, readers: Sequence[Callable[[], Request]], deadline_s: float) -> list[Outcome]:
         """Answer each request in order. Increments in a row share as few transactions as possible."""
@@ -173,7 +188,7 @@ class Entry:
                 call, arguments = self._check(request, deadline_s)
                 if not request.operation.increments:
                     outcomes |= _count(waiting)  # the caller sent these before this request
-                made = self.functions[request.operation](call, **arguments)
+                made = self.functions[self.by_name[request.operation.name]](call, **arguments)
                 if isinstance(made, Increment):
                     waiting[place] = Waiting(request, call, made)
                     continue
@@ -189,11 +204,12 @@ class Entry:
         user = None if request.caller is None else fields.user(request.caller, "caller")
         if user is None and request.operation.needs_caller:
             raise InvalidInputError("caller is missing: who does this?", field="caller")
-        context = fields.Context(user is None, self.store.settings.page_hosts, self.counters)
+        context = fields.Context(user is None, self.store.settings.page_hosts, self.counters, self.pages)
         arguments: dict[str, Any] = {}
         for field_ in request.operation.fields:
             if field_.name in request.raw:  # null does not mean "not given": the check refuses it
-                arguments[field_.name] = field_.checked(request.raw[field_.name], context)
+                given, how = request.raw[field_.name], (field_.choices, field_.many_max)
+                arguments[field_.name] = fields.check(field_.kind, given, field_.wire, context, *how)
             elif field_.required:
                 raise fields.missing(field_.kind, field_.wire)
         if time.monotonic() >= deadline_s:
@@ -223,11 +239,17 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         if isinstance(result, Exception):
             outcomes[place] = _as_error(result)
         else:
-            outcomes[place] = Answer(result.body, one.increment.status, replayed=result.replayed)
+            outcomes[place] = Answer(_body(one, result.body), one.increment.status, replayed=result.replayed)
         # The counter that it moved: a crawler's visit counts as one of bot_visits.
-        _record(replace(one.request, counter=one.request.counter and one.increment.counter.name), outcomes[place])
+        _record(replace(one.request, counters=one.request.counters and (one.increment.counter.name,)), outcomes[place])
     waiting.clear()
     return outcomes
+
+
+def _body(one: Waiting, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of an answer, with the number if the caller asked for it. A replay reads it again."""
+    change = one.increment
+    return tallies.with_value(one.call, change.counter, change.id, body) if change.shows_value else body
 
 
 def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
@@ -266,12 +288,22 @@ def _record(request: Request | None, outcome: Outcome) -> None:
             "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
         },
     )
-    if request and request.counter and isinstance(outcome, CallerError):
+    if request is None or not request.counters:
+        return
+    if isinstance(outcome, CallerError):
         observe.count(observe.REFUSED)
-    elif request and request.counter and replayed:
+    elif replayed:
         observe.count(observe.REPLAYED)
-    elif request and request.counter and not failed:
-        observe.count(observe.COUNTED, counter=request.counter)
+    elif not failed:
+        for counter in request.counters:
+            observe.count(observe.COUNTED, counter=counter)
+
+
+def _text(answer: Answer) -> Text:
+    """The answer as caches keep it."""
+    if isinstance(answer.body, Text):
+        return answer.body
+    return Text(http.dumps(answer.body), http.JSON, answer.max_age_s, http.version_tag(answer.body))
 
 
 def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:

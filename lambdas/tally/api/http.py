@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from ..errors import (
     RETRY_AFTER_S,
     InvalidInputError,
+    LimitReachedError,
     PayloadTooLargeError,
     RetryableError,
     TallyError,
@@ -21,7 +22,6 @@ from ..errors import (
 )
 from ..operation import Operation
 
-BODY_BYTES_MAX = 16 * 1024
 PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
 JSON = "application/json"
 PROBLEM = "application/problem+json"
@@ -47,9 +47,9 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
     headers.setdefault("user-agent", "")  # a missing header counts as an empty one; browsers always send it
     sources: dict[str, Mapping[str, object]] = {
-        "path": event.get("pathParameters", {}),
+        "path": {**(event.get("pathParameters") or {}), **operation.fixed},
         "query": _query(event, operation),
-        "body": _body(event, headers, takes_beacon=operation.takes_beacon),
+        "body": _body(event, headers, operation),
         "header": headers,
     }
     fields: dict[str, object] = {}
@@ -97,7 +97,7 @@ def _query(event: Event, operation: Operation) -> dict[str, object]:
     return found
 
 
-def _body(event: Event, headers: Mapping[str, str], *, takes_beacon: bool) -> dict[str, object]:
+def _body(event: Event, headers: Mapping[str, str], operation: Operation) -> dict[str, object]:
     text = event.get("body") or ""
     if event.get("isBase64Encoded") and text:
         try:
@@ -106,15 +106,15 @@ def _body(event: Event, headers: Mapping[str, str], *, takes_beacon: bool) -> di
             raise InvalidInputError("The body is not valid base64.") from None
     else:
         raw = text.encode("utf-8", "surrogatepass")
-    if len(raw) > BODY_BYTES_MAX:
-        raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+    if len(raw) > operation.body_bytes_max:
+        raise PayloadTooLargeError(f"The body is larger than {operation.body_bytes_max} bytes.")
     if not raw:
         return {}
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaTypeError("The body must not be compressed: leave Content-Encoding out.")
     media_type = headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type != JSON and not (takes_beacon and media_type == BEACON):
-        raise UnsupportedMediaTypeError(f"The body must be {JSON}{' or ' + BEACON if takes_beacon else ''}.")
+    if media_type != JSON and not (operation.takes_beacon and media_type == BEACON):
+        raise UnsupportedMediaTypeError(f"The body must be {JSON}{' or ' + BEACON if operation.takes_beacon else ''}.")
     return parse_object(raw)
 
 
@@ -143,16 +143,26 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
     """An answer for API Gateway."""
     headers = {"content-type": JSON, "cache-control": "no-store"}
-    if isinstance(body.get("version"), int):  # a counter's; that of `GET /health` is text
-        headers["etag"] = f'"{body["version"]}"'
+    if tag := version_tag(body):
+        headers["etag"] = tag
     if replayed:
         headers["idempotency-replayed"] = "true"
     return {
         "statusCode": status,
         "headers": headers,
-        "body": json.dumps(body, separators=(",", ":")),
+        "body": dumps(body),
         "isBase64Encoded": False,
     }
+
+
+def dumps(body: Mapping[str, Any]) -> str:
+    """The JSON of an answer."""
+    return json.dumps(body, separators=(",", ":"))
+
+
+def version_tag(body: Mapping[str, Any]) -> str:
+    """The ETag of a counter's version; empty if the answer has none. The version of `GET /health` is text."""
+    return f'"{body["version"]}"' if isinstance(body.get("version"), int) else ""
 
 
 def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
@@ -161,4 +171,6 @@ def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
     answer["headers"]["content-type"] = PROBLEM
     if isinstance(error, RetryableError):
         answer["headers"]["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, LimitReachedError) and error.retry_after_s is not None:
+        answer["headers"]["retry-after"] = str(error.retry_after_s)
     return answer

@@ -1,4 +1,7 @@
-"""Answers that are not JSON, a script or a picture. Browsers cache them and revalidate with `If-None-Match`."""
+"""Answers for anyone: a number, a script, a picture. Caches keep them and revalidate with `If-None-Match`.
+
+Nothing keeps the answer to a request with a token: a caller who is signed in sees each change at once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+GZIP_BYTES_MIN = 500  # shorter ones hardly shrink
 _NO_GZIP = re.compile(r"q=0(\.0*)?")
 _SAFE = {
     "cross-origin-resource-policy": "cross-origin",  # pages of any origin embed them
@@ -20,26 +24,30 @@ _SAFE = {
 
 @dataclass(frozen=True)
 class Text:
-    """A text for browsers, its type without parameters, and for how long a browser may reuse it."""
+    """A text, its type without parameters, and for how long a cache may keep it."""
 
     text: str
     media_type: str
     max_age_s: int
+    version_tag: str = ""
+    """The ETag that it has anyway, as that of a counter's version."""
 
     @property
     def etag(self) -> str:
-        """Weak, because the text and its compressed form share it."""
-        return f'W/"{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"'
+        """The one of the text is weak, because the text and its compressed form share it."""
+        return self.version_tag or f'W/"{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"'
 
 
 def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     """An answer for API Gateway: 200, or 304 if the caller has it. Compressed here: API Gateway does not."""
     headers = {name.lower(): value for name, value in request_headers.items()}
-    sent = {"cache-control": f"public, max-age={body.max_age_s}", "etag": body.etag, "vary": "accept-encoding"}
+    kept = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
+    sent = {"cache-control": kept, "etag": body.etag, "vary": "accept-encoding, authorization"}
     if _has(headers.get("if-none-match", ""), body.etag):
         return {"statusCode": 304, "headers": sent, "body": "", "isBase64Encoded": False}
-    sent |= {"content-type": f"{body.media_type}; charset=utf-8", **_SAFE}
-    if not _takes_gzip(headers.get("accept-encoding", "")):
+    charset = "" if body.media_type.endswith("/json") else "; charset=utf-8"  # JSON has no other
+    sent |= {"content-type": f"{body.media_type}{charset}", **_SAFE}
+    if len(body.text) < GZIP_BYTES_MIN or not _takes_gzip(headers.get("accept-encoding", "")):
         return {"statusCode": 200, "headers": sent, "body": body.text, "isBase64Encoded": False}
     packed = base64.b64encode(gzip.compress(body.text.encode(), 9, mtime=0)).decode()
     sent["content-encoding"] = "gzip"

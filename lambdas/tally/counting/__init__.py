@@ -4,7 +4,7 @@ The other rooms use:
 
     increments  Increment and `count`, `set_value`: a change of a counter
     batches     `count`: many changes in few transactions
-    likes       `set_like`, `read_like`, `list_likes`: children that a tally counts
+    children    `set_child`, `is_there`, `listed`: items that a tally counts, such as likes
     holds       `take`, `settle`, `made_room`: an amount taken for a while
     expired     `sweep`: gives back what expired holds have taken
     posts       `read_post`, `write_post`

@@ -11,20 +11,20 @@ further, because what was counted is found at once: in a pack by its one transac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from .. import observe
 from ..counter import Guarantee
-from ..dynamo.client import Call, Store
-from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S
+from ..dynamo.client import Call
 from ..dynamo.keys import Item
-from ..dynamo.transactions import CONDITION_FAILED, CONFLICT, TRANSACTION_ITEMS_MAX, Write, pause, send, spread_wider
+from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Write, send
 from ..errors import StoreBusyError, StoreRefusedError, TallyError
-from . import increments, receipts, tallies
+from . import increments, receipts
 from .increments import Increment
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Stamp
+from .spilling import Spilling, is_rolled_up
 from .tallies import Tally, minute_now
 
 Result = Counted | Exception
@@ -139,7 +139,7 @@ def plan(members: Sequence[Member]) -> list[list[Member]]:
         if member.stamp.id in seen:
             continue
         seen.add(member.stamp.id)
-        moved = set() if _is_rolled_up(member.tally) else {member.tally}
+        moved = set() if is_rolled_up(member.tally) else {member.tally}
         if len(packs[-1]) + 1 + len(tallies_in_pack | moved) > TRANSACTION_ITEMS_MAX:
             packs.append([])
             tallies_in_pack = set()
@@ -148,117 +148,65 @@ def plan(members: Sequence[Member]) -> list[list[Member]]:
     return packs
 
 
-def _is_rolled_up(tally: Tally) -> bool:
-    return tally.counter.guarantee is Guarantee.ROLLUP
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """The result of one transaction. `stored`: the answers in receipts that it found, by place. If it found none and
-    did not commit, `in_the_way` has the tallies that met a conflict, or throttling if it was `throttled`."""
-
-    committed: bool = False
-    stored: dict[int, Result] = field(default_factory=dict)
-    in_the_way: Collection[Tally] = ()
-    throttled: bool = False
-
-
 def _commit(pack: Sequence[Member]) -> dict[int, Result]:
-    """Commit the pack in one transaction, without the members whose receipts exist; the results by place.
-
-    A member that may spill does so by the rules of transactions.transact: at the start while its tally is hot, at once
-    after throttling, and every one of them after SPILL_RETRIES_MAX retries.
-    """
+    """Commit the pack in one transaction, without the members whose receipts exist; the results by place."""
     results: dict[int, Result] = {}
-    left, retries, store = list(pack), pack[0].call.retries(), pack[0].call.store
-    moved = {tally for tally in dict.fromkeys(member.tally for member in pack) if not _is_rolled_up(tally)}
-    may_spill = {tally for tally in moved if tally.counter.spills}
-    alone = {tally for tally in may_spill if store.breaker.hot(tally.partition)}
+    left, call = list(pack), pack[0].call
+    spilling = Spilling.of(call, [member.tally for member in pack])
     while left:
-        if store.clock() >= pack[0].call.deadline_s:
+        if call.store.clock() >= call.deadline_s:
             return results | {member.place: _no_time() for member in left}
         try:
-            tried = _attempt(left, alone)
-            if tried.committed:
-                return results | {member.place: _counted(member, alone) for member in left}
-            results |= tried.stored
-            left = [member for member in left if member.place not in tried.stored]
-            if tried.stored:
-                continue
-            spilled = _spill(store, tried, may_spill, last=retries.attempts >= SPILL_RETRIES_MAX) - alone
-            alone |= spilled
-            if not (tried.throttled and spilled):  # otherwise the next try needs less of what is short
-                pause(retries)
+            found = _attempt(left, spilling)
         except StoreRefusedError:
             return results  # one tally may be at fault for all: the others are counted one by one
         except Exception as error:
             return results | {member.place: error for member in left}
+        if found is None:
+            return results | {member.place: _counted(member, spilling) for member in left}
+        results |= found
+        left = [member for member in left if member.place not in found]
     return results
 
 
-def _spill(store: Store, tried: _Tried, may_spill: Collection[Tally], *, last: bool) -> set[Tally]:
-    """The tallies whose members are written alone from now on. Those that were in the way of the pack are hot.
-
-    A conflict over receipts alone says nothing of the tallies.
-    """
-    if not (tried.throttled or (last and tried.in_the_way)):
-        return set()
-    hot = set(may_spill).intersection(tried.in_the_way)
-    for tally in hot:
-        store.breaker.trip(tally.partition, THROTTLED_S if tried.throttled else HOT_S)
-    return set(may_spill) if last else hot
-
-
-def _counted(member: Member, alone: Collection[Tally]) -> Result:
+def _counted(member: Member, spilling: Spilling) -> Result:
     """The result of a member whose pack is committed."""
-    if member.tally in alone:
+    if member.tally in spilling.alone:
         observe.count(observe.SPILLED)
-    return Counted(_body(member, alone), replayed=False)
+    return Counted(_body(member, spilling), replayed=False)
 
 
-def _attempt(members: Sequence[Member], alone: Collection[Tally]) -> _Tried:
-    """Send one transaction. Raises for anything but receipts that exist, conflicts and throttling."""
-    call, sums = members[0].call, _sums(members, alone)
-    at = minute_now(call)
-    writes = [_receipt(member, alone, at) for member in members]
-    for tally, amount in sums.items():
-        shard = call.store.spread.pick(tally.partition, tally.counter.max_shards)
-        writes.append({"Update": tallies.add(call, *tally, shard, amount, at)})
-    sent = send(call.store.client, writes)
+def _attempt(members: Sequence[Member], spilling: Spilling) -> dict[int, Result] | None:
+    """Send one transaction. None: it committed. Otherwise the answers in receipts that it found, by place: none after
+    conflicts and throttling. Raises for anything else, and StoreBusyError when the retries are used up."""
+    call = members[0].call
+    sums, at = _sums(members, spilling), minute_now(call)
+    writes = [_receipt(member, spilling, at) for member in members]
+    sent = send(call.store.client, [*writes, *spilling.updates(sums, at)])
     if sent.committed:
-        for tally in sums:
-            call.store.breaker.cool(tally.partition)
-        return _Tried(committed=True)
+        spilling.committed(sums)
+        return None
     found = [(member, reason.item or {}) for member, reason in zip(members, sent.reasons, strict=False)
              if reason.code == CONDITION_FAILED]  # fmt: skip
-    if found:
-        return _Tried(stored={member.place: _stored(member, item) for member, item in found})
-    conflict = sent.conflict_or_raise()
-    codes = dict(zip(sums, sent.codes[len(members) :], strict=False))
-    for tally, code in codes.items():
-        if code == CONFLICT:
-            spread_wider(call, *tally)
-    return _Tried(in_the_way=[tally for tally, code in codes.items() if code != "None"], throttled=not conflict)
+    if not found:
+        spilling.retry(sums, sent, len(members))
+    return {member.place: _stored(member, item) for member, item in found}
 
 
-def _receipt(member: Member, alone: Collection[Tally], at: int) -> Write:
-    make = member.stamp.alone if _by_itself(member, alone) else member.stamp.receipt
-    return make(member.call, _body(member, alone), **member.increment.facts(at))
+def _receipt(member: Member, spilling: Spilling, at: int) -> Write:
+    make = member.stamp.alone if spilling.waits(member.tally) else member.stamp.receipt
+    return make(member.call, _body(member, spilling), **member.increment.facts(at))
 
 
-def _body(member: Member, alone: Collection[Tally]) -> Body:
-    return {**member.increment.body, **(VISIBLE_SOON if _by_itself(member, alone) else VISIBLE_NOW)}
+def _body(member: Member, spilling: Spilling) -> Body:
+    return {**member.increment.body, **(VISIBLE_SOON if spilling.waits(member.tally) else VISIBLE_NOW)}
 
 
-def _by_itself(member: Member, alone: Collection[Tally]) -> bool:
-    return _is_rolled_up(member.tally) or member.tally in alone
-
-
-def _sums(members: Sequence[Member], alone: Collection[Tally]) -> dict[Tally, int]:
+def _sums(members: Sequence[Member], spilling: Spilling) -> dict[Tally, int]:
     """The amount by which the transaction moves each tally."""
     sums: dict[Tally, int] = {}
     for member in members:
-        if not _by_itself(member, alone):
+        if not spilling.waits(member.tally):
             sums[member.tally] = sums.get(member.tally, 0) + member.increment.amount
     return sums
 

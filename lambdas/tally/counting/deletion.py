@@ -29,7 +29,7 @@ from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotF
 from ..fields import user_name
 from ..observe import logger
 from . import tallies
-from .likes import GONE, GONE_KEPT_S, taken_back
+from .children import GONE, GONE_KEPT_S, taken_back
 from .posts import EDIT_ATTEMPTS_MAX, TEXT_KEY
 from .receipts import Body
 

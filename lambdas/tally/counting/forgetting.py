@@ -1,12 +1,14 @@
-"""What there is of a user, and its removal: posts, likes and holds, each by the change that moves its tally.
+"""What there is of a user, and its removal: posts, likes, other children and holds, each by the change that moves its
+tally.
 
-A scan of the counts table finds likes and posts, because no key begins with a user. An index of likes by user would
-cost a write with every like; a scan costs reads, once (docs/privacy.md). A hold names its caller.
+A child is a user's if its counter says so (`MEMBER#USER#`) and it has the user's name. A scan of the counts table finds
+children and posts, because no key begins with a user. An index of likes by user would cost a write with every like; a
+scan costs reads, once (docs/privacy.md). A hold names its caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -16,9 +18,10 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..errors import ConfigurationError, NotFoundError
 from ..fields import user_name
-from . import deletion, likes, tallies
+from ..shipped import LIKES
+from . import children, deletion, tallies
+from .children import GONE
 from .holds import BUCKETS, EXPIRED, HELD, RELEASED, move
-from .likes import GONE
 
 
 class Kind(Enum):
@@ -26,19 +29,30 @@ class Kind(Enum):
 
     POST = "post"
     LIKE = "like"
+    CHILD = "child"
     HOLD = "hold"
+
+    @property
+    def plural(self) -> str:
+        """`posts`, `likes`, `children`, `holds`: as the history counts them."""
+        return "children" if self is Kind.CHILD else f"{self.value}s"
 
 
 class Trace(NamedTuple):
-    """One thing that a user left. `id`: of the post, or of the hold; `item`: the hold as it was read."""
+    """One thing that a user left.
+
+    `id`: of the post, of the child's parent, or of the hold; `item`: the hold as it was read; `counter`: that of a
+    child or a post.
+    """
 
     kind: Kind
     id: str
     item: Item
+    counter: Counter | None = None
 
 
-def traces(store: Store, counter: Counter, user: str) -> Iterator[list[Trace]]:
-    """What there is of a user, page by page of a scan. `user`: percent-encoded; `counter`: that of the likes.
+def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator[list[Trace]]:
+    """What there is of a user, page by page of a scan. `user`: percent-encoded; `counters`: the declared ones.
 
     Raises what botocore's errors map to.
     """
@@ -51,38 +65,43 @@ def traces(store: Store, counter: Counter, user: str) -> Iterator[list[Trace]]:
         table = store.settings.ledger_table
         for page in queries.pages(store, table, f"HOLDS#{bucket}", **of_caller):
             yield [Trace(Kind.HOLD, hold["hold_id"]["S"], hold) for hold in page]
-    like = counter.children[0] + user
+    of_users = [counter for counter in counters.values() if counter.counts_users]
+    names = {f":child{number}": counter.children[0] + user for number, counter in enumerate(of_users)}
     of_user: dict[str, Any] = {
-        "FilterExpression": f"begins_with(PK, :posts) AND (SK = :like OR authorId = :author)"
-        f" AND attribute_not_exists({GONE})",
+        "FilterExpression": f"attribute_not_exists({GONE}) AND"
+        f" (SK IN ({', '.join(names)}) OR (begins_with(PK, :posts) AND authorId = :author))",
         "ExpressionAttributeValues": {
-            ":posts": {"S": counter.partition_start},
-            ":like": {"S": like},
+            ":posts": {"S": LIKES.partition_start},
             ":author": {"S": user_name(user)},
+            **{name: {"S": sort_key} for name, sort_key in names.items()},
         },
     }
     for page in queries.scan(store, store.settings.counts_table, **of_user):
-        yield [Trace(Kind.LIKE if item["SK"]["S"] == like else Kind.POST, _post_of(counter, item), {}) for item in page]
+        yield [trace for item in page if (trace := _trace(of_users, item, user))]
 
 
-def _post_of(counter: Counter, item: Item) -> str:
-    return str(item["PK"]["S"].removeprefix(counter.partition_start))
+def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
+    """What an item of the counts table says of the user; None if it is a child of another prefix."""
+    prefix, _, id_ = item["PK"]["S"].partition("#")
+    for counter in of_users:
+        if counter.prefix == prefix and item["SK"]["S"] == counter.children[0] + user:
+            return Trace(Kind.LIKE if counter.name == LIKES.name else Kind.CHILD, id_, {}, counter)
+    return Trace(Kind.POST, id_, {}, LIKES) if prefix == LIKES.prefix and "authorId" in item else None
 
 
-def forget(call: Call, counters: Mapping[str, Counter], counter: Counter, trace: Trace) -> None:
+def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
     """Remove one thing as its user would. It may be gone by now. `call.caller` is the user.
 
     Raises LimitReachedError for a hold whose counter has no room for what it gives back, ConfigurationError if the
-    counter is declared no more, NotFoundError for a like whose post somebody removed manually, and what the changes
+    counter is declared no more, NotFoundError for a child whose parent somebody removed manually, and what the changes
     raise.
     """
-    match trace.kind:
-        case Kind.POST:
-            _delete(call, counter, trace.id)
-        case Kind.LIKE:
-            _unlike(call, counter, trace.id)
-        case Kind.HOLD:
-            _release(call, counters, trace.item)
+    if trace.kind is Kind.HOLD:
+        _release(call, counters, trace.item)
+    elif trace.counter and trace.kind is Kind.POST:
+        _delete(call, trace.counter, trace.id)
+    elif trace.counter:
+        _remove(call, trace.counter, trace.id)
 
 
 def _delete(call: Call, counter: Counter, post_id: str) -> None:
@@ -92,11 +111,11 @@ def _delete(call: Call, counter: Counter, post_id: str) -> None:
         return  # another run was first
 
 
-def _unlike(call: Call, counter: Counter, post_id: str) -> None:
+def _remove(call: Call, counter: Counter, parent: str) -> None:
     try:
-        likes.set_like(call, counter, post_id, False, operation="unlike", key=None)
+        children.remove(call, counter, parent, call.caller or "")
     except NotFoundError:
-        post = tallies.key(counter, post_id, 0)
+        post = tallies.key(counter, parent, 0)
         if GONE not in queries.get(call.store.client, call.store.settings.counts_table, post):
             raise  # otherwise the post is deleted, and the sweep removes its likes
 

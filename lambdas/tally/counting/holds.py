@@ -61,10 +61,10 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         try:
             transact(call, counter, id_, lambda _: _take_writes(call, counter, id_, hold_id, amount, at), receipt)
         except ChangeRefusedError as refused:
-            raise tallies.refusal(counter, refused, -amount) from None
+            raise tallies.refusal(counter, id_, refused, -amount) from None
         return body
 
-    keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload)
+    keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload, counter.receipt_days)
     while True:
         try:
             return once(call, keyed, change)
@@ -161,7 +161,8 @@ def move(call: Call, counter: Counter, id_: str, hold: Item, state: str) -> bool
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
             return False
-        raise tallies.refuse(counter, tallies.state_of(counter, refused.old_items[2] or {}).value, amount) from None
+        now = tallies.state_of(counter, refused.old_items[2] or {})
+        raise tallies.refuse(counter, id_, now.value, amount) from None
     return True
 
 

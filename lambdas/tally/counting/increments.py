@@ -44,6 +44,8 @@ class Increment:
 
     counter: Counter
     id: str
+    """The stored id of the tally: with the period, chosen once, so that no attempt moves another period's."""
+
     amount: int
     operation: str
     key: str | None
@@ -55,6 +57,9 @@ class Increment:
     make_room: Callable[[Call, Counter, str, int], bool] | None = None
     """At a floor: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
 
+    shows_value: bool = False
+    """Whether the answer has the number too, as tallies.with_value reads it."""
+
     @property
     def target(self) -> str:
         """The name of what changes, in its receipt."""
@@ -63,7 +68,7 @@ class Increment:
     @property
     def keyed(self) -> Keyed:
         """The name of its receipt, and what must be the same when the key is sent again."""
-        return Keyed(self.operation, self.target, self.key or "", {"amount": self.amount})
+        return Keyed(self.operation, self.target, self.key or "", {"amount": self.amount}, self.counter.receipt_days)
 
     def facts(self, at: int) -> dict[str, Item]:
         """The attributes of its receipt for the consumers of the receipts' stream."""
@@ -113,7 +118,7 @@ def _add_fast(call: Call, change: Increment) -> None:
             lambda shard: {"Update": tallies.add(call, counter, change.id, shard, change.amount, at)},
         )
     except ChangeRefusedError as refused:
-        raise tallies.refusal(counter, refused, change.amount) from None
+        raise tallies.refusal(counter, change.id, refused, change.amount) from None
 
 
 def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
@@ -130,7 +135,7 @@ def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
         body = _add_alone(call, change, stamp)
         observe.count(observe.SPILLED)
     except ChangeRefusedError as refused:
-        raise tallies.refusal(counter, refused, change.amount) from None
+        raise tallies.refusal(counter, change.id, refused, change.amount) from None
     return body
 
 
@@ -153,7 +158,7 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
         number = seen.value + change.amount
         if not tallies.fits(counter, number):
             look(call, stamp)  # after the read of the number: the caller who took the last one gets its answer again
-            raise tallies.refuse(counter, seen.value, change.amount)
+            raise tallies.refuse(counter, change.id, seen.value, change.amount)
         last = not tallies.fits(counter, number + change.amount)
         body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
         write: Write = {"Update": tallies.assign(call, counter, change.id, seen, number, at)}
@@ -199,8 +204,9 @@ def set_value(
         return body
 
     payload = {"value": value, "version": version}
+    keyed = Keyed(operation, f"{counter.name}/{id_}", key or f"version-{version}", payload, counter.receipt_days)
     try:
-        return once(call, Keyed(operation, f"{counter.name}/{id_}", key or f"version-{version}", payload), change)
+        return once(call, keyed, change)
     except KeyReusedError:
         if key is not None:
             raise

@@ -12,7 +12,7 @@ from ..dynamo.keys import Item, key
 from ..dynamo.transactions import Write, transact
 from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError, PostDeletedError
 from ..fields import user_name
-from .likes import GONE
+from .children import GONE
 from .tallies import total
 
 TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
@@ -30,7 +30,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
 
-from ..counter import Counter
+from ..counter import Counter, Guarantee
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import get, get_many
@@ -47,7 +47,8 @@ VISIBLE_SOON: Body = {"visible": "soon"}
 """When reads show a change: at once, or as soon as it is rolled up."""
 ALONE: Item = {"rollup": {"BOOL": True}}
 """The mark of a receipt or a child that was written alone: the rollup adds it to its tally."""
-ALONE_KEPT_S = 8 * 24 * 3600  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
+DAY_S = 24 * 3600
+ALONE_KEPT_S = 8 * DAY_S  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,12 @@ class Keyed(NamedTuple):
     target: str
     key: str
     payload: dict[str, Any]
+    days: int | None = None
+    """For how many days its receipt lives; None: for as long as the deployment says."""
+
+    def expires_s(self, default_s: int | None) -> int:
+        """When its receipt expires; `default_s`: by the deployment. Epoch seconds."""
+        return (default_s or 0) if self.days is None else int(time.time()) + self.days * DAY_S
 
     def data(self, call: Call) -> dict[str, Any]:
         """What Powertools hashes: `key` names the receipt, `payload` is validated."""
@@ -113,6 +120,7 @@ class _Pending:
     """The change of the call under way, on its way through Powertools, and its result."""
 
     call: Call
+    keyed: Keyed
     change: Change
     body: Body | None = None
     replayed: bool = False
@@ -124,10 +132,11 @@ _pending: ContextVar[_Pending] = ContextVar("pending")
 class ReceiptLayer(DynamoDBPersistenceLayer):
     """Powertools' DynamoDB layer with one write instead of two. The change travels in a ContextVar, not here."""
 
-    def stamp(self, data: dict[str, Any]) -> Stamp:
+    def stamp(self, call: Call, keyed: Keyed) -> Stamp:
         """The stamp of a receipt, as Powertools makes it for a single change."""
+        data = keyed.data(call)
         id_ = self._get_hashed_idempotency_key(data) or ""
-        return Stamp(id_, self._get_hashed_payload(data), self._get_expiry_timestamp())
+        return Stamp(id_, self._get_hashed_payload(data), keyed.expires_s(self._get_expiry_timestamp()))
 
     def read(self, item: Item) -> tuple[DataRecord, Body]:
         """A stored receipt and its body. Raises NotCommittedError for one that Tally does not write."""
@@ -159,7 +168,8 @@ class ReceiptLayer(DynamoDBPersistenceLayer):
         """Commit receipt and change. Raises IdempotencyItemAlreadyExistsError with the old receipt if there is one."""
         pending = _pending.get()
         pending.replayed = False  # Powertools tries again when the receipt that it found has just expired
-        stamp = Stamp(data_record.idempotency_key, data_record.payload_hash, data_record.expiry_timestamp or 0)
+        expires_s = pending.keyed.expires_s(data_record.expiry_timestamp)
+        stamp = Stamp(data_record.idempotency_key, data_record.payload_hash, expires_s)
         try:
             pending.body = pending.change(stamp)
         except ReceiptFoundError as found:
@@ -188,7 +198,7 @@ def once(call: Call, keyed: Keyed, change: Change) -> Counted:
     """
     if not keyed.key:
         raise NotCommittedError("No idempotency key reached the receipts.")
-    pending = _Pending(call, change)
+    pending = _Pending(call, keyed, change)
     token = _pending.set(pending)
     try:
         body = _guarded(call.store, keyed.operation).function(data=keyed.data(call))
@@ -207,12 +217,20 @@ def stamp(call: Call, keyed: Keyed) -> Stamp:
     """The stamp of a change's receipt, for a batch. Raises NotCommittedError without a key."""
     if not keyed.key:
         raise NotCommittedError("No idempotency key reached the receipts.")
-    return _guarded(call.store, keyed.operation).layer.stamp(keyed.data(call))
+    return _guarded(call.store, keyed.operation).layer.stamp(call, keyed)
 
 
 def stored(call: Call, operation: str, item: Item, stamp: Stamp) -> Counted:
     """The answer in a receipt that a batch found. Raises KeyReusedError, NotCommittedError."""
     return _guarded(call.store, operation).layer.stored(call, item, stamp)[1]
+
+
+def lives_s(store: Store, counter: Counter) -> int:
+    """For how many seconds at least a retry of a change of the counter is recognised; 0 if it leaves no receipts."""
+    if counter.guarantee is Guarantee.FAST:
+        return 0
+    own_s = store.settings.receipt_ttl_s if counter.receipt_days is None else counter.receipt_days * DAY_S
+    return max(own_s, ALONE_KEPT_S) if counter.guarantee is Guarantee.ROLLUP else own_s
 
 
 def look(call: Call, stamp: Stamp) -> None:
@@ -252,11 +270,22 @@ def _lives(receipt: Item) -> bool:
 
 def find(call: Call, operation: str, target: str, key: str) -> Body | None:
     """The body in the live receipt of a change; None if it was not counted, or if the receipt has expired."""
-    layer = _guarded(call.store, operation).layer
-    item = _read(call, stamp(call, Keyed(operation, target, key, {})).id)
+    return _body(call, operation, _read(call, stamp(call, Keyed(operation, target, key, {})).id))
+
+
+def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[Body | None]:
+    """As `find`, of each (target, key), at most 100: one read, 1 RCU for each receipt. Raises StoreBusyError."""
+    ids = [stamp(call, Keyed(operation, target, key, {})).id for target, key in named]
+    keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
+    found = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
+    return [_body(call, operation, found.get(id_)) for id_ in ids]
+
+
+def _body(call: Call, operation: str, item: Item | None) -> Body | None:
+    """The body in a receipt; None if there is no receipt, or it has expired."""
     if not item:
         return None
-    record, body = layer.read(item)
+    record, body = _guarded(call.store, operation).layer.read(item)
     return body if record.status == "COMPLETED" else None
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..counter import Counter
-from ..dynamo.client import Call
+from ..dynamo.client import REQUEST_S_MAX, Call
 from ..dynamo.keys import Item
 from ..dynamo.queries import items
 from ..dynamo.transactions import Write
-from ..errors import ChangeRefusedError, LimitReachedError
+from ..errors import ChangeRefusedError, LimitReachedError, TallyError
+from ..observe import logger
+from . import periods
 
 ROLLED_UP, REPAIRED = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
@@ -96,6 +98,28 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
     return State(stored(counter, item, counter.start), int(item.get("version", {"N": "0"})["N"]))
 
 
+def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a change with the number that a strongly consistent read finds right after it: 1 RCU.
+
+    `value`, of a counter with one item: the whole of it at one moment, this change included, and whatever others
+    committed in between; `version` is of the same moment. `value_at_least`, of any other: a sum with this change in it.
+    Changes that are still to be rolled up are missing from it, and so may be some that raced with the read.
+
+    The change is counted before the read begins, so nothing here fails it: the answer has no number if the number does
+    not show the change yet, cannot be read, or could come too late.
+    """
+    if body.get("visible") != "now" or call.deadline_s - call.store.clock() < REQUEST_S_MAX:
+        return dict(body)
+    try:
+        if not counter.versioned:
+            return {**body, "value_at_least": read(call, counter, id_)}
+        state = read_state(call, counter, id_)
+    except TallyError as error:
+        logger.info("the value was not read", exc_info=error)
+        return dict(body)
+    return {**body, "value": state.value, **({"version": state.version} if counter.settable else {})}
+
+
 def minute_now(call: Call) -> int:
     """The current minute, which labels a change: whole minutes since 1970."""
     return int(time.time() // call.store.settings.minute_s)  # settings.minute, without a step into another module
@@ -106,7 +130,8 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
 
     It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
     begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too. It makes
-    the shard if there is none. A refusal at a limit returns the old item.
+    the shard if there is none. A refusal at a limit returns the old item. The tally of a period gets its TTL with every
+    write: one that comes after DynamoDB has removed the tally makes no item that stays.
     """
     by = f"{by}{amount}." if by == REPAIRED else by
     write: Write = {
@@ -121,6 +146,9 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
             "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
         )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
+    if counter.keep_periods is not None:
+        write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
+        write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}
     limit, condition = _limit(counter, amount)
     if limit is not None:
         write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
@@ -163,17 +191,23 @@ def _limit(counter: Counter, amount: int) -> tuple[int | None, str]:
     return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
 
 
-def refuse(counter: Counter, value: int, amount: int) -> LimitReachedError:
-    """The refusal of `amount` at `value`, with how much is left."""
+def refuse(counter: Counter, id_: str, value: int, amount: int) -> LimitReachedError:
+    """The refusal of `amount` at `value`, with how much is left.
+
+    If the amount fits into a period, it says in how many seconds the next one begins.
+    """
+    wait: dict[str, int] = {}
+    if counter.period is not None and fits(counter, counter.start + amount):
+        wait["retry_after_s"] = periods.left_s(counter, id_, time.time())
     if amount < 0 and counter.floor is not None:
-        return LimitReachedError(f"{value - counter.floor} are left.", left=value - counter.floor)
+        return LimitReachedError(f"{value - counter.floor} are left.", left=value - counter.floor, **wait)
     left = (counter.ceiling or 0) - value
-    return LimitReachedError(f"There is room for {left} more.", left=left)
+    return LimitReachedError(f"There is room for {left} more.", left=left, **wait)
 
 
-def refusal(counter: Counter, refused: ChangeRefusedError, amount: int) -> LimitReachedError:
+def refusal(counter: Counter, id_: str, refused: ChangeRefusedError, amount: int) -> LimitReachedError:
     """The refusal of `amount` when the first write of a change is one of `add`: the old item says how much is left."""
-    return refuse(counter, state_of(counter, refused.old_items[0] or {}).value, amount)
+    return refuse(counter, id_, state_of(counter, refused.old_items[0] or {}).value, amount)
 
 
 def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
@@ -184,6 +218,26 @@ def facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
         "amount": {"N": str(amount)},
         "at": {"N": str(at)},
     }
+
+
+def facts_of_many(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
+    """The attributes of a receipt of many changes: amounts by counter and id. `waiting`: those that the rollup adds."""
+    found: dict[str, Item] = {"at": {"N": str(at)}}
+    for name, sums in (("changes", moved), ("soon", waiting)):
+        if sums:
+            found[name] = {"M": {
+                counter: {"M": {id_: {"N": str(amount)} for id_, amount in ids.items()}}
+                for counter, ids in by_counter(sums).items()
+            }}  # fmt: skip
+    return found
+
+
+def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
+    """Amounts by the counter's name and the id."""
+    found: dict[str, dict[str, int]] = {}
+    for (counter, id_), amount in sums.items():
+        found.setdefault(counter.name, {})[id_] = amount
+    return found
 
 
 def fits(counter: Counter, value: int) -> bool:

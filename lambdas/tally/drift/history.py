@@ -1,4 +1,5 @@
-"""The history: who repaired a tally, when, why, how, and by how much; and who had which user forgotten, and why."""
+"""The history: who repaired a tally, when, why, how, and by how much; who had which user forgotten, and why; and who
+imported what."""
 
 from __future__ import annotations
 
@@ -10,23 +11,16 @@ from typing import Any
 
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
-from ..dynamo.transactions import Write, put
+from ..dynamo.transactions import Write, apply_once, put
 
-LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"
-"""How a tally was repaired: by its drift row, by its children, or by its receipts."""
-_NUMBERS = ("amount", "before", "after")
-_FORGOTTEN = ("found", "posts", "likes", "holds")
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
+_FORGOTTEN = ("found", "posts", "likes", "children", "holds")
 
 
-def entry(
-    store: Store, counter: str, target: str, now_s: float, texts: Mapping[str, str], *, before: int, amount: int
-) -> Write:
-    """The write that records one repair of a tally that was at `before`.
-
-    `texts`: `by`, `why`, and `how` (LEDGER, RECOUNT or REBUILD).
-    """
+def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str) -> Write:
+    """The write that records one repair of a tally. `numbers`: `before`, `amount`. `texts`: `by`, `why`, `how`."""
     sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
-    values: items.Values = {"at": int(now_s), **texts, "amount": amount, "before": before, "after": before + amount}
+    values: items.Values = {"at": int(now_s), **texts, **numbers, "after": sum(numbers.values())}
     return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), sort), values)
 
 
@@ -41,7 +35,7 @@ def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
     for page in queries.pages(store, store.settings.ledger_table, keys.history_key(counter, target)):
         for item in page:
-            numbers = {name: int(item[name]["N"]) for name in _NUMBERS}
+            numbers = {name: int(item[name]["N"]) for name in ("amount", "before", "after")}
             how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
             yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}
 
@@ -49,12 +43,12 @@ def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
 def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
     """The runs that removed what there was of a user, the oldest first.
 
-    Each is `{"at","by","why","found","posts","likes","holds","finished"}`.
+    Each is `{"at","by","why","found","posts","likes","children","holds","finished"}`.
     """
     table, partition = store.settings.ledger_table, keys.forgotten_key(user)
     for page in queries.pages(store, table, partition):
         for item in page:
-            numbers = {name: int(item[name]["N"]) for name in ("at", *_FORGOTTEN)}
+            numbers = {name: items.number(item, name) for name in ("at", *_FORGOTTEN)}  # older ones have no children
             texts = {name: item[name]["S"] for name in ("by", "why")}
             yield {**numbers, **texts, "finished": item["finished"]["BOOL"]}
 
@@ -70,7 +64,7 @@ class Forgetting:
     at_s: int
     found: int
     removed: Multiset[str] = field(default_factory=Multiset)
-    """How many `posts`, `likes` and `holds` are removed so far."""
+    """How many `posts`, `likes`, `children` and `holds` are removed so far."""
     name: str = field(default_factory=lambda: secrets.token_urlsafe(6))
 
     def note(self, *, finished: bool) -> None:
@@ -79,3 +73,49 @@ class Forgetting:
         values: items.Values = {"by": self.by, "why": self.why, "finished": {"BOOL": finished}, **numbers}
         key = keys.key(keys.forgotten_key(self.user), f"{self.at_s * 1000:015d}#{self.name}")
         put(Call(self.store), items.put(self.store.settings.ledger_table, key, values))
+
+
+@dataclass(frozen=True)
+class Importing:
+    """One run of an import, as the history keeps it. `digest`: the SHA-256 of its rows."""
+
+    store: Store
+    counter: str
+    run: str
+    by: str
+    why: str
+    at_s: int
+    digest: str
+    rows: int
+
+    def begin(self) -> dict[str, Any] | None:
+        """Note that the run begins; what the history has of it if it began before."""
+        write = items.only_if(self._item(finished=False, refused=0), items.NO_ITEM)
+        if apply_once(self.store, [{"Put": write}]):
+            return None
+        return next((found for found in imports(self.store, self.counter) if found["run"] == self.run), None)
+
+    def finish(self, refused: int) -> None:
+        """Note that the run has come to its end."""
+        put(Call(self.store), {"Put": self._item(finished=True, refused=refused)})
+
+    def _item(self, *, finished: bool, refused: int) -> items.Write:
+        values: items.Values = {
+            "counter": self.counter, "run": self.run, "by": self.by, "why": self.why, "at": self.at_s,
+            "digest": self.digest, "rows": self.rows, "refused": refused, "finished": {"BOOL": finished},
+        }  # fmt: skip
+        key = keys.key(keys.IMPORT_KEY, f"{self.counter}#{self.run}")
+        return {"TableName": self.store.settings.ledger_table, "Item": key | items.wire(values)}
+
+
+def imports(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
+    """The runs that imported into a counter, or into any.
+
+    Each is `{"counter","run","by","why","at","digest","rows","refused","finished"}`.
+    """
+    first, last = (f"{counter}#", f"{counter}$") if counter else (queries.FIRST, queries.LAST)
+    for page in queries.pages(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last):
+        for item in page:
+            texts = {name: item[name]["S"] for name in ("counter", "run", "by", "why", "digest")}
+            numbers = {name: int(item[name]["N"]) for name in ("at", "rows", "refused")}
+            yield {**texts, **numbers, "finished": item["finished"]["BOOL"]}

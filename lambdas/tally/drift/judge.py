@@ -1,8 +1,7 @@
 """The judge: it compares, minute by minute, what was expected of each tally with what was observed.
 
-A minute is judged once it is closed (streams/evidence.py): then its pages are complete. The judge sums them up in
-memory and writes a drift row for each tally that is uneven. A row says up to which minute it is complete, and takes
-each minute once. So two judges, a judge that dies halfway, and one that wakes up later, come to the same rows.
+A minute is judged once it is closed (streams/evidence.py): its pages are complete. The judge writes a drift row for
+each tally that is uneven. A row takes each minute once: two judges, one that dies and one that wakes up agree.
 """
 
 from __future__ import annotations
@@ -12,32 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from ..dynamo import items, queries
-from ..dynamo.client import Call, Store
-from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, apply_once
+from ..dynamo import items
+from ..dynamo.client import Store
+from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
 from ..streams import evidence, pages
 from ..streams.evidence import Evidence
 from ..streams.pages import Entry
 from . import rows
-from .rows import Drift
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
 TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
 
-Net = dict[str, dict[str, int]]
-"""By counter and id: observed less expected; only what is not 0."""
-Change = tuple[str, str, int]
-"""A counter, an id, and by how much that tally is uneven in one minute."""
-Halves = dict[int, list[Entry]]
-"""The halves of unlikes by minute."""
+Net = dict[str, dict[str, int]]  # by counter and id: observed less expected; only what is not 0
+Halves = dict[int, list[Entry]]  # of unlikes, by minute
 
 
 @dataclass
 class Judged:
-    """What one run of the judge did: how many minutes it judged, how many changes of drift rows it wrote or found
-    written, and whether it came to the end of what is closed."""
+    """What one run did: minutes judged, changes of drift rows (by whomever), and whether it came to the end."""
 
     minutes: int = 0
     changes: int = 0
@@ -47,7 +39,7 @@ class Judged:
 def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judged:
     """Judge every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-    The next run continues with the minute that this one did not finish. `seen`: what may be concluded now.
+    The next run goes on where this one stopped. `seen`: what may be concluded now.
     """
     result, halves = Judged(), Halves()
     for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
@@ -68,10 +60,7 @@ def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judg
 
 
 def differences(store: Store, minute: int, halves: Halves | None = None) -> Net:
-    """How uneven each tally is in a minute. An unlike counts on the minute of its older half.
-
-    `halves`: what a run has read already. Each minute is read once, though its neighbours need it too.
-    """
+    """How uneven each tally is in a minute. An unlike counts on its older half's. `halves`: what a run has read."""
     net: Net = defaultdict(dict)
     halves = Halves() if halves is None else halves
     halves[minute] = []
@@ -81,13 +70,13 @@ def differences(store: Store, minute: int, halves: Halves | None = None) -> Net:
             _sum_up(net[counter], ids, expected, observed)
     oldest: dict[tuple[str, str, str], int] = {}
     amounts: dict[tuple[str, str, str], int] = defaultdict(int)
-    for at in (minute - 1, minute, minute + 1):
+    for at in (minute - 1, minute, minute + 1) if halves[minute] else ():  # else none of them counts here
         if at not in halves:
-            halves[at] = pages.pairs_of(store, at)
+            halves[at] = [half for page in pages.read(store, at, **pages.HALVES) for half in pages.pairs(page)]
         for counter, id_, pair, more, moved in halves[at]:
             oldest.setdefault((counter, id_, pair), at)
             amounts[counter, id_, pair] += moved - more
-    halves.pop(minute - 1)
+    halves.pop(minute - 1, None)
     for half, amount in amounts.items():
         if amount and oldest[half] == minute:
             _sum_up(net[half[0]], [half[1]], [0], [amount])
@@ -102,31 +91,16 @@ def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], o
             sums[id_] = amount
 
 
-def _add(store: Store, changes: Sequence[Change], minute: int, now_s: float) -> None:
+def _add(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now_s: float) -> None:
     """Add a minute to the drift rows of some tallies, unless they have it."""
-    wanted = [rows.key(counter, target) for counter, target, _ in changes]
-    found = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, wanted)}
-    for change, key in zip(changes, wanted, strict=True):
-        item = found.get(key["SK"]["S"], {})
-        for _ in range(TRIES_MAX):
-            row = rows.drift_of(item) if item else None
-            if row is not None and row.upto >= minute:
-                break
-            if apply_once(store, [_row(store, change, key, row, minute, now_s)]):
-                break
-            item = queries.get(store.client, store.settings.ledger_table, key)
-        else:
-            raise StoreBusyError(f"The drift row of {' '.join(change[:2])} keeps changing.")
-
-
-def _row(store: Store, change: Change, key: Item, row: Drift | None, minute: int, now_s: float) -> Write:
-    """The write of a drift row that adds a minute, on condition that the row is as it was read."""
-    counter, target, amount = change
-    drift = amount + (row.drift if row else 0)
-    values: dict[str, str | float] = {"counter": counter, "target": target, "drift": drift, "upto": minute}
-    if drift == 0:
-        values["expiration"] = int(now_s) + rows.ZERO_KEPT_S
-    elif row is None or row.drift == 0:
-        values["since"] = minute * store.settings.minute_s
-    removed = "since" if drift == 0 else "expiration"
-    return items.update(store.settings.ledger_table, key, values, removed=[removed], was=rows.was(row))
+    for _ in range(TRIES_MAX):
+        found = rows.read_many(store, [change[:2] for change in changes])
+        changes = [
+            change
+            for change, row in zip(changes, found, strict=True)
+            if row.upto < minute
+            and not apply_once(store, [rows.moved(store, row, row.drift + change[2], now_s, upto=minute)])
+        ]
+        if not changes:
+            return
+    raise StoreBusyError("Some drift rows keep changing.")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from ..counter import Counter
 from ..counting import tallies
-from ..counting.likes import GONE
+from ..counting.children import GONE, SINCE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..streams import evidence
+from . import history
 
+Family = tuple[Counter, str, int, int]  # as a scan saw a tally, a hint: counter, id, number, number of children
 TURNS_MAX = 10  # a turn is lost only to a change of the tally while its children are counted
 MOVED = "it moved while its children were counted"
 UNDER_WAY = "as_of is older than the newest child that is rolled up"
@@ -20,9 +23,9 @@ UNDER_WAY = "as_of is older than the newest child that is rolled up"
 
 @dataclass(frozen=True)
 class Recount:
-    """A tally and its children. `low`, `high`: the bounds of the amount that is missing from the tally.
+    """A tally and its children. `low`, `high`: the bounds of what is missing. `unclear`: why it is not exact; or empty.
 
-    `unclear`: why the difference is not exact; empty if it is. `shards`: the items of the tally after the count.
+    `shards`: the tally's items after the count. When it began, `minute` had not passed; `repaired`: the newest repair.
     """
 
     tally: int
@@ -31,48 +34,42 @@ class Recount:
     high: int
     unclear: str
     shards: dict[int, Item]
-
-    @property
-    def even(self) -> bool:
-        """Whether the tally may be right."""
-        return self.low <= 0 <= self.high
+    minute: int = -1
+    repaired: str = ""
 
 
 def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
-    """Count the children of a tally between two looks at it, again if it moved meanwhile. Each turn narrows the bounds.
+    """Count the children of a tally between two looks at it, again if it moved meanwhile.
 
     The result is exact if the tally did not move, and if the rollup has provably added every child that it adds.
     """
-    as_of_s = evidence.read(store, now_s).as_of(store.settings)  # before the first look at the tally
-    added_s = None if as_of_s is None else as_of_s - evidence.LATE * store.settings.minute_s
-    found = counted(store, counter, id_, added_s)
-    for _ in range(TURNS_MAX - 1):
+    seen, settings = evidence.read(store, now_s), store.settings  # before the first look at the tally
+    as_of_s, repaired = seen.as_of(settings), history.newest(store, counter.name, id_)
+    added_s = None if as_of_s is None else as_of_s - evidence.LATE * settings.minute_s
+    for _ in range(TURNS_MAX):
+        found = counted(store, counter, id_, added_s)
         if found.unclear != MOVED:
             break
-        found = _narrowed(found, counted(store, counter, id_, added_s))
-    return found
+    return replace(found, minute=settings.minute(min(now_s, seen.noted_s)), repaired=repaired)
 
 
 def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
     """One count. `added_s`: the rollup has added every child that was made before, or never will; None: not known."""
-    call = Call(store)
-    before = shards_of(call, counter, id_)
-    children, open_ = _children(store, counter, id_, added_s)
-    after = shards_of(call, counter, id_)
+    children = open_ = 0
+    before = shards_of(Call(store), counter, id_)
+    read: Item = {"ProjectionExpression": f"#r, {SINCE}, {GONE}", "ExpressionAttributeNames": {"#r": "rollup"}}
+    partition = counter.partition_start + id_
+    for page in queries.pages(store, store.settings.counts_table, partition, *counter.children, **read):
+        children += sum(GONE not in item for item in page)
+        alone = (item for item in page if item.get("rollup", {}).get("BOOL"))  # some may be unliked by now
+        open_ += sum(added_s is None or SINCE not in item or int(item[SINCE]["N"]) >= added_s for item in alone)
+    after = shards_of(Call(store), counter, id_)
     lowest, highest = sorted((number(counter, before), number(counter, after)))
     unclear = MOVED if before != after else UNDER_WAY if open_ else ""
     return Recount(number(counter, after), children, children - open_ - highest, children - lowest, unclear, after)
 
 
-def _narrowed(wide: Recount, found: Recount) -> Recount:
-    """The newer result, with the bounds of both if they overlap."""
-    low, high = max(wide.low, found.low), min(wide.high, found.high)
-    if not found.unclear or low > high:
-        return found
-    return Recount(found.tally, found.children, low, high, found.unclear, found.shards)
-
-
-def number(counter: Counter, shards: dict[int, Item]) -> int:
+def number(counter: Counter, shards: Mapping[int, Item]) -> int:
     """The stored number: the sum of the shards, even below zero; `start` without a shard."""
     if not shards:
         return counter.start
@@ -81,75 +78,21 @@ def number(counter: Counter, shards: dict[int, Item]) -> int:
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
     """The tally's items by the number of the shard, without items that somebody put between them (`META#3x`)."""
-    items = tallies.shards(call, counter, id_)
-    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in items)
+    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(call, counter, id_))
     return {shard: item for shard, item in shards if shard is not None}
 
 
-def _children(store: Store, counter: Counter, id_: str, added_s: float | None) -> tuple[int, int]:
-    """How many children there are, and how many of them the rollup may still have to add."""
-    found = open_ = 0
-    pages = queries.pages(
-        store,
-        store.settings.counts_table,
-        counter.partition_start + id_,
-        *counter.children,
-        ProjectionExpression=f"#rollup, likedAt, {GONE}",
-        ExpressionAttributeNames={"#rollup": "rollup"},
-    )
-    for page in pages:
-        found += sum(GONE not in item for item in page)
-        open_ += sum(_may_be_missing(item, added_s) for item in page)
-    return found, open_
-
-
-def _may_be_missing(child: Item, added_s: float | None) -> bool:
-    """Whether a child was written alone, and not provably so long ago that the rollup has added it.
-
-    It may have been unliked meanwhile.
-    """
-    if not child.get("rollup", {}).get("BOOL"):
-        return False
-    return added_s is None or "likedAt" not in child or int(child["likedAt"]["N"]) >= added_s
-
-
-@dataclass(frozen=True)
-class Family:
-    """One tally that counts children, as a scan saw it: a hint, because the scan takes time."""
-
-    counter: Counter
-    target: str
-    tally: int
-    children: int
-
-
-def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[list[Family]]:
-    """Every tally that counts children, page by page of a scan of the counts table.
-
-    A scan returns item collections whole, so a family is complete when the next one begins. The last one of a page
-    waits for the next page.
-    """
-    parents = [counter for counter in counters.values() if counter.child is not None]
-    open_: dict[tuple[str, str], Family] = {}
-    partition = ""
-    for page in queries.scan(store, store.settings.counts_table):
-        done: list[Family] = []
-        for item in page:
-            if item["PK"]["S"] != partition:
-                done += open_.values()
-                open_, partition = {}, item["PK"]["S"]
-            for counter in parents:
-                _join(open_, counter, item)
-        yield done
-    yield list(open_.values())
-
-
-def _join(open_: dict[tuple[str, str], Family], counter: Counter, item: Item) -> None:
-    prefix, _, target = item["PK"]["S"].partition("#")
-    sort = item["SK"]["S"]
-    is_child = counter.child is not None and sort.startswith(counter.child) and GONE not in item
-    if prefix != counter.prefix or not (is_child or counter.shard_of(sort) is not None):
-        return
-    family = open_.get((counter.name, target), Family(counter, target, 0, 0))
-    number = 0 if is_child else tallies.stored(counter, item, 0)
-    open_[counter.name, target] = Family(counter, target, family.tally + number, family.children + is_child)
+def families(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
+    """Every tally that counts children, from a scan of the counts table: it returns item collections whole."""
+    scanned = (item for page in queries.scan(store, store.settings.counts_table) for item in page)
+    for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):
+        prefix, _, target = partition.partition("#")
+        parents = [counter for counter in counters.values() if counter.child is not None and counter.prefix == prefix]
+        found: dict[str, Family] = {}
+        for item, counter in ((item, counter) for item in family for counter in parents):
+            is_child = item["SK"]["S"].startswith(str(counter.child)) and GONE not in item
+            if is_child or counter.shard_of(item["SK"]["S"]) is not None:
+                _, _, tally, children = found.get(counter.name, (counter, target, 0, 0))
+                tally += 0 if is_child else tallies.stored(counter, item, 0)
+                found[counter.name] = counter, target, tally, children + is_child
+        yield from found.values()

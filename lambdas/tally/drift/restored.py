@@ -17,14 +17,14 @@ from typing import NamedTuple
 from ..counter import Counter
 from ..counting import tallies
 from ..dynamo import items, keys, queries
-from ..dynamo.client import Call, Store
+from ..dynamo.client import Store
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
 from ..streams import evidence, set_aside
 from ..streams.lineage import COUNTS, DRIFT, RECEIPTS, ROLLUP
 from . import history, rebuild, recount, rows
-from .rebuild import Accepted, Loss, Window
-from .reconcile import NotProvenError
+from .rebuild import Accepted, Window
+from .reconcile import Finding, NotProvenError, writes
 
 DELETED_AT_ONCE = 100  # items in a transaction
 EVER = float("inf")
@@ -72,7 +72,7 @@ def settle(
 ) -> Iterator[PutRight]:
     """Put every tally right and begin the ledger again. A second run continues where the first was interrupted.
 
-    `restored_s`: the moment that the tables were restored to. `tell` gets the items of each page of a scan.
+    `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read.
     `without_set_aside`: give up the records that are set aside. Raises NotProvenError if there are any otherwise: a
     redrive would add again what is added here. Raises NotAtRestError if somebody writes to the tables.
     """
@@ -91,9 +91,10 @@ def settle(
 def _drop_drift(store: Store, *, everything: bool) -> None:
     """Remove the drift rows that prove nothing: those that were not confirmed, or everything."""
     seen = evidence.read(store, EVER)
-    for _, row in list(rows.every(store)):
+    for row in list(rows.every(store)):
         if everything or not row.confirmed(seen):
-            _write(store, f"The drift of {row.counter} {row.target}", [rows.removal(store, row)])
+            where = {"TableName": store.settings.ledger_table, "Key": rows.key(row.counter, row.target)}
+            _write(store, f"The drift of {row.counter} {row.target}", [{"Delete": items.only_if(where, row.was)}])
 
 
 def window(store: Store, restored_s: float) -> Window | None:
@@ -115,50 +116,29 @@ def _add_receipts(
         tell(scanned)
     for (name, target), of_days in sorted(found.items()):
         loss = rebuild.look(store, counters[name], target, of_days)
-        if loss.amount:
-            _write(store, f"{name} {target}", _receipts_added(store, loss, why, now_s))
-            yield PutRight(name, target, loss.tally, loss.amount, history.REBUILD)
-
-
-def _receipts_added(store: Store, loss: Loss, why: Why, now_s: float) -> list[Write]:
-    """The tally moved and noted. If the ledger knows that it has too little, that is the same loss."""
-    row = rows.read(store, loss.counter.name, loss.target)
-    drift = min(0, row.drift + loss.amount) if row and row.drift < 0 else None
-    known = rows.moved(store, loss.counter.name, loss.target, row, drift, now_s)
-    return [*rebuild.writes(store, loss, why.by, why.why, now_s), known]
+        if loss.difference:
+            yield _put_right(store, loss, why, now_s)
 
 
 def _add_children(
     store: Store, counters: Mapping[str, Counter], why: Why, now_s: float, tell: Tell
 ) -> Iterator[PutRight]:
     """Bring every tally that counts children to their number. Its drift comes to 0."""
-    drifting = {(row.counter, row.target) for _, row in rows.every(store)}
-    for page in recount.families(store, counters):
-        tell(len(page))
-        for family in page:
-            if family.tally != family.children or (family.counter.name, family.target) in drifting:
-                yield _recounted(store, family.counter, family.target, why, now_s)
+    drifting = {(row.counter, row.target) for row in rows.every(store)}
+    for counter, target, tally, children in recount.families(store, counters):
+        tell(1 + children)
+        if tally == children and (counter.name, target) not in drifting:
+            continue
+        found = recount.counted(store, counter, target, EVER)
+        if found.unclear:
+            raise NotAtRestError(f"{counter.name} {target}: {found.unclear}.")
+        row = rows.read(store, counter.name, target)
+        yield _put_right(store, Finding(counter, target, found.shards, row, found.low, history.RECOUNT), why, now_s)
 
 
-def _recounted(store: Store, counter: Counter, target: str, why: Why, now_s: float) -> PutRight:
-    name = f"{counter.name} {target}"
-    counted = recount.counted(store, counter, target, EVER)
-    if counted.unclear:
-        raise NotAtRestError(f"{name}: {counted.unclear}.")
-    row = rows.read(store, counter.name, target)
-    texts = {**why._asdict(), "how": history.RECOUNT}
-    writes = [
-        rows.evened(store, counter.name, target, row, now_s),
-        history.entry(store, counter.name, target, now_s, texts, before=counted.tally, amount=counted.low),
-    ]
-    if counted.low:
-        shard = min(counted.shards, default=min(1, counter.max_shards - 1))  # never 0: that would make a post
-        at = store.settings.minute(now_s)
-        writes.append(
-            {"Update": tallies.add(Call(store), counter, target, shard, counted.low, at, by=tallies.REPAIRED)}
-        )
-    _write(store, name, writes)
-    return PutRight(counter.name, target, counted.tally, counted.low, history.RECOUNT)
+def _put_right(store: Store, found: Finding, why: Why, now_s: float) -> PutRight:
+    _write(store, found.name, writes(store, found, *why, now_s))
+    return PutRight(found.counter.name, found.target, found.tally, found.difference, found.how)
 
 
 def _begin_again(store: Store, restored_s: float) -> None:
@@ -180,6 +160,6 @@ def _forget(store: Store, partition: str) -> None:
         _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])
 
 
-def _write(store: Store, name: str, writes: list[Write]) -> None:
-    if not apply_once(store, writes):
+def _write(store: Store, name: str, made: list[Write]) -> None:
+    if not apply_once(store, made):
         raise NotAtRestError(f"{name} changed while it was put right: something writes to these tables.")

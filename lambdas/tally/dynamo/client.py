@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
+REQUEST_S_MAX = 9.0  # three attempts of a second to connect and two to be answered
+
 CLIENT_CONFIG = Config(
     connect_timeout=1,  # seconds; DynamoDB answers in milliseconds, botocore's 60 s outlives any request
     read_timeout=2,

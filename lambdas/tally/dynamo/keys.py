@@ -8,11 +8,11 @@ The ledger holds what the streams report of each tally, and how far their consum
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, pulse, rolled
     set aside   SETASIDE, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
-    forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, holds, finished
+    forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, children, holds, finished
+    imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     deleted     DELETED, epoch s#post -> post, calm
 
-A page holds what a run of stream records says of one minute (streams/pages.py). The judge reads each page once, and
-writes the differences to drift rows. Holds are in this table too (holds.py).
+A page holds what a run of stream records says of one minute (streams/pages.py). Holds are here too (holds.py).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Item = dict[str, Any]
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, SET_ASIDE_KEY, DELETED_KEY = "DRIFT", "SETASIDE", "DELETED"
 JUDGE_KEY = "JUDGE"
+IMPORT_KEY = "HISTORY#IMPORT"
 PULSE_START, RECEIPT_PULSE_START = "PULSE#", "pulse#"  # a pulse in counts, and in receipts
 MINUTE_MAX = 10**10
 
@@ -64,11 +65,6 @@ def pair_of(child: Mapping[str, Any]) -> str:
 def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
     """Key of how far a consumer (`rollup`, `drift`) has come in one stream shard of a table (`counts`, `receipts`)."""
     return f"CHECKPOINT#{consumer}#{table}", shard
-
-
-def set_aside_key(consumer: str, shard: str, sequence: str) -> tuple[str, str]:
-    """Key of the marker of a record that was set aside."""
-    return SET_ASIDE_KEY, f"{consumer}#{shard}#{sequence}"
 
 
 def forgotten_key(user: str) -> str:

@@ -1,21 +1,20 @@
 """The shards of the tables' streams: which there are, and what they hold behind a record.
 
-Lambda reads the streams for the consumers. The sweep asks here which shards there are, because only a shard that is
-known can be known to be passed.
+Lambda reads the streams for the consumers. The sweep asks here: only a shard that is known can be known to be passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ..errors import StoreRefusedError, from_botocore
-from ..settings import Settings
 
+Tree = dict[str, str | None]  # the ids of stream shards, each with that of the shard that it follows (None: none)
 PAGES_MAX = 100  # of 100 shards: a table with 10,000 open shards takes 10 million writes a second
 CONFIG = Config(
     connect_timeout=1,
@@ -26,32 +25,19 @@ CONFIG = Config(
 )
 
 
-class Shard(NamedTuple):
-    """A stream shard, and the shard that it follows (None: none)."""
-
-    id: str
-    parent: str | None = None
-
-
 class Shards:
     """The streams of counts and receipts. `arns`: by table."""
 
     def __init__(self, arns: dict[str, str], make: Callable[[], Any] = lambda: streams_client()) -> None:
-        self._arns = arns
-        self._client = make()
+        self._arns, self._client = arns, make()
 
-    @classmethod
-    def of(cls, settings: Settings) -> Shards:
-        """Those of a deployment."""
-        return cls({"counts": settings.counts_stream, "receipts": settings.receipts_stream})
-
-    def listed(self, table: str) -> list[Shard]:
+    def listed(self, table: str) -> Tree:
         """Every shard of a table's stream that DynamoDB lists. Raises what botocore's error maps to."""
-        found: list[Shard] = []
+        found: Tree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             described = self._ask("describe_stream", StreamArn=self._arns[table], **start)["StreamDescription"]
-            found += [Shard(one["ShardId"], one.get("ParentShardId")) for one in described.get("Shards", [])]
+            found |= {one["ShardId"]: one.get("ParentShardId") for one in described.get("Shards", [])}
             last = described.get("LastEvaluatedShardId")
             if not last:
                 break
@@ -59,10 +45,7 @@ class Shards:
         return found
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
-        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included.
-
-        Behind a record that DynamoDB has removed after its day, those are read that it still has.
-        """
+        """The records of a shard behind a sequence number (None: all), a call at a time, empty answers included."""
         where = {"StreamArn": self._arns[table], "ShardId": shard}
         after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence or ""}
         every = {"ShardIteratorType": "TRIM_HORIZON"}

@@ -2,11 +2,8 @@
 
 Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. Observed: every
 change of a tally item, but for repairs. On which minute a half of a change is booked is a pure function of its record
-(`label`), so both halves meet on one minute. The halves of an unlike share a pair name instead, because their records
-may fall on two sides of a minute.
-
-A record that would be booked on a judged minute is booked on the current one: no minute is judged twice, and no entry
-is lost.
+(`label`), so both halves meet. Those of an unlike share a pair name, for they may fall on two sides of a minute. What
+would be booked on a judged minute is booked on the current one: no minute is judged twice, and no entry is lost.
 """
 
 from __future__ import annotations
@@ -16,15 +13,31 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..counting import tallies
-from ..counting.likes import GONE
+from ..counter import Counter
+from ..counting import periods, tallies
+from ..counting.children import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
 from . import pages, rollup
-from .fold import Consumer, Effect, Place, Run
+from .fold import Consumer, Effect, Run
 from .pages import Entry
-from .record import INSERT, REMOVE, YES, Declared, Image, Record, UnreadableError, accepted, event_name, label, text
+from .record import (
+    INSERT,
+    REMOVE,
+    SAYS,
+    YES,
+    Declared,
+    Image,
+    Record,
+    UnreadableError,
+    accepted,
+    changes,
+    created_s,
+    event_name,
+    expired,
+    label,
+)
 
 PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
 PAGE_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
@@ -39,14 +52,18 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     be drift.
     """
     image = accepted(record)
-    if image is None or "counter" not in image:
+    if image is None or SAYS.isdisjoint(image):
         return ()
-    counter = declared.by_name.get(text(image, "counter"))
-    if counter is None and image.get("rollup") == YES:
-        raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
-    if counter is None or not counter.tracked:
-        return ()
-    return (rollup.counted(declared, counter, record, image),)
+    if image.get("rollup") == YES:
+        for name, id_, _ in changes(image, alone=True):
+            rollup.declared_now(declared, name, id_)
+    booked = [change for change in changes(image) if _is_booked(declared.by_name.get(change[0]), change[1])]
+    return rollup.counted(declared, booked, record, image) if booked else ()
+
+
+def _is_booked(counter: Counter | None, id_: str) -> bool:
+    """Whether the journal has this tally."""
+    return counter is not None and counter.tracked and periods.is_tally(counter, id_)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -60,8 +77,10 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.tally(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
-    if counter is None:
+    if counter is None or not periods.is_tally(counter, id_):
         return ()
+    if expired(record) and periods.over(counter, id_, created_s(record)):
+        return ()  # its time was over; one that goes before, because somebody edited its TTL, is drift
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise UnreadableError(f"a {name} without its image")
@@ -122,7 +141,7 @@ class PageRun(Run):
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if effect.minute <= self.place.judged:
-                effect = effect._replace(minute=unjudged(self.place), pair="")
+                effect = effect._replace(minute=self.place.unjudged, pair="")
             key = (effect.minute, effect.counter, effect.id, effect.pair)
             if key not in self.sums:
                 self.minutes.add(effect.minute)
@@ -146,11 +165,6 @@ class PageRun(Run):
             sum_[1] += observed
         found = {at: [Entry(*name, *sum_) for name, sum_ in names.items() if any(sum_)] for at, names in sums.items()}
         return {at: entries for at, entries in found.items() if entries}
-
-
-def unjudged(place: Place) -> int:
-    """The minute for entries that no other minute takes: the current one, if the clock is right."""
-    return max(place.minute, place.judged + 2)
 
 
 CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, PageRun, heeds_judge=True)

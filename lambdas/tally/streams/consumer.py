@@ -2,9 +2,8 @@
 
 Lambda delivers batches at least once, again after a failure, and cut as it likes. A consumer reads its checkpoint in
 this stream shard, skips the records at or below it, folds the rest (fold.py) and commits run by run, each on condition
-that the checkpoint has not moved. If it has, another invocation was here: the consumer reads the checkpoint again.
-
-The consumer itself sets aside a record that it cannot apply (set_aside.py). Such a record delays no other one.
+that the checkpoint has not moved. If it has, another invocation was here: the consumer reads the checkpoint again. A
+record that it cannot apply is set aside (set_aside.py), and delays no other one.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progre
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
 FAILED_WHOLE = ""  # in batchItemFailures: the whole batch
 
-Answer = dict[str, Any]
-"""`{"state": {}, "batchItemFailures": [{"itemIdentifier": first sequence number that is not applied}]}`."""
+Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": first number that is not applied}]}
 
 
 class Handler:
@@ -67,9 +65,8 @@ class Handler:
             if not isinstance(shard, str) or not shard:
                 raise ConfigurationError("The event has no shardId: the event source mapping needs a tumbling window")
             call = Call(self.store, deadline_s=time.monotonic() + context.get_remaining_time_in_millis() / 1000)
-            source = str(event.get("eventSourceARN") or records[0].get("eventSourceARN"))
-            table = _table(self.store.settings, source)
-            failed = Batch(self.consumer, self.declared, call, self.objects, table, shard).apply(records)
+            table = _table(self.store.settings, str(event.get("eventSourceARN") or records[0].get("eventSourceARN")))
+            failed = Batch(self, call, table, shard).apply(records)
             return {"state": {}, "batchItemFailures": [] if failed is None else [{"itemIdentifier": failed}]}
 
 
@@ -77,48 +74,49 @@ class Handler:
 class Batch:
     """One batch of one stream shard, on its way through a consumer."""
 
-    consumer: Consumer
-    declared: Declared
+    handler: Handler
     call: Call
-    objects: Objects
     table: str
     shard: str
-    refused: dict[str, str] = field(default_factory=dict)
-    """By sequence number: why DynamoDB does not accept a record."""
+    refused: dict[str, str] = field(default_factory=dict)  # by sequence number: why DynamoDB does not accept it
 
     def apply(self, records: Sequence[Any]) -> str | None:
         """Apply the records beyond the checkpoint; the first sequence number that is left, or None if none is."""
-        numbered, unnumbered = fold.in_order(records)
+        store, (numbered, unnumbered) = self.call.store, fold.in_order(records)
         failed = next(map(sequence, numbered.values()), FAILED_WHOLE)
         try:
-            self._set_aside_unnumbered(unnumbered)
+            for record in unnumbered:  # under a hash of its content: set aside twice, it is one
+                name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
+                kept = [(name, record, "no sequence number")]
+                apply(self.call, self._kept(kept))
+                self._report(kept)
             for _ in range(STARTS_MAX):
-                place, seen = self._place(), self._checkpoint()  # in this order: what is judged only grows
+                judged = evidence.judged(store) if self.handler.consumer.heeds_judge else -1
+                seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `judged` grows
+                place = Place(self.table, self.shard, store.settings.minute(time.time()), judged)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     return self._apply([record for number, record in numbered.items() if number > at], place, seen)
                 except MovedError:
                     continue
-            observe.logger.warning("the checkpoint kept moving", extra={"from": failed, "shard": self.shard})
+            self._warn("the checkpoint kept moving", failed)
         except StoreRefusedError:  # a fault of the deployment: a retry of the batch would hide it
             raise
         except RetryableError as error:
-            observe.logger.warning("not applied", exc_info=error, extra={"from": failed, "shard": self.shard})
+            self._warn("not applied", failed, error)
         return failed
 
     def _apply(self, records: Sequence[Record], place: Place, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
 
-        A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is a run that
-        keeps meeting conflicts: with fewer items it meets fewer other transactions. Raises MovedError,
-        StoreRefusedError.
+        A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is one that keeps
+        meeting conflicts: with fewer items it meets fewer transactions. Raises MovedError, StoreRefusedError.
         """
-        start, most = 0, len(records)
-        while start < len(records):
-            run = fold.next_run(self.consumer, self.declared, place, records[start : start + most], self.refused)
+        consumer, declared, most = self.handler.consumer, self.handler.declared, len(records)
+        while records:
+            run = fold.next_run(consumer, declared, place, records[:most], self.refused)
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
-                observe.logger.warning("out of time", extra={"from": run.first, "shard": self.shard})
-                return run.first
+                return self._warn("out of time", run.first)
             after = seen.after(run.last, run.through_s, run.pulse)
             try:
                 apply(self.call, self._writes(run, seen, after))
@@ -135,51 +133,36 @@ class Batch:
                 if isinstance(error, StoreBusyError) and len(run.sums) > 1 and run.records > 1:
                     most = run.records // 2
                     continue
-                observe.logger.warning("stopped", exc_info=error, extra={"from": run.first, "shard": self.shard})
-                return run.first
+                return self._warn("stopped", run.first, error)
             self._report(run.set_aside)
-            start, seen, most = start + run.records, after, 2 * most
+            records, seen, most = records[run.records :], after, 2 * most
         return None
-
-    def _place(self) -> Place:
-        store = self.call.store
-        judged = evidence.judged(store) if self.consumer.heeds_judge else -1
-        return Place(self.table, self.shard, store.settings.minute(time.time()), judged)
 
     @property
     def _key(self) -> Item:
-        return keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard))
-
-    def _checkpoint(self) -> Checkpoint:
-        """How far this consumer has come in this shard."""
-        return Checkpoint.of(get(self.call.store.client, self.call.store.settings.ledger_table, self._key))
+        return keys.key(*keys.checkpoint_key(self.handler.consumer.name, self.table, self.shard))
 
     def _writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
-        """The writes of one transaction. The objects of records that are set aside are put first.
-
-        The checkpoint moves on condition that it has not moved since it was read.
-        """
+        """The writes of one transaction. The checkpoint moves on condition that it has not since it was read."""
         values = after.values | {"expiration": int(time.time()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
-        kept = [self._kept(*one) for one in run.set_aside]
         moved = items.update(table, self._key, values, was={"sequence": seen.sequence})
-        return [*run.writes(self.call, self.declared), *kept, moved]
+        return [*run.writes(self.call, self.handler.declared), *self._kept(run.set_aside), moved]
 
-    def _kept(self, name: str, record: Any, reason: str) -> Write:
-        return set_aside.keep(self.call, self.objects, self.consumer.name, self.table, self.shard, name, record, reason)
-
-    def _set_aside_unnumbered(self, records: Sequence[Any]) -> None:
-        """Set aside records without a sequence number under a hash of their content: set aside twice, each is one."""
-        for record in records:
-            name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
-            one = (name, record, "no sequence number")
-            apply(self.call, [self._kept(*one)])
-            self._report([one])
+    def _kept(self, kept: Sequence[SetAside]) -> list[Write]:
+        """The markers of records that are set aside. Their objects are put first."""
+        where = self.handler.objects, self.handler.consumer.name, self.table, self.shard
+        return [set_aside.keep(self.call, *where, *one) for one in kept]
 
     def _report(self, kept: Sequence[SetAside]) -> None:
         for spelled, _, reason in kept:
-            observe.count(observe.SET_ASIDE, consumer=self.consumer.name)
+            observe.count(observe.SET_ASIDE, consumer=self.handler.consumer.name)
             observe.logger.error("set aside", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
+
+    def _warn(self, what: str, first: str | None, error: Exception | None = None) -> str | None:
+        """Log why the records from `first` on are left, and return it."""
+        observe.logger.warning(what, exc_info=error, extra={"from": first, "shard": self.shard})
+        return first
 
 
 def _table(settings: Settings, source: str) -> str:

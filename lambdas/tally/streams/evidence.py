@@ -1,11 +1,10 @@
 """Until when the stream consumers have provably passed everything, and until when numbers are right.
 
 Nothing is inferred from silence. The sweep writes a pulse into every open shard of both streams. A consumer that has
-passed a pulse has passed everything before it in that shard. A pulse carries the time up to which the rollup had come
-when it was sent. A consumer that has passed it has also passed the rollup's own additions up to that time.
+passed it has passed everything before it in that shard, and the rollup's own additions up to the time that it carries.
 
-The sweep finds how far each consumer has come (lineage.py), and notes that in the JUDGE item. It is used one sweep
-later, because the parts of a transaction become visible one after the other.
+The sweep finds how far each consumer has come (lineage.py) and notes it. That is used one sweep later, because the
+parts of a transaction become visible one after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import observe
@@ -23,10 +21,9 @@ from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once, put
 from ..settings import Settings
-from .lineage import DRIFT, RECEIPTS, ROLLUP, Look, Unreached, look
-from .waits import FRESH, SKEW, START, UNREACHED
-from .waits import LATE as LATE
-from .waits import SETTLE as SETTLE
+from .lineage import DRIFT, FRESH, RECEIPTS, ROLLUP, SKEW, START, UNREACHED, Look, Unreached, look
+from .lineage import LATE as LATE
+from .lineage import SETTLE as SETTLE
 
 PULSES_TRIED = 32  # fixed keys, and as many random ones for each shard of which no key is known
 PULSES_TRIED_MAX = 256  # random ones in all: a sweep writes them one after the other; a shard they miss is peeked at
@@ -37,28 +34,22 @@ JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What may be concluded now. Times are in epoch seconds; 0: there is no evidence."""
+    """What may be concluded now. Times are in epoch seconds; 0: there is no evidence.
+
+    `judged`: the last minute that is; -1: none. `known_s`: the bookkeeper has passed all that was written before, and
+    the rollup's additions up to then. `rolled_s`: the rollup has added all that was written before. `item`: the JUDGE
+    item. `noted_s`: when the newest evidence was noted.
+    """
 
     judged: int = -1
-    """The last minute that is judged; -1 before judging starts."""
     known_s: int = 0
-    """The bookkeeper has passed everything that was written before, and the rollup's additions up to then."""
     rolled_s: int = 0
-    """The rollup has added everything that was written before."""
     item: Item = field(default_factory=dict)
-    """The JUDGE item."""
-
     noted_s: float = 0
-    """When the newest evidence was noted."""
 
     def closed(self, settings: Settings) -> int:
         """The last minute whose entries are all on the pages."""
         return settings.minute(self.known_s - SKEW * settings.minute_s) - LATE - 1 if self.known_s else -1
-
-    @property
-    def newest_s(self) -> dict[str, int]:
-        """By consumer, the newest time that it has provably passed in every shard; 0: never. Not to conclude from."""
-        return {ROLLUP: items.number(self.item, "rolled"), DRIFT: items.number(self.item, "known")}
 
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without evidence."""
@@ -80,10 +71,7 @@ def judged(store: Store) -> int:
 
 
 def as_of(call: Call) -> int | None:
-    """Epoch seconds: rolled-up numbers include every change that was accepted before. None: not known yet.
-
-    A process reads the JUDGE item once in CACHED_S.
-    """
+    """Epoch seconds: rolled-up numbers include every change that was accepted before. None: not known yet."""
     global _cached
     table, now_s = call.store.settings.ledger_table, time.monotonic()
     cached = _cached
@@ -98,50 +86,10 @@ _cached: tuple[str, float, int | None] | None = None
 def renew(store: Store, shards: Shards, before: Evidence, now_s: float) -> Look:
     """Send the pulses, and note what the consumers have passed. `before`: the evidence that may be used now.
 
-    The pulses carry `before.rolled_s`: what was noted a sweep ago, never what this sweep finds.
+    The pulses carry what was noted a sweep ago, never what this sweep finds. The judge starts once a minute is closed.
     """
-    found = look(store, shards, before.item, now_s)
+    item, found = before.item, look(store, shards, before.item, now_s)
     unreached = _send(found, before.rolled_s, now_s)
-    _note(found, before, unreached, now_s)
-    return found
-
-
-def _send(found: Look, rolled_s: int, now_s: float) -> dict[str, Unreached]:
-    """Write pulses that reach every leaf; the leaves that none has reached so far."""
-    unreached: dict[str, Unreached] = {}
-    for table, leaves in found.leaves.items():
-        unknown = [leaf for leaf in leaves if not found.reached(leaf)]
-        for leaf in unknown:
-            since = found.unreached.get(leaf.id, Unreached(now_s))
-            waited = now_s - since.since_s >= UNREACHED * found.store.settings.minute_s
-            unreached[leaf.id] = since._replace(sent_s=now_s, rolled_s=rolled_s) if waited else since
-            if waited:
-                observe.logger.warning("no pulse reaches a shard", extra={"table": table, "shard": leaf.id})
-        for name in sorted(_tried(len(unknown)).union(*map(found.pulses, leaves))):
-            put(Call(found.store), pulse(found.store.settings, table, name, rolled_s, now_s))
-    return unreached
-
-
-def _tried(unknown: int) -> set[str]:
-    """Keys of pulses for a number of shards of which no key is known: one of them may lie in each."""
-    fixed = map(str, range(PULSES_TRIED)) if unknown else ()
-    return {*fixed, *(secrets.token_hex(8) for _ in range(min(PULSES_TRIED * unknown, PULSES_TRIED_MAX)))}
-
-
-def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float) -> Write:
-    """The write of one pulse."""
-    values = {"at": int(now_s), "rolled": rolled_s, "expiration": int(now_s) + PULSE_KEPT_S}
-    if table == RECEIPTS:
-        return items.put(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_PULSE_START}{name}"}}, values)
-    return items.put(settings.counts_table, keys.key(f"{keys.PULSE_START}{name}", "PULSE"), values)
-
-
-def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now_s: float) -> None:
-    """Store what was found; what was noted before stays usable. The judge starts when a whole minute is closed.
-
-    A sweep that was overtaken by another one notes nothing.
-    """
-    store, item = found.store, before.item
     began_s, closed = items.number(item, "began", int(now_s)), before.closed(store.settings)
     values: dict[str, str | float] = {
         "known": max(before.known_s, int(found.known_s())),  # what was once passed stays passed
@@ -154,7 +102,37 @@ def _note(found: Look, before: Evidence, unreached: Mapping[str, Unreached], now
     }
     if before.judged < 0 and closed >= store.settings.minute(began_s) + START:
         values["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
+    # A sweep that was overtaken by another one notes nothing.
     apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"noted": item.get("noted")})])
+    return found
+
+
+def _send(found: Look, rolled_s: int, now_s: float) -> dict[str, Unreached]:
+    """Write pulses that reach every leaf; the leaves that none has reached so far."""
+    unreached: dict[str, Unreached] = {}
+    for table, leaves in found.leaves.items():
+        keys_of = {leaf[0]: found.pulses(table, leaf) for leaf in leaves}
+        unknown = [leaf for leaf, (own, _) in keys_of.items() if not own]
+        for leaf in unknown:
+            since = found.unreached.get(leaf, Unreached(now_s))
+            waited = now_s - since.since_s >= UNREACHED * found.store.settings.minute_s
+            unreached[leaf] = Unreached(since.since_s, now_s, rolled_s) if waited else since
+            if waited:
+                observe.logger.warning("no pulse reaches a shard", extra={"table": table, "shard": leaf})
+        fixed = map(str, range(PULSES_TRIED if unknown else 0))
+        chosen = (secrets.token_hex(8) for _ in range(min(PULSES_TRIED * len(unknown), PULSES_TRIED_MAX)))
+        known = ({own} if own else before for own, before in keys_of.values())
+        for name in sorted({*fixed, *chosen}.union(*known)):
+            put(Call(found.store), pulse(found.store.settings, table, name, rolled_s, now_s))
+    return unreached
+
+
+def pulse(settings: Settings, table: str, name: str, rolled_s: int, now_s: float) -> Write:
+    """The write of one pulse."""
+    values = {"at": int(now_s), "rolled": rolled_s, "expiration": int(now_s) + PULSE_KEPT_S}
+    if table == RECEIPTS:
+        return items.put(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_PULSE_START}{name}"}}, values)
+    return items.put(settings.counts_table, keys.key(f"{keys.PULSE_START}{name}", "PULSE"), values)
 
 
 def ages_s(found: Look, before: Evidence, now_s: float) -> dict[str, int]:

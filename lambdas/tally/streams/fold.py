@@ -1,7 +1,7 @@
 """Folds stream records, purely, into runs: the writes of one transaction, and how far it moves the checkpoint.
 
-A run covers records without a gap, and ends where it is full. So the checkpoint that commits with it says exactly which
-records have taken effect. Each consumer has a kind of run: the rollup's writes tallies, the bookkeeper's writes pages.
+A run covers records without a gap, and ends where it is full: the checkpoint that commits with it says exactly which
+records have taken effect. The rollup's runs write tallies, the bookkeeper's write pages.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..dynamo.transactions import Write
 from .record import MALFORMED, Declared, Record, UnreadableError, created_s, pulse, sequence
 
 SET_ASIDE_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
+SetAside = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
 BUCKETS = 16
 
 
@@ -26,14 +27,10 @@ class Effect(NamedTuple):
     counter: str
     id: str
     minute: int
-    accepted: int = 0
-    """The amount that was accepted: the rollup adds it, the bookkeeper expects it."""
-    observed: int = 0
-    """The amount by which the tally moved."""
-    pair: str = ""
-    """The name that both halves of an unlike share."""
-    day: int = -1
-    """The day that a receipt is stamped with, which the rollup notes; -1: none."""
+    accepted: int = 0  # the rollup adds it, the bookkeeper expects it
+    observed: int = 0  # by how much the tally moved
+    pair: str = ""  # the name that both halves of an unlike share
+    day: int = -1  # which a receipt is stamped with, and the rollup notes; -1: none
 
 
 class Place(NamedTuple):
@@ -49,9 +46,10 @@ class Place(NamedTuple):
         """Equal in every process: consumers of one hot tally do not meet on one item."""
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
-
-SetAside = tuple[str, Record, str]
-"""A record that cannot be applied: its sequence number, the record, and why."""
+    @property
+    def unjudged(self) -> int:
+        """The minute for entries that no other minute takes: the current one, if the clock is right."""
+        return max(self.minute, self.judged + 2)
 
 
 @dataclass
@@ -64,22 +62,18 @@ class Run(ABC):
     records: int = 0
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     set_aside: list[SetAside] = field(default_factory=list)
-    through_s: float | None = None
-    """When the last record was made that says so."""
-    pulse: tuple[str, int] | None = None
-    """The newest pulse: its key, and the time that it carries."""
+    through_s: float | None = None  # when the last record was made that says so
+    pulse: tuple[str, int] | None = None  # the newest one: its key, and the time that it carries
 
     @abstractmethod
     def takes(self, effects: Sequence[Effect]) -> bool:
         """Whether there is room for these."""
 
     @abstractmethod
-    def add(self, effects: Sequence[Effect]) -> None:
-        """Sum them up."""
+    def add(self, effects: Sequence[Effect]) -> None: ...
 
     @abstractmethod
-    def writes(self, call: Call, declared: Declared) -> list[Write]:
-        """The writes of its effects."""
+    def writes(self, call: Call, declared: Declared) -> list[Write]: ...
 
     @property
     def full(self) -> bool:
@@ -99,12 +93,9 @@ class Consumer:
     """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
 
     name: str
-    read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]
-    """By table, see `effects`. A reader may raise one of MALFORMED, too."""
-    run: Callable[[str, Place], Run]
-    """An empty run that begins with this sequence number."""
-    heeds_judge: bool = False
-    """Whether it must know which minutes are judged."""
+    read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
+    run: Callable[[str, Place], Run]  # an empty one that begins with this sequence number
+    heeds_judge: bool = False  # whether it must know which minutes are judged
 
     def effects(self, declared: Declared, table: str, record: Record) -> Sequence[Effect]:
         """What a record does. Raises UnreadableError for one that is to be set aside."""
@@ -130,10 +121,7 @@ def in_order(records: Iterable[Any]) -> tuple[dict[int, Record], list[Any]]:
 def next_run(
     consumer: Consumer, declared: Declared, place: Place, records: Sequence[Record], refused: Mapping[str, str]
 ) -> Run:
-    """The run that begins with the first of these records. It has all of them if there is room.
-
-    `refused`: reasons, by sequence number, why DynamoDB does not take a record.
-    """
+    """The run that begins with the first of these records. `refused`: by sequence number, why DynamoDB takes it not."""
     run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
     for record in records:
         spelled = record["dynamodb"]["SequenceNumber"]

@@ -1,14 +1,14 @@
 """The journal: what a run of stream records says of the tallies in one minute, as one compressed page.
 
-Only the bookkeeper writes pages, in the transaction that moves its checkpoint; a redrive writes one for its record. No
-page ever changes. A page takes 5 to 30 bytes for each tally that moved.
+The bookkeeper writes them in the transaction that moves its checkpoint; a redrive writes one. None ever changes. A page
+takes 5 to 30 bytes for each tally that moved.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from ..dynamo import items, keys, queries
@@ -17,6 +17,7 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..settings import Settings
 
+HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # `read` them alone
 BUCKETS = 16  # partitions of a minute: pages of 16,000 records a second fit
 KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
 
@@ -26,19 +27,24 @@ class Entry(NamedTuple):
 
     counter: str
     id: str
-    pair: str
-    """The name that both halves of an unlike share, while they are apart; else empty."""
+    pair: str  # the name that both halves of an unlike share, while they are apart; else empty
     expected: int
     observed: int
 
 
-Sums = dict[str, list[list[Any]]]
-"""By counter, the columns of a page: ids, expected, observed."""
+Sums = dict[str, list[list[Any]]]  # by counter, the columns of a page: ids, expected, observed
 
 
-def write(settings: Settings, minute: int, bucket: int, name: str, entries: Iterable[Entry], now_s: float) -> Write:
+def write(settings: Settings, minute: int, bucket: int, name: str, entries: Collection[Entry], now_s: float) -> Write:
     """The write of a page. `name`: table, stream shard and first sequence number, which no other page has."""
-    values = {**_encoded(entries), "expiration": int(now_s) + KEPT_S}
+    columns: Sums = {}
+    halves = [entry for entry in sorted(entries) if entry.pair]
+    for counter, id_, pair, expected, observed in sorted(entries):
+        if not pair:
+            for column, value in zip(columns.setdefault(counter, [[], [], []]), (id_, expected, observed), strict=True):
+                column.append(value)
+    body = {"body": _compressed(columns)} | ({"pairs": _compressed(halves)} if halves else {})
+    values: items.Values = {**body, "expiration": int(now_s) + KEPT_S}
     return items.put(settings.ledger_table, keys.key(f"PAGE#{minute}#{bucket}", name), values)
 
 
@@ -50,35 +56,14 @@ def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
             yield from page
 
 
-def pairs_of(store: Store, minute: int) -> list[Entry]:
-    """The halves of unlikes on the pages of a minute."""
-    wanted = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}
-    return [entry for page in read(store, minute, **wanted) for entry in pairs(page)]
-
-
 def sums(page: Item) -> Sums:
     """The entries of a page that are not halves of an unlike."""
-    found: Sums = _decoded(page["body"])
-    return found
+    return dict(_decoded(page["body"]))
 
 
 def pairs(page: Item) -> list[Entry]:
     """The entries of a page that are halves of an unlike."""
     return [Entry(*entry) for entry in _decoded(page["pairs"])] if "pairs" in page else []
-
-
-def _encoded(entries: Iterable[Entry]) -> Item:
-    columns: Sums = {}
-    halves: list[Entry] = []
-    for entry in sorted(entries):
-        if entry.pair:
-            halves.append(entry)
-            continue
-        ids, expected, observed = columns.setdefault(entry.counter, [[], [], []])
-        ids.append(entry.id)
-        expected.append(entry.expected)
-        observed.append(entry.observed)
-    return {"body": _compressed(columns)} | ({"pairs": _compressed(halves)} if halves else {})
 
 
 def _compressed(body: object) -> Item:

@@ -3,8 +3,7 @@
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-Readers take what they need without a check that it is there. A record that lacks it raises one of MALFORMED, and is set
-aside. So a reader needs a few microseconds a record.
+Readers take what they need unchecked, in microseconds. A record that lacks it raises one of MALFORMED: it is set aside.
 """
 
 from __future__ import annotations
@@ -23,10 +22,13 @@ Image = Mapping[str, Any]
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SEQUENCE_DIGITS_MAX = 40
-AMOUNT_MAX = 10**38 - 1  # DynamoDB keeps 38 digits
 SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 YES = {"BOOL": True}
+AMOUNT_LIMIT = 10**38
+CHANGES, SOON = "changes", "soon"  # of a receipt of many changes: those that moved with it, and those to be rolled up
+SAYS = frozenset({"counter", CHANGES, SOON})  # the attributes of which a receipt has one, if it says what it counted
+_NONE: Image = {"M": {}}
 
 
 class UnreadableError(TallyError):
@@ -39,10 +41,9 @@ class Declared:
     __slots__ = ("_tallies", "by_name", "children", "minute_s")
 
     def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
-        self.minute_s = minute_s
-        self.by_name = dict(counters)
+        self.minute_s, self.by_name = minute_s, dict(counters)
+        # By the prefix of the partition key: how sort keys begin, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        """Start of the children's sort keys and their counter, by the prefix of the partition key."""
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
             low, high = counter.shard_range
@@ -88,6 +89,11 @@ def accepted(record: Record) -> Image | None:
     return image
 
 
+def expired(record: Record) -> bool:
+    """Whether DynamoDB removed an item because its TTL had come, and nobody else."""
+    return bool(record.get("userIdentity", {}).get("principalId") == "dynamodb.amazonaws.com")
+
+
 def sequence(record: object) -> str | None:
     """The sequence number, a string of up to 40 digits; None without one that can be compared."""
     try:
@@ -120,35 +126,40 @@ def pulse(record: Record) -> tuple[str, int] | None:
         return None
 
 
-def text(image: Image, name: str) -> str:
-    """A string of an item. Raises UnreadableError without one."""
-    try:
-        value = image[name]["S"]
-    except MALFORMED:
-        value = None
-    if not isinstance(value, str):
-        raise _unfit(image, name)
+def text(image: Image, name: str, kind: str = "S") -> str:
+    """A string of an item; with `kind` N, a number as DynamoDB spells it. Raises UnreadableError without one."""
+    value = image.get(name, "missing")
+    found = value.get(kind) if isinstance(value, dict) else None
+    if not isinstance(found, str):
+        raise UnreadableError(f"{name} cannot be {str(value)[:SHOWN_CHARACTERS_MAX]}")
+    return found
+
+
+def changes(image: Image, *, alone: bool = False) -> list[tuple[str, str, int]]:
+    """What a receipt says of each tally: counter, id and amount. `alone`: only of those that the rollup adds to.
+
+    Raises UnreadableError, or one of MALFORMED.
+    """
+    if CHANGES not in image and SOON not in image:
+        return [(text(image, "counter"), text(image, "target"), _amount(image, "amount"))]
+    found = [
+        (counter, id_, _amount(ids["M"], id_))
+        for part in ((SOON,) if alone else (CHANGES, SOON))
+        for counter, ids in image.get(part, _NONE)["M"].items()
+        for id_ in ids["M"]
+    ]
+    if not found:
+        raise UnreadableError("the list of changes is empty")
+    return found
+
+
+def _amount(image: Image, name: str) -> int:
+    value = int(text(image, name, "N"))
+    if abs(value) >= AMOUNT_LIMIT:
+        raise UnreadableError(f"{name} has more than 38 digits")
     return value
-
-
-def number(image: Image, name: str, low: int, high: int) -> int:
-    """A whole number of an item. Raises UnreadableError without one from `low` to `high`."""
-    try:
-        value = int(image[name]["N"])
-    except MALFORMED:
-        raise _unfit(image, name) from None
-    if not low <= value <= high:
-        raise _unfit(image, name)
-    return value
-
-
-def _unfit(image: Image, name: str) -> UnreadableError:
-    return UnreadableError(f"{name} cannot be {str(image.get(name, 'missing'))[:SHOWN_CHARACTERS_MAX]}")
 
 
 def label(stamped: int | None, made: int) -> int:
-    """The minute that a change is booked on, by its stamp and by the minute in which its record was made.
-
-    A change that was committed late, or whose stamp is strange, is booked on the minute of its record.
-    """
+    """The minute that a change is booked on: its stamp, or its record's if it was late or the stamp is strange."""
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made

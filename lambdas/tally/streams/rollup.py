@@ -1,62 +1,57 @@
 """The rollup: receipts and children that were written alone are added to their tallies.
 
-A receipt says by how much; a child counts one. The rollup stamps the tally with the minute that the bookkeeper books
-the receipt or the child on, so that both halves of the change meet there. It also notes on the tally by how much it
-moved it for the receipts of each day: what is missing there was lost (drift/rebuild.py).
+The rollup stamps the tally with the minute that the bookkeeper books the receipt or the child on: both halves meet. It
+also notes on the tally by how much it moved it for the receipts of each day (drift/rebuild.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ..counter import Counter, Guarantee
-from ..counting import tallies
-from ..counting.likes import GONE
+from ..counter import Counter
+from ..counting import periods, tallies
+from ..counting.children import GONE, SINCE
 from ..dynamo.client import Call
-from ..dynamo.keys import MINUTE_MAX, minute_of
+from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
 from .fold import Consumer, Effect, Place, Run
-from .record import (
-    AMOUNT_MAX,
-    INSERT,
-    YES,
-    Declared,
-    Image,
-    Record,
-    UnreadableError,
-    accepted,
-    event_name,
-    label,
-    number,
-    text,
-)
+from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, changes, event_name, label
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
 
-def rolled_up(counter: Counter) -> bool:
-    """Whether this consumer may add to it. A declaration may have changed since the receipt was written."""
-    return counter.spills or counter.guarantee is Guarantee.ROLLUP
-
-
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
-    """A receipt that was written alone: its amount, on its minute. One that replaces an expired one (MODIFY) is new."""
+    """A receipt of what was written alone: its amounts, on its minute. One that replaces an expired one (MODIFY) is
+    new. A declaration may have changed since it was written."""
     image = accepted(record)
     if image is None or image.get("rollup") != YES:
         return ()
-    counter = declared.by_name.get(text(image, "counter"))
+    found = changes(image, alone=True)
+    for name, id_, _ in found:
+        if not declared_now(declared, name, id_).rolls_up:
+            raise UnreadableError(f"{name} is not rolled up, as it is declared now")
+    return counted(declared, found, record, image)
+
+
+def declared_now(declared: Declared, name: str, id_: str) -> Counter:
+    """The counter of a tally. Raises UnreadableError if there is none, or it has no such period."""
+    counter = declared.by_name.get(name)
     if counter is None:
-        raise UnreadableError(f"the counter {image['counter']['S'][:64]!r} is not declared")
-    if not rolled_up(counter):
-        raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
-    return (counted(declared, counter, record, image),)
+        raise UnreadableError(f"the counter {name[:64]!r} is not declared")
+    if not periods.is_tally(counter, id_):
+        raise UnreadableError(f"{name} has no such period, as it is declared now")
+    return counter
 
 
-def counted(declared: Declared, counter: Counter, record: Record, image: Image) -> Effect:
-    """The amount of a receipt, on its minute."""
-    amount, stamped = number(image, "amount", -AMOUNT_MAX, AMOUNT_MAX), number(image, "at", 0, MINUTE_MAX - 1)
-    at = label(stamped, declared.made(record))
-    return Effect(counter.name, text(image, "target"), at, amount, day=stamped // tallies.DAY)
+def counted(
+    declared: Declared, found: Iterable[tuple[str, str, int]], record: Record, image: Image
+) -> tuple[Effect, ...]:
+    """The amounts of a receipt, on its minute."""
+    stamped = minute_of(image)
+    if stamped is None:
+        raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
+    at, day = label(stamped, declared.made(record)), stamped // tallies.DAY
+    return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in found])
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -73,14 +68,14 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
         refuse_orphan(image)
     at = label(minute_of(image), declared.made(record))
     for counter in owners:
-        if not rolled_up(counter) or counter.max_shards == 1:
+        if not counter.rolls_up or counter.max_shards == 1:
             raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")
     return tuple(Effect(counter.name, id_, at, 1) for counter in owners)
 
 
 def refuse_orphan(image: Image) -> None:
     """Raise UnreadableError for a child that was written alone. An item of the team's own is no child."""
-    if image.get("rollup") == YES and "likedAt" in image:
+    if image.get("rollup") == YES and SINCE in image:
         raise UnreadableError("no counter is declared that counts this child")
 
 

@@ -1,8 +1,7 @@
 """Records that could not be applied: kept whole in S3, marked in the ledger, and applied later, once.
 
-The object is put first, and the marker second, in the transaction that moves the checkpoint over the record. So a
-record is never lost, and a record that was set aside twice is one. A redrive deletes the marker and applies the effect
-in one transaction: a second redrive finds no marker.
+The object is put first, and the marker in the transaction that moves the checkpoint over the record. So none is lost,
+and one that was set aside twice is one. A redrive deletes the marker and applies the effect in one transaction.
 """
 
 from __future__ import annotations
@@ -56,24 +55,23 @@ class Objects:
 
     def put(self, key: str, body: Mapping[str, Any]) -> None:
         """Store an object as JSON, over an older one of its key."""
-        encoded = json.dumps(body, default=str).encode()
-        self._ask(lambda s3: s3.put_object(Bucket=self.bucket, Key=key, Body=encoded, ContentType="application/json"))
+        self._ask("put_object", key, Body=json.dumps(body, default=str).encode(), ContentType="application/json")
 
     def get(self, key: str) -> Any:
         """The content of an object. Raises ObjectGoneError, or UnreadableError if it is no JSON."""
-        body = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
         try:
-            return json.loads(body)
+            return json.loads(self._ask("get_object", key))
         except ValueError:
             raise UnreadableError(f"the object {key} holds no JSON") from None
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
-        self._ask(lambda s3: s3.delete_object(Bucket=self.bucket, Key=key))
+        self._ask("delete_object", key)
 
-    def _ask(self, question: Callable[[Any], Any]) -> Any:
+    def _ask(self, name: str, key: str, **more: Any) -> Any:
         try:
-            return question(self._client)
+            answer = getattr(self._client, name)(Bucket=self.bucket, Key=key, **more)
+            return answer["Body"].read() if name == "get_object" else None
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
                 raise ObjectGoneError("its object is not in the bucket") from None
@@ -89,19 +87,25 @@ class Marker(NamedTuple):
     table: str
     at_s: int
 
+    @property
+    def key(self) -> Item:
+        return keys.key(keys.SET_ASIDE_KEY, self.sort_key)
+
 
 def keep(
     call: Call, objects: Objects, consumer: str, table: str, shard: str, name: str, record: object, reason: str
 ) -> Write:
-    """Put the record into the bucket; return the write of its marker, which must commit with the checkpoint.
+    """Put the record into the bucket; the write of its marker, which must commit with the checkpoint.
 
-    `name`: the sequence number, or a substitute. Raises StoreUnreachableError if S3 does not accept the object.
+    `name`: the sequence number, or a substitute. Raises StoreUnreachableError.
     """
     object_key = f"{consumer}/{shard}/{name}.json"
     reason = reason[:REASON_CHARACTERS_MAX]
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(time.time())}
-    return items.put(call.store.settings.ledger_table, keys.key(*keys.set_aside_key(consumer, shard, name)), values)
+    return items.put(
+        call.store.settings.ledger_table, keys.key(keys.SET_ASIDE_KEY, f"{consumer}#{shard}#{name}"), values
+    )
 
 
 def listed(call: Call) -> Iterator[Marker]:
@@ -135,16 +139,16 @@ def redrive(
 ) -> tuple[Outcome, str]:
     """Apply a record that was set aside, once; the outcome, and the reason if it was kept.
 
-    `judged`: the last minute that is judged. The effects are booked on the current minute, and never on a judged one.
-    Raises StoreUnreachableError and StoreBusyError: the record can be redriven again.
+    `judged`: the last minute that is judged; the effects are booked on the current one. Raises StoreUnreachableError
+    and StoreBusyError: the record can be redriven again.
     """
-    outcome, minute = Outcome.APPLIED, max(call.store.settings.minute(time.time()), judged + 2)
-    place = Place("", f"{REDRIVEN}#{marker.sort_key}", minute, judged)
+    outcome = Outcome.APPLIED
+    place = Place("", f"{REDRIVEN}#{marker.sort_key}", call.store.settings.minute(time.time()), judged)
     try:
         writes = _writes(call, consumers, declared, objects.get(marker.object), place)
         apply(call, [_removal(call, marker), *writes])
     except (UnreadableError, RejectedError) as error:
-        there = queries.get(call.store.client, call.store.settings.ledger_table, _key(marker))
+        there = queries.get(call.store.client, call.store.settings.ledger_table, marker.key)
         left = Outcome.LOST if isinstance(error, ObjectGoneError) else Outcome.KEPT
         return (left, error.detail) if there else (Outcome.GONE, "")
     except MovedError:
@@ -161,13 +165,8 @@ def drop(call: Call, marker: Marker) -> None:
         return
 
 
-def _key(marker: Marker) -> Item:
-    return keys.key(keys.SET_ASIDE_KEY, marker.sort_key)
-
-
 def _removal(call: Call, marker: Marker) -> Write:
-    """The marker taken away, once."""
-    ledger = {"TableName": call.store.settings.ledger_table, "Key": _key(marker)}
+    ledger = {"TableName": call.store.settings.ledger_table, "Key": marker.key}
     return {"Delete": items.only_if(ledger, {"object": marker.object})}
 
 
@@ -182,5 +181,5 @@ def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, k
         raise UnreadableError("it has no sequence number: nothing shows whether it was applied")
     effects = consumer.effects(declared, table, record)
     run = consumer.run(spelled, place._replace(table=table))
-    run.add([effect._replace(minute=place.minute, pair="") for effect in effects])
+    run.add([effect._replace(minute=place.unjudged, pair="") for effect in effects])
     return run.writes(call, declared)

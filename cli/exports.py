@@ -1,0 +1,117 @@
+"""The command `export`: the tallies of a counter, or the items that it counts, in the form that `import` reads."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from tally.counter import Counter
+from tally.counting import tallies
+from tally.counting.children import GONE, SINCE
+from tally.dynamo import items, queries
+from tally.dynamo.client import Store
+from tally.dynamo.keys import Item
+from tally.fields import user_name
+from tally.shipped import LIKES
+
+from . import completion, rows
+from .connection import CommandError, Stack
+from .terminal import bar, note
+
+
+def add(made: argparse.ArgumentParser, counter: Callable[[str], Counter]) -> None:
+    """The command's options."""
+    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tallies"))
+    made.add_argument("file", metavar="FILE", nargs="?", help="default: stdout")
+    made.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
+    made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdout")
+
+
+def run(given: argparse.Namespace, stack: Stack) -> int:
+    """Write the tallies, or the children, of a counter. It scans the counts table."""
+    counter: Counter = given.counter
+    if given.children and not counter.child:
+        raise CommandError(f"{counter.name} counts no items")
+    form = given.format or (rows.JSONL if Path(given.file or "").suffix in (".jsonl", ".ndjson") else rows.CSV)
+    children = ("post", "user", "liked_at") if counter == LIKES else ("id", "child", "at")
+    names = children if given.children else ("id", "value")
+    written = 0
+    with _opened(given.file) as file:
+        put = _writer(file, form, names)
+        for row in (_children if given.children else _numbers)(stack.store, counter):
+            put(row)
+            written += 1
+    note(f"exported {written} row{'' if written == 1 else 's'}")
+    return 0
+
+
+def _writer(file: TextIO, form: str, names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
+    if form == rows.CSV:
+        made = csv.writer(file, lineterminator="\n")
+        made.writerow(names)
+        return made.writerow
+    return lambda row: file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
+
+
+@contextmanager
+def _opened(name: str | None) -> Iterator[TextIO]:
+    """The file, which takes its name when it is whole. Raises CommandError."""
+    if name in (None, "-"):
+        yield sys.stdout
+        return
+    path, part = Path(str(name)), Path(f"{name}.part")
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device
+            with path.open("w", encoding="utf-8", newline="") as file:
+                yield file
+            return
+        with part.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        part.replace(path)
+    except OSError as error:
+        raise CommandError(f"{name}: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
+    """The items of each id of the counter's prefix. A scan returns item collections whole."""
+    id_, found = "", list[Item]()
+    with bar(queries.scan(store, store.settings.counts_table), "page", "scanned") as pages:
+        for page in pages:
+            for item in page:
+                partition = item["PK"]["S"]
+                if not partition.startswith(counter.partition_start):
+                    continue
+                if found and partition != found[0]["PK"]["S"]:
+                    yield id_, found
+                    found = []
+                id_ = partition.removeprefix(counter.partition_start)
+                found.append(item)
+    if found:
+        yield id_, found
+
+
+def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
+    """Each tally: the sum of its shards. That of a deleted post is none."""
+    for id_, found in _collections(store, counter):
+        shards = [item for item in found if counter.shard_of(item["SK"]["S"]) is not None]
+        if any(counter.attribute in item for item in shards) and not any(GONE in item for item in shards):
+            yield id_, tallies.total(counter, shards)
+
+
+def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, int]]:
+    """Each item that the counter counts: its parent, its own name, and when it was made."""
+    first, last = counter.children
+    for id_, found in _collections(store, counter):
+        if any(GONE in item for item in found if item["SK"]["S"] == counter.sort_key):
+            continue
+        for item in found:
+            if first <= item["SK"]["S"] < last and GONE not in item:
+                yield id_, user_name(item["SK"]["S"].removeprefix(first)), items.number(item, SINCE)

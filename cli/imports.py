@@ -1,0 +1,278 @@
+"""The command `import`: numbers or children from a file, each row once for the name of the run.
+
+It reads the file twice: first it checks every row and writes nothing, then it imports in chunks. The history keeps the
+run with the digest of what it read before anything is counted. So another content under the same name is refused, and
+a run that has ended is never repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from tally.counter import Counter
+from tally.counting import imports
+from tally.counting.imports import Child, Children, Number, Numbers, Refused
+from tally.drift import history
+from tally.drift.history import Importing
+from tally.dynamo.client import Call, Store
+from tally.errors import RetryableError, StoreRefusedError, TallyError
+
+from . import completion, rows
+from .connection import CommandError, Stack
+from .terminal import moment, note, progress, say, show
+
+SHOWN_MAX = 20  # lines of a kind that are named
+RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
+BUSY_MAX, BUSY_S_MAX = 30, 20.0  # waits of a chunk for a busy store: ten minutes in all
+BAD_INPUT = 2
+_DAYS = imports.RESTART_S // 86400
+
+
+def add(made: argparse.ArgumentParser, counter: Callable[[str], Counter], run: Callable[[str], str]) -> None:
+    """The command's options. `counter`, `run`: what checks these."""
+    made.add_argument(
+        "file", metavar="FILE", help="with the columns id and value, or post, user and liked_at; - is stdin"
+    )
+    into = made.add_mutually_exclusive_group(required=True)
+    numbers = into.add_argument("--counter", metavar="COUNTER", type=counter, help="add the values to its tallies")
+    children = into.add_argument(
+        "--children", metavar="COUNTER", type=counter, help="put the items that it counts: likes"
+    )
+    for option in (numbers, children):
+        completion.counter(option)
+    made.add_argument(
+        "--run", metavar="NAME", type=run, help="the name of the run (default: from the SHA-256 of its rows)"
+    )
+    made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
+    made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
+    made.add_argument("--yes", action="store_true", help="write; without it, only check. It needs --by and --why")
+
+
+@dataclass
+class Checked:
+    """What the check of a file found. `total`: the sum of the values. `bad`: the first rows that cannot be imported."""
+
+    rows: int = 0
+    """Those that can be read."""
+    orphans: int = 0
+    """Those of them whose parents are missing."""
+    total: int = 0
+    digest: str = ""
+    """The SHA-256 of the rows that can be read, in whichever format."""
+    bad_rows: int = 0
+    bad: list[Refused] = field(default_factory=list)
+
+    def refuse(self, row: Refused) -> None:
+        """Note a row that cannot be imported."""
+        self.bad_rows += 1
+        if len(self.bad) < SHOWN_MAX:
+            self.bad.append(row)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a file for one counter. `children`: whether they are children."""
+
+    file: IO[bytes]
+    form: str
+    counter: Counter
+    children: bool
+
+    def rows(self) -> Iterator[Number | Child | Refused]:
+        """Every row, from the first one on."""
+        self.file.seek(0)
+        text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
+        try:
+            yield from (rows.children if self.children else rows.numbers)(text, self.form, self.counter)
+        finally:
+            text.detach()
+
+    def chunks(self) -> Iterator[Numbers | Children]:
+        """The rows that are none of Refused, in chunks. They depend on the file alone."""
+        good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, Refused))
+        return imports.families(good) if self.children else imports.chunks(self.counter, good)
+
+
+def run(given: argparse.Namespace, stack: Stack) -> int:
+    """Check a file; import it with --yes. Returns 1 if a row was refused, 2 for bad rows."""
+    counter: Counter = given.children or given.counter
+    wrong = "" if given.children and counter.child else imports.refused(counter)
+    if given.children and not counter.child:
+        wrong = f"{counter.name} counts no items: import its numbers with --counter {counter.name}"
+    if wrong:
+        raise CommandError(wrong)
+    store = replace(stack.store, settings=replace(stack.store.settings, receipt_ttl_s=imports.KEPT_S))
+    with _opened(given.file) as file:
+        form = given.format or (rows.JSONL if Path(given.file).suffix in (".jsonl", ".ndjson") else rows.CSV)
+        source = Source(file, form, counter, bool(given.children))
+        found = _check(source, store)
+        name = given.run or found.digest[:RUN_CHARACTERS]
+        for bad in found.bad:
+            note(f"line {bad.line}: {bad.why}")
+        if found.bad_rows and not given.skip_bad:
+            more = f" ({found.bad_rows - len(found.bad)} more than these)" if found.bad_rows > len(found.bad) else ""
+            note(f"{_rows(found.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
+            return BAD_INPUT
+        if not given.yes:
+            _would(source, store, found, name)
+            return 0
+        begun = Importing(store, counter.name, name, given.by, given.why, int(time.time()), found.digest, found.rows)
+        return _import(source, store, begun)
+
+
+def _opened(name: str) -> IO[bytes]:
+    """The file; for `-` a copy of stdin, because it is read more than once. Raises CommandError."""
+    try:
+        if name != "-":
+            return Path(name).open("rb")
+        copy = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.seek(0)
+        return copy
+    except OSError as error:
+        raise CommandError(f"{name}: {error.strerror or error}") from None
+
+
+def _check(source: Source, store: Store) -> Checked:
+    """Read every row. Those whose parents are missing cannot be imported either."""
+    found, digest = Checked(), hashlib.sha256()
+    waiting: dict[str, list[int]] = {}
+    known: set[str] = set()
+    with progress(None, "row", "checked") as step:
+        for row in source.rows():
+            step(1)
+            if isinstance(row, Refused):
+                found.refuse(row)
+                continue
+            found.rows += 1
+            digest.update(json.dumps(row[1:]).encode())
+            if isinstance(row, Number):
+                found.total += row.value
+            elif row.id not in known:
+                waiting.setdefault(row.id, []).append(row.line)
+                if len(waiting) == imports.PARENTS_MAX:
+                    _check_parents(source.counter, store, waiting, known, found)
+    _check_parents(source.counter, store, waiting, known, found)
+    found.digest = digest.hexdigest()
+    return found
+
+
+def _check_parents(
+    counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], found: Checked
+) -> None:
+    """Refuse the waiting rows whose parents are missing; the others' parents are known from now on."""
+    missing = imports.missing_parents(Call(store), counter, list(waiting)) if waiting else set()
+    for id_ in missing:
+        for line in waiting[id_]:
+            found.orphans += 1
+            found.refuse(Refused(line, f"there is no {counter.prefix.lower()} {id_}"))
+    known |= waiting.keys() - missing
+    waiting.clear()
+
+
+def _would(source: Source, store: Store, found: Checked, name: str) -> None:
+    """Say what an import would do, and what was imported before."""
+    before = list(history.imports(store, source.counter.name))
+    what = f"{source.counter.name}: {_rows(found.rows - found.orphans)}" + (
+        "" if source.children else f", {found.total} in all"
+    )
+    skipped = f", {_rows(found.bad_rows)} left out" if found.bad_rows else ""
+    say(f"would import into {what}{skipped}, as the run {name}; --yes does it")
+    for entry in before:
+        state = "imported" if entry["finished"] else "began to import"
+        note(f"{moment(entry['at'])}: the run {entry['run']} {state} {_rows(entry['rows'])}: {entry['why']}")
+
+
+def _import(source: Source, store: Store, asked: Importing) -> int:
+    """Import what the run has not imported yet. Returns 1 if a row was refused."""
+    before = asked.begin()
+    if before is not None:
+        _check_again(before, asked)
+        if before["finished"]:
+            say(f"the run {asked.run} ended before: {_rows(before['rows'])}, {before['refused']} refused")
+            return 1 if before["refused"] else 0
+        asked = replace(asked, by=before["by"], why=before["why"], at_s=before["at"])
+    note(f"the run {asked.run}: if it stops, start it again within {_DAYS} days; each row counts once")
+    imported = refused = already = 0
+    with progress(asked.rows, "row", "imported") as step:
+        for chunk in source.chunks():
+            if time.time() > asked.at_s + imports.RESTART_S:
+                raise CommandError(
+                    f"the run {asked.run} has gone on for {_DAYS} days: its first receipts are about to go"
+                )
+            done, there = _patiently(partial(_commit, source, store, asked.run, chunk))
+            for row in done[: max(0, SHOWN_MAX - refused)]:
+                note(f"line {row.line}: {row.why}")
+            refused, already = refused + len(done), already + there
+            imported += len(chunk.rows) - len(done) - there
+            step(len(chunk.rows))
+    asked.finish(refused)
+    parts = [f"imported {_rows(imported)}"]
+    parts += [f"{already} were there"] * bool(already) + [f"{refused} refused"] * bool(refused)
+    say(f"{', '.join(parts)}, as the run {asked.run}")
+    return 1 if refused else 0
+
+
+def _check_again(before: Mapping[str, Any], asked: Importing) -> None:
+    """Raise CommandError if this is another file than the one that the run began with, or too late to go on."""
+    if before["digest"] != asked.digest:
+        raise CommandError(f"the run {asked.run} began with another file: another content needs another --run NAME")
+    if not before["finished"] and time.time() > before["at"] + imports.RESTART_S:
+        when = moment(before["at"])
+        raise CommandError(
+            f"the run {asked.run} began at {when}: its receipts are gone, and nobody can tell what counted"
+        )
+
+
+def _commit(source: Source, store: Store, name: str, chunk: Any) -> tuple[list[Refused], int]:
+    """Import a chunk once: the rows that were refused, and how many were there before."""
+    if not source.children:
+        return imports.add(Call(store), source.counter, name, chunk), 0
+    body = imports.put(Call(store), source.counter, name, chunk)
+    ids = {row.line: row.id for row in chunk.rows}
+    gone = [Refused(line, f"there is no {source.counter.prefix.lower()} {ids[line]}") for line in body["missing"]]
+    return gone, int(body["already"])
+
+
+def _patiently(commit: Callable[[], tuple[list[Refused], int]]) -> tuple[list[Refused], int]:
+    """Commit a chunk, again while the store is busy: a new table takes minutes to grow."""
+    wait_s = 0.25
+    for _ in range(BUSY_MAX):
+        try:
+            return commit()
+        except StoreRefusedError:
+            raise
+        except RetryableError:
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, BUSY_S_MAX)
+        except TallyError as error:
+            raise CommandError(f"it stopped: {error.detail}") from None
+    raise CommandError("the store is busy: start it again later, and it goes on")
+
+
+def past(given: argparse.Namespace, stack: Stack) -> int:
+    """Print the runs, by counter."""
+    for entry in history.imports(stack.store, given.counter.name if given.counter else ""):
+        state = "imported" if entry["finished"] else "began to import"
+        refused = f", {entry['refused']} refused" if entry["refused"] else ""
+        line = (
+            f"{moment(entry['at'])}  {entry['counter']}: the run {entry['run']} {state} {_rows(entry['rows'])}{refused}"
+        )
+        show(given, entry, f"{line}, by {entry['by']}: {entry['why']}")
+    return 0
+
+
+def _rows(number: int) -> str:
+    return f"{number} row{'' if number == 1 else 's'}"

@@ -1,0 +1,105 @@
+"""Checks of single values on the command line. Each returns the value to use, or raises an error of one line."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from tally import fields, pages
+from tally.counter import Counter
+from tally.counting import periods
+from tally.errors import InvalidInputError
+from tally.pages import Pages
+from tally.shipped import BOT_VISITS, VISITS
+
+RUN_CHARACTERS_MAX = 64
+_OF_PAGES = (VISITS, BOT_VISITS)
+"""The counters whose ids are URLs."""
+
+
+@functools.cache
+def _pages() -> Pages:
+    """What the app declares. It is imported late: what is wrong with it, Declarations has said in one line by then."""
+    import counters
+
+    return pages.declared(vars(counters))
+
+
+def checked_id(counter: Counter, id_: str) -> str:
+    """The id as the counter stores it; with periods `ID#PERIOD`, or `ID` in the current one.
+
+    Raises InvalidInputError.
+    """
+    if counter.period is None or "#" in id_:
+        return stored_id(counter, id_)
+    return periods.tally_id(counter, fields.identifier(id_, "ID"), time.time())
+
+
+def stored_id(counter: Counter, id_: object) -> str:
+    """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
+    if counter.period is None or not isinstance(id_, str):
+        return fields.page(id_, "ID", _pages()) if counter in _OF_PAGES else fields.identifier(id_, "ID")
+    fields.identifier(id_.partition("#")[0], "ID")
+    if not periods.is_tally(counter, id_):
+        raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
+    return id_
+
+
+def user(value: str) -> str:
+    """The `sub` of a user's tokens."""
+    try:
+        fields.user(value, "ID")
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(error.detail) from None
+    return value
+
+
+def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
+    """The check of a counter's name: it must be declared."""
+
+    def counter(name: str) -> Counter:
+        if name not in counters:
+            raise argparse.ArgumentTypeError(f"there is no counter {name!r}: it is one of {', '.join(counters)}")
+        return counters[name]
+
+    return counter
+
+
+def port(value: str) -> int:
+    """A TCP port."""
+    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a port: 1 to 65535")
+    return int(value)
+
+
+def second(value: str) -> int:
+    """Epoch seconds of a time that says its zone."""
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or found.microsecond:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
+    return int(found.timestamp())
+
+
+def run(value: str) -> str:
+    """The name of a run of an import."""
+    if len(value) > RUN_CHARACTERS_MAX or not fields.ID_FORM.fullmatch(value):
+        raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")
+    return value
+
+
+def text(most: int) -> Callable[[str], str]:
+    """The check of a text that the history keeps, of at most so many characters."""
+
+    def checked(value: str) -> str:
+        text = value.strip()
+        if not text or len(text) > most or not text.isprintable():
+            raise argparse.ArgumentTypeError(f"must have 1 to {most} printable characters")
+        return text
+
+    return checked

@@ -1,0 +1,164 @@
+"""Many changes under one key: all of them count, or none does.
+
+The changes of one tally are folded to their sum: one write, judged by that sum. One transaction has the receipt first,
+and then a write for each tally. A tally that waits for the rollup has no write: it is rolled up, its caller asks for
+`soon`, or it spills (spilling.py). The receipt lists the tallies that moved with it apart from those that wait. If all
+of them wait, the receipt is written alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .. import fields, observe
+from ..counter import Counter
+from ..dynamo.client import Call
+from ..dynamo.transactions import CONDITION_FAILED, Sent, put_receipt, send
+from ..errors import (
+    CounterRetiredError,
+    InvalidInputError,
+    LimitReachedError,
+    PayloadTooLargeError,
+    ReceiptFoundError,
+    StoreBusyError,
+)
+from . import holds, periods, receipts, tallies
+from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, look, once, retired
+from .spilling import Spilling
+from .tallies import Tally, minute_now
+
+TARGET = "changes"  # in the receipt's name, where other operations have an id
+TALLIES_MAX = 90  # a transaction takes 100 items, and the rollup adds one receipt in one: with a checkpoint and markers
+_NAMES = frozenset({"counter", "id", "amount"})
+
+
+@dataclass
+class Changes:
+    """What is counted together."""
+
+    entries: int
+    sums: dict[Tally, int] = field(default_factory=dict)
+    first: dict[Tally, int] = field(default_factory=dict)
+    """The place of the first entry of each tally."""
+
+    @property
+    def payload(self) -> dict[str, dict[str, int]]:
+        """What must be the same when the key is sent again: the sums, whatever the order of the entries, or the
+        period."""
+        sent = {Tally(tally.counter, periods.shown(tally.id)["id"]): amount for tally, amount in self.sums.items()}
+        return tallies.by_counter(sent)
+
+    def of(self, tally: Tally) -> dict[str, str | int]:
+        """The members of a problem that name the entry at fault."""
+        return {"entry": self.first[tally], "counter": tally.counter.name, **periods.shown(tally.id)}
+
+
+def read(
+    entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], now_s: float, *, soon: bool
+) -> Changes:
+    """The changes, checked and folded; of counters with periods, in the period of now. `soon`: the caller wants all of
+    them rolled up.
+
+    Raises InvalidInputError, which names the entry at fault; PayloadTooLargeError for more than TALLIES_MAX tallies.
+    """
+    changes = Changes(len(entries))
+    for place, entry in enumerate(entries):
+        at = f"changes[{place}]"
+        unknown = sorted(entry.keys() - _NAMES)
+        if unknown:
+            raise InvalidInputError(f"There is no field {unknown[0][:64]!r} in {at}.", field=at)
+        counter = _counter(entry.get("counter"), f"{at}.counter", counters, soon=soon)
+        id_ = fields.identifier(entry.get("id"), f"{at}.id")
+        tally = Tally(counter, periods.tally_id(counter, id_, now_s))
+        amount = fields.amount(entry["amount"], f"{at}.amount") if "amount" in entry else None
+        by = fields.step(counter, amount, f"{at}.amount")
+        changes.sums[tally] = changes.sums.get(tally, 0) + by
+        changes.first.setdefault(tally, place)
+    if len(changes.sums) > TALLIES_MAX:
+        raise PayloadTooLargeError(f"These are changes of more than {TALLIES_MAX} tallies.", field="changes")
+    return changes
+
+
+def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bool) -> Counter:
+    counter = counters.get(name) if isinstance(name, str) else None
+    if counter is None or not counter.api:
+        raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
+    if not counter.joins:
+        why = "its changes are numbered" if counter.numbered else "it counts items"
+        why = why if counter.tracked else "its changes leave no receipt"
+        raise InvalidInputError(f"{at}: {counter.name} cannot be changed together with others: {why}.", field=at)
+    if soon and not counter.rolls_up:
+        detail = f"{at}: a change of {counter.name} is visible now: it has limits, or a version."
+        raise InvalidInputError(detail, field=at)
+    return counter
+
+
+def count(call: Call, changes: Changes, *, operation: str, key: str, soon: bool) -> Counted:
+    """Make all of the changes once, or none of them.
+
+    The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
+    show all of them now. Raises LimitReachedError, which names an entry and how much is left; it leaves no receipt.
+    Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to.
+    """
+    lives_s = max(receipts.lives_s(call.store, tally.counter) for tally in changes.sums)
+    keyed = Keyed(operation, TARGET, key, changes.payload, -(-lives_s // receipts.DAY_S))
+    return once(call, keyed, lambda stamp: _commit(call, changes, stamp, soon=soon))
+
+
+def _commit(call: Call, changes: Changes, stamp: Stamp, *, soon: bool) -> Body:
+    _refuse_retired(call, changes, stamp)
+    asked = set(changes.sums) if soon else set[Tally]()
+    spilling = Spilling.of(call, changes.sums.keys() - asked)
+    spilling.alone |= asked
+    while True:
+        if call.store.clock() >= call.deadline_s:
+            raise StoreBusyError("There was no time left for this. Send it again with the same key.")
+        body = _attempt(call, changes, stamp, spilling)
+        if body is not None:
+            observe.count(observe.SPILLED, len(spilling.alone - asked))
+            return body
+
+
+def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> Body | None:
+    """Send the receipt and the writes once; the body that the receipt has, or None if another attempt may commit."""
+    at, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
+    moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.waits(tally)}
+    waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.waits(tally)}
+    body |= VISIBLE_SOON if waiting else VISIBLE_NOW
+    receipt = (stamp.alone if waiting else stamp.receipt)(call, body, **tallies.facts_of_many(moved, waiting, at))
+    if not moved:
+        put_receipt(call, receipt)
+        return body
+    sent = send(call.store.client, [receipt, *spilling.updates(moved, at)])
+    if sent.committed:
+        spilling.committed(moved)
+        return body
+    if sent.codes[0] == CONDITION_FAILED:
+        raise ReceiptFoundError(sent.reasons[0].item or {})
+    if sent.refused and not sent.busy:
+        _refused(call, changes, moved, sent)
+        return None
+    spilling.retry(moved, sent, 1)
+    return None
+
+
+def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sent) -> None:
+    """Make room for the first change that was refused. Raises LimitReachedError if there is none."""
+    refused = {tally: old for tally, old in zip(moved, sent.old_items()[1:], strict=True) if old is not None}
+    tally = next(iter(refused))
+    counter, amount = tally.counter, moved[tally]
+    error = tallies.refuse(counter, tally.id, tallies.state_of(counter, refused[tally]).value, amount)
+    needed = -amount - (error.left or 0)
+    if not (counter.may_have_holds and holds.made_room(call, counter, tally.id, needed)):
+        named = changes.of(tally)
+        detail = f"changes[{named['entry']}], {counter.name} {named['id']}: {error.detail}"
+        raise LimitReachedError(detail, **named, **error.members)
+
+
+def _refuse_retired(call: Call, changes: Changes, stamp: Stamp) -> None:
+    """Raises CounterRetiredError, or ReceiptFoundError if the changes were counted before that."""
+    for tally in changes.sums:
+        if tally.counter.retired:
+            look(call, stamp)
+            raise CounterRetiredError(retired(tally.counter).detail, **changes.of(tally))

@@ -1,0 +1,236 @@
+"""Numbers and children that were counted elsewhere, imported: each chunk of rows once for the name of its run.
+
+The plan of the chunks depends on the rows alone. So a run that was killed and starts again makes the same chunks, and
+finds the receipts of those that it committed. A receipt also binds the content of its chunk: another content under its
+name is refused. What is imported is an accepted change like any other: the journal expects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..counter import Counter, Guarantee
+from ..dynamo import queries
+from ..dynamo.client import Call
+from ..dynamo.keys import Item, key
+from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Sent, Write, pause, put_receipt, send
+from ..errors import LimitReachedError, PreconditionFailedError, ReceiptFoundError
+from . import changes, increments, tallies
+from .changes import Changes
+from .children import GONE, SINCE, THERE
+from .receipts import Body, Keyed, Stamp, once
+from .tallies import Tally, minute_now
+
+KEPT_S = 30 * 24 * 3600
+"""How long the receipts of an import live."""
+RESTART_S = KEPT_S - 24 * 3600
+"""How long after its beginning a run may be started again: all of its receipts are there by then."""
+VALUE_MAX = 10**15  # of one row: every reader of JSON takes it exactly
+OPERATION = "import"  # in the receipts' names
+ROWS_MAX = 1000  # of a chunk: of one tally there may be any number
+PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
+
+
+class Number(NamedTuple):
+    """A row of a file: what was counted of an id. `line`: its number in the file."""
+
+    line: int
+    id: str
+    value: int
+
+
+class Child(NamedTuple):
+    """A row of a file: an item that a tally counts. `child`: the end of its sort key. `at_s`: epoch seconds."""
+
+    line: int
+    id: str
+    child: str
+    at_s: int
+
+
+class Refused(NamedTuple):
+    """A row that was not imported, and why."""
+
+    line: int
+    why: str
+
+
+@dataclass
+class Numbers:
+    """Rows that are counted together."""
+
+    number: int
+    rows: list[Number] = field(default_factory=list)
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """What is added to each tally."""
+        sums: dict[str, int] = {}
+        for row in self.rows:
+            sums[row.id] = sums.get(row.id, 0) + row.value
+        return sums
+
+
+@dataclass
+class Children:
+    """Items that are put together, with the tallies that count them."""
+
+    number: int
+    rows: list[Child] = field(default_factory=list)
+
+    @property
+    def payload(self) -> list[list[str | int]]:
+        """What must be the same when the chunk is sent again."""
+        return [[row.id, row.child, row.at_s] for row in self.rows]
+
+
+def sets(counter: Counter) -> bool:
+    """Whether an import sets a number instead of adding to it: the number has a start, or is given out in turns."""
+    return counter.numbered or counter.start != 0
+
+
+def refused(counter: Counter) -> str:
+    """Why nothing can be imported into a counter; empty if it can."""
+    if counter.retired:
+        return f"{counter.name} is retired: it takes no more changes"
+    if counter.guarantee is Guarantee.FAST:
+        return f"{counter.name} is FAST: without receipts, a run that is started again would count twice"
+    if counter.child is not None:
+        return f"{counter.name} counts items: import these with --children {counter.name}"
+    return ""
+
+
+def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Numbers]:
+    """The rows in chunks, in their order. A number with limits is alone in its chunk: its refusal holds up no other."""
+    tallies_max = 1 if counter.known else changes.TALLIES_MAX
+    chunk, ids = Numbers(0), set[str]()
+    for row in rows:
+        full = len(ids) == tallies_max and (counter.known or row.id not in ids)
+        if full or len(chunk.rows) == ROWS_MAX:
+            yield chunk
+            chunk, ids = Numbers(chunk.number + 1), set()
+        chunk.rows.append(row)
+        ids.add(row.id)
+    if chunk.rows:
+        yield chunk
+
+
+def families(rows: Iterable[Child]) -> Iterator[Children]:
+    """The children in chunks, in their order: a receipt, the children and their tallies are one transaction."""
+    chunk, parents = Children(0), set[str]()
+    for row in rows:
+        if 1 + len(chunk.rows) + 1 + len(parents | {row.id}) > TRANSACTION_ITEMS_MAX:
+            yield chunk
+            chunk, parents = Children(chunk.number + 1), set()
+        chunk.rows.append(row)
+        parents.add(row.id)
+    if chunk.rows:
+        yield chunk
+
+
+def add(call: Call, counter: Counter, run: str, chunk: Numbers) -> list[Refused]:
+    """Count a chunk once. Returns the rows that a limit refused.
+
+    Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
+    """
+    name = f"{run}/{chunk.number}"
+    try:
+        if sets(counter):
+            for id_, value in chunk.sums.items():
+                increments.set_value(call, counter, id_, value, 0, operation=OPERATION, key=name)
+            return []
+        sums = {Tally(counter, id_): amount for id_, amount in chunk.sums.items()}
+        moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
+        changes.count(call, moved, operation=OPERATION, key=f"{counter.name}/{name}", soon=False)
+    except (LimitReachedError, PreconditionFailedError) as error:
+        why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
+        return [Refused(row.line, why) for row in chunk.rows]
+    return []
+
+
+def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str]:
+    """Those of at most PARENTS_MAX ids that have no item which a child could belong to, if the counter needs one."""
+    if not counter.parent_required:
+        return set()
+    keys = [tallies.key(counter, id_, 0) for id_ in ids]
+    table = call.store.settings.counts_table
+    found = queries.get_many(call, table, keys, ProjectionExpression=f"PK, {GONE}")
+    there = {item["PK"]["S"].removeprefix(counter.partition_start) for item in found if GONE not in item}
+    return set(ids) - there
+
+
+def put(call: Call, counter: Counter, run: str, chunk: Children) -> Body:
+    """Put the children of a chunk once, and move their tallies: `{"imported","already","missing"}`.
+
+    `already`: how many were there before. `missing`: the lines of those whose parents are not there. Raises
+    KeyReusedError if the run has put another content under this number, and StoreBusyError.
+    """
+    keyed = Keyed(OPERATION, counter.name, f"{run}/{chunk.number}", {"children": chunk.payload})
+    return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
+
+
+def _put(call: Call, counter: Counter, chunk: Children, stamp: Stamp) -> Body:
+    """Each turn leaves out what the last one found to be there, or to have no parent."""
+    rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
+    missing: set[str] = set()
+    retries = call.retries()
+    while True:
+        todo = [row for row in rows.values() if row.id not in missing]
+        lost = [row.line for row in chunk.rows if row.id in missing]
+        already = len(chunk.rows) - len(lost) - len(todo)
+        body: Body = {"imported": len(todo), "already": already, "missing": lost}
+        receipt = stamp.receipt(call, body)
+        if not todo:
+            put_receipt(call, receipt)
+            return body
+        parents = list(dict.fromkeys(row.id for row in todo))
+        sent = send(call.store.client, [receipt, *_writes(call, counter, todo, parents)])
+        if sent.committed:
+            return body
+        if sent.codes[0] == CONDITION_FAILED:
+            raise ReceiptFoundError(sent.reasons[0].item or {})
+        if sent.refused and not sent.busy:
+            _leave_out(sent, rows, todo, parents, missing)
+            continue
+        sent.conflict_or_raise()
+        pause(retries)
+
+
+def _leave_out(
+    sent: Sent, rows: dict[tuple[str, str], Child], todo: Sequence[Child], parents: Sequence[str], missing: set[str]
+) -> None:
+    """Take out of `rows` what is there already; add to `missing` the parents that are not there."""
+    codes = sent.codes[1:]
+    for row, code in zip(todo, codes, strict=False):
+        if code == CONDITION_FAILED:
+            del rows[row.id, row.child]
+    missing.update(id_ for id_, code in zip(parents, codes[len(todo) :], strict=False) if code == CONDITION_FAILED)
+
+
+def _writes(call: Call, counter: Counter, todo: Sequence[Child], parents: Sequence[str]) -> list[Write]:
+    """A Put for each child that is not there, and an Update for the tally of each parent that is there."""
+    table, at = call.store.settings.counts_table, minute_now(call)
+    puts: list[Write] = [
+        {
+            "Put": {
+                "TableName": table,
+                "Item": _item(call, counter, row, at),
+                "ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({GONE})",
+            }
+        }
+        for row in todo
+    ]
+    amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
+    there = {"ConditionExpression": THERE} if counter.parent_required else {}
+    moves: list[Write] = [
+        {"Update": {**tallies.add(call, counter, id_, 0, amount, at), **there}} for id_, amount in amounts.items()
+    ]
+    return puts + moves
+
+
+def _item(call: Call, counter: Counter, row: Child, at: int) -> Item:
+    where = key(counter.partition_start + row.id, counter.children[0] + row.child)
+    numbers = {SINCE: {"N": str(row.at_s)}, "at": {"N": str(at)}}
+    return {**where, **numbers, "nonce": {"S": call.nonce}}

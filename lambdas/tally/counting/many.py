@@ -1,0 +1,56 @@
+"""Many tallies read at once: as few requests as they take, and those side by side.
+
+A tally that has one item is read with up to 99 others in one BatchGetItem. A tally may have shards in as many items as
+its conflicts needed, which nothing but a Query of its partition finds: one for each, in a few threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ..dynamo import queries
+from ..dynamo.client import Call
+from ..errors import StoreBusyError
+from . import tallies
+from .children import GONE
+from .tallies import Tally
+
+READERS = 16  # threads: a Query waits for the store for most of its time, and computes for the rest of it
+_pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there is something to read
+
+
+def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, int]:
+    """The numbers of at most 100 different tallies, each strongly consistent: 1 RCU each, whatever its shards.
+
+    0 for a post that is deleted. They are no snapshot of one moment. It is all or nothing: raises StoreBusyError, or
+    what botocore's error maps to, if one of them cannot be read.
+    """
+    single = [tally for tally in wanted if tally.counter.versioned]
+    spread = [tally for tally in wanted if not tally.counter.versioned]
+    reads = [_pool.submit(_summed, call, tally) for tally in spread]
+    try:
+        numbers = _single(call, single) if single else {}
+        return numbers | {tally: read.result() for tally, read in zip(spread, reads, strict=True)}
+    finally:
+        for left in reads:
+            left.cancel()  # after a failure nobody waits for the rest
+
+
+def _single(call: Call, wanted: Sequence[Tally]) -> dict[Tally, int]:
+    """The numbers of tallies that have one item each."""
+    keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
+    found = queries.get_many(call, call.store.settings.counts_table, keys)
+    by_key = {(item["PK"]["S"], item["SK"]["S"]): item for item in found}
+    return {
+        tally: tallies.state_of(tally.counter, by_key.get((key["PK"]["S"], key["SK"]["S"]), {})).value
+        for tally, key in zip(wanted, keys, strict=True)
+    }
+
+
+def _summed(call: Call, tally: Tally) -> int:
+    """The sum over the shards of a tally. Raises StoreBusyError once the call's time is over."""
+    if call.store.clock() >= call.deadline_s:
+        raise StoreBusyError("There was no time left for this. Send it again.")
+    shards = tallies.shards(call, *tally)
+    return 0 if any(GONE in shard for shard in shards) else tallies.total(tally.counter, shards)

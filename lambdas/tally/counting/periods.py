@@ -1,0 +1,115 @@
+"""The periods of a counter: which one a time falls into, when it ends, and how long its tally is kept.
+
+A period is named as ISO 8601 has it: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11`, `2026`.
+Its tally has the stored id `7c20#2026-11`. No id from outside holds `#`, so no caller can name another's tally.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from ..counter import Counter
+from ..errors import InvalidInputError, NotFoundError
+
+_SEPARATOR = "#"
+_CHARACTERS = {"minute": 16, "hour": 13, "day": 10, "month": 7, "year": 4}  # of `2026-11-22T14:05`
+_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # what a name lacks of a date
+_LENGTHS = {
+    "minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1),
+}  # fmt: skip
+_MONTHS = {"month": 1, "year": 12}
+
+
+def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None) -> str:
+    """The stored id of the tally that a change or a read at `now_s` is of: `7c20#2026-11`.
+
+    `period`: the one that the caller asks for; None: the current one. Without periods it is the id itself. Raises
+    InvalidInputError if the counter has no such period, NotFoundError if its tally is kept no more.
+    """
+    if counter.period is None:
+        if period is not None:
+            raise InvalidInputError(f"{counter.name} has no periods.", field="period")
+        return id_
+    now = _name(counter.period, datetime.fromtimestamp(now_s, _zone(counter)))
+    if period is None:
+        return f"{id_}{_SEPARATOR}{now}"
+    found = f"{id_}{_SEPARATOR}{period}"
+    if not is_tally(counter, found):
+        raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {now}.", field="period")
+    if not kept(counter, found, now_s):
+        raise NotFoundError(f"{counter.name} keeps {period} no more.", field="period")
+    return found
+
+
+def shown(tally: str) -> dict[str, str]:
+    """The stored id of a tally as answers show it: `{"id","period"}`, or `{"id"}`."""
+    id_, separator, period = tally.partition(_SEPARATOR)
+    return {"id": id_, "period": period} if separator else {"id": id_}
+
+
+def is_tally(counter: Counter, tally: str) -> bool:
+    """Whether a stored id can be one of the counter's, as it is declared now: its period has the name of one."""
+    if counter.period is None:
+        return True
+    id_, _, name = tally.partition(_SEPARATOR)
+    try:
+        return bool(id_) and name == _name(counter.period, _begins(counter.period, name)) and name[0] == "2"
+    except ValueError:
+        return False
+
+
+def kept(counter: Counter, tally: str, now_s: float) -> bool:
+    """Whether a tally is still kept. Where it is not, nothing says what it was."""
+    if not is_tally(counter, tally):
+        return False
+    gone_s = expires_s(counter, tally)
+    return gone_s is None or now_s < gone_s
+
+
+def expires_s(counter: Counter, tally: str) -> int | None:
+    """When DynamoDB may remove a tally, epoch seconds; None: never."""
+    return None if counter.keep_periods is None else _ends_s(counter, tally, counter.keep_periods)
+
+
+def over(counter: Counter, tally: str, at_s: float) -> bool:
+    """Whether the period of a tally had ended at this time; always, if its counter has periods no more."""
+    return _SEPARATOR in tally if counter.period is None else _ends_s(counter, tally) <= at_s
+
+
+def left_s(counter: Counter, tally: str, now_s: float) -> int:
+    """In how many seconds the next period begins: 1 or more."""
+    return max(1, math.ceil(_ends_s(counter, tally) - now_s))
+
+
+def _ends_s(counter: Counter, tally: str, later: int = 0) -> int:
+    """The end of the period that comes `later` periods after that of the tally, epoch seconds."""
+    period = str(counter.period)
+    begins = _begins(period, tally.partition(_SEPARATOR)[2])
+    months = _MONTHS.get(period)
+    if months:
+        year, month = divmod(begins.year * 12 + begins.month - 1 + (later + 1) * months, 12)
+        ends = begins.replace(year=year, month=month + 1)
+    else:
+        ends = begins + (later + 1) * _LENGTHS[period]
+    return int(ends.replace(tzinfo=_zone(counter)).timestamp())
+
+
+def _name(period: str, local: datetime) -> str:
+    if period == "week":
+        year, week, _ = local.isocalendar()
+        return f"{year}-W{week:02}"
+    return local.isoformat()[: _CHARACTERS[period]]
+
+
+def _begins(period: str, name: str) -> datetime:
+    """Raises ValueError if this is no name of a period."""
+    return datetime.fromisoformat(name + _FIRST_DAY.get(period, ""))
+
+
+def _zone(counter: Counter) -> tzinfo:
+    if counter.timezone is None:
+        return UTC
+    from zoneinfo import ZoneInfo  # it keeps the zones that it has read
+
+    return ZoneInfo(counter.timezone)

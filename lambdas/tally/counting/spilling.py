@@ -1,0 +1,85 @@
+"""One transaction that moves several tallies: which of them spill, and its retries while others are in its way.
+
+The rules are those of transactions.transact, for the packs of a batch (batches.py) and for many changes under one key
+(changes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..counter import Guarantee
+from ..dynamo.client import Call
+from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
+from ..dynamo.transactions import CONDITION_FAILED, CONFLICT, Sent, Write, pause, spread_wider
+from . import tallies
+from .tallies import Tally
+
+
+def is_rolled_up(tally: Tally) -> bool:
+    """Whether the rollup makes every change of it."""
+    return tally.counter.guarantee is Guarantee.ROLLUP
+
+
+@dataclass
+class Spilling:
+    """The tallies of one transaction. A tally that may spill does so at the start while it is hot, at once after
+    throttling, and with all others that may after SPILL_RETRIES_MAX retries."""
+
+    call: Call
+    may_spill: Collection[Tally]
+    alone: set[Tally]
+    """Those whose changes are written alone, so that the rollup adds them; without those that it always adds."""
+    retries: Retries
+
+    @classmethod
+    def of(cls, call: Call, moved: Iterable[Tally]) -> Spilling:
+        """Before the first attempt."""
+        may_spill = {tally for tally in moved if tally.counter.spills}
+        alone = {tally for tally in may_spill if call.store.breaker.hot(tally.partition)}
+        return cls(call, may_spill, alone, call.retries())
+
+    def waits(self, tally: Tally) -> bool:
+        """Whether the rollup adds its changes."""
+        return tally in self.alone or is_rolled_up(tally)
+
+    def updates(self, sums: Mapping[Tally, int], at: int) -> list[Write]:
+        """The writes that move the tallies by their sums, each on a shard of this attempt."""
+        pick = self.call.store.spread.pick
+        return [
+            {"Update": tallies.add(self.call, *tally, pick(tally.partition, tally.counter.max_shards), amount, at)}
+            for tally, amount in sums.items()
+        ]
+
+    def committed(self, sums: Iterable[Tally]) -> None:
+        """The transaction moved these."""
+        for tally in sums:
+            self.call.store.breaker.cool(tally.partition)
+
+    def retry(self, sums: Iterable[Tally], sent: Sent, receipts: int) -> None:
+        """After conflicts or throttling: spill what is to spill, and wait for the next attempt.
+
+        `receipts`: how many writes stood before the updates of `sums`. A conflict over receipts alone says nothing of
+        the tallies. Raises StoreBusyError when the retries are used up, or what `sent` maps to if nothing was busy.
+        """
+        throttled = not sent.conflict_or_raise()
+        codes = dict(zip(sums, sent.codes[receipts:], strict=False))
+        for tally, code in codes.items():
+            if code == CONFLICT:
+                spread_wider(self.call, *tally)
+        in_the_way = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
+        spilled = self._spilled(in_the_way, throttled) - self.alone
+        self.alone |= spilled
+        if not (throttled and spilled):  # otherwise the next try needs less of what is short
+            pause(self.retries)
+
+    def _spilled(self, in_the_way: Collection[Tally], throttled: bool) -> set[Tally]:
+        """The tallies that spill now. Those that were in the way are hot."""
+        last = self.retries.attempts >= SPILL_RETRIES_MAX
+        if not (throttled or (last and in_the_way)):
+            return set()
+        hot = set(self.may_spill).intersection(in_the_way)
+        for tally in hot:
+            self.call.store.breaker.trip(tally.partition, THROTTLED_S if throttled else HOT_S)
+        return set(self.may_spill) if last else hot

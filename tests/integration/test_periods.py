@@ -1,0 +1,202 @@
+"""Counters with periods as callers meet them: quotas, reads of a period, and what is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import counters
+from tally import client, requests
+from tally.counter import Counter
+from tally.dynamo.client import Store
+from tally.errors import CallerError, InvalidInputError, LimitReachedError, NotFoundError
+from tests import events
+
+Send = Callable[..., dict[str, Any]]
+NOON_S = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
+TODAY, TOMORROW = "2026-11-22", "2026-11-23"
+CALLS = {"counter": "calls", "id": "7c20"}
+DAY_S, HALF_A_DAY_S = 24 * 3600, 12 * 3600
+
+
+class Now:
+    """Wall time that the test moves."""
+
+    def __init__(self) -> None:
+        self.s = NOON_S
+
+    def __call__(self) -> float:
+        return self.s
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> Now:
+    made = Now()
+    monkeypatch.setattr(time, "time", made)
+    return made
+
+
+@pytest.fixture
+def call(invoke: Send, now: Now) -> Send:
+    """Count a call directly, and return its answer."""
+
+    def count(key: str, amount: int = 1, **more: Any) -> dict[str, Any]:
+        event = {"operation": "increment", **CALLS, "amount": amount, "idempotency_key": key, "caller": "gate"}
+        return invoke("increments", event | more)
+
+    return count
+
+
+@pytest.fixture
+def read(invoke: Send, now: Now) -> Send:
+    return lambda **more: invoke("increments", {"operation": "get_counter", **CALLS, "caller": "gate"} | more)
+
+
+def stored(store: Store) -> dict[str, dict[str, Any]]:
+    """The items of the counts, by their partition keys."""
+    items = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    return {item["PK"]["S"]: dict(item) for item in items}
+
+
+def test_each_day_has_a_tally_that_goes_35_days_after_it(call: Send, read: Send, now: Now, store: Store) -> None:
+    assert call("a", 3)["body"] == {**CALLS, "period": TODAY, "counted": True, "visible": "now"}
+    now.s += DAY_S
+    assert call("b", 4)["body"]["period"] == TOMORROW
+    assert read()["body"] == {**CALLS, "period": TOMORROW, "value": 4}
+    assert read(period=TODAY)["body"] == {**CALLS, "period": TODAY, "value": 3}
+    items = stored(store)
+    assert {key: item["calls"]["N"] for key, item in items.items()} == {
+        f"CLIENT#7c20#{TODAY}": "3", f"CLIENT#7c20#{TOMORROW}": "4",
+    }  # fmt: skip
+    assert int(items[f"CLIENT#7c20#{TODAY}"]["expiration"]["N"]) == NOON_S + HALF_A_DAY_S + 35 * DAY_S
+
+
+def test_a_quota_that_is_used_up_is_409_and_says_when_the_next_day_begins(
+    call: Send, invoke: Send, now: Now, store: Store
+) -> None:
+    call("a", 999)
+    over_http = events.http("increments/http-increment", path=CALLS, body={"amount": 2})
+    refused = invoke("increments", over_http)
+    document = events.body_of(refused)
+    assert (refused["statusCode"], document["type"]) == (409, "urn:problem-type:tally:limit-reached")
+    assert (document["left"], document["retry_after_s"]) == (1, HALF_A_DAY_S)
+    assert refused["headers"]["retry-after"] == str(HALF_A_DAY_S)
+    with pytest.raises(LimitReachedError) as caught:
+        raise client.error_of(call("b", 2)["body"])
+    assert (caught.value.left, caught.value.retry_after_s) == (1, HALF_A_DAY_S)
+    now.s += HALF_A_DAY_S - 0.5
+    assert call("b", 2)["body"]["retry_after_s"] == 1
+    now.s += 0.5
+    assert call("b", 2)["body"]["period"] == TOMORROW
+    assert {item["calls"]["N"] for item in stored(store).values()} == {"999", "2"}
+
+
+def test_an_amount_that_no_day_takes_is_not_worth_waiting_for(call: Send, invoke: Send) -> None:
+    refused = call("a", 1001)["body"]
+    assert (refused["left"], "retry_after_s" in refused) == (1000, False)
+    answer = invoke("increments", events.http("increments/http-increment", path=CALLS, body={"amount": 1001}))
+    assert (answer["statusCode"], "retry-after" in answer["headers"]) == (409, False)
+
+
+def test_a_limit_without_periods_never_says_when(invoke: Send) -> None:
+    path = {"counter": "stock", "id": "mug"}
+    refused = invoke("increments", events.http("increments/http-increment", path=path, body={"amount": -1}))
+    assert (refused["statusCode"], "retry-after" in refused["headers"]) == (409, False)
+    assert "retry_after_s" not in events.body_of(refused)
+
+
+def test_a_period_is_read_over_http_and_one_that_is_kept_no_more_is_404(
+    call: Send, invoke: Send, now: Now, store: Store
+) -> None:
+    call("a", 5)
+
+    def get(query: dict[str, str]) -> dict[str, Any]:
+        event = events.http("increments/http-get-counter", path=CALLS, query=urlencode(query))
+        return invoke("increments", event)
+
+    assert events.body_of(get({"period": TODAY})) == {**CALLS, "period": TODAY, "value": 5}
+    assert events.body_of(get({"period": "2027-01-01"}))["value"] == 0
+    assert events.body_of(get({"period": "2026-10-18"}))["value"] == 0
+    for query in ({"period": "2026-10-17"}, {"period": "2000-01-01"}):
+        assert (get(query)["statusCode"], events.body_of(get(query))["field"]) == (404, "period")
+    for bad in ("2026-11", "2026-W47", "2026-02-30", "2026-11-22T14", "x", "", "22.11.2026", "7c20#2026-11-22"):
+        assert (get({"period": bad})["statusCode"], events.body_of(get({"period": bad}))["field"]) == (400, "period")
+    assert "etag" not in get({})["headers"], "tomorrow has another number, and may have the same version"
+    now.s += 36 * DAY_S
+    assert get({"period": TODAY})["statusCode"] == 404
+
+
+@pytest.mark.parametrize("counter", ["usage", "stock", "plays"])
+def test_a_counter_without_periods_has_none_to_ask_for(counter: str, read: Send) -> None:
+    refused = read(counter=counter, period=TODAY)
+    assert (refused["status"], refused["body"]["field"]) == (400, "period")
+
+
+@pytest.mark.parametrize("id_", [f"7c20#{TODAY}", "7c20#", "#"])
+def test_no_caller_names_the_tally_of_a_period(id_: str, call: Send, read: Send, store: Store) -> None:
+    assert (call("a", id=id_)["status"], read(id=id_)["status"]) == (400, 400)
+    assert stored(store) == {}
+
+
+def test_a_quota_cannot_be_set_or_held(invoke: Send, now: Now, store: Store) -> None:
+    put = {"operation": "set_counter", **CALLS, "value": 1, "version": 0, "caller": "gate"}
+    hold = {"operation": "hold", **CALLS, "amount": 1, "ttl_s": 9, "idempotency_key": "k", "caller": "gate"}
+    for function, event in (("increments", put), ("holds", hold)):
+        refused = invoke(function, event)
+        assert (refused["status"], refused["body"]["field"]) == (400, "counter")
+    assert stored(store) == {}
+
+
+def test_a_replay_has_the_period_of_the_first_answer_and_so_has_the_receipt(
+    call: Send, invoke: Send, now: Now, store: Store
+) -> None:
+    first = call("one")
+    now.s += HALF_A_DAY_S
+    again = call("one")
+    assert (again["replayed"], again["body"]) == (True, first["body"])
+    asked = {"operation": "get_own_receipt", "of": "increment", "target": "calls/7c20", "idempotency_key": "one"}
+    assert invoke("receipts", {**asked, "caller": "gate"})["body"]["answer"] == first["body"]
+    assert list(stored(store)) == [f"CLIENT#7c20#{TODAY}"]
+
+
+def test_a_batch_counts_in_the_period_of_now_and_refuses_what_is_over(
+    invoke: Send, call: Send, now: Now, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota one by one, and what is only metered packed into one transaction."""
+    meter = Counter("meter", prefix="METER", sort_key="USED", attribute="used", period="month", keep_periods=14)
+    monkeypatch.setitem(counters.COUNTERS, meter.name, meter)
+    call("a", 998)
+    event = {"operation": "increment", "id": "7c20", "amount": 1, "caller": "gate"}
+    batch = [{**event, "counter": name, "idempotency_key": f"{name}-{n}"} for name in ("calls", "meter") for n in "123"]
+    results = invoke("increments", {"batch": batch})["results"]
+    assert [answer["status"] for answer in results] == [200, 200, 409, 200, 200, 200]
+    assert results[2]["body"]["retry_after_s"] == HALF_A_DAY_S
+    assert results[3]["body"] == {
+        "counter": "meter",
+        "id": "7c20",
+        "period": "2026-11",
+        "counted": True,
+        "visible": "now",
+    }
+    items = stored(store)
+    assert (items[f"CLIENT#7c20#{TODAY}"]["calls"]["N"], items["METER#7c20#2026-11"]["used"]["N"]) == ("1000", "3")
+    assert items["METER#7c20#2026-11"]["expiration"]["N"] == str(int(datetime(2028, 2, 1, tzinfo=UTC).timestamp()))
+
+
+def test_the_client_has_the_period_of_what_it_counted_and_reads_one(call: Send, read: Send) -> None:
+    answer = call("a", 2)
+    counted = requests.increment("calls", "7c20", 2).read(requests.Reply(200, answer["body"], False))
+    assert (counted.period, counted.visible) == (TODAY, "now")
+    request = requests.get_counter("calls", "7c20", period=TODAY, caller="gate")
+    value = request.read(requests.Reply(200, read(**request.fields)["body"], False))
+    assert (value.period, value.value, value.version) == (TODAY, 2, None)
+    assert "period" not in requests.get_counter("calls", "7c20").fields
+    for period, error in (("2026-W47", InvalidInputError), ("2002-01-01", NotFoundError)):
+        with pytest.raises(CallerError) as caught:
+            raise client.error_of(read(period=period)["body"])
+        assert type(caught.value) is error

@@ -1,0 +1,317 @@
+"""Who may read which number, and for how long caches may keep it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from botocore.exceptions import ClientError
+
+import functions.tallies
+import operations
+from bench.watch import Meter
+from counters import COUNTERS
+from functions import increments
+from tally.api.entry import Entry
+from tally.counter import Counter, declared
+from tally.counting import tallies
+from tally.dynamo.client import Call, Store
+from tally.operation import by_route
+from tests import events, make_events
+from tests.contexts import Context
+
+Invoke = Callable[..., dict[str, Any]]
+VIEWS = Counter("views", prefix="PAGE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
+SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, read="anyone")
+DECLARED = declared([*COUNTERS.values(), VIEWS, SEATS])
+ROUTES = by_route(operations.OPERATIONS, DECLARED)
+TOKEN = {"authorization": "Bearer anything"}
+
+
+@pytest.fixture
+def ask(store: Store) -> Invoke:
+    """Ask for the number 7c20 of a public counter, as anyone does, or change it."""
+    entry = Entry(increments.handler.functions, store, DECLARED)
+
+    def call(counter: str, headers: dict[str, str] | None = None, **change: Any) -> dict[str, Any]:
+        if change:
+            event = {"operation": "increment", "counter": counter, "id": "7c20", "caller": "checkout", **change}
+            return entry(event, Context())
+        event = make_events.http(ROUTES[f"GET /counters/{counter}/{{id}}"])
+        event["headers"] |= headers or {}
+        return entry(event, Context())
+
+    return call
+
+
+def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_says(ask: Invoke) -> None:
+    ask("views", amount=3, idempotency_key="a")
+    answer = ask("views")
+    assert answer["statusCode"] == 200
+    assert events.body_of(answer) == {"counter": "views", "id": "7c20", "value": 3}
+    headers = answer["headers"]
+    assert (headers["content-type"], headers["cache-control"]) == ("application/json", "public, max-age=5")
+    assert "authorization" in headers["vary"], "nobody who is signed in gets what a cache keeps for anyone"
+
+
+def test_who_has_the_number_is_told_so_until_it_moves(ask: Invoke) -> None:
+    tag = ask("views")["headers"]["etag"]
+    same = ask("views", {"if-none-match": tag})
+    assert (same["statusCode"], same["body"], same["headers"]["etag"]) == (304, "", tag)
+    assert same["headers"]["cache-control"] == "public, max-age=5"
+    ask("views", amount=1, idempotency_key="a")
+    assert ask("views", {"if-none-match": tag})["statusCode"] == 200
+
+
+def test_the_etag_of_a_versioned_counter_stays_its_version_for_anyone_too(ask: Invoke) -> None:
+    ask("seats", amount=2, idempotency_key="a")
+    answer = ask("seats")
+    assert answer["headers"]["etag"] == '"1"'
+    assert answer["headers"]["cache-control"] == "public, max-age=1"
+    assert ask("seats", {"if-none-match": '"1"'})["statusCode"] == 304
+    ask("seats", amount=-2, idempotency_key="b")
+    moved = ask("seats", {"if-none-match": '"1"'})
+    assert (moved["statusCode"], moved["headers"]["etag"]) == (200, '"2"')
+
+
+def test_nothing_keeps_what_a_caller_with_a_token_reads(ask: Invoke, invoke: Invoke) -> None:
+    assert ask("views", TOKEN)["headers"]["cache-control"] == "no-store"
+    plays = invoke("plays", events.http("plays/http-get-plays", headers=TOKEN))
+    assert plays["headers"]["cache-control"] == "no-store"
+    own = invoke("increments", events.sample("increments/http-get-counter"))
+    assert (own["headers"]["cache-control"], own["headers"]["etag"]) == ("no-store", '"0"')
+
+
+def test_a_counter_that_does_not_say_so_has_no_route_without_a_token() -> None:
+    public = {route.fixed["counter"] for route in ROUTES.values() if route.fixed}
+    assert public == {"plays", "views", "seats"}
+    assert {name for name, counter in COUNTERS.items() if counter.public} == {"plays", "likes", "visits", "bot_visits"}
+
+
+@pytest.mark.parametrize("sample", ["plays/http-get-plays", "posts/http-get-post", "visits/http-get-visits"])
+def test_plays_posts_and_visits_are_kept_for_a_second_and_revalidated(sample: str, invoke: Invoke) -> None:
+    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "first", "caller": "alice"})
+    function = sample.split("/")[0]
+    answer = invoke(function, events.sample(sample))
+    assert answer["headers"]["cache-control"] == "public, max-age=1"
+    again = invoke(function, events.http(sample, headers={"if-none-match": answer["headers"]["etag"]}))
+    assert (again["statusCode"], again["body"]) == (304, "")
+
+
+def test_a_refusal_is_kept_by_nobody(invoke: Invoke) -> None:
+    answer = invoke("posts", events.sample("posts/http-get-post"))
+    assert (answer["statusCode"], answer["headers"]["cache-control"]) == (404, "no-store")
+    assert "etag" not in answer["headers"], json.dumps(answer)
+
+
+# Many at once
+
+
+def refs(*asked: str) -> dict[str, Any]:
+    """The HTTP request of anyone for these tallies."""
+    return events.http("tallies/http-get-tallies", query=urlencode([("of", one) for one in asked]))
+
+
+def own(*asked: str) -> dict[str, Any]:
+    """That of a caller with the scope tally/read."""
+    return events.http("tallies/http-get-any-tallies", query=urlencode([("of", one) for one in asked]))
+
+
+def numbers(answer: dict[str, Any]) -> list[Any]:
+    """The values in an answer; the slug of an entry that was refused."""
+    found = events.body_of(answer)["tallies"]
+    return [entry["value"] if "value" in entry else entry["error"]["type"].rpartition(":")[2] for entry in found]
+
+
+def stored(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
+    """Put amounts on shards of a tally: `shard3=5`."""
+    for shard, amount in amounts.items():
+        write = tallies.add(Call(store), counter, id_, int(shard.removeprefix("shard")), amount, 0)
+        store.client.update_item(**write)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function reads the counters of this test too."""
+    monkeypatch.setattr(functions.tallies.handler, "counters", DECLARED)
+
+
+def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(
+    invoke: Invoke, store: Store, meter: Meter, opened: None
+) -> None:
+    stored(store, COUNTERS["plays"], "9f3a", shard0=2, shard3=5)
+    stored(store, SEATS, "7c20", shard0=7)
+    stored(store, VIEWS, "7c20", shard0=1)
+    meter.reset()
+    answer = invoke(
+        "tallies",
+        refs("seats:7c20", "plays:9f3a", "views:7c20", "seats:none", "plays:none", "plays:9f3a", "seats:7c20"),
+    )
+    assert numbers(answer) == [7, 7, 1, 0, 0, 7, 7]
+    first = events.body_of(answer)["tallies"][0]
+    assert first == {"counter": "seats", "id": "7c20", "value": 7}
+    assert meter.requests == 4, "one for those with one item, one for each other tally"
+    assert meter.read_units <= 5
+    assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest of its counters"
+    again = refs("seats:7c20")
+    again["headers"]["if-none-match"] = invoke("tallies", refs("seats:7c20"))["headers"]["etag"]
+    assert invoke("tallies", again)["statusCode"] == 304
+
+
+def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -> None:
+    stored(store, COUNTERS["plays"], "9f3a", shard0=2)
+    answer = invoke("tallies", refs("plays:9f3a", "nothing:x", "stock:mug", "plays:a b", "plays:", "plays", "visits:x"))
+    assert numbers(answer) == [2, "not-found", "forbidden", *["invalid-input"] * 4]
+    refused = events.body_of(answer)["tallies"][2]
+    assert (refused["counter"], refused["id"], refused["error"]["status"]) == ("stock", "mug", 403)
+
+
+def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
+    listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
+    answer = Entry(functions.tallies.handler.functions, listed)(
+        refs("visits:https://example.com/a", "visits:https://example.org/a"), Context()
+    )
+    assert numbers(answer) == [0, "forbidden"]
+
+
+def test_rolled_up_numbers_say_as_of_when(invoke: Invoke, store: Store) -> None:
+    stored(store, COUNTERS["visits"], "https://example.com/a", shard0=3)
+    [entry, plays] = events.body_of(invoke("tallies", refs("visits:https://example.com/a", "plays:x")))["tallies"]
+    assert (entry["value"], entry["as_of"]) == (3, None)
+    assert "as_of" not in plays
+
+
+@pytest.mark.parametrize("name", sorted(name for name, counter in DECLARED.items() if not counter.public))
+def test_a_private_counter_is_read_with_the_scope_alone(name: str, invoke: Invoke, store: Store) -> None:
+    assert numbers(invoke("tallies", refs(f"{name}:x"))) == ["forbidden"]
+    direct = invoke("tallies", {"operation": "get_tallies", "of": [f"{name}:x"], "caller": "checkout"})
+    assert "value" not in direct["body"]["tallies"][0]
+    badge = invoke("tallies", events.http("tallies/http-get-counter-badge", path={"counter": name, "id": "x"}))
+    assert badge["statusCode"] == 403
+    assert f"GET /counters/{name}/{{id}}" not in ROUTES
+    answer = invoke("tallies", own(f"{name}:x"))
+    assert numbers(answer) == [DECLARED[name].start]
+    assert answer["headers"]["cache-control"] == "no-store"
+
+
+def test_likes_of_a_deleted_post_are_none_and_no_tally_shows_below_zero(invoke: Invoke, store: Store) -> None:
+    for post_id in ("kept", "gone"):
+        invoke("posts", {"operation": "put_post", "post_id": post_id, "body": "x", "caller": "alice"})
+        invoke("likes", {"operation": "like", "post_id": post_id, "caller": "bob"})
+    invoke("posts", {"operation": "delete_post", "post_id": "gone", "caller": "alice"})
+    stored(store, COUNTERS["plays"], "9f3a", shard0=-5)
+    stored(store, COUNTERS["usage"], "7c20", shard0=-5)
+    asked = ("likes:kept", "likes:gone", "likes:none", "plays:9f3a", "usage:7c20")
+    assert numbers(invoke("tallies", own(*asked))) == [1, 0, 0, 0, -5]
+
+
+def test_a_hundred_are_read_together_and_no_more(invoke: Invoke, store: Store) -> None:
+    for number in range(0, 100, 10):
+        stored(store, COUNTERS["plays"], str(number), shard0=number)
+    answer = invoke("tallies", refs(*(f"plays:{number}" for number in range(100))))
+    assert numbers(answer) == [number if number % 10 == 0 else 0 for number in range(100)]
+    for asked in ((), tuple(f"plays:{number}" for number in range(101))):
+        assert invoke("tallies", refs(*asked))["statusCode"] == 400
+
+
+@pytest.mark.parametrize("action", ["Query", "BatchGetItem"])
+def test_a_number_that_cannot_be_read_is_503_for_all_and_not_zero(action: str, invoke: Invoke, store: Store) -> None:
+    """Throttling of one read in the middle, through all of the SDK's retries."""
+    asked = itertools.count()
+
+    def throttle(**_: Any) -> None:
+        if action == "BatchGetItem" or next(asked) == 5:
+            raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, action)
+
+    store.client.meta.events.register(f"before-call.dynamodb.{action}", throttle)
+    answer = invoke("tallies", own("stock:mug", *(f"plays:{number}" for number in range(20))))
+    assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
+    assert "tallies" not in events.body_of(answer)
+
+
+def test_a_badge_shows_the_number_that_anyone_may_read(invoke: Invoke, store: Store) -> None:
+    stored(store, COUNTERS["plays"], "9f3a", shard0=1234)
+    answer = invoke("tallies", events.http("tallies/http-get-counter-badge", path={"counter": "plays", "id": "9f3a"}))
+    assert "plays: 1,234" in answer["body"]
+    assert answer["headers"]["cache-control"] == "public, max-age=1"
+
+
+# The value in the answer to a change
+
+
+def changed(invoke: Invoke, counter: str, key: str, amount: int = 1, **more: Any) -> dict[str, Any]:
+    """The body of the answer to a change that asks for the value."""
+    event = {"operation": "increment", "counter": counter, "id": "x", "caller": "alice", "idempotency_key": key}
+    return dict(invoke("increments", {**event, "amount": amount, "value": True, **more})["body"])
+
+
+def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, store: Store, meter: Meter) -> None:
+    stored(store, COUNTERS["usage"], "x", shard0=4, shard7=5)
+    meter.reset()
+    first = changed(invoke, "usage", "a", 7)
+    assert (first["value_at_least"], "value" in first, "version" in first) == (16, False, False)
+    assert (meter.write_units, meter.read_units) == (4, 1)
+    stock = changed(invoke, "stock", "a", 5)
+    assert (stock["value"], stock["version"], "value_at_least" in stock) == (5, 1, False)
+    calls = changed(invoke, "calls", "a", 5)
+    assert (calls["value"], "version" in calls) == (5, False), "a counter with periods has no version to set"
+    event = events.http("increments/http-increment-of-a-ticket", query="value=true")
+    answer = invoke("increments", event)
+    assert answer["headers"]["etag"] == '"1"'
+    assert events.body_of(answer)["value"] == events.body_of(answer)["number"] == 1
+
+
+def test_plays_and_likes_answer_the_value_if_asked(invoke: Invoke) -> None:
+    play = events.http("plays/http-play", query="value=true")
+    assert events.body_of(invoke("plays", play))["value_at_least"] == 1
+    assert "value_at_least" not in events.body_of(invoke("plays", events.http("plays/http-play", query="value=false")))
+    for query in ("value=1", "value=", "value=True"):
+        assert invoke("plays", events.http("plays/http-play", query=query))["statusCode"] == 400
+    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+    for operation, likes in (("like", 1), ("like", 1), ("unlike", 0)):
+        event = {"operation": operation, "post_id": "a91f", "caller": "bob", "value": True}
+        assert invoke("likes", event)["body"]["value_at_least"] == likes
+
+
+def test_a_replay_reads_the_value_again_and_no_receipt_keeps_it(invoke: Invoke, store: Store) -> None:
+    changed(invoke, "stock", "a", 5)
+    changed(invoke, "stock", "b", -2)
+    again = invoke("increments", {
+        "operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a", "amount": 5,
+        "value": True,
+    })  # fmt: skip
+    assert (again["replayed"], again["body"]["value"], again["body"]["version"]) == (True, 3, 2)
+    receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    assert ["value" in json.loads(receipt["data"]["S"]) for receipt in receipts] == [False, False]
+
+
+@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])
+def test_a_value_that_cannot_be_read_in_time_fails_no_change(remaining_ms: int, invoke: Invoke, store: Store) -> None:
+    def throttle(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, "Query")
+
+    if remaining_ms == 10_000:
+        store.client.meta.events.register("before-call.dynamodb.Query", throttle)
+    event = {"operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a"}
+    answer = invoke("increments", {**event, "amount": 5, "value": True}, Context(remaining_ms))
+    assert (answer["status"], answer["body"]) == (
+        200, {"counter": "stock", "id": "x", "counted": True, "visible": "now"},
+    )  # fmt: skip
+
+
+def test_a_change_that_is_visible_soon_answers_no_value(invoke: Invoke, store: Store) -> None:
+    store.breaker.trip("USER#x")
+    answer = changed(invoke, "usage", "a", 7)
+    assert answer == {"counter": "usage", "id": "x", "counted": True, "visible": "soon"}
+
+
+def test_a_batch_answers_each_value_with_all_of_its_changes(invoke: Invoke) -> None:
+    event = {"operation": "increment", "counter": "usage", "id": "x", "amount": 2, "caller": "alice"}
+    batch = [{**event, "idempotency_key": f"{number}", "value": number < 2} for number in range(3)]
+    bodies = [result["body"] for result in invoke("increments", {"batch": batch})["results"]]
+    assert [body.get("value_at_least") for body in bodies] == [6, 6, None]

@@ -1,0 +1,487 @@
+"""Many changes under one key: all of them once, or none of them, whatever fails."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter as Multiset
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+import faults
+from local.base.engine import Engine
+from tally import fields
+from tally.counter import AMOUNT_MAX, Counter, Guarantee
+from tally.counting import changes, holds
+from tally.counting.receipts import Counted
+from tally.dynamo.client import Call
+from tally.errors import (
+    CounterRetiredError,
+    InvalidInputError,
+    KeyReusedError,
+    LimitReachedError,
+    PayloadTooLargeError,
+    StoreBusyError,
+    StoreRefusedError,
+)
+from tally.streams import record as stream_records
+from tests.contexts import Context
+from tests.invariants.counting import Clock
+from tests.invariants.deployment import Tables, deliver
+from tests.invariants.processes import Crash, killed
+from tests.invariants.streaming import StreamWorld
+from tests.invariants.test_cost import size_bytes
+from tests.invariants.threads import at_once
+from tests.invariants.wire import Wire
+from tests.invariants.world import World, persist
+
+PLAYS, STOCK, USAGE, TICKET = counters.PLAYS, counters.STOCK, counters.USAGE, counters.TICKET
+VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", guarantee=Guarantee.ROLLUP)
+CALLS = Counter("calls", prefix="API", sort_key="CALLS", attribute="calls", ceiling=5, period="day", keep_periods=2)
+ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
+FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
+CAPPED = Counter("capped", prefix="CAP", sort_key="TOTAL", attribute="number", ceiling=5)
+DECLARED = counters.COUNTERS | {one.name: one for one in (VIEWS, ONE_SHARD, FAST, CAPPED, CALLS)}
+ORDER = [("stock", "mug", -1), ("plays", "mug", 1), ("usage", "ann", 1)]
+LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
+
+Sent = Sequence[tuple[str, str, int]]
+
+
+@pytest.fixture(scope="session")
+def streamed() -> tuple[str, ...]:
+    """What was written alone is read in the streams, too."""
+    return ("counts", "receipts")
+
+
+@dataclass
+class Streams:
+    """Both consumers, over the engine's own streams."""
+
+    tables: Tables
+    stored: StreamWorld
+
+    def drain(self) -> None:
+        """Deliver everything."""
+        deliver(self.tables)
+
+    def drifts(self) -> dict[tuple[str, str], int]:
+        """Observed minus expected, by tally."""
+        found: Multiset[tuple[str, str]] = Multiset()
+        for (counter, id_, _), (expected, observed) in self.stored.ledger().items():
+            found[counter, id_] += observed - expected
+        return {tally: drift for tally, drift in found.items() if drift}
+
+
+@pytest.fixture
+def streams(world: World, engine: Engine) -> Iterator[Streams]:
+    wire = Wire(engine.port)
+    plain = replace(world.store, client=world.raw)
+    yield Streams(Tables(plain, wire), StreamWorld(plain, world.raw))
+    wire.close()
+
+
+def entries(sent: Sent) -> list[dict[str, Any]]:
+    return [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in sent]
+
+
+def count(
+    world: World,
+    key: str,
+    sent: Sent,
+    *,
+    soon: bool = False,
+    call: Call | None = None,
+    declared: Mapping[str, Counter] = DECLARED,
+    now_s: float | None = None,
+) -> Counted:
+    """Count them, as the handler does."""
+    wanted = changes.read(entries(sent), declared, now_s or time.time(), soon=soon)
+    return changes.count(call or world.call("shop"), wanted, operation="change", key=key, soon=soon)
+
+
+def stock(world: World, amount: int, id_: str = "mug") -> None:
+    world.play("stocked", id_, amount, counter=STOCK)
+
+
+def of(world: World) -> list[int]:
+    """What the tallies of an order are at."""
+    return [world.tally(STOCK, "mug"), world.tally(PLAYS, "mug"), world.tally(USAGE, "ann")]
+
+
+def body(number: int, tallies: int, visible: str = "now") -> dict[str, Any]:
+    return {"counted": True, "changes": number, "tallies": tallies, "visible": visible}
+
+
+def plays_of(videos: int, each: int = 10) -> Sent:
+    return [("plays", f"video-{number}", 1) for number in range(videos) for _ in range(each)]
+
+
+# ---- one transaction ----
+
+
+def test_an_order_moves_all_of_its_tallies_in_one_transaction_and_a_replay_moves_none(world: World) -> None:
+    stock(world, 3)
+    world.proxy.forget()
+    assert count(world, "order-1", ORDER) == (body(3, 3), False)
+    assert len(world.sent()) == 1
+    assert of(world) == [2, 1, 1]
+    assert count(world, "order-1", ORDER) == (body(3, 3), True)
+    assert count(world, "order-1", ORDER[::-1]) == (body(3, 3), True)
+    assert of(world) == [2, 1, 1]
+
+
+def test_the_receipt_lists_every_change_by_counter_and_id(world: World) -> None:
+    stock(world, 3)
+    count(world, "order-1", [*ORDER, ("usage", "ann", 4)])
+    (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]
+    assert sorted(stream_records.changes(receipt)) == [("plays", "mug", 1), ("stock", "mug", -1), ("usage", "ann", 5)]
+    assert "rollup" not in receipt
+
+
+def test_the_receipt_lives_as_long_as_any_of_its_counters_asks_for(world: World) -> None:
+    declared = {**DECLARED, "plays": replace(PLAYS, receipt_days=30)}
+    count(world, "order-1", [("usage", "ann", 1), ("stock", "mug", 1)], declared=declared)
+    count(world, "order-2", [("usage", "ann", 1), ("plays", "mug", 1)], declared=declared)
+    lives = sorted(int(receipt["expiration"]["N"]) - time.time() for receipt in world.receipts())
+    assert lives == pytest.approx([24 * 3600, 30 * 24 * 3600], abs=60)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [[*ORDER, ("usage", "ann", 1)], ORDER[:2], [*ORDER[:2], ("usage", "bob", 1)]],
+    ids=["one more", "one less", "of another id"],
+)
+def test_a_key_that_comes_with_other_changes_is_refused(world: World, other: Sent) -> None:
+    stock(world, 3)
+    count(world, "order-1", ORDER)
+    with pytest.raises(KeyReusedError):
+        count(world, "order-1", other)
+    assert of(world) == [2, 1, 1]
+
+
+@pytest.mark.parametrize("soon", [False, True])
+def test_100_plays_of_10_videos_cost_what_the_documents_say(world: World, soon: bool) -> None:
+    with world.capacity() as measured:
+        assert count(world, "feed", plays_of(10), soon=soon) == (body(100, 10, "soon" if soon else "now"), False)
+    assert measured == ([("PutItem", 1.0)] if soon else [("TransactWriteItems", 22.0)])
+    assert [world.rolled_up(id_=f"video-{number}") for number in range(10)] == [10] * 10
+
+
+def test_a_receipt_of_90_tallies_with_the_longest_ids_is_under_12_kb(world: World) -> None:
+    longest = replace(USAGE, name="u" * 32)
+    ids = [f"{number:02}{LONGEST_ID[2:]}" for number in range(90)]
+    sent = [(longest.name, id_, AMOUNT_MAX) for id_ in ids for _ in range(11)]
+    count(world, "k" * 255, sent, soon=True, declared={longest.name: longest}, call=world.call("%25" * 170))
+    assert 11 * 1024 < size_bytes(world.receipt()) < 12 * 1024
+
+
+def test_1000_changes_of_90_tallies_count_and_more_tallies_do_not(world: World) -> None:
+    sent = [("usage", f"u{number % 90}", 2) for number in range(1000)]
+    with world.capacity() as measured:
+        assert count(world, "many", sent) == (body(1000, 90), False)
+    ((_, units),) = measured
+    assert units == 2 * 90 + 2  # a receipt with short ids is under 1 KB
+    assert world.tally(USAGE, "u0") == 24
+    with pytest.raises(PayloadTooLargeError, match="more than 90 tallies"):
+        count(world, "more", [("usage", f"u{number}", 1) for number in range(91)])
+
+
+# ---- refusals ----
+
+
+def test_an_order_is_refused_as_a_whole_with_the_entry_and_what_is_left_and_leaves_no_receipt(world: World) -> None:
+    stock(world, 2)
+    sent = [("usage", "ann", 1), ("stock", "mug", -1), ("plays", "mug", 1), ("stock", "mug", -2)]
+    for _ in range(2):
+        with pytest.raises(LimitReachedError) as refused:
+            count(world, "order-1", sent)
+        assert refused.value.members == {"entry": 1, "counter": "stock", "id": "mug", "left": 2}
+        assert "changes[1], stock mug: 2 are left" in refused.value.detail
+        assert of(world) == [2, 0, 0]
+        assert len(world.receipts()) == 1
+    world.play("more", "mug", 5, counter=STOCK)
+    assert count(world, "order-1", sent) == (body(4, 3), False)
+    assert of(world) == [4, 1, 1]
+
+
+def test_what_is_judged_is_the_sum_of_the_changes_of_a_tally(world: World) -> None:
+    assert count(world, "in-and-out", [("stock", "mug", -3), ("stock", "mug", 5)])[0]["tallies"] == 1
+    assert of(world) == [2, 0, 0]
+    with pytest.raises(LimitReachedError) as refused:
+        count(world, "full", [("usage", "ann", 1), ("capped", "x", 2), ("capped", "x", 4)])
+    assert refused.value.members == {"entry": 1, "counter": "capped", "id": "x", "left": 5}
+
+
+def test_expired_holds_are_given_back_before_an_order_is_refused(world: World, clock: Clock) -> None:
+    stock(world, 5)
+    holds.take(world.call("shop"), STOCK, "mug", 4, 60, operation="hold", key="cart")
+    with pytest.raises(LimitReachedError):
+        count(world, "order-1", [("stock", "mug", -3), ("usage", "ann", 1)])
+    clock.pass_s(61)
+    assert count(world, "order-1", [("stock", "mug", -3), ("usage", "ann", 1)]) == (body(2, 2), False)
+    with pytest.raises(LimitReachedError) as refused:
+        count(world, "order-2", [("stock", "mug", -3)])
+    assert refused.value.left == 2
+    assert of(world) == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "soon", "field", "why"),
+    [
+        ({"counter": "ticket", "id": "x"}, False, "changes[1].counter", "numbered"),
+        ({"counter": "fast", "id": "x", "amount": 1}, False, "changes[1].counter", "no receipt"),
+        ({"counter": "likes", "id": "x", "amount": 1}, False, "changes[1].counter", "must name a counter"),
+        ({"counter": "nothing", "id": "x"}, False, "changes[1].counter", "must name a counter"),
+        ({"counter": ["plays"], "id": "x"}, False, "changes[1].counter", "must name a counter"),
+        ({"id": "x"}, False, "changes[1].counter", "must name a counter"),
+        ({"counter": "plays"}, False, "changes[1].id", "must be a string"),
+        ({"counter": "plays", "id": "a#b"}, False, "changes[1].id", "must be 1 to 128"),
+        ({"counter": "plays", "id": "x", "amount": 2}, False, "changes[1].amount", "moves by 1"),
+        ({"counter": "usage", "id": "x"}, False, "changes[1].amount", "is missing"),
+        ({"counter": "usage", "id": "x", "amount": True}, False, "changes[1].amount", "whole number"),
+        ({"counter": "usage", "id": "x", "amount": None}, False, "changes[1].amount", "whole number"),
+        ({"counter": "usage", "id": "x", "amount": 1, "key": "k"}, False, "changes[1]", "no field 'key'"),
+        ({"counter": "stock", "id": "x", "amount": 1}, True, "changes[1].counter", "visible now"),
+        ({"counter": "one", "id": "x", "amount": 1}, True, "changes[1].counter", "visible now"),
+    ],
+)
+def test_an_entry_that_cannot_be_counted_with_others_is_named(
+    entry: dict[str, Any], soon: bool, field: str, why: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=why) as refused:
+        changes.read([{"counter": "plays", "id": "mug"}, entry], DECLARED, time.time(), soon=soon)
+    assert refused.value.field == field
+
+
+def test_a_counter_with_children_counts_no_other_way() -> None:
+    followers = Counter("followers", prefix="USER", sort_key="FOLLOWED", attribute="followers", child="BY#USER#")
+    with pytest.raises(InvalidInputError, match="it counts items"):
+        changes.read(entries([("followers", "x", 1)]), {"followers": followers}, time.time(), soon=False)
+
+
+def test_a_retired_counter_refuses_all_and_what_was_counted_before_is_replayed(world: World) -> None:
+    stock(world, 3)
+    count(world, "order-1", ORDER)
+    retired = DECLARED | {"usage": replace(USAGE, retired=True)}
+    assert count(world, "order-1", ORDER, declared=retired) == (body(3, 3), True)
+    with pytest.raises(CounterRetiredError) as refused:
+        count(world, "order-2", ORDER, declared=retired)
+    assert refused.value.members == {"entry": 2, "counter": "usage", "id": "ann"}
+    assert of(world) == [2, 1, 1]
+
+
+def test_a_counter_with_periods_moves_in_the_period_of_the_first_try(world: World) -> None:
+    day_s = 24 * 3600.0
+    sent = [("usage", "ann", 1), ("calls", "ann", 3)]
+    midnight_s = (time.time() // day_s + 1) * day_s
+    assert count(world, "job-1", sent, now_s=midnight_s - 1) == (body(2, 2), False)
+    assert count(world, "job-1", sent, now_s=midnight_s + 1) == (body(2, 2), True)
+    today = time.strftime("%Y-%m-%d", time.gmtime(midnight_s - 1))
+    assert world.tally(CALLS, f"ann#{today}") == 3
+    with pytest.raises(LimitReachedError) as refused:
+        count(world, "job-2", sent, now_s=midnight_s - 1)
+    wanted = {"entry": 1, "counter": "calls", "id": "ann", "period": today, "left": 2}
+    assert refused.value.members == wanted | {"retry_after_s": refused.value.retry_after_s}
+    assert 0 < (refused.value.retry_after_s or 0) <= day_s
+    assert count(world, "job-2", sent, now_s=midnight_s + 1) == (body(2, 2), False)
+
+
+# ---- faults ----
+
+
+def test_a_lost_answer_is_a_first_answer_and_counts_once(world: World) -> None:
+    stock(world, 3)
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE]})
+    assert count(world, "order-1", ORDER) == (body(3, 3), False)
+    assert of(world) == [2, 1, 1]
+
+
+def test_a_receipt_beside_a_conflict_is_a_replay(world: World) -> None:
+    stock(world, 3)
+    count(world, "order-1", ORDER)
+    (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]
+    world.proxy.forget()
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(0, 2, receipt)]})
+    assert count(world, "order-1", ORDER) == (body(3, 3), True)
+    assert len(world.sent()) == 1, "it is not sent again"
+
+
+def test_a_refusal_beside_a_conflict_is_judged_by_the_next_attempt(world: World) -> None:
+    stock(world, 3)
+    out = {"qty": {"N": "0"}, "version": {"N": "1"}}
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(1, 3, out)]})
+    assert count(world, "order-1", ORDER) == (body(3, 3), False)
+    assert of(world) == [2, 1, 1]
+
+
+def test_conflicts_without_end_are_busy_and_count_nothing(world: World) -> None:
+    stock(world, 3)
+    world.proxy.plan = faults.always(faults.Fault(faults.Kind.CONFLICT, at=1), "TransactWriteItems")
+    with pytest.raises(StoreBusyError):
+        count(world, "order-1", ORDER, call=world.call("shop", deadline_s=time.monotonic() + 0.2))
+    assert of(world) == [3, 0, 0]
+    assert len(world.receipts()) == 1
+
+
+def test_a_tally_that_holds_no_number_fails_the_whole(world: World) -> None:
+    world.put({"PK": {"S": "USER#ann"}, "SK": {"S": "USAGE"}, "usage": {"S": "many"}})
+    stock(world, 3)
+    with pytest.raises(StoreRefusedError):
+        count(world, "order-1", ORDER)
+    assert (world.tally(STOCK, "mug"), world.tally(PLAYS, "mug"), len(world.receipts())) == (3, 0, 1)
+
+
+@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.THROTTLED_TRANSACTION])
+def test_under_heat_changes_that_may_spill_are_one_receipt_alone(world: World, fault: faults.Fault) -> None:
+    world.proxy.plan = faults.always(fault, "TransactWriteItems")
+    assert count(world, "feed", plays_of(3)) == (body(30, 3, "soon"), False)
+    assert world.items() == []
+    assert [world.rolled_up(id_=f"video-{number}") for number in range(3)] == [10, 10, 10]
+
+
+def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_receipt(
+    world: World, streams: Streams
+) -> None:
+    stock(world, 3)
+    for partition in ("VID#mug", "USER#ann"):
+        world.store.breaker.trip(partition)
+    world.proxy.forget()
+    assert count(world, "order-1", ORDER) == (body(3, 3, "soon"), False)
+    (request,) = world.sent("TransactWriteItems")
+    assert len(request["TransactItems"]) == 2
+    assert of(world) == [2, 0, 0]
+    streams.drain()
+    assert (of(world), streams.drifts()) == ([2, 1, 1], {})
+    streams.drain()
+    assert of(world) == [2, 1, 1]
+
+
+def test_a_counter_that_is_always_rolled_up_waits_beside_what_moves_now(world: World) -> None:
+    assert count(world, "mixed", [("views", "x", 3), ("usage", "ann", 2)]) == (body(2, 2, "soon"), False)
+    assert (world.tally(VIEWS, "x"), world.tally(USAGE, "ann")) == (0, 2)
+    assert stream_records.changes(world.receipt(), alone=True) == [("views", "x", 3)]
+
+
+@pytest.mark.slow
+def test_50_orders_at_once_over_20_mugs_with_lost_answers_sell_20_and_refuse_30(world: World, streams: Streams) -> None:
+    """Sold, counted and used are equal: no order is in part."""
+    stock(world, 20)
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.seeded(10, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.05}})
+
+    def order(number: int) -> str:
+        try:
+            persist(partial(count, world, f"order-{number}", ORDER))
+        except LimitReachedError as refused:
+            return f"refused: entry {refused.members['entry']}, {refused.left} left"
+        return "sold"
+
+    answers = Multiset(at_once([partial(order, number) for number in range(50)]))
+    assert answers == {"sold": 20, "refused: entry 0, 0 left": 30}
+    assert world.proxy.injected(faults.LOSE_RESPONSE) > 0
+    streams.drain()
+    assert of(world) == [0, 20, 20]
+    assert sum("counter" not in receipt for receipt in world.receipts()) == 20
+    assert streams.drifts() == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_fails_the_tallies_are_the_sums_of_the_receipts_and_none_is_torn(world: World, seed: int) -> None:
+    """Lost answers, failures on both sides, conflicts, throttling, and callers that give up and come back."""
+    chance = random.Random(seed)
+    world.proxy.strip_tokens = True
+    some = {
+        faults.LOSE_RESPONSE: 0.1, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1,
+        faults.mixed(1, 2, {"qty": {"N": "0"}}): 0.05, faults.THROTTLED_TRANSACTION: 0.02,
+    }  # fmt: skip
+    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": some, "PutItem": {faults.LOSE_RESPONSE: 0.2}})
+    persist(lambda: world.play("stocked", "mug", 15, counter=STOCK))
+    sent, counted = dict[str, Sent](), dict[str, dict[str, Any]]()
+    for number in range(12):
+        ids = [f"v{chance.randrange(3)}" for _ in range(4)]
+        sent[f"key-{number}"] = [("stock", "mug", -chance.randrange(1, 4)), *(("usage", id_, 2) for id_ in ids)]
+    for key in [*sent, *sent]:
+        try:
+            answer = persist(partial(count, world, key, sent[key]))
+        except LimitReachedError:
+            assert key not in counted
+            continue
+        assert counted.setdefault(key, answer.body) == answer.body
+    listed: Multiset[tuple[str, str]] = Multiset()
+    for receipt in world.receipts():
+        for counter, id_, amount in stream_records.changes(receipt):
+            listed[counter, id_] += amount
+    wanted: Multiset[tuple[str, str]] = Multiset({("stock", "mug"): 15})
+    for key in counted:
+        for counter, id_, amount in sent[key]:
+            wanted[counter, id_] += amount
+    assert listed == wanted
+    assert world.tally(STOCK, "mug") == wanted["stock", "mug"] >= 0
+    waiting: Multiset[tuple[str, str]] = Multiset()
+    for receipt in world.receipts():
+        if "soon" in receipt:
+            for counter, id_, amount in stream_records.changes(receipt, alone=True):
+                waiting[counter, id_] += amount
+    for id_ in ("v0", "v1", "v2"):
+        assert world.tally(USAGE, id_) + waiting["usage", id_] == wanted["usage", id_]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_process_that_dies_at_its_write_leaves_all_or_nothing(world: World, committed: bool) -> None:
+    stock(world, 3)
+    dying = replace(world.store, client=killed(world.store.client, 0, committed=committed))  # type: ignore[arg-type]
+    with pytest.raises(Crash):
+        count(world, "order-1", ORDER, call=Call(dying, "shop"))
+    assert of(world) == ([2, 1, 1] if committed else [3, 0, 0])
+    assert count(world, "order-1", ORDER).replayed is committed
+    assert of(world) == [2, 1, 1]
+
+
+# ---- streams ----
+
+
+def test_what_is_visible_soon_is_rolled_up_once_through_redelivery_and_kills(world: World, streams: Streams) -> None:
+    """The rollup dies before and after its transaction, and the records come again, cut in other places."""
+    for number in range(12):
+        count(world, f"feed-{number}", plays_of(10, 3), soon=True)
+    records = list(streams.tables.records("receipts"))
+    event = partial(streams.tables.event, "receipts", "shard-receipts")
+    for committed in (False, True):
+        client = killed(world.raw, 0, committed=committed)
+        process = streams.tables.handler("rollup", replace(world.store, client=client))  # type: ignore[arg-type]
+        with pytest.raises(Crash):
+            process(event(records), Context())
+    for batch in (records, records[:5], records[3:], records):
+        for process in streams.tables.handlers.values():
+            assert process(event(batch), Context())["batchItemFailures"] == []
+    streams.drain()
+    assert [world.tally(id_=f"video-{number}") for number in range(10)] == [36] * 10
+    assert streams.drifts() == {}
+
+
+def test_receipts_of_90_tallies_each_are_rolled_up_one_in_a_transaction(world: World, streams: Streams) -> None:
+    for number in range(3):
+        sent = [("usage", f"u{number}-{place}", 2) for place in range(90)]
+        count(world, f"many-{number}", sent, soon=True)
+    streams.drain()
+    assert {world.tally(USAGE, f"u{number}-{place}") for number in range(3) for place in (0, 89)} == {2}
+    assert (streams.drifts(), streams.stored.marked()) == ({}, {"rollup": set(), "drift": set()})
+
+
+def test_the_journal_books_every_change_of_an_order(world: World, streams: Streams) -> None:
+    stock(world, 5)
+    count(world, "order-1", ORDER)
+    count(world, "feed", [("plays", "mug", 1), ("usage", "bob", 7)], soon=True)
+    streams.drain()
+    booked: Multiset[tuple[str, str]] = Multiset()
+    for (counter, id_, _), (expected, _observed) in streams.stored.ledger().items():
+        booked[counter, id_] += expected
+    assert booked == {("stock", "mug"): 4, ("plays", "mug"): 2, ("usage", "ann"): 1, ("usage", "bob"): 7}
+    assert streams.drifts() == {}

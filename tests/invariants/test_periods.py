@@ -1,0 +1,154 @@
+"""Tallies of periods: a change counts once, in the period in which its first try began."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter as Multiset
+from functools import partial
+from typing import Any
+
+import pytest
+
+import faults
+from faults.plans import Fault
+from functions import increments as handler
+from tally.counter import Counter, Guarantee
+from tally.counting import batches, periods
+from tally.counting.increments import Increment
+from tally.errors import RetryableError
+from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key
+from tests.invariants.threads import at_once
+
+DAY_S = 24 * 3600
+
+
+def metered(name: str, period: str, keep: int | None = 3, **more: Any) -> Counter:
+    return Counter(
+        name, prefix=name.upper(), sort_key="USED", attribute="used", period=period, keep_periods=keep, **more
+    )
+
+
+QUOTA = metered("quota", "day", ceiling=20)
+USED = metered("used", "day")
+FAST = metered("fast", "day", guarantee=Guarantee.FAST)
+ROLLED = metered("rolled", "day", guarantee=Guarantee.ROLLUP)
+FOR_GOOD = metered("forgood", "minute", None)
+
+
+@pytest.fixture
+def evening(clock: Clock) -> Clock:
+    """Five minutes before midnight."""
+    clock.pass_s(DAY_S - clock.time() % DAY_S - 300)
+    return clock
+
+
+def today(counter: Counter, clock: Clock) -> str:
+    return periods.tally_id(counter, ITEM, clock.time())
+
+
+def first(clock: Clock, fault: Fault) -> faults.Plan:
+    """At the first write it is past midnight, and the fault happens."""
+    left = [fault]
+
+    def plan(operation: str, body: bytes, number: int) -> Fault | None:
+        if operation not in ("TransactWriteItems", "PutItem", "UpdateItem") or not left:
+            return None
+        clock.pass_s(600)
+        return left.pop()
+
+    return plan
+
+
+def sums(counting: Counting, counter: Counter) -> dict[str, int]:
+    """What each stored id of a counter comes to, with what the rollup is to add."""
+    ids = {item["PK"]["S"].partition("#")[2] for item in counting.world.items()}
+    ids |= {receipt["target"]["S"] for receipt in counting.world.receipts()}
+    found = {id_: counting.world.rolled_up(counter, id_) for id_ in ids}
+    return {id_: number for id_, number in found.items() if number}
+
+
+@pytest.mark.parametrize("counter", [QUOTA, USED, ROLLED], ids=lambda counter: counter.name)
+def test_a_retry_after_midnight_of_a_call_whose_answer_was_lost_changes_nothing(
+    counting: Counting, evening: Clock, counter: Counter
+) -> None:
+    key, day = new_key(), today(counter, evening)
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.always(faults.LOSE_RESPONSE, "TransactWriteItems", "PutItem")
+    with pytest.raises(RetryableError):
+        counting.increment(counter, 2, key)
+    counting.world.proxy.plan = faults.no_faults
+    evening.pass_s(600)
+    assert today(counter, evening) > day
+    body, replayed = counting.increment(counter, 2, key)
+    assert (periods.shown(day), replayed) == ({"id": body["id"], "period": body["period"]}, True)
+    assert sums(counting, counter) == {day: 2}
+
+
+@pytest.mark.parametrize(
+    ("counter", "fault"),
+    [
+        *itertools.product((QUOTA, USED, FAST, ROLLED), (faults.CONFLICT, faults.FAIL_BEFORE)),
+        *itertools.product((QUOTA, USED, ROLLED), (faults.LOSE_RESPONSE,)),  # FAST counts twice then
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
+    counting: Counting, evening: Clock, counter: Counter, fault: Fault
+) -> None:
+    day = today(counter, evening)
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = first(evening, fault)
+    body, _ = counting.increment(counter, 1)
+    assert (today(counter, evening) > day, body["period"]) == (True, day.partition("#")[2])
+    if counter is FAST:
+        assert counting.stored(counter, day) == 1
+    else:
+        assert sums(counting, counter) == {day: 1}
+
+
+@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.LOSE_RESPONSE], ids=str)
+def test_a_batch_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
+    counting: Counting, evening: Clock, fault: Fault
+) -> None:
+    day, call = today(USED, evening), counting.world.call("ann")
+    ask = {"id": ITEM, "amount": 1}
+    made = [
+        handler.increment(call, counter=counter, idempotency_key=new_key(), **ask)
+        for counter in (USED, USED, ROLLED, QUOTA)
+    ]
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = first(evening, fault)
+    results = batches.count([batches.Entry(call, one) for one in made if isinstance(one, Increment)])
+    assert [result[0]["period"] for result in results if isinstance(result, tuple)] == [day.partition("#")[2]] * 4
+    assert [sums(counting, counter)[day] for counter in (USED, ROLLED, QUOTA)] == [2, 1, 1]
+    assert {receipt["target"]["S"] for receipt in counting.world.receipts()} == {day}
+
+
+def test_a_quota_of_20_is_20_in_each_day_however_many_ask_at_once_and_answers_get_lost(
+    counting: Counting, evening: Clock
+) -> None:
+    days = []
+    counting.world.proxy.strip_tokens = True
+    counting.world.proxy.plan = faults.seeded(7, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
+    for _ in range(2):
+        days.append(today(QUOTA, evening))
+        outcomes = at_once([partial(buy, counting, QUOTA, 1) for _ in range(30)])
+        assert Multiset(type(outcome) for outcome in outcomes) == {dict: 20, int: 10}
+        evening.pass_s(600)
+    assert [counting.stored(QUOTA, day) for day in days] == [20, 20]
+
+
+@pytest.mark.parametrize("counter", [QUOTA, USED, FAST], ids=lambda counter: counter.name)
+def test_every_write_of_a_tally_says_when_it_goes(counting: Counting, evening: Clock, counter: Counter) -> None:
+    counting.increment(counter, 1)
+    midnight_s = evening.time() + 300
+    for item in counting.world.items():
+        assert abs(int(item["expiration"]["N"]) - (midnight_s + 3 * DAY_S)) < 2
+        counting.world.put({**item, "expiration": {"N": "1"}})
+    counting.increment(counter, 1)
+    assert {int(item["expiration"]["N"]) > evening.time() for item in counting.world.items()} == {True}
+
+
+def test_a_tally_that_is_kept_for_good_has_no_end(counting: Counting) -> None:
+    counting.increment(FOR_GOOD, 1)
+    assert "expiration" not in counting.world.items()[0]

@@ -1,0 +1,153 @@
+"""Which period a time falls into, by its name; when it ends; until when its tally is kept."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tally.counter import KEEP_PERIODS_MAX, PERIODS, Counter
+from tally.counting import periods
+from tally.errors import InvalidInputError, NotFoundError
+
+DAY_S = 24 * 3600
+TIMES = st.integers(1_325_376_000, 32_503_000_000)  # 2012 to 2999; clocks went back over midnight somewhere before
+ZONES = (None, "Europe/Paris", "America/St_Johns", "Africa/Cairo", "Pacific/Apia", "Asia/Kathmandu")
+ZONED = [(period, zone) for period in PERIODS for zone in (ZONES if period in PERIODS[2:] else ZONES[:1])]
+
+
+def counter(period: str | None, **more: Any) -> Counter:
+    return Counter("calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", period=period, **more)
+
+
+def at(text: str) -> float:
+    """Epoch seconds of a time of UTC."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("period", "named", "left_s"),
+    [
+        ("minute", "2026-11-22T14:05", 14),
+        ("hour", "2026-11-22T14", 54 * 60 + 14),
+        ("day", "2026-11-22", 9 * 3600 + 54 * 60 + 14),
+        ("week", "2026-W47", 9 * 3600 + 54 * 60 + 14),
+        ("month", "2026-11", 8 * DAY_S + 9 * 3600 + 54 * 60 + 14),
+        ("year", "2026", 39 * DAY_S + 9 * 3600 + 54 * 60 + 14),
+    ],
+)
+def test_a_time_falls_into_the_period_that_iso_8601_names(period: str, named: str, left_s: int) -> None:
+    now_s = at("2026-11-22T14:05:46.5")
+    found = periods.tally_id(counter(period), "7c20", now_s)
+    assert found == f"7c20#{named}"
+    assert periods.shown(found) == {"id": "7c20", "period": named}
+    assert periods.left_s(counter(period), found, now_s) == left_s
+
+
+@pytest.mark.parametrize(
+    ("time", "named"), [("2027-01-03T23:59:59", "2026-W53"), ("2027-01-04", "2027-W01"), ("2024-12-30", "2025-W01")]
+)
+def test_the_week_of_a_new_year_is_that_of_iso_8601(time: str, named: str) -> None:
+    assert periods.tally_id(counter("week"), "x", at(time)) == f"x#{named}"
+
+
+@pytest.mark.parametrize(("period", "zone"), ZONED)
+@given(now_s=TIMES)
+def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, now_s: int) -> None:
+    """The moment before the end of a period is in it, and its end is in the next one."""
+    declared = counter(period, timezone=zone)
+    found = periods.tally_id(declared, "x", now_s)
+    left_s = periods.left_s(declared, found, now_s)
+    assert periods.is_tally(declared, found)
+    assert 1 <= left_s <= 366 * DAY_S + 3600
+    assert periods.tally_id(declared, "x", now_s + left_s - 1) == found
+    assert periods.tally_id(declared, "x", now_s + left_s) > found
+    assert not periods.over(declared, found, now_s + left_s - 1)
+    assert periods.over(declared, found, now_s + left_s)
+
+
+@pytest.mark.parametrize(
+    ("zone", "last", "first"),
+    [  # the summer time of Paris is two hours ahead; Cairo's clocks go from 24:00 to 23:00, and from 0:00 to 1:00
+        ("Europe/Paris", "2026-10-25T22:59:59", "2026-10-25T23:00"),
+        ("Europe/Paris", "2026-10-24T21:59:59", "2026-10-24T22:00"),
+        ("Africa/Cairo", "2025-10-30T21:59:59", "2025-10-30T22:00"),
+        ("Africa/Cairo", "2025-04-24T21:59:59", "2025-04-24T22:00"),
+        (None, "2026-10-25T23:59:59", "2026-10-26T00:00"),
+    ],
+)
+def test_a_day_of_a_time_zone_ends_at_its_midnight_on_days_that_are_longer_or_shorter_too(
+    zone: str | None, last: str, first: str
+) -> None:
+    declared = counter("day", timezone=zone)
+    before, after = (periods.tally_id(declared, "x", at(time)) for time in (last, first))
+    assert before < after
+    assert periods.left_s(declared, before, at(last)) == 1
+    assert periods.left_s(declared, after, at(first)) in (23 * 3600, DAY_S, 25 * 3600)
+
+
+@pytest.mark.parametrize(
+    ("period", "named", "gone"),
+    [
+        ("minute", "2026-11-22T14:05", "2026-11-22T14:08"),
+        ("hour", "2026-11-22T23", "2026-11-23T02:00"),
+        ("day", "2026-11-30", "2026-12-03"),
+        ("week", "2026-W53", "2027-01-18"),
+        ("month", "2026-11", "2027-02-01"),
+        ("year", "2026", "2029-01-01"),
+    ],
+)
+def test_a_tally_is_kept_for_so_many_periods_after_its_own(period: str, named: str, gone: str) -> None:
+    declared, tally = counter(period, keep_periods=2), f"x#{named}"
+    assert periods.expires_s(declared, tally) == at(gone)
+    assert periods.kept(declared, tally, at(gone) - 1)
+    assert not periods.kept(declared, tally, at(gone))
+    assert periods.expires_s(counter(period), tally) is None
+    assert periods.kept(counter(period), tally, 1e11)
+
+
+@pytest.mark.parametrize("period", PERIODS)
+def test_the_last_period_that_can_be_named_has_an_end(period: str) -> None:
+    declared = counter(period, keep_periods=KEEP_PERIODS_MAX)
+    last = periods.tally_id(declared, "x", 32_503_679_999)
+    assert (periods.expires_s(declared, last) or 0) > 32_503_680_000
+
+
+NAMES = ["2026-11-22T14:05", "2026-11-22T14", "2026-11-22", "2026-W47", "2026-11", "2026"]
+ODD = [
+    "", "x", "2026-13", "2026-02-30", "2026-W54", "2025-W53", "1999", "3000", "2026-11-22T14:5", "2026-11-22T14:05:00",
+    "2026-11-22 14", "20261122", "2026W47", "2026-W47-1", "２０２６", "2026-11-22T24", "2026-11-22T14Z", "2026-11#2026",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("period", "own"), list(zip(PERIODS, NAMES, strict=True)))
+def test_a_period_is_asked_for_by_the_one_name_that_it_has(period: str, own: str) -> None:
+    declared, now_s = counter(period, keep_periods=14), at("2026-11-22T14:06")
+    assert periods.tally_id(declared, "7c20", now_s, own) == f"7c20#{own}"
+    for name in {*NAMES, *ODD} - {own}:
+        assert not periods.is_tally(declared, f"7c20#{name}")
+        with pytest.raises(InvalidInputError, match=f"must be a {period} of calls, like 2026"):
+            periods.tally_id(declared, "7c20", now_s, name)
+    with pytest.raises(NotFoundError, match="no more"):
+        periods.tally_id(declared, "7c20", now_s, own.replace("2026", "2002").replace("2002-W47", "2002-W46"))
+
+
+def test_a_counter_without_periods_has_ids_as_they_are() -> None:
+    plain = counter(None)
+    assert periods.tally_id(plain, "7c20", 0) == "7c20"
+    assert periods.shown("7c20") == {"id": "7c20"}
+    assert periods.kept(plain, "7c20", 1e11)
+    assert periods.expires_s(plain, "7c20") is None
+    with pytest.raises(InvalidInputError, match="has no periods"):
+        periods.tally_id(plain, "7c20", 0, "2026")
+    assert not periods.over(plain, "7c20", 1e11)
+    assert periods.over(plain, "7c20#2026", 0), "the counter had periods once"
+
+
+def test_an_id_without_a_period_is_no_tally_of_a_counter_with_periods() -> None:
+    for name in ("7c20", "", "#2026-11-22", "7c20#"):
+        assert not periods.is_tally(counter("day"), name)
+        assert not periods.kept(counter("day"), name, 0)

@@ -21,11 +21,11 @@ const at = (id) => document.getElementById(id);
 const page = at("page");
 const api = new Api(token);
 const zone = new EventTarget();
-let config,
-  counters = [],
-  leave = () => {},
-  shown = 0,
-  again = false;
+let config;
+let counters = [];
+let leave = () => {};
+let shown = 0; // pages so far
+let again = false; // whether somebody was signed in before
 
 /** What the pages know of the console. */
 function contextOf(signal) {

@@ -20,7 +20,7 @@ const OWN = {
   plays: (id) => [`videos/${encodeURIComponent(id)}/plays/series`],
   likes: (id) => [`posts/${encodeURIComponent(id)}/likes/series`],
   visits: (url) => ["visits/series", { url }],
-  bot_visits: null, // by /counters alone
+  bot_visits: null, // it has no series of its own: only all of them together
 };
 const isOwn = (counter) => Object.hasOwn(OWN, counter);
 
@@ -36,14 +36,17 @@ export async function show(root, context, counter, id) {
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
     make("h1.id", { tabindex: -1 }, id),
     make("div.columns", {}, live(context, counter, id), receipts(context, counter, id)),
-    chart(context, counter, id),
+    OWN[counter] === null ? noChart(counter) : chart(context, counter, id),
     behind(context, counter, id),
   );
 }
 
+/** The id and the period of a tally that links name together. */
+const parts = (counter, id) => (isOwn(counter) ? [id] : id.split("#"));
+
 /** The path and the query of what `/counters` knows of a tally. */
 function path(counter, id, what = "") {
-  const [bare, period] = isOwn(counter) ? [id] : id.split("#");
+  const [bare, period] = parts(counter, id);
   return [`counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}${what}`, { period }];
 }
 
@@ -52,10 +55,7 @@ function live(context, counter, id) {
   const { api, signal } = context;
   const [figure, note, moved] = [make("p.live", {}, "…"), make("p.quiet"), make("p.quiet")];
   const said = make("p.hidden", { "aria-live": "polite" });
-  let tag,
-    first,
-    last,
-    saidAt = 0;
+  let [tag, first, last, saidAt] = [undefined, undefined, undefined, 0];
   const load = async () => {
     const [where, query] = isOwn(counter) ? ["tallies", { of: `${counter}:${id}` }] : path(counter, id);
     const found = await api.fresh(where, query, tag, signal);
@@ -94,6 +94,14 @@ function live(context, counter, id) {
   return card;
 }
 
+const noChart = (counter) =>
+  make(
+    "section.card",
+    {},
+    make("h2", {}, "How it moved"),
+    make("p.quiet", {}, `Hours of ${counter} are kept for all of them together: the overview shows them.`),
+  );
+
 /** The chart by hour and by day, with the same numbers as a table. */
 function chart(context, counter, id) {
   const { api, signal } = context;
@@ -101,7 +109,7 @@ function chart(context, counter, id) {
   const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
   const load = async () => {
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
-    const [where, query] = (isOwn(counter) && OWN[counter]?.(id)) || path(counter, id, "/series");
+    const [where, query] = isOwn(counter) ? OWN[counter](id) : path(counter, id, "/series");
     const found = await api.get(
       where,
       {
@@ -217,7 +225,8 @@ function numbers(found, by) {
 
 /** Shards, drift and repairs: where the number comes from. */
 function behind(context, counter, id) {
-  const load = () => context.api.get(...path(counter, id, "/details"), context.signal);
+  const [bare, period] = parts(counter, id);
+  const load = () => context.api.get("details", { counter, id: bare, period }, context.signal);
   const draw = (found) => [
     make(
       "div.columns",

@@ -112,7 +112,8 @@ TOKENS_A_MONTH = 730  # of one program that keeps its token for the hour that it
 # Custom metrics that the sweep writes every minute while nothing drifts: of each counter whose drift is measured, of
 # each consumer, of the stack.
 METRICS_OF_COUNTER, METRICS_OF_CONSUMER, METRICS_OF_STACK = 1, 1, 3
-METRICS_OF_TRAFFIC = 4  # Replayed, Refused, Conflicts and Spilled; and Counted of each counter
+# Replayed, Refused, Conflicts and Spilled; JournalPages and JournalBytes; and Counted of each counter.
+METRICS_OF_TRAFFIC = 6
 
 
 def distinct(drawn: float, of: float) -> float:

@@ -62,6 +62,9 @@ READS = {
     "get_receipt": ((1, 500), (1, 700)),
     "get_receipts": ((1, 450), (100, 70_000)),  # of 100 keys
     "health": ((1, 400), (1, 400)),
+    "get_console": ((0, 1_800), (0, 1_800)),
+    "get_console_file": ((0, 22_500), (0, 51_500)),  # uPlot, compressed and not
+    "get_console_config": ((0, 600), (0, 600)),
     "get_openapi": ((0, 100_000), (0, 100_000)),
 }
 """Read units and bytes of the answer of each anonymous GET: of something small, and at most."""

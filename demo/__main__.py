@@ -78,7 +78,8 @@ def _say(outcome: Outcome, port: int, started: bool) -> None:
         print(f"tally: {complaint}", file=sys.stderr)
     stays = started and sys.stdout.isatty()
     how = " (Ctrl-C ends it)" if stays else ", while `make dev` runs" if started else ""
-    print(f"\nThe console has the log's hours{how}: http://localhost:{port}/console#/top/visits", flush=True)
+    has = "has" if outcome.hours else "will soon have"
+    print(f"\nThe console {has} the log's hours{how}: http://localhost:{port}/console#/top/visits", flush=True)
     if stays:
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()

@@ -18,6 +18,7 @@ READS = Throttle(rate_per_s=1000, burst=2000)
 WRITES = Throttle(rate_per_s=500, burst=1000)
 SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
+A_PAGE_LOAD = Throttle(rate_per_s=20, burst=200)  # the console loads a dozen files at once
 
 _COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
 _SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
@@ -203,6 +204,7 @@ ON_PAGES = (VISIT, GET_VISITS, GET_BADGE, BEACON)
 
 _COUNTERS = "/counters/{counter}/{id}"
 _COUNTER = Field("counter", Kind.COUNTER, Source.PATH, "counter")
+_ANY_COUNTER = Field("counter", Kind.ANY_COUNTER, Source.PATH, "counter")
 _ID = Field("id", Kind.ID, Source.PATH, "id")
 _HOLD = Field("hold_id", Kind.HOLD, Source.PATH, "hold")
 
@@ -459,6 +461,7 @@ GET_PLAYS_SERIES = Operation(
     path="/videos/{id}/plays/series",
     access=Access.ANYONE,
     throttle=SELDOM,
+    success=(200, 304),
     fields=(_VIDEO, *_SERIES),
     counter=PLAYS,
 )
@@ -469,6 +472,7 @@ GET_LIKES_SERIES = Operation(
     path="/posts/{id}/likes/series",
     access=Access.ANYONE,
     throttle=SELDOM,
+    success=(200, 304),
     fields=(_POST, *_SERIES),
     counter=LIKES,
 )
@@ -479,6 +483,7 @@ GET_VISITS_SERIES = Operation(
     path="/visits/series",
     access=Access.ANYONE,
     throttle=SELDOM,
+    success=(200, 304),
     fields=(Field("url", Kind.PAGE, Source.QUERY, "url"), *_SERIES),
     counter=VISITS,
 )
@@ -490,6 +495,17 @@ GET_SERIES = Operation(
     access=Access.READ,
     throttle=SELDOM,
     fields=(_COUNTER, _ID, *_SERIES),
+    opens=RARE,
+)
+GET_TOTAL_SERIES = Operation(
+    name="get_total_series",
+    function="drifts",
+    method="GET",
+    path="/counters/{counter}/series",
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_ANY_COUNTER, *_SERIES),
+    opens=RARE,  # `/counters/plays/series` must not be taken for the play count of the video `series`
 )
 GET_TOP = Operation(
     name="get_top",
@@ -497,7 +513,8 @@ GET_TOP = Operation(
     method="GET",
     path="/top",
     access=Access.ANYONE,
-    throttle=RARE,  # a list changes once an hour
+    throttle=RARE,  # a list changes four times an hour
+    success=(200, 304),
     fields=(
         Field("counter", Kind.CHOICE, Source.QUERY, "counter", choices=("plays", "likes", "visits", "bot_visits")),
         *_TOP,
@@ -510,9 +527,11 @@ GET_COUNTER_TOP = Operation(
     path="/counters/{counter}/top",
     access=Access.READ,
     throttle=SELDOM,
-    fields=(_COUNTER, *_TOP),
+    fields=(_ANY_COUNTER, *_TOP),
+    opens=RARE,
 )
-ON_SERIES = (GET_PLAYS_SERIES, GET_LIKES_SERIES, GET_VISITS_SERIES, GET_SERIES, GET_TOP, GET_COUNTER_TOP)
+SERIES = (GET_PLAYS_SERIES, GET_LIKES_SERIES, GET_VISITS_SERIES, GET_SERIES, GET_TOTAL_SERIES)
+ON_SERIES = (*SERIES, GET_TOP, GET_COUNTER_TOP)
 
 GET_DRIFT = Operation(
     name="get_drift",
@@ -541,9 +560,41 @@ GET_OPENAPI = Operation(
     success=(200, 304),
 )
 
+GET_CONSOLE = Operation(
+    name="get_console",
+    function="beacon",
+    method="GET",
+    path="/console",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+    success=(200, 304),
+    media_type="text/html",
+    any_query=True,
+)
+GET_CONSOLE_FILE = Operation(
+    name="get_console_file",
+    function="beacon",
+    method="GET",
+    path="/console/{file}",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+    fields=(Field("file", Kind.ID, Source.PATH, "file"),),
+    success=(200, 304),
+    media_type="text/*",
+)
+GET_CONSOLE_CONFIG = Operation(
+    name="get_console_config",
+    function="beacon",
+    method="GET",
+    path="/console/config.json",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+)
+ON_CONSOLE = (GET_CONSOLE, GET_CONSOLE_FILE, GET_CONSOLE_CONFIG)
+
 OPERATIONS = (
     *ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_SERIES,
-    GET_DRIFT, HEALTH, GET_OPENAPI,
+    GET_DRIFT, HEALTH, GET_OPENAPI, *ON_CONSOLE,
 )  # fmt: skip
 
 SCHEDULES = (

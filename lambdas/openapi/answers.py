@@ -29,6 +29,7 @@ TAGS = {
     "series": "How tallies moved by the hour and by the day, to the last unit, and which moved most.",
     "drift": "Tallies whose stored number differs from the counted one.",
     "tally": "Tally itself.",
+    "console": "A page for people who look at the numbers.",
 }
 
 
@@ -85,7 +86,7 @@ _SERIES_EXAMPLE = {
 }
 _TOP = (
     "The list of an hour is exact. That of a longer span is merged from those of its hours: `error_max` says by how"
-    " much a value may be too low at most. Without `span` it is the newest one in which an hour is over."
+    " much a value may be off at most. Without `span` it is the newest one, up to `as_of`."
 )
 _TOP_EXAMPLE = {
     "counter": "plays",
@@ -411,6 +412,14 @@ CONTRACTS: dict[Operation, Contract] = {
         example={**_SERIES_EXAMPLE, **_STOCK},
         errors=(errors.NotFoundError,),
     ),
+    operations.GET_TOTAL_SERIES: Contract(
+        tag="series",
+        summary="All tallies of a counter together, by the hour or by the day",
+        description=f"{_SERIES} `id` is empty.",
+        answer="series",
+        example={**_SERIES_EXAMPLE, "counter": "stock", "id": "", "repairs": []},
+        errors=(errors.NotFoundError,),
+    ),
     operations.GET_TOP: Contract(
         tag="series",
         summary="What moved most in an hour, a day or a month",
@@ -449,6 +458,39 @@ CONTRACTS: dict[Operation, Contract] = {
         summary="This document",
         answer="openapi",
         example=None,
+    ),
+    operations.GET_CONSOLE: Contract(
+        tag="console",
+        summary="The console",
+        description="A page for browsers. Its headers let it load and run nothing from elsewhere.",
+        answer="",
+        example="<!doctype html>",
+    ),
+    operations.GET_CONSOLE_FILE: Contract(
+        tag="console",
+        summary="A module or a style sheet of the console",
+        answer="",
+        example="export {};",
+        errors=(errors.NotFoundError,),
+    ),
+    operations.GET_CONSOLE_CONFIG: Contract(
+        tag="console",
+        summary="What the console knows of its stack",
+        description="And how people sign in: at the stack's user pool (`pkce`), with a token of theirs (`token`), or"
+        " with a name, in `make dev`.",
+        answer="console_config",
+        example={
+            "stage": "prod",
+            "stack": "Tally-prod",
+            "region": "eu-west-1",
+            "sign_in": {
+                "kind": "pkce",
+                "domain": "https://tally-prod-123456789012.auth.eu-west-1.amazoncognito.com",
+                "client_id": "4h57kl2example",
+                "redirect": "https://api.example.com/console",
+            },
+            "try_it": False,
+        },
     ),
 }
 KEPT = tuple(dict.fromkeys(CONTRACTS[operation].answer for operation in operations.WITH_RECEIPTS.values()))

@@ -129,9 +129,9 @@ SCHEMAS: dict[str, Schema] = {
         "The tallies that moved most, the first one first.",
         counter=_TEXT,
         by={"enum": ["hour", "day", "month"]},
-        span={"type": ["string", "null"], "description": "In UTC. Null: no hour is over yet."},
+        span={"type": ["string", "null"], "description": "In UTC. Null: nothing is folded yet."},
         top={"type": "array", "items": _object("One tally.", id=_TEXT, value={"type": "integer", "minimum": 1})},
-        error_max={**_COUNT, "description": "By how much a value may be too low, at most."},
+        error_max={**_COUNT, "description": "By how much a value may be too low or too high, at most."},
         as_of=_AS_OF,
     ),
     "drift": _object(
@@ -214,6 +214,15 @@ SCHEMAS: dict[str, Schema] = {
             "type": "object",
             "additionalProperties": {"type": "integer", "minimum": 1},
         },
+    ),
+    "console_config": _object(
+        "What the console knows of its stack.",
+        stage=_TEXT, stack=_TEXT, region=_TEXT, try_it=_YES_NO,
+        sign_in=_object(
+            "How people sign in. With `pkce`: where, as which client, and the address that the browser comes back to.",
+            dict.fromkeys(("domain", "client_id", "redirect"), _TEXT),
+            kind={"enum": ["pkce", "token", "name"]},
+        ),
     ),
     "openapi": _object(
         "This document.", {name: {} for name in ("servers", "tags", "components")},

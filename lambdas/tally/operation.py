@@ -94,9 +94,11 @@ class Operation:
     increments: bool = False
     """Whether its handler returns an Increment. A batch packs increments into few transactions."""
     media_type: str = "application/json"
-    """The type of a successful HTTP answer. Refusals are problem documents in any case."""
+    """The type of a successful HTTP answer, or a range as `text/*`. Refusals are problem documents in any case."""
     takes_beacon: bool = False
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
+    any_query: bool = False
+    """Whether it answers whatever the query is: a page reads its own, which may be the code of a sign-in."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
     body_bytes_max: int = BODY_BYTES_MAX
@@ -140,7 +142,7 @@ class Operation:
     @property
     def by_counter(self) -> bool:
         """Whether the caller names the counter, or several."""
-        return self._has(Kind.COUNTER) or self._has(Kind.CHANGES)
+        return self._has(Kind.COUNTER) or self._has(Kind.ANY_COUNTER) or self._has(Kind.CHANGES)
 
     @property
     def leaves_receipt(self) -> bool:
@@ -181,7 +183,8 @@ class Operation:
 
     def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
         """Those of the declared counters that it works on, if the caller names the counter."""
-        return [counter for counter in counters.values() if counter.api and self.serves(counter)]
+        every = self._has(Kind.ANY_COUNTER)
+        return [counter for counter in counters.values() if (every or counter.api) and self.serves(counter)]
 
     def _has(self, kind: Kind) -> bool:
         return any(field.kind is kind for field in self.fields)

@@ -64,7 +64,8 @@ export function bars(points, { by = "hour", asOf = null, repairs = [], small = f
 
 function axes(by) {
   const ink = { stroke: colour("--muted"), font: "12px system-ui, sans-serif", ticks: { show: false } };
-  const words = (_, splits) => splits.map((at) => timeText(at, by === "day" || midnight(at) ? "date" : "hours"));
+  const words = (plot, splits) =>
+    splits.map((at) => (at >= plot.scales.x.max ? "" : timeText(at, by === "day" || midnight(at) ? "date" : "hours")));
   return [
     {
       ...ink,

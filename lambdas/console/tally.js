@@ -1,7 +1,7 @@
 /** One tally: its live number, its chart, its shards, what became of a key, its drift and its repairs. */
 
 import { Failure } from "./api.js";
-import { bars, spoken } from "./chart.js";
+import { bars } from "./chart.js";
 import { count, dayZone, inUtc, number, signed, time, timeText, zoneName } from "./format.js";
 import { receipts } from "./receipts.js";
 import { choice, command, make, panel, repairCommand, table, tool } from "./parts.js";
@@ -119,7 +119,7 @@ function chart(context, counter, id) {
       { ...where[1], by, from, to: end, tz: by === "day" ? dayZone() : null },
       signal,
     );
-    return { ...found, zone: zoneName() }; // another zone is another drawing
+    return { ...found, from, zone: zoneName() }; // another zone is another drawing
   };
   const draw = (found) => {
     if (found === null) return make("p.quiet", {}, "The tally of a period has no hours of its own.");
@@ -143,7 +143,7 @@ function chart(context, counter, id) {
           time(Math.min(found.as_of, found.series.at(-1).from + (by === "hour" ? HOUR_S : DAY_S)), "minute"),
         ),
       ),
-      bars(found.series, { by, asOf: found.as_of, repairs: found.repairs, hovered, label: spoken(found.series, by) }),
+      bars(found.series, { by, asOf: found.as_of, repairs: found.repairs, hovered, from: found.from }),
       hover,
       legend(found, by, running),
       make(
@@ -204,6 +204,7 @@ function legend(found, by, running) {
         ", no traffic: it is not in the bars",
       ),
     ),
+    found.since > found.from && make("li", {}, "Hours are kept since ", time(found.since, "minute")),
     found.observed && make("li", {}, "A fast counter: these are what was observed."),
     make("li", {}, by === "day" ? `Days of ${zone}` : `Hours in ${zone}`),
   );

@@ -36,9 +36,9 @@ export async function show(root, context, counter = "plays") {
       return make(
         "p.empty",
         {},
-        make("strong", {}, "No hour is over yet."),
+        make("strong", {}, "Nothing is on a list yet."),
         make("br"),
-        make("span.quiet", {}, "Lists are written when an hour ends."),
+        make("span.quiet", {}, "A new stack needs some minutes."),
       );
     if (!found.top.length)
       return [
@@ -116,8 +116,8 @@ function words(span, by) {
 /** `error_max` in words. */
 function error(most) {
   if (!most) return "Every value is exact.";
-  const merged = "The list is merged from those of its hours.";
-  return `${merged} A value may be too low or too high by ${number(most)} at most. So may a missing tally be above the last one.`;
+  const off = `A value may be off by ${number(most)} at most, and a missing tally may be that far above the last one`;
+  return `${off}: this list is merged from those of its hours.`;
 }
 
 const asOf = (found) => (found.as_of ? make("p.quiet", {}, "As of ", time(found.as_of, "minute"), ".") : null);

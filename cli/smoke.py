@@ -95,6 +95,8 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("list_children", "GET", f"{member.rpartition('/')[0]}?limit=1", 200, "children"),
         call("delete_child", "DELETE", member, 200, "changed"),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
+        call("get_status", "GET", "/status", 200, "parts"),
+        call("get_details", "GET", "/details?counter=stock&id=smoke", 200, "shards"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),
     ]

@@ -204,6 +204,7 @@ ON_PAGES = (VISIT, GET_VISITS, GET_BADGE, BEACON)
 _COUNTERS = "/counters/{counter}/{id}"
 _COUNTER = Field("counter", Kind.COUNTER, Source.PATH, "counter")
 _ID = Field("id", Kind.ID, Source.PATH, "id")
+_PERIOD = Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)
 _HOLD = Field("hold_id", Kind.HOLD, Source.PATH, "hold")
 
 INCREMENT = Operation(
@@ -241,7 +242,7 @@ GET_COUNTER = Operation(
     path=_COUNTERS,
     access=Access.READ,
     throttle=READS,
-    fields=(_COUNTER, _ID, Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)),
+    fields=(_COUNTER, _ID, _PERIOD),
     opens=SELDOM,  # many counters may be open to strangers
 )
 SET_COUNTER = Operation(
@@ -449,6 +450,28 @@ GET_DRIFT = Operation(
     throttle=SELDOM,
     fields=(_PAGE_SIZE, _CURSOR),
 )
+GET_STATUS = Operation(
+    name="get_status",
+    function="drifts",
+    method="GET",
+    path="/status",
+    access=Access.READ,
+    throttle=RARE,
+)
+GET_DETAILS = Operation(
+    name="get_details",
+    function="drifts",
+    method="GET",
+    path="/details",
+    access=Access.READ,
+    throttle=SELDOM,
+    # In the query: API Gateway decodes a path before it looks for the route, and the id of a page has slashes.
+    fields=(
+        Field("counter", Kind.ANY_COUNTER, Source.QUERY, "counter"),
+        Field("id", Kind.TARGET, Source.QUERY, "id"),
+        _PERIOD,
+    ),
+)
 HEALTH = Operation(
     name="health",
     function="health",
@@ -466,8 +489,9 @@ GET_OPENAPI = Operation(
     throttle=RARE,
     success=(200, 304),
 )
+ON_TALLY = (GET_STATUS, GET_DRIFT, GET_DETAILS, HEALTH, GET_OPENAPI)
 
-OPERATIONS = (*ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, GET_DRIFT, HEALTH, GET_OPENAPI)
+OPERATIONS = (*ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_TALLY)
 
 SCHEDULES = (
     Schedule(

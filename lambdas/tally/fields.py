@@ -25,6 +25,7 @@ from .errors import (
 )
 from .pages import Pages
 from .settings import ANY_HOST
+from .shipped import OF_PAGES
 
 ID_CHARACTERS_MAX = 128
 KEY_CHARACTERS_MAX = 255
@@ -66,6 +67,7 @@ class Kind(Enum):
     PAGE_SIZE = "page size"
     CURSOR = "cursor"
     COUNTER = "counter"
+    ANY_COUNTER = "any counter"
     AMOUNT = "amount"
     VALUE = "value"
     HELD_AMOUNT = "held amount"
@@ -113,6 +115,8 @@ def check(
         return listed_page(value, field, context.pages, context.page_hosts)
     if kind is Kind.COUNTER:
         return counter(value, field, context.counters)
+    if kind is Kind.ANY_COUNTER:
+        return any_counter(value, field, context.counters)
     if kind in (Kind.OPERATION, Kind.VISIBLE):
         return choice(value, field, choices)
     return _CHECKS[kind](value, field)
@@ -225,6 +229,11 @@ def listed_page(value: object, field: str, pages: Pages, page_hosts: frozenset[s
     return url
 
 
+def counted_id(counter: Counter, value: object, field: str, pages: Pages) -> str:
+    """What this counter counts, as it names it: an id, or a page that is normalised."""
+    return page(value, field, pages) if counter in OF_PAGES else identifier(value, field)
+
+
 def page_size(value: object, field: str) -> int:
     """How many entries a page of a listing has: 1 to 1,000, 50 by default; a number, or digits in a string."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value):
@@ -308,10 +317,22 @@ def hold(value: object, field: str) -> str:
 
 def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
     """A declared counter that has an API, by its name."""
+    found = any_counter(value, field, counters)
+    if not found.api:
+        raise _no_counter(found.name, field)
+    return found
+
+
+def any_counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
+    """A declared counter by its name."""
     name = _text(value, field)
-    if name not in counters or not counters[name].api:
-        raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
+    if name not in counters:
+        raise _no_counter(name, field)
     return counters[name]
+
+
+def _no_counter(name: str, field: str) -> NotFoundError:
+    return NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
 
 
 def choice(value: object, field: str, choices: tuple[str, ...]) -> str:

@@ -62,6 +62,7 @@ class Stack:
             "AWS_ENDPOINT_URL_S3": self.store,
             "TALLY_PAGE_HOSTS": self.options.page_hosts,
             "TALLY_MINUTE_S": str(self.options.minute_s),
+            "TALLY_LOCAL_PORT": str(self.listener.getsockname()[1]),
         }
 
     @property

@@ -44,6 +44,8 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /beacon.js": (200, "navigator.sendBeacon()"),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
     "GET /drift": (200, {"drift": [], "cursor": None}),
+    "GET /status": (200, {"well": True, "parts": []}),
+    "GET /details": (200, {"value": 0, "shards": []}),
     "GET /tallies": (200, {"tallies": [{"value": 1}, {"error": {}}]}),
     "GET /tallies/any": (200, {"tallies": [{"value": 1}]}),
     "GET /counters/{counter}/{id}/badge.svg": (200, "<svg/>"),

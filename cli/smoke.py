@@ -97,6 +97,8 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
         call("get_status", "GET", "/status", 200, "parts"),
         call("get_details", "GET", "/details?counter=stock&id=smoke", 200, "shards"),
+        call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
+        call("get_counter_top", "GET", "/counters/stock/top?limit=1", 200, "top"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),
     ]
@@ -143,6 +145,9 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
         Call("get_visits", "GET", visits, lambda a: a.status == 200 and a.body["visits"] >= 0),
         Call("get_badge", "GET", visits.replace("?", "/badge.svg?"), lambda a: a.status == 200 and "<svg" in a.body),
         Call("beacon", "GET", "/beacon.js", lambda a: a.status == 200 and "sendBeacon" in a.body),
+        Call("get_console", "GET", "/console", lambda a: a.status == 200 and "/console/app.js" in a.body),
+        Call("get_console_file", "GET", "/console/uPlot.esm.js", lambda a: a.status == 200 and "uPlot" in a.body),
+        Call("get_console_config", "GET", "/console/config.json", lambda a: a.status == 200 and a.body["sign_in"]),
         Call("get_openapi", "GET", "/openapi.json", lambda a: a.status == 200 and a.body["openapi"]),
         Call("get_tallies", "GET", f"/tallies?of=plays:{VIDEO}&of=stock:smoke", _one_is_private),
         Call("get_counter_badge", "GET", f"/counters/plays/{VIDEO}/badge.svg", lambda a: "<svg" in a.body),
@@ -156,6 +161,8 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
             signed_in=True,
         ),
         Call("get_receipts", "GET", receipt.replace("?", "/many?"), _counted_it),
+        Call("get_visits_series", "GET", visits.replace("?", "/series?"), lambda a: a.status == 200 and a.body["by"]),
+        Call("get_top", "GET", "/top?counter=plays&limit=1", lambda a: a.status == 200 and a.body["by"]),
         Call("get_own_receipts", "GET", receipt.replace("?", "/own/many?"), _answered_it, signed_in=True),
         Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
     ]

@@ -18,6 +18,7 @@ READS = Throttle(rate_per_s=1000, burst=2000)
 WRITES = Throttle(rate_per_s=500, burst=1000)
 SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
+A_PAGE_LOAD = Throttle(rate_per_s=20, burst=200)  # the console loads a dozen files at once
 
 _COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
 _SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
@@ -441,6 +442,80 @@ GET_OWN_RECEIPTS = Operation(
 )
 ON_RECEIPTS = (GET_RECEIPT, GET_OWN_RECEIPT, GET_RECEIPTS, GET_OWN_RECEIPTS)
 
+_SERIES = (
+    Field("by", Kind.CHOICE, Source.QUERY, "by", required=False, choices=("hour", "day")),
+    Field("from_s", Kind.TIME, Source.QUERY, "from", required=False),
+    Field("to_s", Kind.TIME, Source.QUERY, "to", required=False),
+    Field("zone", Kind.ZONE, Source.QUERY, "tz", required=False),
+)
+_TOP = (
+    Field("by", Kind.CHOICE, Source.QUERY, "by", required=False, choices=("hour", "day", "month")),
+    Field("span", Kind.SPAN, Source.QUERY, "span", required=False),
+    Field("limit", Kind.TOP_SIZE, Source.QUERY, "limit", required=False),
+)
+
+GET_PLAYS_SERIES = Operation(
+    name="get_plays_series",
+    function="drifts",
+    method="GET",
+    path="/videos/{id}/plays/series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(_VIDEO, *_SERIES),
+    counter=PLAYS,
+)
+GET_LIKES_SERIES = Operation(
+    name="get_likes_series",
+    function="drifts",
+    method="GET",
+    path="/posts/{id}/likes/series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(_POST, *_SERIES),
+    counter=LIKES,
+)
+GET_VISITS_SERIES = Operation(
+    name="get_visits_series",
+    function="drifts",
+    method="GET",
+    path="/visits/series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(Field("url", Kind.PAGE, Source.QUERY, "url"), *_SERIES),
+    counter=VISITS,
+)
+GET_SERIES = Operation(
+    name="get_series",
+    function="drifts",
+    method="GET",
+    path=f"{_COUNTERS}/series",
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_COUNTER, _ID, *_SERIES),
+)
+GET_TOP = Operation(
+    name="get_top",
+    function="drifts",
+    method="GET",
+    path="/top",
+    access=Access.ANYONE,
+    throttle=RARE,  # a list changes once an hour
+    fields=(
+        Field("counter", Kind.CHOICE, Source.QUERY, "counter", choices=("plays", "likes", "visits", "bot_visits")),
+        *_TOP,
+    ),
+)
+GET_COUNTER_TOP = Operation(
+    name="get_counter_top",
+    function="drifts",
+    method="GET",
+    path="/counters/{counter}/top",
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_COUNTER, *_TOP),
+)
+ON_SERIES = (GET_PLAYS_SERIES, GET_LIKES_SERIES, GET_VISITS_SERIES, GET_SERIES, GET_TOP, GET_COUNTER_TOP)
+
 GET_DRIFT = Operation(
     name="get_drift",
     function="drifts",
@@ -491,7 +566,41 @@ GET_OPENAPI = Operation(
 )
 ON_TALLY = (GET_STATUS, GET_DRIFT, GET_DETAILS, HEALTH, GET_OPENAPI)
 
-OPERATIONS = (*ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_TALLY)
+GET_CONSOLE = Operation(
+    name="get_console",
+    function="beacon",
+    method="GET",
+    path="/console",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+    success=(200, 304),
+    media_type="text/html",
+)
+GET_CONSOLE_FILE = Operation(
+    name="get_console_file",
+    function="beacon",
+    method="GET",
+    path="/console/{file}",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+    fields=(Field("file", Kind.ID, Source.PATH, "file"),),
+    success=(200, 304),
+    media_type="text/*",
+)
+GET_CONSOLE_CONFIG = Operation(
+    name="get_console_config",
+    function="beacon",
+    method="GET",
+    path="/console/config.json",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+)
+ON_CONSOLE = (GET_CONSOLE, GET_CONSOLE_FILE, GET_CONSOLE_CONFIG)
+
+OPERATIONS = (
+    *ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_SERIES,
+    *ON_TALLY, *ON_CONSOLE,
+)  # fmt: skip
 
 SCHEDULES = (
     Schedule(

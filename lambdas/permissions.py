@@ -22,6 +22,12 @@ _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _PROBE = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
+_READ_SERIES = frozenset({
+    Need("GetItem", Table.LEDGER, "PROGRESS"),
+    Need("Query", Table.LEDGER, "SERIES#"),
+    Need("Query", Table.LEDGER, "RUNNING#"),
+})  # fmt: skip
+_READ_TOP = frozenset({Need("GetItem", Table.LEDGER, "PROGRESS"), Need("Query", Table.LEDGER, "TOP#")})
 _READ_JUDGE = frozenset({Need("GetItem", Table.LEDGER, "JUDGE")})
 
 
@@ -81,6 +87,9 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_COUNTER_BADGE: _on(operations.GET_COUNTER_BADGE.served(counters), "Query"),
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
+        **dict.fromkeys(operations.ON_SERIES[:4], _READ_SERIES | _on_ledger({"HISTORY#": ["Query"]})),
+        operations.GET_TOP: _READ_TOP,
+        operations.GET_COUNTER_TOP: _READ_TOP,
         operations.GET_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_OWN_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
@@ -92,6 +101,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         | _on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]}),
         operations.HEALTH: _PROBE,
         operations.GET_OPENAPI: _NOTHING,
+        **dict.fromkeys(operations.ON_CONSOLE, _NOTHING),
     }
 
 
@@ -123,6 +133,10 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
         "JUDGE": ("GetItem", "UpdateItem"),
         "PAGE#": ("Query",),
         "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
+        "PROGRESS": ("GetItem", "UpdateItem"),
+        "SERIES#": ("UpdateItem",),
+        "RUNNING#": ("Query", "PutItem"),
+        "TOP#": ("Query", "PutItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
     deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")

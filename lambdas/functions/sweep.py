@@ -1,4 +1,5 @@
-"""Every minute: pulses are sent, closed minutes judged, expired holds given back, likes of deleted posts removed."""
+"""Every minute: pulses are sent, closed minutes judged, the series folded, expired holds given back, likes of deleted
+posts removed."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
+from tally.series import hours
 from tally.settings import Settings
 from tally.shipped import LIKES
 from tally.streams import evidence
@@ -17,6 +19,7 @@ from tally.streams.evidence import Evidence
 
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
 JUDGE_SHARE = 0.6  # of the time that is left after the pulses
+SERIES_SHARE = 0.5  # of the time that is left then
 HOLDS_SHARE = 0.5  # of the time that is left then; the likes of deleted posts have the rest
 _store = Store(dynamodb_client(), Settings.from_environment())
 _shards = Shards({"counts": _store.settings.counts_stream, "receipts": _store.settings.receipts_stream})
@@ -31,6 +34,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
         lambda: renew(_store, _shards, seen, now_s),
         lambda: judge_closed(_store, seen, now_s, _share(until_s, JUDGE_SHARE)),
         lambda: report_drift(_store, seen, now_s),
+        lambda: {"hours": hours.fold(_store, evidence.judged(_store), until_s=_share(until_s, SERIES_SHARE))},
         lambda: _holds(_share(until_s, HOLDS_SHARE)),
         lambda: _deleted(until_s),
     ]
@@ -67,14 +71,20 @@ def renew(store: Store, shards: Shards, seen: Evidence, now_s: float) -> dict[st
 def judge_closed(store: Store, seen: Evidence, now_s: float, until_s: float) -> dict[str, int]:
     """Judge what is closed. `until_s`: on the store's clock."""
     judged = judge.judge(store, seen, now_s, until_s=until_s)
-    observe.gauges({observe.SWEEP_UNFINISHED: int(not judged.finished)})
+    told = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
+    if judged.last >= 0:
+        told[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
+    if judged.pages:  # CloudWatch bills each metric that has data
+        told |= {observe.JOURNAL_PAGES: judged.pages, observe.JOURNAL_BYTES: judged.bytes}
+    observe.gauges(told)
     return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
 
 
 def report_drift(store: Store, seen: Evidence, now_s: float) -> dict[str, int]:
-    """Say what drifts. While nothing does, one metric says so: CloudWatch bills each one that has data."""
+    """Say what drifts. While nothing does, only the alarms' metrics have data: CloudWatch bills each one that has."""
     whole, confirmed = rows.summary(store, counters.COUNTERS, seen, now_s)
-    observe.gauges({name: value for name, value in whole.items() if value or name == observe.DRIFTING_TALLIES})
+    if whole[observe.DRIFTING_TALLIES]:
+        observe.gauges(whole)
     for counter, tallies in confirmed.items():
         observe.gauges({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
     return {}

@@ -26,8 +26,10 @@ TAGS = {
     "tallies": "Many numbers at once, and one as a picture.",
     "holds": "An amount of stock that is taken for a while, then kept or given back.",
     "receipts": "Whether a change counted.",
+    "series": "How tallies moved by the hour and by the day, to the last unit, and which moved most.",
     "drift": "Tallies whose stored number differs from the counted one.",
     "tally": "Tally itself.",
+    "console": "A page for people who look at the numbers.",
 }
 
 
@@ -68,6 +70,32 @@ _STOCK = {"counter": "stock", "id": "7c20"}
 _SAME_POST = {"id": "$request.path.id"}
 _SAME_COUNTER = {"counter": "$request.path.counter", "id": "$request.path.id"}
 _SAME_HOLD = {**_SAME_COUNTER, "hold": "$response.body#/hold_id"}
+_SERIES = (
+    "Every accepted change is in exactly one hour, so the series of a tally adds up to it. The hour that runs is in it"
+    " up to `as_of`. `from` and `to` are rounded to whole hours or days."
+)
+_SERIES_EXAMPLE = {
+    "counter": "plays",
+    "id": "9f3a",
+    "by": "hour",
+    "observed": False,
+    "series": [{"from": 1785535200, "value": 112}, {"from": 1785538800, "value": 97}],
+    "repairs": [{"at": 1785536000, "value": -50, "how": "ledger"}],
+    "since": 1785502800,
+    "as_of": 1785542400,
+}
+_TOP = (
+    "The list of an hour is exact. That of a longer span is merged from those of its hours: `error_max` says by how"
+    " much a value may be too low at most. Without `span` it is the newest one in which an hour is over."
+)
+_TOP_EXAMPLE = {
+    "counter": "plays",
+    "by": "day",
+    "span": "2026-07-31",
+    "top": [{"id": "9f3a", "value": 1204}, {"id": "77b0", "value": 981}],
+    "error_max": 0,
+    "as_of": 1785542340,
+}
 _MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
 _CHILD_LINKS = {"children": Link(operations.LIST_CHILDREN, _SAME_COUNTER)}
 _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": True}
@@ -386,6 +414,50 @@ CONTRACTS: dict[Operation, Contract] = {
         answer="",
         example="(function () {})();",
     ),
+    operations.GET_PLAYS_SERIES: Contract(
+        tag="series",
+        summary="Plays by the hour or by the day",
+        description=_SERIES,
+        answer="series",
+        example=_SERIES_EXAMPLE,
+    ),
+    operations.GET_LIKES_SERIES: Contract(
+        tag="series",
+        summary="Likes by the hour or by the day",
+        description=f"{_SERIES} A like adds one, an unlike takes one back.",
+        answer="series",
+        example={**_SERIES_EXAMPLE, "counter": "likes", "id": "a91f"},
+    ),
+    operations.GET_VISITS_SERIES: Contract(
+        tag="series",
+        summary="Visits by people, by the hour or by the day",
+        description=_SERIES,
+        answer="series",
+        example={**_SERIES_EXAMPLE, "counter": "visits", "id": PAGE_EXAMPLE},
+    ),
+    operations.GET_SERIES: Contract(
+        tag="series",
+        summary="A counter by the hour or by the day",
+        description=_SERIES,
+        answer="series",
+        example={**_SERIES_EXAMPLE, **_STOCK},
+        errors=(errors.NotFoundError,),
+    ),
+    operations.GET_TOP: Contract(
+        tag="series",
+        summary="What moved most in an hour, a day or a month",
+        description=_TOP,
+        answer="top",
+        example=_TOP_EXAMPLE,
+    ),
+    operations.GET_COUNTER_TOP: Contract(
+        tag="series",
+        summary="Which tallies of a counter moved most",
+        description=_TOP,
+        answer="top",
+        example={**_TOP_EXAMPLE, "counter": "stock"},
+        errors=(errors.NotFoundError,),
+    ),
     operations.GET_DRIFT: Contract(
         tag="drift",
         summary="The tallies that drift, a page at a time",
@@ -436,6 +508,39 @@ CONTRACTS: dict[Operation, Contract] = {
         summary="This document",
         answer="openapi",
         example=None,
+    ),
+    operations.GET_CONSOLE: Contract(
+        tag="console",
+        summary="The console",
+        description="A page for browsers. Its headers let it load and run nothing from elsewhere.",
+        answer="",
+        example="<!doctype html>",
+    ),
+    operations.GET_CONSOLE_FILE: Contract(
+        tag="console",
+        summary="A module or a style sheet of the console",
+        answer="",
+        example="export {};",
+        errors=(errors.NotFoundError,),
+    ),
+    operations.GET_CONSOLE_CONFIG: Contract(
+        tag="console",
+        summary="What the console knows of its stack",
+        description="And how people sign in: at the stack's user pool (`pkce`), with a token of theirs (`token`), or"
+        " with a name, in `make dev`.",
+        answer="console_config",
+        example={
+            "stage": "prod",
+            "stack": "Tally-prod",
+            "region": "eu-west-1",
+            "sign_in": {
+                "kind": "pkce",
+                "domain": "https://tally-prod-123456789012.auth.eu-west-1.amazoncognito.com",
+                "client_id": "4h57kl2example",
+                "redirect": "https://api.example.com/console",
+            },
+            "try_it": False,
+        },
     ),
 }
 KEPT = tuple(dict.fromkeys(CONTRACTS[operation].answer for operation in operations.WITH_RECEIPTS.values()))

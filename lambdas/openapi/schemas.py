@@ -120,6 +120,28 @@ SCHEMAS: dict[str, Schema] = {
         "Which of the posts you like, in the order asked.",
         likes={"type": "array", "items": _object("One post.", post_id=_TEXT, liked=_YES_NO)},
     ),
+    "series": _object(
+        "By how much a tally moved in each hour or day. `from` is when the hour or the day begins.",
+        **_OF_COUNTER,
+        by={"enum": ["hour", "day"]},
+        observed={**_YES_NO, "description": "Of a FAST counter: the values are what was observed, and may be off."},
+        series={"type": "array", "items": _object("One point.", **{"from": _SECONDS}, value=_WHOLE)},
+        repairs={
+            "type": "array",
+            "items": _object("A repair. It is not in the series.", at=_SECONDS, value=_WHOLE, how=_TEXT),
+        },
+        since={**_AS_OF, "description": "Seconds since 1970. The series begins here. Null: it has not begun yet."},
+        as_of=_AS_OF,
+    ),
+    "top": _object(
+        "The tallies that moved most, the first one first.",
+        counter=_TEXT,
+        by={"enum": ["hour", "day", "month"]},
+        span={"type": ["string", "null"], "description": "In UTC. Null: no hour is over yet."},
+        top={"type": "array", "items": _object("One tally.", id=_TEXT, value={"type": "integer", "minimum": 1})},
+        error_max={**_COUNT, "description": "By how much a value may be too low, at most."},
+        as_of=_AS_OF,
+    ),
     "drift": _object(
         "The tallies that drift now. `cursor` is null on the last page.",
         drift={
@@ -239,6 +261,15 @@ SCHEMAS: dict[str, Schema] = {
             "type": "object",
             "additionalProperties": {"type": "integer", "minimum": 1},
         },
+    ),
+    "console_config": _object(
+        "What the console knows of its stack.",
+        stage=_TEXT, stack=_TEXT, region=_TEXT, try_it=_YES_NO,
+        sign_in=_object(
+            "How people sign in. With `pkce`: where, as which client, and the address that the browser comes back to.",
+            dict.fromkeys(("domain", "client_id", "redirect"), _TEXT),
+            kind={"enum": ["pkce", "token", "name"]},
+        ),
     ),
     "openapi": _object(
         "This document.", {name: {} for name in ("servers", "tags", "components")},

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import ConfigurationError
 
 ANY_HOST = "*"
 RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
 MINUTE_DEFAULT_S = 60
+CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false}'
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Settings:
     """The ARN of the topic of the stack's alarms; empty for functions that do not look at alarms."""
     local_port: int = 0
     """The port of `make dev`; 0 in AWS."""
+    console: Mapping[str, Any] = field(default_factory=lambda: json.loads(CONSOLE_DEFAULT))
+    """What `/console/config.json` says; the default for functions that do not serve it."""
 
     def minute(self, epoch_s: float) -> int:
         """The minute of the ledger that a time is in."""
@@ -65,6 +70,7 @@ class Settings:
             stack=environment.get("POWERTOOLS_SERVICE_NAME", "").strip(),
             alarm_topic=environment.get("TALLY_ALARM_TOPIC", "").strip(),
             local_port=int(environment.get("TALLY_LOCAL_PORT", "0")),
+            console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
         )
 
 
@@ -73,6 +79,16 @@ def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise ConfigurationError(f"{name} is {value!r}: it must be a whole number of seconds, 1 or more")
     return int(value)
+
+
+def _object(environment: Mapping[str, str], name: str, default: str) -> dict[str, Any]:
+    try:
+        found = json.loads(environment.get(name, default))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{name} must be a JSON object")
+    return found
 
 
 def _required(environment: Mapping[str, str], name: str) -> str:

@@ -125,10 +125,8 @@ def check(
         return page(value, field, context.pages)
     if kind is Kind.LISTED_PAGE:
         return listed_page(value, field, context.pages, context.page_hosts)
-    if kind is Kind.COUNTER:
-        return counter(value, field, context.counters)
-    if kind is Kind.ANY_COUNTER:
-        return any_counter(value, field, context.counters)
+    if kind in (Kind.COUNTER, Kind.ANY_COUNTER):
+        return counter(value, field, context.counters, api=kind is Kind.COUNTER)
     if kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return choice(value, field, choices)
     return _CHECKS[kind](value, field)
@@ -327,24 +325,12 @@ def hold(value: object, field: str) -> str:
     return text
 
 
-def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
-    """A declared counter that has an API, by its name."""
-    found = any_counter(value, field, counters)
-    if not found.api:
-        raise _no_counter(found.name, field)
-    return found
-
-
-def any_counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
-    """A declared counter by its name."""
+def counter(value: object, field: str, counters: Mapping[str, Counter], *, api: bool = True) -> Counter:
+    """A declared counter by its name. `api`: only if it has one; others have operations of their own."""
     name = _text(value, field)
-    if name not in counters:
-        raise _no_counter(name, field)
+    if name not in counters or (api and not counters[name].api):
+        raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
     return counters[name]
-
-
-def _no_counter(name: str, field: str) -> NotFoundError:
-    return NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
 
 
 def choice(value: object, field: str, choices: tuple[str, ...]) -> str:

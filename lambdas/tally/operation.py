@@ -140,7 +140,7 @@ class Operation:
     @property
     def by_counter(self) -> bool:
         """Whether the caller names the counter, or several."""
-        return any(self._has(kind) for kind in (Kind.COUNTER, Kind.ANY_COUNTER, Kind.CHANGES))
+        return self._has(Kind.COUNTER) or self._has(Kind.ANY_COUNTER) or self._has(Kind.CHANGES)
 
     @property
     def leaves_receipt(self) -> bool:

@@ -89,6 +89,7 @@ def test_the_charts_are_one_module_of_uplot_without_what_a_browser_skips(invoke:
 def test_nothing_else_is_served(invoke: Invoke, file: str, status: int) -> None:
     answer = got(invoke, file)
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
+    assert answer["headers"]["x-content-type-options"] == "nosniff"
 
 
 def test_what_the_console_knows_is_not_kept_and_says_how_to_sign_in(invoke: Invoke) -> None:

@@ -158,7 +158,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
     """An answer for API Gateway."""
-    headers = {"content-type": JSON, "cache-control": "no-store"}
+    headers = {"content-type": JSON, "cache-control": "no-store", "x-content-type-options": "nosniff"}
     if tag := version_tag(body):
         headers["etag"] = tag
     if replayed:

@@ -42,6 +42,8 @@ class Settings:
     """The port of `make dev`; 0 in AWS."""
     console: Mapping[str, Any] = field(default_factory=lambda: json.loads(CONSOLE_DEFAULT))
     """What `/console/config.json` says; the default for functions that do not serve it."""
+    console_client: str = ""
+    """The pool's client that people sign in to the console with; empty if the deployment has an issuer of its own."""
 
     def minute(self, epoch_s: float) -> int:
         """The minute of the ledger that a time is in."""
@@ -71,6 +73,7 @@ class Settings:
             alarm_topic=environment.get("TALLY_ALARM_TOPIC", "").strip(),
             local_port=int(environment.get("TALLY_LOCAL_PORT", "0")),
             console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
+            console_client=environment.get("TALLY_CONSOLE_CLIENT", "").strip(),
         )
 
 

@@ -95,6 +95,8 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("list_children", "GET", f"{member.rpartition('/')[0]}?limit=1", 200, "children"),
         call("delete_child", "DELETE", member, 200, "changed"),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
+        call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
+        call("get_counter_top", "GET", "/counters/stock/top?limit=1", 200, "top"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),
     ]
@@ -154,6 +156,8 @@ def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] 
             signed_in=True,
         ),
         Call("get_receipts", "GET", receipt.replace("?", "/many?"), _counted_it),
+        Call("get_visits_series", "GET", visits.replace("?", "/series?"), lambda a: a.status == 200 and a.body["by"]),
+        Call("get_top", "GET", "/top?counter=plays&limit=1", lambda a: a.status == 200 and a.body["by"]),
         Call("get_own_receipts", "GET", receipt.replace("?", "/own/many?"), _answered_it, signed_in=True),
         Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
     ]

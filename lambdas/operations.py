@@ -440,6 +440,80 @@ GET_OWN_RECEIPTS = Operation(
 )
 ON_RECEIPTS = (GET_RECEIPT, GET_OWN_RECEIPT, GET_RECEIPTS, GET_OWN_RECEIPTS)
 
+_SERIES = (
+    Field("by", Kind.CHOICE, Source.QUERY, "by", required=False, choices=("hour", "day")),
+    Field("from_s", Kind.TIME, Source.QUERY, "from", required=False),
+    Field("to_s", Kind.TIME, Source.QUERY, "to", required=False),
+    Field("zone", Kind.ZONE, Source.QUERY, "tz", required=False),
+)
+_TOP = (
+    Field("by", Kind.CHOICE, Source.QUERY, "by", required=False, choices=("hour", "day", "month")),
+    Field("span", Kind.SPAN, Source.QUERY, "span", required=False),
+    Field("limit", Kind.TOP_SIZE, Source.QUERY, "limit", required=False),
+)
+
+GET_PLAYS_SERIES = Operation(
+    name="get_plays_series",
+    function="drifts",
+    method="GET",
+    path="/videos/{id}/plays/series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(_VIDEO, *_SERIES),
+    counter=PLAYS,
+)
+GET_LIKES_SERIES = Operation(
+    name="get_likes_series",
+    function="drifts",
+    method="GET",
+    path="/posts/{id}/likes/series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(_POST, *_SERIES),
+    counter=LIKES,
+)
+GET_VISITS_SERIES = Operation(
+    name="get_visits_series",
+    function="drifts",
+    method="GET",
+    path="/visits/series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    fields=(Field("url", Kind.PAGE, Source.QUERY, "url"), *_SERIES),
+    counter=VISITS,
+)
+GET_SERIES = Operation(
+    name="get_series",
+    function="drifts",
+    method="GET",
+    path=f"{_COUNTERS}/series",
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_COUNTER, _ID, *_SERIES),
+)
+GET_TOP = Operation(
+    name="get_top",
+    function="drifts",
+    method="GET",
+    path="/top",
+    access=Access.ANYONE,
+    throttle=RARE,  # a list changes once an hour
+    fields=(
+        Field("counter", Kind.CHOICE, Source.QUERY, "counter", choices=("plays", "likes", "visits", "bot_visits")),
+        *_TOP,
+    ),
+)
+GET_COUNTER_TOP = Operation(
+    name="get_counter_top",
+    function="drifts",
+    method="GET",
+    path="/counters/{counter}/top",
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_COUNTER, *_TOP),
+)
+ON_SERIES = (GET_PLAYS_SERIES, GET_LIKES_SERIES, GET_VISITS_SERIES, GET_SERIES, GET_TOP, GET_COUNTER_TOP)
+
 GET_DRIFT = Operation(
     name="get_drift",
     function="drifts",
@@ -467,7 +541,10 @@ GET_OPENAPI = Operation(
     success=(200, 304),
 )
 
-OPERATIONS = (*ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, GET_DRIFT, HEALTH, GET_OPENAPI)
+OPERATIONS = (
+    *ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_SERIES,
+    GET_DRIFT, HEALTH, GET_OPENAPI,
+)  # fmt: skip
 
 SCHEDULES = (
     Schedule(

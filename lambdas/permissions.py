@@ -21,6 +21,12 @@ _NOTHING: Needs = frozenset()
 _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+_READ_SERIES = frozenset({
+    Need("GetItem", Table.LEDGER, "PROGRESS"),
+    Need("Query", Table.LEDGER, "SERIES#"),
+    Need("Query", Table.LEDGER, "RUNNING#"),
+})  # fmt: skip
+_READ_TOP = frozenset({Need("GetItem", Table.LEDGER, "PROGRESS"), Need("Query", Table.LEDGER, "TOP#")})
 _READ_JUDGE = frozenset({Need("GetItem", Table.LEDGER, "JUDGE")})
 
 
@@ -80,6 +86,9 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_COUNTER_BADGE: _on(operations.GET_COUNTER_BADGE.served(counters), "Query"),
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
+        **dict.fromkeys(operations.ON_SERIES[:4], _READ_SERIES | _on_ledger({"HISTORY#": ["Query"]})),
+        operations.GET_TOP: _READ_TOP,
+        operations.GET_COUNTER_TOP: _READ_TOP,
         operations.GET_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_OWN_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
@@ -116,6 +125,10 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
         "JUDGE": ("GetItem", "UpdateItem"),
         "PAGE#": ("Query",),
         "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
+        "PROGRESS": ("GetItem", "UpdateItem"),
+        "SERIES#": ("UpdateItem",),
+        "RUNNING#": ("Query", "PutItem"),
+        "TOP#": ("Query", "PutItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
     deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")

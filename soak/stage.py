@@ -15,11 +15,12 @@ import boto3
 
 from local.base.engine import Engine, die_with_parent
 from local.base.engine_file import index_stream_records
-from local.base.wire import Wire
+from local.base.wire import NO_ANSWER, Wire, WireError
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 
 REGION = "eu-west-1"
+SCAN_TRIES = 30  # a call without an answer takes ten seconds
 STREAMED = ("counts", "receipts")
 _IMAGES = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
 _KEYS = {"counts": ("PK", "SK"), "receipts": ("id",), "ledger": ("PK", "SK")}
@@ -114,11 +115,21 @@ class Raw:
         """Every item of a table (`counts`, `receipts`, `ledger`)."""
         start: dict[str, Any] = {}
         while True:
-            page = self.call("dynamodb", "Scan", TableName=f"soak-{table}", ConsistentRead=True, **start)
+            page = self._page(TableName=f"soak-{table}", ConsistentRead=True, **start)
             yield from page["Items"]
             if "LastEvaluatedKey" not in page:
                 return
             start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def _page(self, **asked: Any) -> dict[str, Any]:
+        """One page of a Scan. The engine of a long run on a busy machine may be late: ask again."""
+        for _ in range(SCAN_TRIES - 1):
+            try:
+                return self.call("dynamodb", "Scan", **asked)
+            except WireError as error:
+                if error.kind != NO_ANSWER:
+                    raise
+        return self.call("dynamodb", "Scan", **asked)
 
     def close(self) -> None:
         """Close the connection."""

@@ -200,7 +200,7 @@ def _sweeps(month: Month, stage: Stage, used: Usage) -> None:
     """The sweep of every minute: a pulse for each shard, the look for holds, and the judge."""
     minutes = MONTH_S / 60
     used["write"] += minutes * (units.JUDGE_WRITES + 2 * units.SHARDS)
-    used["read"] += minutes * units.QUIET_READS
+    used["read"] += minutes * (units.QUIET_READS + units.FOLD_READS)
     changes = sum(amount for _, amount in month.changes) / minutes
     computes_ms = units.SWEEP_COMPUTES_MS + units.distinct(changes, month.items) / units.JUDGED_PER_S * 1000
     slower = max(1.0, units.CPU_MB / stage.sweep_mb)

@@ -53,6 +53,10 @@ READS = {
     "get_counter_badge": ((1, 1_100), (1, 1_100)),
     "list_likes": ((0.5, 400), (4, 17_300)),  # 100 users with ids of 128 characters
     "get_visits": ((2, 450), (2, 2_500)),  # people and crawlers
+    "get_plays_series": ((4, 1_400), (36, 13_000)),  # a day of hours; a year of days
+    "get_likes_series": ((4, 1_400), (36, 13_000)),
+    "get_visits_series": ((4, 1_400), (36, 15_000)),
+    "get_top": ((3, 3_600), (80, 17_000)),  # the list of a day of short ids; of a month of long ones
     "get_badge": ((1, 1_100), (1, 1_100)),
     "beacon": ((0, 1_600), (0, 1_600)),
     "get_receipt": ((1, 500), (1, 700)),
@@ -73,8 +77,9 @@ PAGE_READS = 3  # the judge reads a page up to three times
 
 # A minute without traffic, beside two consumers' checkpoints for each pulse.
 JUDGE_WRITES = 2
-QUIET_READS = 87.0
-SWEEP_REQUESTS = 97  # one after the other, for four shards in each stream
+QUIET_READS = 57.0
+FOLD_READS = 16.0  # the pages of a minute once more; each is a request, every 15 minutes
+SWEEP_REQUESTS = 83  # one after the other, for four shards in each stream
 JUDGED_PER_S = 200_000
 
 # Milliseconds, of which nobody has measured any in an account.

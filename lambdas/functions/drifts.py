@@ -1,12 +1,17 @@
-"""The tallies that drift."""
+"""What the ledger says of tallies: which drift, how they moved by the hour, and which moved most."""
 
 import time
+from typing import Any
 
+import counters
 import operations
 from tally import fields
 from tally.api.entry import Answer, Entry
+from tally.counter import Counter
 from tally.drift import rows
 from tally.dynamo.client import Call
+from tally.series import read, top
+from tally.shipped import LIKES, PLAYS, VISITS
 
 
 def get_drift(call: Call, *, limit: int = fields.PAGE_SIZE_DEFAULT, cursor: str | None = None) -> Answer:
@@ -14,4 +19,52 @@ def get_drift(call: Call, *, limit: int = fields.PAGE_SIZE_DEFAULT, cursor: str 
     return Answer(rows.listed(call, limit, cursor, time.time()))
 
 
-handler = Entry({operations.GET_DRIFT: get_drift})
+def get_plays_series(call: Call, *, video_id: str, **asked: Any) -> Answer:
+    """How often the video was played in each hour or day."""
+    return get_series(call, counter=PLAYS, id=video_id, **asked)
+
+
+def get_likes_series(call: Call, *, post_id: str, **asked: Any) -> Answer:
+    """By how much the likes of the post moved."""
+    return get_series(call, counter=LIKES, id=post_id, **asked)
+
+
+def get_visits_series(call: Call, *, url: str, **asked: Any) -> Answer:
+    """How often the page was visited by people."""
+    return get_series(call, counter=VISITS, id=url, **asked)
+
+
+def get_series(
+    call: Call,
+    *,
+    counter: Counter,
+    id: str,
+    by: str = read.HOUR,
+    from_s: int | None = None,
+    to_s: int | None = None,
+    zone: str | None = None,
+) -> Answer:
+    """By how much a tally moved in each hour or day."""
+    return Answer(read.read(call, counter, id, read.range_of(by, from_s, to_s, zone, time.time())))
+
+
+def get_top(
+    call: Call, *, counter: str | Counter, by: str = top.DAY, span: str | None = None, limit: int = fields.TOP_SIZE_MAX
+) -> Answer:
+    """The tallies of a counter that moved most."""
+    which = counters.COUNTERS[counter] if isinstance(counter, str) else counter
+    return Answer(top.over(call, which, by, span, limit))
+
+
+handler = Entry(
+    {
+        operations.GET_DRIFT: get_drift,
+        operations.GET_PLAYS_SERIES: get_plays_series,
+        operations.GET_LIKES_SERIES: get_likes_series,
+        operations.GET_VISITS_SERIES: get_visits_series,
+        operations.GET_SERIES: get_series,
+        operations.GET_TOP: get_top,
+        operations.GET_COUNTER_TOP: get_top,
+    },
+    counters=counters.COUNTERS,
+)

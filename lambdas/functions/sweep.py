@@ -1,4 +1,5 @@
-"""Every minute: pulses are sent, closed minutes judged, expired holds given back, likes of deleted posts removed."""
+"""Every minute: pulses are sent, closed minutes judged, the series folded, expired holds given back, likes of deleted
+posts removed."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
+from tally.series import hours
 from tally.settings import Settings
 from tally.shipped import LIKES
 from tally.streams import evidence
@@ -17,6 +19,7 @@ from tally.streams.evidence import Evidence
 
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
 JUDGE_SHARE = 0.6  # of the time that is left after the pulses
+SERIES_SHARE = 0.5  # of the time that is left then
 HOLDS_SHARE = 0.5  # of the time that is left then; the likes of deleted posts have the rest
 _store = Store(dynamodb_client(), Settings.from_environment())
 _shards = Shards({"counts": _store.settings.counts_stream, "receipts": _store.settings.receipts_stream})
@@ -31,6 +34,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
         lambda: renew(_store, _shards, seen, now_s),
         lambda: judge_closed(_store, seen, now_s, _share(until_s, JUDGE_SHARE)),
         lambda: report_drift(_store, seen, now_s),
+        lambda: {"hours": hours.fold(_store, evidence.judged(_store), until_s=_share(until_s, SERIES_SHARE))},
         lambda: _holds(_share(until_s, HOLDS_SHARE)),
         lambda: _deleted(until_s),
     ]

@@ -26,6 +26,7 @@ TAGS = {
     "tallies": "Many numbers at once, and one as a picture.",
     "holds": "An amount of stock that is taken for a while, then kept or given back.",
     "receipts": "Whether a change counted.",
+    "series": "How tallies moved by the hour and by the day, to the last unit, and which moved most.",
     "drift": "Tallies whose stored number differs from the counted one.",
     "tally": "Tally itself.",
 }
@@ -68,6 +69,32 @@ _STOCK = {"counter": "stock", "id": "7c20"}
 _SAME_POST = {"id": "$request.path.id"}
 _SAME_COUNTER = {"counter": "$request.path.counter", "id": "$request.path.id"}
 _SAME_HOLD = {**_SAME_COUNTER, "hold": "$response.body#/hold_id"}
+_SERIES = (
+    "Every accepted change is in exactly one hour, so the series of a tally adds up to it. The hour that runs is in it"
+    " up to `as_of`. `from` and `to` are rounded to whole hours or days."
+)
+_SERIES_EXAMPLE = {
+    "counter": "plays",
+    "id": "9f3a",
+    "by": "hour",
+    "observed": False,
+    "series": [{"from": 1785535200, "value": 112}, {"from": 1785538800, "value": 97}],
+    "repairs": [{"at": 1785536000, "value": -50, "how": "ledger"}],
+    "since": 1785502800,
+    "as_of": 1785542400,
+}
+_TOP = (
+    "The list of an hour is exact. That of a longer span is merged from those of its hours: `error_max` says by how"
+    " much a value may be too low at most. Without `span` it is the newest one in which an hour is over."
+)
+_TOP_EXAMPLE = {
+    "counter": "plays",
+    "by": "day",
+    "span": "2026-07-31",
+    "top": [{"id": "9f3a", "value": 1204}, {"id": "77b0", "value": 981}],
+    "error_max": 0,
+    "as_of": 1785542340,
+}
 _MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
 _CHILD_LINKS = {"children": Link(operations.LIST_CHILDREN, _SAME_COUNTER)}
 _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": True}
@@ -354,6 +381,50 @@ CONTRACTS: dict[Operation, Contract] = {
         description='Embed it: `<script src="…/beacon.js" async></script>`.',
         answer="",
         example="(function () {})();",
+    ),
+    operations.GET_PLAYS_SERIES: Contract(
+        tag="series",
+        summary="Plays by the hour or by the day",
+        description=_SERIES,
+        answer="series",
+        example=_SERIES_EXAMPLE,
+    ),
+    operations.GET_LIKES_SERIES: Contract(
+        tag="series",
+        summary="Likes by the hour or by the day",
+        description=f"{_SERIES} A like adds one, an unlike takes one back.",
+        answer="series",
+        example={**_SERIES_EXAMPLE, "counter": "likes", "id": "a91f"},
+    ),
+    operations.GET_VISITS_SERIES: Contract(
+        tag="series",
+        summary="Visits by people, by the hour or by the day",
+        description=_SERIES,
+        answer="series",
+        example={**_SERIES_EXAMPLE, "counter": "visits", "id": PAGE_EXAMPLE},
+    ),
+    operations.GET_SERIES: Contract(
+        tag="series",
+        summary="A counter by the hour or by the day",
+        description=_SERIES,
+        answer="series",
+        example={**_SERIES_EXAMPLE, **_STOCK},
+        errors=(errors.NotFoundError,),
+    ),
+    operations.GET_TOP: Contract(
+        tag="series",
+        summary="What moved most in an hour, a day or a month",
+        description=_TOP,
+        answer="top",
+        example=_TOP_EXAMPLE,
+    ),
+    operations.GET_COUNTER_TOP: Contract(
+        tag="series",
+        summary="Which tallies of a counter moved most",
+        description=_TOP,
+        answer="top",
+        example={**_TOP_EXAMPLE, "counter": "stock"},
+        errors=(errors.NotFoundError,),
     ),
     operations.GET_DRIFT: Contract(
         tag="drift",

@@ -95,7 +95,7 @@ def _schema(field: Field, operation: Operation, served: list[Counter]) -> Schema
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
     if field.kind is Kind.COUNTER:
         return {"type": "string", "enum": [counter.name for counter in served]}
-    if field.kind in (Kind.OPERATION, Kind.VISIBLE):
+    if field.kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return {"type": "string", "enum": list(field.choices)}
     if field.kind is Kind.CHANGES:
         return _changes(served)
@@ -138,6 +138,8 @@ def _example(field: Field, served: list[Counter]) -> Any:
 
 
 def _example_of_one(field: Field, served: list[Counter]) -> Any:
+    if field.kind is Kind.CHOICE:
+        return field.choices[0]
     if field.kind is Kind.COUNTER:
         return _example_counter(served).name
     if field.kind in (Kind.AMOUNT, Kind.VALUE):
@@ -178,6 +180,10 @@ _SCHEMAS: dict[Kind, Schema] = {
     Kind.VERSION: {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
     Kind.HOLD: {"type": "string", "pattern": f"^{fields.HOLD_FORM.pattern}$"},
     Kind.TARGET: _string(1, fields.PAGE_BYTES_MAX),
+    Kind.TIME: {"type": "string", "pattern": f"^({fields.TIME_FORM.pattern})$"},
+    Kind.ZONE: _string(1, fields.SHORT_CHARACTERS_MAX),
+    Kind.SPAN: {"type": "string", "pattern": f"^{fields.SPAN_FORM.pattern}$"},
+    Kind.TOP_SIZE: _whole(1, fields.TOP_SIZE_MAX) | {"default": fields.TOP_SIZE_MAX},
     Kind.CHILD: _string(1, fields.USER_BYTES_MAX) | {"not": {"enum": [".", ".."]}},
     Kind.TALLY: _string(1, fields.TALLY_BYTES_MAX),
     Kind.FLAG: {"type": "boolean", "default": False},
@@ -208,6 +214,11 @@ _DESCRIPTIONS: dict[Kind, str] = {
     Kind.FLAG: "Whether the answer has the number as well, read right after the change. It costs a read unit.",
     Kind.TALLY: "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     Kind.OPERATION: "The operation that the key was sent with.",
+    Kind.CHOICE: "One of these.",
+    Kind.TIME: "A time: `2026-07-31`, `2026-07-31T13:00Z`, or seconds since 1970. UTC without an offset.",
+    Kind.ZONE: "The time zone of the days; UTC without one. Its days must begin with an hour of UTC.",
+    Kind.SPAN: "An hour `2026-07-31T13`, a day `2026-07-31` or a month `2026-07`, as `by` says. In UTC.",
+    Kind.TOP_SIZE: "How many tallies the list has at most.",
     Kind.CHILD: f"The child, such as a user's `sub`. At most {fields.USER_BYTES_MAX} bytes, percent-encoded.",
     Kind.PERIOD: "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or"
     " year that you ask for. Without it: the current one.",
@@ -215,6 +226,10 @@ _DESCRIPTIONS: dict[Kind, str] = {
     f" {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
+    Kind.TIME: "2026-07-31",
+    Kind.ZONE: "Europe/Berlin",
+    Kind.SPAN: "2026-07-31",
+    Kind.TOP_SIZE: 10,
     Kind.PERIOD: "2026-11-22",
     Kind.KEY: KEY_EXAMPLE,
     Kind.TEXT: "Hello",

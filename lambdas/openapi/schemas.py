@@ -112,6 +112,28 @@ SCHEMAS: dict[str, Schema] = {
         "Which of the posts you like, in the order asked.",
         likes={"type": "array", "items": _object("One post.", post_id=_TEXT, liked=_YES_NO)},
     ),
+    "series": _object(
+        "By how much a tally moved in each hour or day. `from` is when the hour or the day begins.",
+        **_OF_COUNTER,
+        by={"enum": ["hour", "day"]},
+        observed={**_YES_NO, "description": "Of a FAST counter: the values are what was observed, and may be off."},
+        series={"type": "array", "items": _object("One point.", **{"from": _SECONDS}, value=_WHOLE)},
+        repairs={
+            "type": "array",
+            "items": _object("A repair. It is not in the series.", at=_SECONDS, value=_WHOLE, how=_TEXT),
+        },
+        since={**_AS_OF, "description": "Seconds since 1970. The series begins here. Null: it has not begun yet."},
+        as_of=_AS_OF,
+    ),
+    "top": _object(
+        "The tallies that moved most, the first one first.",
+        counter=_TEXT,
+        by={"enum": ["hour", "day", "month"]},
+        span={"type": ["string", "null"], "description": "In UTC. Null: no hour is over yet."},
+        top={"type": "array", "items": _object("One tally.", id=_TEXT, value={"type": "integer", "minimum": 1})},
+        error_max={**_COUNT, "description": "By how much a value may be too low, at most."},
+        as_of=_AS_OF,
+    ),
     "drift": _object(
         "The tallies that drift now. `cursor` is null on the last page.",
         drift={

@@ -38,6 +38,8 @@ USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; what follows must n
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
+TOP_SIZE_MAX = 100
+SHORT_CHARACTERS_MAX = 64  # the longest time zone has 32
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
 # Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
@@ -46,6 +48,11 @@ KEY_FORM = re.compile(r"[!-+\--~]+")  # visible ASCII but the comma, with which 
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_FORM = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_FORM = re.compile(r'"([0-9]{1,15})"')
+SPAN_FORM = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")
+# Every time matches. Not every match is a time.
+TIME_FORM = re.compile(
+    r"[0-9]{1,11}|[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
 PERIOD_FORM = re.compile(r"2[0-9]{3}(-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2})?)?)?)?")
 CURSOR_FORM = re.compile(r"[A-Za-z0-9_-]+")
 # Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
@@ -79,6 +86,11 @@ class Kind(Enum):
     TALLY = "tally"
     FLAG = "flag"
     USER_AGENT = "user agent"
+    CHOICE = "choice"
+    TIME = "time"
+    ZONE = "time zone"
+    SPAN = "span"
+    TOP_SIZE = "top size"
     CHILD = "child"
     PERIOD = "period"
 
@@ -113,7 +125,7 @@ def check(
         return listed_page(value, field, context.pages, context.page_hosts)
     if kind is Kind.COUNTER:
         return counter(value, field, context.counters)
-    if kind in (Kind.OPERATION, Kind.VISIBLE):
+    if kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return choice(value, field, choices)
     return _CHECKS[kind](value, field)
 
@@ -366,6 +378,46 @@ def user_agent(value: object, field: str) -> str:
     return value[:USER_AGENT_CHARACTERS_MAX]
 
 
+def time(value: object, field: str) -> int:
+    """A time in epoch seconds: a number, or ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`); without an offset UTC."""
+    from datetime import UTC, datetime
+
+    given = str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value, field)
+    try:
+        if not TIME_FORM.fullmatch(given):
+            raise ValueError(given)
+        if given.isdigit():
+            return int(given)
+        found = datetime.fromisoformat(given)
+        return max(0, int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()))
+    except (ValueError, OverflowError):
+        raise InvalidInputError(
+            f"{field} must be a time: 2026-11-22, 2026-11-22T13:00Z, or seconds since 1970.", field=field
+        ) from None
+
+
+def span(value: object, field: str) -> str:
+    """A month, a day or an hour of UTC: `2026-11`, `2026-11-22`, `2026-11-22T13`."""
+    text = _text(value, field)
+    if not SPAN_FORM.fullmatch(text):
+        raise InvalidInputError(f"{field} must be 2026-11, 2026-11-22 or 2026-11-22T13.", field=field)
+    return text
+
+
+def _short(value: object, field: str) -> str:
+    text = _text(value, field)
+    if len(text) > SHORT_CHARACTERS_MAX:
+        raise InvalidInputError(f"{field} is longer than {SHORT_CHARACTERS_MAX} characters.", field=field)
+    return text
+
+
+def top_size(value: object, field: str) -> int:
+    """How many tallies a top list shows: 1 to 100; a number, or digits in a string."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}", value):
+        value = int(value)
+    return _whole(value, field, 1, TOP_SIZE_MAX)
+
+
 _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.ID: identifier,
     Kind.TEXT: text,
@@ -382,6 +434,10 @@ _CHECKS: dict[Kind, Callable[[object, str], object]] = {
     Kind.TALLY: tally,
     Kind.FLAG: flag,
     Kind.USER_AGENT: user_agent,
+    Kind.TIME: time,
+    Kind.ZONE: _short,
+    Kind.SPAN: span,
+    Kind.TOP_SIZE: top_size,
     Kind.CHILD: child,
     Kind.PERIOD: period,
 }

@@ -268,6 +268,46 @@ class Settled:
 
 
 @dataclass(frozen=True)
+class Point:
+    """By how much a tally moved in the hour or the day that begins at `from_s` (epoch seconds)."""
+
+    from_s: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """How a tally moved: every accepted change from `since` to `as_of` (epoch seconds; None: not known yet)."""
+
+    counter: str
+    id: str
+    by: str
+    series: tuple[Point, ...]
+    since: int | None
+    as_of: int | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tally on a top list."""
+
+    id: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Top:
+    """The tallies that moved most in a span of UTC. `error_max`: by how much a value may be too low, at most."""
+
+    counter: str
+    by: str
+    span: str | None
+    top: tuple[Place, ...]
+    error_max: int
+    as_of: int | None
+
+
+@dataclass(frozen=True)
 class Receipt:
     """Whether a change was counted, and its answer. Not counted: never sent, refused, or its receipt has expired."""
 
@@ -328,6 +368,18 @@ def _drifting(reply: Reply) -> Drifting:
         for row in reply.body["drift"]
     )
     return Drifting(tuple(found), reply.body["cursor"])
+
+
+def _series(reply: Reply) -> Series:
+    body = reply.body
+    points = tuple(Point(point["from"], point["value"]) for point in body["series"])
+    return Series(body["counter"], body["id"], body["by"], points, body["since"], body["as_of"])
+
+
+def _top(reply: Reply) -> Top:
+    body = reply.body
+    places = tuple(Place(place["id"], place["value"]) for place in body["top"])
+    return Top(body["counter"], body["by"], body["span"], places, body["error_max"], body["as_of"])
 
 
 def _children(reply: Reply) -> Children:
@@ -437,6 +489,70 @@ def get_visits(url: str) -> Request[Visits]:
 def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifting]:
     """The tallies that drift, at most `limit` (1 to 1,000), after `cursor`."""
     return _request("drifts", "get_drift", _drifting, caller, limit=limit, cursor=cursor)
+
+
+def _get_series(
+    operation: str,
+    caller: str | None,
+    by: str | None,
+    from_s: int | None,
+    to_s: int | None,
+    zone: str | None,
+    **of: str,
+) -> Request[Series]:
+    return _request("drifts", operation, _series, caller, by=by, from_s=from_s, to_s=to_s, zone=zone, **of)
+
+
+def get_plays_series(
+    video_id: str, *, by: str | None = None, from_s: int | None = None, to_s: int | None = None, zone: str | None = None
+) -> Request[Series]:
+    """The plays of a video by hour (of the last day) or by day (of the last month), or in a range of epoch seconds."""
+    return _get_series("get_plays_series", None, by, from_s, to_s, zone, video_id=video_id)
+
+
+def get_likes_series(
+    post_id: str, *, by: str | None = None, from_s: int | None = None, to_s: int | None = None, zone: str | None = None
+) -> Request[Series]:
+    """The likes of a post by hour or by day."""
+    return _get_series("get_likes_series", None, by, from_s, to_s, zone, post_id=post_id)
+
+
+def get_visits_series(
+    url: str, *, by: str | None = None, from_s: int | None = None, to_s: int | None = None, zone: str | None = None
+) -> Request[Series]:
+    """The visits of a page by people, by hour or by day."""
+    return _get_series("get_visits_series", None, by, from_s, to_s, zone, url=url)
+
+
+def get_series(
+    counter: str,
+    id: str,
+    *,
+    by: str | None = None,
+    from_s: int | None = None,
+    to_s: int | None = None,
+    zone: str | None = None,
+    caller: str | None = None,
+) -> Request[Series]:
+    """A counter by hour or by day."""
+    return _get_series("get_series", caller, by, from_s, to_s, zone, counter=counter, id=id)
+
+
+def get_top(counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None) -> Request[Top]:
+    """What moved most in an hour, a day or a month; `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`."""
+    return _request("drifts", "get_top", _top, None, counter=counter, by=by, span=span, limit=limit)
+
+
+def get_counter_top(
+    counter: str,
+    *,
+    by: str | None = None,
+    span: str | None = None,
+    limit: int | None = None,
+    caller: str | None = None,
+) -> Request[Top]:
+    """Which tallies of a counter moved most."""
+    return _request("drifts", "get_counter_top", _top, caller, counter=counter, by=by, span=span, limit=limit)
 
 
 def health() -> Request[Health]:
@@ -626,6 +742,12 @@ class Methods:
     visit = _sends(visit)
     get_visits = _sends(get_visits)
     get_drift = _sends(get_drift)
+    get_plays_series = _sends(get_plays_series)
+    get_likes_series = _sends(get_likes_series)
+    get_visits_series = _sends(get_visits_series)
+    get_series = _sends(get_series)
+    get_top = _sends(get_top)
+    get_counter_top = _sends(get_counter_top)
     health = _sends(health)
     increment = _sends(increment)
     change = _sends(change)

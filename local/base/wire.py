@@ -13,6 +13,7 @@ from botocore.credentials import Credentials
 from .account import REGION
 
 CALL_S_MAX = 10.0  # a local engine answers in milliseconds
+NO_ANSWER = "NoAnswer"
 _TARGETS = {"dynamodb": "DynamoDB_20120810", "streams": "DynamoDBStreams_20120810"}
 
 
@@ -49,9 +50,9 @@ class Wire:
             async with self._session.post(url, data=body, headers=dict(request.headers.items())) as response:
                 document = json.loads(await response.read())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise WireError("NoAnswer", str(error)) from None
+            raise WireError(NO_ANSWER, str(error)) from None
         if not isinstance(document, dict):
-            raise WireError("NoAnswer", "it is not a JSON object")
+            raise WireError(NO_ANSWER, "it is not a JSON object")
         if response.status != 200:
             kind = str(document.get("__type", "Unknown")).rpartition("#")[2]
             raise WireError(kind, str(document.get("message") or document.get("Message") or ""))

@@ -14,7 +14,7 @@ from ..functions.metrics import Metrics
 from ..functions.pool import Pool
 from ..stack.prepared import Stack, open_log
 from ..streams.switches import Switches
-from . import console, mappings, openapi_page, tokens
+from . import console, lost, mappings, openapi_page, tokens
 from .gateway import BODY_BYTES_MAX, Gateway
 
 LINE_BYTES_MAX = 1_000_000  # read of a request line or a header; the gateway refuses far shorter ones
@@ -39,6 +39,7 @@ async def site(
         shown = mappings.Mappings(stack, switches, say)
         app.router.add_get(mappings.PATH, shown.list)
         app.router.add_patch(mappings.PATH + "/{consumer}/{table}", shown.change)
+        app.router.add_route("*", lost.PREFIX + "/{path:(?s:.*)}", lost.losing(gateway.handle))
         app.router.add_route("*", "/{path:(?s:.*)}", gateway.handle)  # any path, even with a line break in it
         runner = web.AppRunner(
             app,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import socket
 import time
@@ -12,7 +13,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.e2e.dev import Dev
+from tests.e2e.dev import KEY, Dev
 
 ORIGIN = "https://app.example.com"
 
@@ -191,6 +192,14 @@ def test_the_page_at_dev_names_every_route(dev: Dev) -> None:
     page = dev.call("GET", "/dev").raw.decode()
     assert "POST /videos/{id}/plays" in page
     assert dev.url in page
+
+
+def test_behind_dev_lost_the_work_is_done_and_the_answer_is_lost(dev: Dev) -> None:
+    for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):
+        with pytest.raises(http.client.RemoteDisconnected):
+            dev.call("POST", f"/dev/lost{path}", idempotency_key=KEY)
+    assert dev.call("GET", "/videos/lost-1/plays").body["play_count"] == 1
+    assert dev.call("POST", "/videos/lost-1/plays", idempotency_key=KEY).headers["idempotency-replayed"] == "true"
 
 
 def test_a_target_may_be_a_whole_url(dev: Dev) -> None:

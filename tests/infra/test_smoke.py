@@ -44,6 +44,10 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /beacon.js": (200, "navigator.sendBeacon()"),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
     "GET /drift": (200, {"drift": [], "cursor": None}),
+    "GET /visits/series": (200, {"by": "hour"}),
+    "GET /top": (200, {"by": "day"}),
+    "GET /counters/{counter}/{id}/series": (200, {"series": []}),
+    "GET /counters/{counter}/top": (200, {"top": []}),
     "GET /tallies": (200, {"tallies": [{"value": 1}, {"error": {}}]}),
     "GET /tallies/any": (200, {"tallies": [{"value": 1}]}),
     "GET /counters/{counter}/{id}/badge.svg": (200, "<svg/>"),
@@ -86,7 +90,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = re.sub(r"^/(videos|posts)/[^/]+", r"/\1/{id}", self.path.split("?")[0])
-        path = re.sub(r"^/counters/(?!plays/[^/]+$)[^/]+/[^/]+", "/counters/{counter}/{id}", path)
+        path = re.sub(r"^/counters/[^/]+/top$", "/counters/{counter}/top", path)
+        path = re.sub(r"^/counters/(?!plays/[^/]+$|{counter}/top$)[^/]+/[^/]+", "/counters/{counter}/{id}", path)
         path = re.sub(r"^/counters/plays/[^/]+$", "/counters/plays/{id}", path)
         path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)
         path = re.sub(r"/children/[^/]+", "/children/{child}", path)

@@ -104,6 +104,15 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
     visits = tally.get_visits("https://example.com/a")
     assert visits == requests.Visits("https://example.com/a", 0, 0, None)  # they are not rolled up yet
     assert tally.get_drift(limit=10) == requests.Drifting((), None)
+    for series in (
+        tally.get_plays_series("9f3a"),
+        tally.get_likes_series("a91f", by="day"),
+        tally.get_visits_series("https://example.com/a", from_s=0, to_s=3600),
+        tally.get_series("usage", "7c20", zone="Etc/GMT-1"),
+    ):
+        assert (series.series, series.as_of) == ((), None)  # nothing is judged yet
+    for top in (tally.get_top("plays"), tally.get_counter_top("usage", by="month", limit=3)):
+        assert (top.top, top.span, top.as_of) == ((), None, None)
 
 
 def test_every_operation_of_counters_answers_its_typed_result(tally: Tally) -> None:

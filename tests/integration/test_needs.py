@@ -25,9 +25,11 @@ from functions import sweep
 from local.base.engine import Engine
 from tally.counting import holds, tallies
 from tally.drift import rows
+from tally.dynamo import items
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
+from tally.series import progress
 from tally.streams import evidence, pages, set_aside
 from tests.contexts import Context
 from tests.events import KEY
@@ -257,6 +259,24 @@ def stocked_and_held(invoke: Invoke) -> str:
     return str(held(invoke, 4)["body"]["hold_id"])
 
 
+def series(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: Operation) -> Scenario:
+    """Hours that are over, and one that runs."""
+    folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
+    yield
+    of = {"video_id": "v", "post_id": "p", "url": ARGUMENTS["url"], "counter": "plays", "id": "v"}
+    event = {field.name: of[field.name] for field in operation.fields if field.name in of} | {"caller": "alice"}
+    assert invoke("drifts", event | {"operation": operation.name, "by": "day"})["status"] == 200
+
+
+def folded_up_to(store: Store, minute: int, hour: int) -> int:
+    """The series are folded up to this minute of the hour; the minute, since 1970."""
+    minutes = progress.minutes_of(store.settings, hour)
+    far = progress.Progress(since=minutes[0] - 600, through=minutes[minute], hour=hour)
+    item = progress.PROGRESS | items.wire(far.values)
+    store.client.put_item(TableName=store.settings.ledger_table, Item=item)
+    return minutes[minute]
+
+
 def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: Operation) -> Scenario:
     """Once with its arguments; a post is written, and edited."""
     if "post_id" in {field.name for field in operation.fields} and operation is not operations.PUT_POST:
@@ -278,6 +298,7 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "get_counter_badge": badge,
     "commit_hold": partial(settle, operation="commit_hold"),
     "release_hold": partial(settle, operation="release_hold"),
+    **{operation.name: partial(series, operation=operation) for operation in operations.ON_SERIES},
 }  # fmt: skip
 
 
@@ -315,6 +336,14 @@ def something_to_judge(store: Store) -> None:
     page = pages.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**page["Put"])
     drift_row(store, "plays", "ends", 3, minute - 1)
+
+
+def something_to_fold(store: Store) -> None:
+    """The last minute of an hour."""
+    hour = progress.hour_of(store.settings, evidence.judged(store)) - 1
+    minute = folded_up_to(store, 58, hour) + 1
+    page = pages.write(store.settings, minute, 0, "s#1", [pages.Entry("plays", "v", "", 1, 1)], int(time.time()))
+    store.client.put_item(**page["Put"])
 
 
 def judged_up_to_now(store: Store, less: int = 0) -> int:
@@ -362,6 +391,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     monkeypatch.setattr(sweep, "_store", store)
     monkeypatch.setattr(sweep, "_shards", OneShard())
     something_to_judge(store)
+    something_to_fold(store)
     recorder = Recorder(store)
     rival = Store(dynamodb_client(endpoint_url=engine.endpoint), store.settings)
 
@@ -372,6 +402,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     swept = sweep.handler({}, Context())
     wanted = {"returned": 1, "minutes": 3, "uneven": 2, "likes_removed": 2, "posts_removed": 1}
     assert {name: swept[name] for name in wanted} == wanted
+    assert swept["hours"] == 1
     assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]
     assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
 

@@ -6,11 +6,16 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
+
 import counters
 from tally.drift import rows
 from tally.drift.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
 from tally.drift.recount import Recount
 from tally.dynamo.client import Call
+from tally.series import hours
+from tally.series import read as series
+from tally.series.read import Range
 from tally.streams import evidence
 from tests.invariants.processes import Crash, Sleeper, killed
 from tests.invariants.simulation import World
@@ -34,6 +39,7 @@ class Schedule:
     def __init__(self, world: World) -> None:
         self.world, self.chance, self.truth, self.bad = world, world.chance, world.truth, world.bad
         self.traffic = Traffic(world)
+        self.before = dict(self.truth.accepted)  # no stream has it
         self.asleep: list[Sleeper] = []
         self.first_judged: int | None = None
         self.repairs = True
@@ -187,6 +193,22 @@ class Schedule:
                 self.bad["tallies wrong"] += 1
         if self.truth.alone:
             self.bad["never rolled up"] += 1
+        if self.world.series:
+            self._check_series()
+
+    def _check_series(self) -> None:
+        """Each series sums up to what was accepted, whatever was folded twice or half."""
+        store, judged = self.world.store, self.judged()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hours, "PART", 1)
+            hours.fold(store, judged, until_s=float("inf"))
+        asked = Range(series.HOUR, 0, 10**6)
+        for tally in self.truth.accepted:
+            told = series.read(Call(store), counters.COUNTERS[tally[0]], tally[1], asked)
+            if sum(point["value"] for point in told["series"]) != self.truth.accepted[tally] - self.before.get(
+                tally, 0
+            ):
+                self.bad["series wrong"] += 1
 
     # ---- a run ----
 

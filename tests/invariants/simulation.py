@@ -25,6 +25,7 @@ import pytest
 from local.base.engine import Engine
 from tally.drift import judge, rows
 from tally.dynamo.client import Store
+from tally.series import hours
 from tally.settings import Settings
 from tally.streams import evidence
 from tests.conftest import create_tables
@@ -107,11 +108,13 @@ CALM = Plan(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
 
 
 class World(Tables):
-    """One deployment, and the queue of what happens next.
+    """One deployment, and the queue of what happens next. `series`: whether its sweep folds the hours too.
 
     `shards`: how many each stream has at first; None: as chance has it. `store`: of this engine, with streams of both
     tables; None: the engine has no tables yet.
     """
+
+    series = False
 
     def __init__(
         self, engine: Engine, clock: Clock, seed: int, plan: Plan, shards: int | None = None, store: Store | None = None
@@ -143,6 +146,8 @@ class World(Tables):
         seen = evidence.read(store, now_s)
         evidence.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
         judge.judge(store, seen, now_s, until_s=float("inf"))
+        if self.series:
+            hours.fold(store, evidence.judged(store), until_s=float("inf"))
 
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""

@@ -135,15 +135,13 @@ def test_the_worst_day_is_every_anonymous_route_at_its_declared_throttle() -> No
     assert {operation.id for operation in worst_day.anonymous()} == without_token | {"get_counter_plays"}
     text = " ".join((ROOT / "docs/cost.md").read_text().split())
     assert f"let {per_s:,} requests a second pass" in text
-    assert (
-        f"{['Ten', 'Eleven', 'Twelve', 'Thirteen', 'Fourteen', 'Fifteen'][len(worst_day.anonymous()) - 10]} routes take"
-        in text
-    )
+    names = ["Fifteen", "Sixteen", "Seventeen", "Eighteen", "Nineteen", "Twenty"]
+    assert f"{names[len(worst_day.anonymous()) - 15]} routes take" in text
 
 
 def test_the_worst_day_is_told_honestly() -> None:
     one, different = (Bill(worst_day.usage(Attack(dear=dear))).total for dear in (False, True))
-    assert 1200 < one < different < 1800
+    assert 1200 < one < different < 1900
     assert Bill(worst_day.usage(Attack(tracing=False, log_sampling=0))).total < 0.85 * one
     assert Bill(worst_day.usage(Attack(throttles=0.1))).total < 0.12 * one
 

@@ -121,7 +121,9 @@ def exact() -> list[tuple[str, Operation, Field]]:
     found: dict[str, tuple[str, Operation, Field]] = {}
     for operation in operations.OPERATIONS:
         for field in operation.fields:
-            if field.kind not in (Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT, Kind.CHANGES, Kind.CHILD):
+            if field.kind not in (
+                Kind.PAGE, Kind.LISTED_PAGE, Kind.CURSOR, Kind.USER_AGENT, Kind.TIME, Kind.CHANGES, Kind.CHILD,
+            ):  # fmt: skip
                 name = f"{field.kind.value}{'s' if field.many_max else ''}"
                 name += " of the signed in" if operation.needs_caller else " of anyone"
                 found.setdefault(name, (name, operation, field))
@@ -273,6 +275,7 @@ def test_without_a_counter_that_fits_an_operation_is_left_out() -> None:
     OpenAPIV31SpecValidator(made).validate()  # type: ignore[arg-type]
     assert [path for path in made["paths"] if "{counter}" in path] == [
         "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}", "/counters/{counter}/{id}/badge.svg",
+        "/counters/{counter}/{id}/series", "/counters/{counter}/top",
     ]  # fmt: skip
     assert list(made["paths"]["/counters/{counter}/{id}"]) == ["get"]
     assert "links" not in made["paths"]["/counters/{counter}/{id}"]["get"]["responses"]["200"]

@@ -70,13 +70,13 @@ def differences(store: Store, minute: int, halves: Halves | None = None) -> Net:
             _sum_up(net[counter], ids, expected, observed)
     oldest: dict[tuple[str, str, str], int] = {}
     amounts: dict[tuple[str, str, str], int] = defaultdict(int)
-    for at in (minute - 1, minute, minute + 1):
+    for at in (minute - 1, minute, minute + 1) if halves[minute] else ():  # else none of them counts here
         if at not in halves:
             halves[at] = [half for page in pages.read(store, at, **pages.HALVES) for half in pages.pairs(page)]
         for counter, id_, pair, more, moved in halves[at]:
             oldest.setdefault((counter, id_, pair), at)
             amounts[counter, id_, pair] += moved - more
-    halves.pop(minute - 1)
+    halves.pop(minute - 1, None)
     for half, amount in amounts.items():
         if amount and oldest[half] == minute:
             _sum_up(net[half[0]], [half[1]], [0], [amount])

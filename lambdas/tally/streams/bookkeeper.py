@@ -77,7 +77,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     counter = declared.tally(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
-    if counter is None or not counter.tracked or not periods.is_tally(counter, id_):
+    if counter is None or not periods.is_tally(counter, id_):
         return ()
     if expired(record) and periods.over(counter, id_, created_s(record)):
         return ()  # its time was over; one that goes before, because somebody edited its TTL, is drift
@@ -87,6 +87,8 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     moved = tallies.stored(counter, new, counter.start) - tallies.stored(counter, old, counter.start)
     if not moved:
         return ()
+    if not counter.tracked:  # nothing says what was accepted: the series take what was observed, and it is no drift
+        return (Effect(counter.name, id_, declared.made(record), accepted=moved, observed=moved),)
     return _moved(Effect(counter.name, id_, declared.made(record), observed=moved), new, old)
 
 

@@ -1,0 +1,9 @@
+"""Series: what was accepted of each tally, by the hour and by the day, to the last unit.
+
+The other rooms use:
+
+    hours   `fold`: the sweep folds the journal's pages into the hours of each tally
+    read    `read`: the series of a tally, and as of when it is complete
+
+It reads the journal's pages after they are judged. Nothing else depends on it: it may stand still, and numbers do not.
+"""

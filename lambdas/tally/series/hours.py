@@ -1,0 +1,189 @@
+"""Hours: how much of each tally was accepted in each hour, folded from the journal's pages.
+
+The fold reads each judged minute once: then its pages never change. What an hour has so far is kept as running pages,
+sorted by digest and compressed, every PART minutes. When the hour is over, each tally that moved gets one attribute,
+`h13`, in its item of the day. It is SET, so a fold that dies, or that runs twice, changes nothing.
+
+In the ledger, PK, SK -> attributes:
+    progress    PROGRESS, PROGRESS -> since, through, hour, after
+    running     RUNNING#hour#through, digest of the first tally -> body
+    day         SERIES#counter#id, 2026-11-22 -> h0 … h23
+    top lists   as top.py says
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import date
+from itertools import groupby, islice
+from typing import NamedTuple
+
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
+from ..dynamo.transactions import Write, apply, apply_once, put
+from ..settings import Settings
+from ..streams import pages
+from . import progress, top
+from .progress import PROGRESS, Progress, hour_of, minutes_of
+
+PART = 15  # minutes between two sets of running pages: a tally and hour then costs less than 1.1 WCU
+BEFORE = 20  # minutes before judging began whose pages are read too: changes were booked before there was a judge
+RUNNING_KEPT_S = 2 * 24 * 3600
+SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are folded in more parts
+PAGE_ENTRIES = 2_000  # in a running page: a reader takes one
+WRITERS = 16  # at once: days of 1,000 tallies take about a second
+DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
+EPOCH = date(1970, 1, 1).toordinal()
+
+Sums = dict[tuple[str, str], int]
+"""The amount by counter and id."""
+
+
+class Moved(NamedTuple):
+    """By how much one tally moved. `digest` names it in sort keys, and gives the order."""
+
+    digest: str
+    counter: str
+    id: str
+    amount: int
+
+    @classmethod
+    def of(cls, counter: str, id_: str, amount: int) -> Moved:
+        """Of a tally by its counter and id."""
+        return cls(keys.digest(counter, id_), counter, id_, amount)
+
+
+def fold(store: Store, judged: int, *, until_s: float) -> int:
+    """Fold what is judged, up to the minute `judged`, until the time runs out; how many tallies' hours it wrote.
+
+    `until_s`: on the store's clock. The next run continues where this one stopped.
+    """
+    if judged < 0:
+        return 0
+    written, at = 0, progress.read(store)
+    if at.since < 0:
+        since = judged + 1 - BEFORE
+        at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
+    while store.clock() < until_s:
+        last = minutes_of(store.settings, at.hour)[-1]
+        if at.through < last:
+            if min(judged, last) - at.through < PART and judged < last:
+                break
+            at = _part(store, at, min(judged, last), until_s)
+            continue
+        more, at = _days(store, at, until_s)
+        written += more
+    return written
+
+
+def _note(store: Store, was: Progress, now: Progress) -> Progress:
+    """Note how far the fold has come, unless another fold was faster; how far it is then."""
+    seen = was.values if was.since >= 0 else items.NO_ITEM
+    write = items.update(store.settings.ledger_table, PROGRESS, now.values, was=seen)
+    return now if apply_once(store, [write]) else progress.read(store)
+
+
+def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
+    """Fold the minutes up to `last` into new running pages of their hour: fewer if the time or the memory runs out."""
+    sums: Sums = defaultdict(int)
+    through = at.through
+    for minute in range(at.through + 1, last + 1):
+        _add_minute(store, sums, minute)
+        through = minute
+        if store.clock() >= until_s or len(sums) >= SUMS_MAX:
+            break
+    new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
+    together = _merged(running(store, at.hour, at.through), new)
+    while chunk := list(islice(together, PAGE_ENTRIES)):
+        put(Call(store), _running_page(store.settings, at.hour, through, chunk))
+    return _note(store, at, replace(at, through=through))
+
+
+def _add_minute(store: Store, sums: Sums, minute: int) -> None:
+    """Add what was accepted in a minute: the expected amounts on its pages, halves of unlikes among them."""
+    for page in pages.read(store, minute):
+        for counter, (ids, expected, _) in pages.sums(page).items():
+            for id_, amount in zip(ids, expected, strict=True):
+                sums[counter, id_] += amount
+        for half in pages.pairs(page):
+            sums[half.counter, half.id] += half.expected
+
+
+def _merged(*in_order: Iterable[Moved]) -> Iterator[Moved]:
+    """The sums by tally, in order; those that come to nothing are left out."""
+    for tally, same in groupby(heapq.merge(*in_order), key=lambda moved: moved[:3]):
+        if amount := sum(moved.amount for moved in same):
+            yield Moved(*tally, amount)  # type: ignore[call-arg]  # mypy takes the slice for the whole tuple
+
+
+def running(store: Store, hour: int, through: int) -> Iterator[Moved]:
+    """What an hour has up to the minute `through`, in order; nothing if no part of it is folded."""
+    for page in queries.pages(store, store.settings.ledger_table, f"RUNNING#{hour}#{through}"):
+        for item in page:
+            yield from _entries(item)
+
+
+def running_of(store: Store, at: Progress, counter: str, id_: str) -> int:
+    """What one tally has in the hour that runs: one Query of one page."""
+    partition, digest = f"RUNNING#{at.hour}#{at.through}", keys.digest(counter, id_)
+    found = queries.query(store, store.settings.ledger_table, partition, high=digest, Limit=1, ScanIndexForward=False)
+    return sum(moved.amount for item in found for moved in _entries(item) if moved.digest == digest)
+
+
+def _entries(item: Item) -> Iterator[Moved]:
+    return (Moved.of(*entry) for entry in json.loads(zlib.decompress(item["body"]["B"])))
+
+
+def _running_page(settings: Settings, hour: int, through: int, chunk: list[Moved]) -> Write:
+    body = json.dumps([moved[1:] for moved in chunk], separators=(",", ":")).encode()
+    key = keys.key(f"RUNNING#{hour}#{through}", chunk[0].digest)
+    values: items.Values = {"body": {"B": zlib.compress(body)}, "expiration": int(time.time()) + RUNNING_KEPT_S}
+    return items.put(settings.ledger_table, key, values)
+
+
+def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
+    """Write the hour that is over into the items of its day, as far as the time goes; how many, and how far it is."""
+    written, hour = 0, at.hour
+    if not at.after:
+        top.hour_is_over(store, hour, (moved[1:] for moved in running(store, hour, at.through)))
+    left = (moved for moved in running(store, hour, at.through) if moved.digest > at.after)
+    with ThreadPoolExecutor(WRITERS) as writers:
+        while at.hour == hour and store.clock() < until_s:
+            chunk = list(islice(left, DAYS_AT_ONCE))
+            list(writers.map(lambda moved: apply(Call(store), [_hour(store.settings, hour, moved)]), chunk))
+            written += len(chunk)
+            whole = len(chunk) < DAYS_AT_ONCE
+            done = replace(at, hour=hour + 1, after="") if whole else replace(at, after=chunk[-1].digest)
+            at = _note(store, at, done)
+    return written, at
+
+
+def _hour(settings: Settings, hour: int, moved: Moved) -> Write:
+    """The write of one tally's hour into its item of the day."""
+    day, of_day = divmod(hour, 24)
+    return {
+        "Update": {
+            "TableName": settings.ledger_table,
+            "Key": keys.key(day_partition(moved.counter, moved.id), day_name(day)),
+            "UpdateExpression": f"SET h{of_day} = :amount",
+            "ExpressionAttributeValues": {":amount": {"N": str(moved.amount)}},
+        }
+    }
+
+
+def day_partition(counter: str, id_: str) -> str:
+    """The partition key of the days of a tally."""
+    return f"SERIES#{counter}#{id_}"
+
+
+def day_name(day: int) -> str:
+    """The sort key of a day, by its number since 1970: `2026-11-22`."""
+    return str(date.fromordinal(EPOCH + day))

@@ -1,0 +1,60 @@
+"""How far the fold of the hours has come, and which minutes of the ledger an hour has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Store
+from ..settings import Settings
+
+HOUR_S = 3600
+PROGRESS = keys.key("PROGRESS", "PROGRESS")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the fold has come. It is -1 everywhere before the first minute is judged."""
+
+    since: int = -1
+    """The first minute that the series have."""
+    through: int = -1
+    """The last minute that is folded into running pages."""
+    hour: int = -1
+    """The first hour, in hours since 1970, that is not yet in the items of the days."""
+    after: str = ""
+    """The digest of the last tally whose item of that hour is written; empty: none yet."""
+
+    @property
+    def values(self) -> dict[str, str | float]:
+        """Its attributes in the ledger."""
+        return {"since": self.since, "through": self.through, "hour": self.hour, "after": self.after}
+
+    def as_of(self, settings: Settings) -> int | None:
+        """Epoch seconds: the series have every change that was accepted before. None before the first fold.
+
+        A change may be booked on the minute after its own, so the newest minute does not count.
+        """
+        return self.through * settings.minute_s if self.through >= 0 else None
+
+    def whole_until(self, settings: Settings) -> int | None:
+        """Epoch seconds: the hours that are over have every change that was accepted before. None before the fold."""
+        return minutes_of(settings, self.hour - 1)[-1] * settings.minute_s if self.hour >= 0 else None
+
+
+def read(store: Store) -> Progress:
+    """How far the fold has come."""
+    item = queries.get(store.client, store.settings.ledger_table, PROGRESS)
+    since, through, hour = (items.number(item, name, -1) for name in ("since", "through", "hour"))
+    return Progress(since, through, hour, item["after"]["S"]) if item else Progress()
+
+
+def hour_of(settings: Settings, minute: int) -> int:
+    """The hour, since 1970, in which a minute begins."""
+    return minute * settings.minute_s // HOUR_S
+
+
+def minutes_of(settings: Settings, hour: int) -> range:
+    """The minutes that begin in an hour."""
+    first, after = (-(-at * HOUR_S // settings.minute_s) for at in (hour, hour + 1))
+    return range(first, after)

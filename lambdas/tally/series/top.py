@@ -1,0 +1,179 @@
+"""Top lists: the tallies of a counter that moved most in an hour, a day or a month.
+
+The list of an hour is exact: the fold sees every tally. It keeps LISTED of them. The list of a day is merged from those
+of its hours, that of a month from those of its days. A tally that was on some of them only may have moved more than
+its sum says: `error_max` says by how much at most.
+
+In the ledger, PK, SK -> attributes:
+    top     TOP#hour#counter, 2026-11-22T13 -> body, least, error
+            TOP#day#counter, 2026-11-22 -> body, least, error
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from ..counter import Counter
+from ..dynamo import items, keys, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
+from ..dynamo.transactions import put
+from ..errors import InvalidInputError
+from . import progress
+from .progress import HOUR_S
+
+LISTED = 500  # in a list; callers see 100 at most
+BYTES_MAX = 200_000  # of a list, before it is compressed: an id may be a page of 1,024 bytes
+HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept
+HOURS, DAYS = "TOP#hour#", "TOP#day#"
+HOUR, DAY, MONTH = "hour", "day", "month"
+FORMS = {HOUR: "%Y-%m-%dT%H", DAY: "%Y-%m-%d", MONTH: "%Y-%m"}
+LENGTHS = {HOUR: 13, DAY: 10, MONTH: 7}
+
+
+class Listed(NamedTuple):
+    """A tally on a list: by how much it moved, and its id. The order is that of the list, from its end."""
+
+    value: int
+    id: str
+
+
+@dataclass(frozen=True)
+class List:
+    """What moved most, the first one first."""
+
+    listed: Sequence[Listed] = ()
+    least: int = 0
+    """No tally that is missing has a larger sum than this; 0: none is missing."""
+    error: int = 0
+    """By how much a value may be too low, at most."""
+
+    @property
+    def unknown(self) -> int:
+        """By how much a tally that is missing may have moved, at most."""
+        return self.least + self.error
+
+
+class Board:
+    """The lists of one hour in the making, by counter."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[str, list[Listed]] = defaultdict(list)
+
+    def add(self, counter: str, id_: str, amount: int) -> None:
+        """One tally. What did not move up is on no list."""
+        if amount <= 0:
+            return
+        heap = self._heaps[counter]
+        if len(heap) <= LISTED:
+            heapq.heappush(heap, Listed(amount, id_))
+        else:
+            heapq.heappushpop(heap, Listed(amount, id_))
+
+    def lists(self) -> Mapping[str, List]:
+        """The lists by counter. A heap has one more than is listed: it is the largest that is missing."""
+        return {counter: _cut(heap, 0) for counter, heap in self._heaps.items()}
+
+
+def merged(lists: Iterable[List]) -> List:
+    """The list over several spans."""
+    sums: dict[str, int] = defaultdict(int)
+    error = 0
+    for one in lists:
+        error += one.unknown
+        for value, id_ in one.listed:
+            sums[id_] += value
+    return _cut([Listed(value, id_) for id_, value in sums.items()], error)
+
+
+def _cut(listed: Iterable[Listed], error: int) -> List:
+    """The largest, as many as a list takes."""
+    largest = sorted(listed, key=lambda one: (-one.value, one.id))
+    size = kept = 0
+    for kept, one in enumerate(largest[:LISTED], 1):
+        size += len(one.id)
+        if size > BYTES_MAX:
+            kept -= 1
+            break
+    return List(largest[:kept], largest[kept].value if kept < len(largest) else 0, error)
+
+
+def hour_is_over(store: Store, hour: int, moves: Iterable[tuple[str, str, int]]) -> None:
+    """Write the lists of an hour, and those of its day (of UTC) so far.
+
+    `moves`: the counter, the id and the amount of each tally that moved. A counter that did not move keeps its list.
+    """
+    board = Board()
+    for counter, id_, amount in moves:
+        board.add(counter, id_, amount)
+    day, expires_s = span_of(hour)[:10], (hour + 1) * HOUR_S + HOURS_KEPT_S
+    for counter, made in board.lists().items():
+        _write(store, f"{HOURS}{counter}", span_of(hour), made, expiration=expires_s)
+        so_far = read(store, f"{HOURS}{counter}", f"{day}T00", span_of(hour))
+        _write(store, f"{DAYS}{counter}", day, merged(so_far.values()))
+
+
+def span_of(hour: int) -> str:
+    """The name of an hour since 1970, in UTC: `2026-11-22T13`."""
+    return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(FORMS[HOUR])
+
+
+def _write(store: Store, partition: str, span: str, made: List, **more: int) -> None:
+    body = json.dumps(made.listed, separators=(",", ":")).encode()
+    values: items.Values = {"body": {"B": zlib.compress(body)}, "least": made.least, "error": made.error, **more}
+    put(Call(store), items.put(store.settings.ledger_table, keys.key(partition, span), values))
+
+
+def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) -> dict[str, Any]:
+    """`{"counter","by","span","top":[{"id","value"}],"error_max","as_of"}`: what moved most in an hour, day or month.
+
+    `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest that has a whole hour. `error_max`: by
+    how much a value may be too low, and a tally that is missing may be above the last one. `as_of`, in epoch seconds:
+    changes after it are not in the list yet; null before the first hour is over. Raises InvalidInputError.
+    """
+    at = progress.read(call.store)
+    newest = span_of(at.hour - 1)[: LENGTHS[by]] if at.since >= 0 else ""
+    asked = newest if span is None else _checked(span, by)
+    partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
+    last = f"{asked}-31" if by == MONTH else asked
+    lists = list(read(call.store, partition, asked, last).values()) if asked else []
+    found = lists[0] if len(lists) == 1 else merged(lists)
+    return {
+        "counter": counter.name,
+        "by": by,
+        "span": asked or None,
+        "top": [{"id": one.id, "value": one.value} for one in found.listed[:limit]],
+        "error_max": found.error,
+        "as_of": at.whole_until(call.store.settings),
+    }
+
+
+def _checked(span: str, by: str) -> str:
+    """The span, in the form that `by` asks for. Raises InvalidInputError."""
+    try:
+        if len(span) == LENGTHS[by] and datetime.strptime(span, FORMS[by]).strftime(FORMS[by]) == span:
+            return span
+    except ValueError:
+        pass
+    example = span_of(0)[: LENGTHS[by]]
+    raise InvalidInputError(f"span must have the form of {example!r} for by={by}.", field="span")
+
+
+def read(store: Store, partition: str, first: str, last: str) -> dict[str, List]:
+    """The lists from one span to another, both included, by span. `partition`: HOURS or DAYS, and the counter."""
+    found = (
+        item for page in queries.pages(store, store.settings.ledger_table, partition, first, last) for item in page
+    )
+    return {item["SK"]["S"]: _list(item) for item in found}
+
+
+def _list(item: Item) -> List:
+    listed = [Listed(*one) for one in json.loads(zlib.decompress(item["body"]["B"]))]
+    return List(listed, items.number(item, "least"), items.number(item, "error"))

@@ -1,0 +1,219 @@
+"""Series and top lists: each hour says what was accepted in it, to the last unit, however often the fold dies.
+
+`test_journal_schedules` compares the series of whole deployments under faults with what was accepted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter as Sums
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tally.counter import Counter, Guarantee
+from tally.drift import history
+from tally.dynamo.client import Call, Store
+from tally.dynamo.transactions import apply_once
+from tally.errors import InvalidInputError
+from tally.series import hours, progress, read, top
+from tally.series.read import DAY, HOUR, Range, range_of
+from tally.shipped import PLAYS
+from tally.streams import pages
+from tally.streams.pages import Entry
+from tests.invariants.processes import Crash, killed
+from tests.invariants.stream_records import SHARD, record
+from tests.invariants.streaming import FAST, StreamWorld
+
+H = 500_000  # an hour since 1970
+M = 4 * H  # its first minute: here an hour has four, so that there is less to read
+MINUTE_S = 900
+FOREVER = float("inf")
+EVER = Range(HOUR, H - 24, H + 24)
+
+
+@pytest.fixture
+def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(hours, "PART", 1)
+    monkeypatch.setattr(hours, "BEFORE", 4)
+    return replace(store, settings=replace(store.settings, minute_s=MINUTE_S))
+
+
+def book(store: Store, minute: int, *entries: Entry, name: str = "s#1") -> None:
+    assert apply_once(store, [pages.write(store.settings, minute, 0, name, entries, 0)])
+
+
+def plays(amount: int, video: str = "v") -> Entry:
+    return Entry("plays", video, "", amount, amount)
+
+
+def fold(store: Store, judged: int) -> int:
+    return hours.fold(store, judged, until_s=FOREVER)
+
+
+def series(store: Store, video: str = "v", asked: Range = EVER, counter: Counter = PLAYS) -> dict[int, int]:
+    """By hour, or by the hour in which a day begins."""
+    told = read.read(Call(store), counter, video, asked)
+    return {point["from"] // 3600: point["value"] for point in told["series"] if point["value"]}
+
+
+def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read.read(Call(store), PLAYS, "v", EVER)["as_of"] is None
+    monkeypatch.setattr(hours, "PART", 2)
+    fold(store, M - 1)
+    for minute in range(4):
+        book(store, M + minute, plays(1))
+    fold(store, M)
+    assert series(store) == {}
+    fold(store, M + 1)
+    assert series(store) == {H: 2}
+    told = read.read(Call(store), PLAYS, "v", EVER)
+    assert told["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
+    fold(store, M + 2)
+    assert series(store) == {H: 2}
+    assert not list(days(store))
+    fold(store, M + 3)
+    assert series(store) == {H: 4}
+    assert len(days(store)) == 1
+    book(store, M + 4, plays(7))
+    fold(store, M + 5)
+    assert series(store) == {H: 4, H + 1: 7}
+    assert series(store, "other") == {}
+
+
+def days(store: Store) -> list[dict[str, Any]]:
+    """The items of days."""
+    found = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
+    return [item for item in found if item["PK"]["S"].startswith("SERIES#")]
+
+
+def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(store: Store) -> None:
+    likes = replace(PLAYS, name="likes")
+    book(store, M - 1, Entry("likes", "v", "", 5, 5))
+    book(store, M + 1, Entry("likes", "v", "0123456789ab", -1, 0), Entry("likes", "v", "ba9876543210", 0, -1))
+    book(store, M + 2, Entry("likes", "v", "0123456789ab", 0, -1), Entry("likes", "v", "ba9876543210", -1, 0))
+    fold(store, M + 2)
+    fold(store, M + 3)
+    assert series(store, counter=likes) == {H - 1: 5, H: -2}
+
+
+def test_fast_counters_are_in_it_by_what_was_observed_and_never_drift(stream: StreamWorld) -> None:
+    item = {"PK": {"S": "FST#a"}, "SK": {"S": "TOTAL"}}
+    old, new = ({**item, "number": {"N": number}, "nonce": {"S": number}} for number in "25")
+    change = {"Keys": item, "NewImage": new, "OldImage": old}
+    stream.deliver("drift", "counts", SHARD, [record(1, "MODIFY", change)])
+    assert [entry for _, _, entries in stream.pages() for entry in entries] == [Entry("fast", "a", "", 3, 3)]
+    assert FAST.guarantee is Guarantee.FAST
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_fold_that_dies_anywhere_comes_to_the_same_series_and_lists(
+    store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before and after each write, in small parts, pages and steps."""
+    monkeypatch.setattr(hours, "PAGE_ENTRIES", 7)
+    monkeypatch.setattr(hours, "DAYS_AT_ONCE", 11)
+    monkeypatch.setattr(hours, "SUMS_MAX", 23)
+    chance, truth = random.Random(seed), defaultdict[int, Sums[str]](Sums)
+    fold(store, M - 1)
+    for minute in range(3 * 4):
+        moved = {f"v{number}": chance.randint(1, 9) for number in range(40) if chance.random() < 0.5}
+        truth[H + minute // 4].update(moved)
+        book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()))
+        for _ in range(4):
+            dying = replace(store, client=killed(store.client, chance.randrange(20), committed=chance.random() < 0.5))
+            with contextlib.suppress(Crash):
+                fold(dying, M + minute)
+    fold(store, M + 3 * 4 - 1)
+    for video in {video for moved in truth.values() for video in moved}:
+        assert series(store, video) == {hour: moved[video] for hour, moved in truth.items() if video in moved}
+    for hour, moved in truth.items():
+        told = top.over(Call(store), PLAYS, "hour", top.span_of(hour), 100)
+        assert {one["id"]: one["value"] for one in told["top"]} == dict(moved)
+        assert told["error_max"] == 0
+        assert [one["value"] for one in told["top"]] == sorted(moved.values(), reverse=True)
+
+
+def test_a_merged_list_says_how_wrong_it_may_be(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hour keeps three: the fourth of one hour may be the first of the day, and the answer allows for that."""
+    monkeypatch.setattr(top, "LISTED", 3)
+    chance, truth = random.Random(1), Sums[str]()
+    fold(store, M - 1)
+    for hour in range(5):
+        moved = {f"v{number}": chance.randint(1, 50) for number in range(8)}
+        truth.update(moved)
+        book(store, M + 4 * hour, *(plays(amount, video) for video, amount in moved.items()))
+    fold(store, M + 5 * 4 - 1)
+    for by, span in (("day", top.span_of(H)[:10]), ("month", top.span_of(H)[:7])):
+        told = top.over(Call(store), PLAYS, by, span, 100)
+        for one in told["top"]:
+            assert one["value"] <= truth[one["id"]] <= one["value"] + told["error_max"]
+        missing = set(truth) - {one["id"] for one in told["top"]}
+        assert max(truth[video] for video in missing) <= told["top"][-1]["value"] + told["error_max"]
+
+
+def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store: Store) -> None:
+    midnight = H - H % 24 + 24
+    fold(store, 4 * (midnight - 2) - 1)
+    for hour, amount in ((midnight - 2, 1), (midnight - 1, 2), (midnight, 4), (midnight + 1, 8)):
+        book(store, 4 * hour, plays(amount))
+    fold(store, 4 * (midnight + 2) - 1)
+    ever = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), None, 0)
+    assert series(store, asked=ever) == {midnight - 24: 3, midnight: 12}
+    paris = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), "Etc/GMT-1", 0)
+    assert series(store, asked=paris) == {midnight - 25: 1, midnight - 1: 14}
+
+
+@pytest.mark.parametrize(
+    ("by", "from_s", "to_s", "zone"),
+    [(HOUR, 7200, 3600, None), (HOUR, 0, 3600 * 2401, None), (DAY, 0, 3600, "Asia/Kolkata"), (DAY, 0, 3600, "Mars/X")],
+)
+def test_a_range_that_is_too_long_empty_or_of_an_odd_zone_is_refused(
+    by: str, from_s: int, to_s: int, zone: str | None
+) -> None:
+    with pytest.raises(InvalidInputError):
+        range_of(by, from_s, to_s, zone, 0)
+
+
+def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
+    fold(store, M - 1)
+    numbers = {"before": 60, "amount": -50}
+    repair = history.entry(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
+    assert apply_once(store, [repair])
+    book(store, M, plays(10))
+    fold(store, M + 3)
+    told = read.read(Call(store), PLAYS, "v", EVER)
+    assert told["repairs"] == [{"at": 3600 * H, "value": -50, "how": "ledger"}]
+    assert series(store) == {H: 10}
+
+
+def test_a_tally_and_hour_costs_one_write_unit_and_its_part_of_the_pages(store: Store) -> None:
+    """1,000 tallies in two hours of four parts: at most 1.1 WCU for each tally and hour in which it moved."""
+    fold(store, M - 1)
+    units = 0.0
+
+    def meter(http_response: object, parsed: dict[str, Any], model: Any, **_: object) -> None:
+        nonlocal units
+        capacity = parsed.get("ConsumedCapacity")
+        if model.name in ("PutItem", "UpdateItem") and capacity:
+            units += capacity["CapacityUnits"]
+
+    store.client.meta.events.register(
+        "provide-client-params.dynamodb",
+        lambda params, model, **_: (
+            params | {"ReturnConsumedCapacity": "TOTAL"} if model.name in ("PutItem", "UpdateItem") else None
+        ),
+    )
+    store.client.meta.events.register("after-call.dynamodb", meter)
+    for minute in range(8):
+        book(store, M + minute, *(plays(1, f"{number:08}") for number in range(1000)))
+    units = 0.0
+    for minute in range(8):
+        fold(store, M + minute)
+    assert progress.read(store).hour == H + 2
+    assert 2000 <= units <= 1.1 * 2000

@@ -153,7 +153,10 @@ def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
     if given.json:
         say(json.dumps(body))
     if body["as_of"] is None:
-        note("no hour is folded yet: a new stack needs some minutes, and its sweep")
+        folded = "no hour is over yet since the series began"
+        note(
+            folded if given.command == "top" else "nothing is folded yet: a new stack needs some minutes, and its sweep"
+        )
     return 2 if body["as_of"] is None else 0
 
 

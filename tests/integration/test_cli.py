@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -552,12 +553,17 @@ def test_a_top_list_says_how_exact_it_is(run: Run, store: Store, monkeypatch: py
     assert run("top", "stock", "--span", "2027-01")[2].startswith("tally: nothing moved up: stock, 2027-01 UTC\n")
 
 
-def test_series_that_nobody_has_folded_are_unknown_and_2(run: Run) -> None:
-    said = "tally: no hour is folded yet: a new stack needs some minutes, and its sweep\n"
+def test_series_that_nobody_has_folded_are_unknown_and_2(run: Run, store: Store) -> None:
+    said = "tally: nothing is folded yet: a new stack needs some minutes, and its sweep\n"
     assert run("series", "plays", "a") == (2, "", said)
+    said = "tally: no hour is over yet since the series began\n"
     assert run("top", "plays") == (2, "", said)
     code, out, err = run("top", "plays", "--json")
     assert (code, json.loads(out)["as_of"], err) == (2, None, said)
+    at = progress.Progress(since=HOUR * 60 + 5, through=HOUR * 60 + 9, hour=HOUR)
+    apply_once(store, [items.update(store.settings.ledger_table, progress.PROGRESS, at.values, was=items.NO_ITEM)])
+    assert run("top", "plays") == (2, "", said)
+    assert run("series", "plays", "a", *RANGE)[0] == 0
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, *between: Callable[[], object]) -> None:
@@ -569,9 +575,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, *between: Callable[[], object]) -> 
             raise KeyboardInterrupt
         left.pop(0)()
 
-    monkeypatch.setattr(watch.time, "sleep", wait)
-    patient = CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
-    monkeypatch.setattr(connection, "CLIENT_CONFIG", patient)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=wait))
+    impatient = CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
+    monkeypatch.setattr(connection, "CLIENT_CONFIG", impatient)
 
 
 def test_watch_goes_on_when_the_connection_is_lost_and_make_dev_is_back_elsewhere(

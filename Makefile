@@ -38,7 +38,7 @@ setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## what `make dev` a
 setup-tests: setup $(VENV)/.tests node_modules/.tests ## what checks, tests and benchmarks need besides
 
 # pip brings uv, uv brings the rest, and stacks/fold.py packs the CDK: it is two thirds of it all.
-$(VENV)/.ready: requirements.txt | node_modules/.ready
+$(VENV)/.ready: requirements.txt
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
 	@echo "tally: setting up $(VENV) (half a minute, once)"
@@ -49,6 +49,10 @@ $(VENV)/.ready: requirements.txt | node_modules/.ready
 	@$(UV) pip uninstall --quiet pip setuptools
 	@$(PY) -m stacks.fold
 	@touch $@
+
+# What the stacks load of the packed CDK, compiled. Stacks that do not load: the target itself says so.
+$(VENV)/.compiled: $(VENV)/.ready | setup
+	@! $(PY) -m stacks.fold --compile || touch $@
 
 $(VENV)/.tests: tests/requirements.txt $(VENV)/.ready
 	@echo "tally: adding the packages of the tests"
@@ -120,16 +124,16 @@ lint: setup-tests ## ruff, mypy, and the contracts of the rooms (.importlinter)
 synth: setup-tests ## the CloudFormation template, with cdk-nag and cfn-lint
 	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint
 
-diff: setup ## what a deploy would change
+diff: $(VENV)/.compiled ## what a deploy would change
 	@$(CDK) diff $(ARGS)
 
-deploy: setup ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
+deploy: $(VENV)/.compiled ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
 	@PYTHONPATH=lambdas $(PY) -m cli.deploy $(ARGS)
 
-destroy: setup ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
+destroy: $(VENV)/.compiled ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
 	@PYTHONPATH=lambdas $(PY) -m cli.destroy $(ARGS)
 
-cost: setup ## write the tables of docs/cost.md again, from the price list and the templates
+cost: $(VENV)/.compiled ## write the tables of docs/cost.md again, from the price list and the templates
 	@PYTHONPATH=lambdas $(PY) -m cli.cost.page
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600

@@ -1,7 +1,8 @@
-"""Folds the CDK's Python modules into one archive: 240 MB become 90, most of them its JavaScript. `make setup` runs it.
+"""Packs the CDK's Python modules into one archive: 240 MB become 90, most of them its JavaScript. `make setup` runs it.
 
-Python imports from the archive as from a folder, so nothing is missing. What the stacks load is there as bytecode, the
-rest as source. `make test` installs the package whole again, because mypy reads no archive.
+Python imports from the archive as from a folder, so nothing is missing. It keeps no bytecode for an archive: the first
+deployment puts that of what the stacks load there (`--compile`). `make test` installs the package whole again, because
+mypy reads no archive.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import zipfile
 from collections.abc import Collection
 from importlib import import_module
+from importlib.metadata import distribution
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -38,17 +40,25 @@ def fold(package: Path, loaded: Collection[str]) -> None:
     (site / f"{NAME}.pth").write_text(f"{NAME}.zip\n")
 
 
-def main() -> None:
-    """Fold the installed CDK. Node has to be there: an import starts it. Stacks that do not load leave it whole."""
-    try:
-        import_module("app")  # it loads every service that a stack imports, and what those build on
-    except Exception as error:  # the stacks may hold anything, and what is wrong with them is not for now
-        print(f"tally: the CDK's package stays whole, for app.py does not load: {error!r}", file=sys.stderr)
-        return
-    import aws_cdk
+def main() -> int:
+    """Fold the installed CDK; with `--compile` once more, with the bytecode of what the stacks load.
 
-    fold(Path(aws_cdk.__file__).parent, sys.modules)
+    1: they do not load. They may hold anything, and what is wrong with them is not for now.
+    """
+    package = Path(str(distribution("aws-cdk-lib").locate_file("aws_cdk")))
+    if "--compile" in sys.argv:
+        archive = package.parent / f"{NAME}.zip"
+        if not archive.exists():
+            return 0
+        print("tally: compiling what the stacks use of the CDK (once)", flush=True)
+        zipfile.ZipFile(archive).extractall(package.parent)
+        try:
+            import_module("app")  # it loads every service that a stack imports, and what those build on
+        except Exception:
+            return 1
+    fold(package, sys.modules)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,6 +18,7 @@ READS = Throttle(rate_per_s=1000, burst=2000)
 WRITES = Throttle(rate_per_s=500, burst=1000)
 SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
+A_PAGE_LOAD = Throttle(rate_per_s=20, burst=200)  # the console loads a dozen files at once
 
 _COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
 _SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
@@ -541,9 +542,40 @@ GET_OPENAPI = Operation(
     success=(200, 304),
 )
 
+GET_CONSOLE = Operation(
+    name="get_console",
+    function="beacon",
+    method="GET",
+    path="/console",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+    success=(200, 304),
+    media_type="text/html",
+)
+GET_CONSOLE_FILE = Operation(
+    name="get_console_file",
+    function="beacon",
+    method="GET",
+    path="/console/{file}",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+    fields=(Field("file", Kind.ID, Source.PATH, "file"),),
+    success=(200, 304),
+    media_type="text/*",
+)
+GET_CONSOLE_CONFIG = Operation(
+    name="get_console_config",
+    function="beacon",
+    method="GET",
+    path="/console/config.json",
+    access=Access.ANYONE,
+    throttle=A_PAGE_LOAD,
+)
+ON_CONSOLE = (GET_CONSOLE, GET_CONSOLE_FILE, GET_CONSOLE_CONFIG)
+
 OPERATIONS = (
     *ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_SERIES,
-    GET_DRIFT, HEALTH, GET_OPENAPI,
+    GET_DRIFT, HEALTH, GET_OPENAPI, *ON_CONSOLE,
 )  # fmt: skip
 
 SCHEDULES = (

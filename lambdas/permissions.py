@@ -94,6 +94,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
         operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
         operations.GET_OPENAPI: _NOTHING,
+        **dict.fromkeys(operations.ON_CONSOLE, _NOTHING),
     }
 
 

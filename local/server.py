@@ -28,6 +28,7 @@ from .streams.switches import Switches
 
 ENGINE_LOOK_S = 0.5  # between two looks at the engine
 CODE_LOOK_S = 1.0  # between two looks for changed code
+_CODE = {".py", ".js", ".html", ".css"}  # handlers, and what browsers load
 Say = Callable[[str], None]
 _server_log = logging.getLogger("aiohttp.server")
 
@@ -127,7 +128,9 @@ async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: as
 def _code_changed_at(code: Path) -> tuple[int, int]:
     """A value that differs after any write, creation or removal of a file in `code`."""
     times = []
-    for path in code.rglob("*.[pj][ys]"):  # handlers, and the beacon's script
+    for path in code.rglob("*.*"):
+        if path.suffix not in _CODE:
+            continue
         with contextlib.suppress(OSError):  # removed meanwhile
             times.append(path.stat().st_mtime_ns)
     return len(times), max(times, default=0)

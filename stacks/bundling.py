@@ -15,7 +15,14 @@ from aws_cdk import aws_lambda as lambda_
 
 from declarations import Declarations
 
-SOURCE_SUFFIXES = {".py", ".js"}
+SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
+# The charts of the console, and their licence: `make setup` installs them as package-lock.json pins them.
+UPLOT = Path(__file__).resolve().parents[1] / "node_modules" / "uplot"
+UPLOT_FILES = {
+    "console/uPlot.iife.min.js": UPLOT / "dist" / "uPlot.iife.min.js",
+    "console/uPlot.min.css": UPLOT / "dist" / "uPlot.min.css",
+    "console/uPlot.LICENSE": UPLOT / "LICENSE",
+}
 COUNTERS = "counters.py"
 PYTHON_VERSION = "3.14"
 PLATFORM = "aarch64-manylinux2014"
@@ -41,13 +48,13 @@ class Bundle:
 
     @property
     def sources(self) -> dict[str, Path]:
-        """The deployed files by their path in the bundle, in a fixed order: the handlers, and the script for pages."""
+        """The deployed files by their path in the bundle, in a fixed order: the handlers, and what browsers load."""
         found = {
             path.relative_to(self.lambdas).as_posix(): path
             for path in self.lambdas.rglob("*")
             if path.suffix in SOURCE_SUFFIXES
         }
-        return dict(sorted({**found, COUNTERS: self.declarations.path}.items()))
+        return dict(sorted({**found, **UPLOT_FILES, COUNTERS: self.declarations.path}.items()))
 
     @property
     def requirements(self) -> Path:
@@ -55,7 +62,9 @@ class Bundle:
         return self.lambdas / "requirements.txt"
 
     def digest(self) -> str:
-        """A hash of the sources, the pins and how they are installed: equal on every machine."""
+        """A hash of the sources, the pins and how they are installed: equal on every machine. Raises BundlingError."""
+        if not UPLOT.exists():
+            raise BundlingError("node_modules/uplot is missing: run `make setup`")
         found = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES}\n".encode())
         for name, path in {self.requirements.name: self.requirements, **self.sources}.items():
             content = path.read_bytes()

@@ -70,12 +70,17 @@ class Functions(Construct):
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
         self._needs = declarations.needs
+        self._functions: dict[str, lambda_.Function] = {}
         self.aliases = {module: self._serving(module, found) for module, found in declarations.functions.items()}
         scheduled = {schedule.function: self._scheduled(schedule) for schedule in declarations.schedules}
         self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.consumers}
         self.unattended = {**self.consumers, **scheduled}
         writing = [module for module, found in declarations.functions.items() if any(one.writes for one in found)]
         self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
+
+    def tell(self, module: str, name: str, value: str) -> None:
+        """Give one function a variable that is known only after the functions are made."""
+        self._functions[module].add_environment(name, value)
 
     def _serving(self, module: str, found: Sequence[Operation]) -> lambda_.Alias:
         """A function whose callers wait.
@@ -176,6 +181,7 @@ class Functions(Construct):
             environment={**self._environment(), **environment},
         )
         _acknowledge(role, function)
+        self._functions[module] = function
         return lambda_.Alias(scope, "Live", alias_name=ALIAS, version=function.current_version)
 
     def _environment(self) -> dict[str, str]:

@@ -50,6 +50,11 @@ class OwnMetrics:
         )
 
 
+def summed(metric: cloudwatch.Metric) -> cloudwatch.Metric:
+    """The metric with its sum over the time that a widget shows, in the legend."""
+    return metric.with_(label=f"{metric.label} ${{SUM}}")
+
+
 def of_function(
     alias: lambda_.Alias, name: str, statistic: str = "Sum", *, period: Duration = MINUTE, label: str
 ) -> cloudwatch.Metric:

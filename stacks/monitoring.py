@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_dynamodb as dynamodb
 from cdk_monitoring_constructs import (
@@ -90,9 +91,10 @@ class Monitoring(Construct):
         self._numbers()
         self._callers()
         self._streams()
+        self._journal()
         self._machinery()
         sections = self._facade.created_monitorings()
-        self._drift_alarms()
+        self._alarms_alone()
         self._dashboard(sections)
 
     def _section(self, name: str, question: str, widgets: dict[str, Sequence[Shown]]) -> None:
@@ -105,25 +107,29 @@ class Monitoring(Construct):
 
     def _dashboard(self, sections: Sequence[Monitored]) -> None:
         """The state of every alarm, then the sections."""
-        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name)
+        shown = Duration.hours(1)  # at first: the sums in its legends are then an hour's
+        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
         dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Is anything wrong now?", width=24, height=1))
         on = [made.alarm for made in self._facade.created_alarms()]
         dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="Alarms", width=24, height=4))
         for section in sections:
             dashboard.add_widgets(*section.widgets())
 
-    def _drift_alarms(self) -> None:
-        """One for each counter: a drift that nobody has repaired yet must not hide that of another counter.
+    def _alarms_alone(self) -> None:
+        """Alarms whose metrics are not on the dashboard, which has the state of each alarm.
 
-        Their metrics are not on the dashboard, which has the state of each alarm.
+        Drift has one for each counter: a drift that nobody has repaired yet must not hide that of another counter.
         """
         tracked = [name for name, counter in self._counters.items() if counter.tracked]
         confirmed = self._own.by_counter(observe.DRIFT_CONFIRMED, of=tracked, statistic="Maximum")
         found = [watched(self._names, metric, alarms.DRIFT, of=counter) for counter, metric in confirmed.items()]
         self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": found})
+        unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
+        self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
 
     def _numbers(self) -> None:
         own = self._own
+        counted = own.by_counter(observe.COUNTED, of=self._counters).values()
         self._section(
             "Drift",
             "Are the numbers right?",
@@ -131,9 +137,6 @@ class Monitoring(Construct):
                 "Drifting tallies": [own.of_stack(observe.DRIFTING_TALLIES, "Maximum")],
                 "Drift, summed without its sign": [own.of_stack(observe.DRIFT_ABSOLUTE, "Maximum")],
                 "Oldest drift, seconds": [own.of_stack(observe.OLDEST_DRIFT, "Maximum")],
-                "Sweeps that did not come to the end": [
-                    watched(self._names, own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
-                ],
                 "Expired holds that could not be given back": [
                     watched(self._names, own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum"), alarms.HOLDS)
                 ],
@@ -143,7 +146,7 @@ class Monitoring(Construct):
             "Traffic",
             "How much is counted, and how often would a retry have counted twice?",
             {
-                "Changes counted": [*own.by_counter(observe.COUNTED, of=self._counters).values()],
+                "Changes counted, by counter": [metrics.summed(metric) for metric in counted],
                 "Retries answered from their receipt": [own.of_stack(observe.REPLAYED)],
                 "Refused: the caller has to correct it": [own.of_stack(observe.REFUSED)],
             },
@@ -197,6 +200,18 @@ class Monitoring(Construct):
             },
         )
 
+    def _journal(self) -> None:
+        own = self._own
+        self._section(
+            "Journal",
+            "What does the journal hold, and how far is it judged?",
+            {
+                "Age of the newest judged minute, seconds": [own.of_stack(observe.JUDGED_AGE, "Maximum")],
+                "Pages of the minutes judged": [metrics.summed(own.of_stack(observe.JOURNAL_PAGES))],
+                "Bytes of these pages": [metrics.summed(own.of_stack(observe.JOURNAL_BYTES))],
+            },
+        )
+
     def _machinery(self) -> None:
         tables = {table.value: found for table, found in self._parts.tables.by_name.items()}
         self._section(
@@ -207,7 +222,6 @@ class Monitoring(Construct):
                     watched(self._names, metric, alarms.THROTTLES, of=table)
                     for table, metric in _of_tables(tables, "WriteThrottleEvents").items()
                 ],
-                "Reads throttled": [*_of_tables(tables, "ReadThrottleEvents").values()],
                 "Write units": [*_of_tables(tables, "ConsumedWriteCapacityUnits").values()],
             },
         )

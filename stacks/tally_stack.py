@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aws_cdk import CfnOutput, Stack
+from aws_cdk import Aws, CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
@@ -65,6 +65,7 @@ class Tally:
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
         api = Api(scope, "Api", names=names, operations=declarations.routes, aliases=functions.aliases, options=options)
+        functions.tell("beacon", "TALLY_CONSOLE", Stack.of(scope).to_json_string(self._console(names, options)))
         dead_letters = DeadLetters(
             scope,
             "DeadLetters",
@@ -94,6 +95,16 @@ class Tally:
         self._name_what_is_deployed(functions, declarations)
         self._name_what_callers_use(tables, functions, api, options)
         self._name_what_operators_use(set_aside, dead_letters, monitoring, operator)
+
+    def _console(self, names: Names, options: Options) -> dict[str, object]:
+        """What the console knows of this stack, as `/console/config.json` says it."""
+        return {
+            "stage": options.stage,
+            "stack": names.stack,
+            "region": Aws.REGION,
+            "sign_in": {"kind": "token"},
+            "try_it": False,
+        }
 
     def _name_what_is_deployed(self, functions: Functions, declarations: Declarations) -> None:
         self._output("Version", functions.version, "The code that the functions run, as GET /health says it")

@@ -62,6 +62,9 @@ READS = {
     "get_receipt": ((1, 500), (1, 700)),
     "get_receipts": ((1, 450), (100, 70_000)),  # of 100 keys
     "health": ((1, 400), (1, 400)),
+    "get_console": ((0, 1_800), (0, 1_800)),
+    "get_console_file": ((0, 22_500), (0, 51_500)),  # uPlot, compressed and not
+    "get_console_config": ((0, 600), (0, 600)),
     "get_openapi": ((0, 100_000), (0, 100_000)),
 }
 """Read units and bytes of the answer of each anonymous GET: of something small, and at most."""
@@ -109,7 +112,8 @@ TOKENS_A_MONTH = 730  # of one program that keeps its token for the hour that it
 # Custom metrics that the sweep writes every minute while nothing drifts: of each counter whose drift is measured, of
 # each consumer, of the stack.
 METRICS_OF_COUNTER, METRICS_OF_CONSUMER, METRICS_OF_STACK = 1, 1, 3
-METRICS_OF_TRAFFIC = 4  # Replayed, Refused, Conflicts and Spilled; and Counted of each counter
+# Replayed, Refused, Conflicts and Spilled; JournalPages and JournalBytes; and Counted of each counter.
+METRICS_OF_TRAFFIC = 6
 
 
 def distinct(drawn: float, of: float) -> float:

@@ -1,8 +1,12 @@
-"""The script that pages embed."""
+"""What browsers load: the script that pages embed, and the console.
+
+They share a function that may read no table.
+"""
 
 from pathlib import Path
 
 import operations
+from tally.api import console
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
 from tally.dynamo.client import Call
@@ -25,4 +29,26 @@ def beacon(call: Call) -> Answer:
     return Answer(SCRIPT)
 
 
-handler = Entry({operations.BEACON: beacon})
+def get_console(call: Call) -> Answer:
+    """The page of the console."""
+    return Answer(console.page(call.store.settings.console))
+
+
+def get_console_file(call: Call, *, file: str) -> Answer:
+    """A module or style sheet of the console."""
+    return Answer(console.file(file))
+
+
+def get_console_config(call: Call) -> Answer:
+    """What the console knows of its stack."""
+    return Answer(call.store.settings.console)
+
+
+handler = Entry(
+    {
+        operations.BEACON: beacon,
+        operations.GET_CONSOLE: get_console,
+        operations.GET_CONSOLE_FILE: get_console_file,
+        operations.GET_CONSOLE_CONFIG: get_console_config,
+    }
+)

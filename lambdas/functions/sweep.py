@@ -71,14 +71,20 @@ def renew(store: Store, shards: Shards, seen: Evidence, now_s: float) -> dict[st
 def judge_closed(store: Store, seen: Evidence, now_s: float, until_s: float) -> dict[str, int]:
     """Judge what is closed. `until_s`: on the store's clock."""
     judged = judge.judge(store, seen, now_s, until_s=until_s)
-    observe.gauges({observe.SWEEP_UNFINISHED: int(not judged.finished)})
+    told = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
+    if judged.last >= 0:
+        told[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
+    if judged.pages:  # CloudWatch bills each metric that has data
+        told |= {observe.JOURNAL_PAGES: judged.pages, observe.JOURNAL_BYTES: judged.bytes}
+    observe.gauges(told)
     return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
 
 
 def report_drift(store: Store, seen: Evidence, now_s: float) -> dict[str, int]:
-    """Say what drifts. While nothing does, one metric says so: CloudWatch bills each one that has data."""
+    """Say what drifts. While nothing does, only the alarms' metrics have data: CloudWatch bills each one that has."""
     whole, confirmed = rows.summary(store, counters.COUNTERS, seen, now_s)
-    observe.gauges({name: value for name, value in whole.items() if value or name == observe.DRIFTING_TALLIES})
+    if whole[observe.DRIFTING_TALLIES]:
+        observe.gauges(whole)
     for counter, tallies in confirmed.items():
         observe.gauges({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
     return {}

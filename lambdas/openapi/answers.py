@@ -29,6 +29,7 @@ TAGS = {
     "series": "How tallies moved by the hour and by the day, to the last unit, and which moved most.",
     "drift": "Tallies whose stored number differs from the counted one.",
     "tally": "Tally itself.",
+    "console": "A page for people who look at the numbers.",
 }
 
 
@@ -449,6 +450,39 @@ CONTRACTS: dict[Operation, Contract] = {
         summary="This document",
         answer="openapi",
         example=None,
+    ),
+    operations.GET_CONSOLE: Contract(
+        tag="console",
+        summary="The console",
+        description="A page for browsers. Its headers let it load and run nothing from elsewhere.",
+        answer="",
+        example="<!doctype html>",
+    ),
+    operations.GET_CONSOLE_FILE: Contract(
+        tag="console",
+        summary="A module or a style sheet of the console",
+        answer="",
+        example="export {};",
+        errors=(errors.NotFoundError,),
+    ),
+    operations.GET_CONSOLE_CONFIG: Contract(
+        tag="console",
+        summary="What the console knows of its stack",
+        description="And how people sign in: at the stack's user pool (`pkce`), with a token of theirs (`token`), or"
+        " with a name, in `make dev`.",
+        answer="console_config",
+        example={
+            "stage": "prod",
+            "stack": "Tally-prod",
+            "region": "eu-west-1",
+            "sign_in": {
+                "kind": "pkce",
+                "domain": "https://tally-prod-123456789012.auth.eu-west-1.amazoncognito.com",
+                "client_id": "4h57kl2example",
+                "redirect": "https://api.example.com/console",
+            },
+            "try_it": False,
+        },
     ),
 }
 KEPT = tuple(dict.fromkeys(CONTRACTS[operation].answer for operation in operations.WITH_RECEIPTS.values()))

@@ -147,7 +147,7 @@ def _example_of_one(field: Field, served: list[Counter]) -> Any:
     if field.kind is Kind.CHANGES:
         return [{"counter": counter.name, "id": "7c20", "amount": counter.delta or 1} for counter in served[:2]]
     if field.kind is Kind.ID:
-        return {"video_id": "9f3a", "post_id": "a91f", "post_ids": "a91f"}.get(field.name, "7c20")
+        return {"video_id": "9f3a", "post_id": "a91f", "post_ids": "a91f", "file": "app.js"}.get(field.name, "7c20")
     return _EXAMPLES[field.kind]
 
 

@@ -215,6 +215,15 @@ SCHEMAS: dict[str, Schema] = {
             "additionalProperties": {"type": "integer", "minimum": 1},
         },
     ),
+    "console_config": _object(
+        "What the console knows of its stack.",
+        stage=_TEXT, stack=_TEXT, region=_TEXT, try_it=_YES_NO,
+        sign_in=_object(
+            "How people sign in. With `pkce`: where, as which client, and the address that the browser comes back to.",
+            dict.fromkeys(("domain", "client_id", "redirect"), _TEXT),
+            kind={"enum": ["pkce", "token", "name"]},
+        ),
+    ),
     "openapi": _object(
         "This document.", {name: {} for name in ("servers", "tags", "components")},
         openapi={"type": "string", "pattern": "^3\\.1\\."}, info={"type": "object"}, paths={"type": "object"},

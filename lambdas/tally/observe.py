@@ -30,6 +30,7 @@ REPLAYED, REFUSED, CONFLICTS, SPILLED = (
 )  # of the stack, as all that follow
 DRIFT_ABSOLUTE, DRIFTING_TALLIES, OLDEST_DRIFT = "DriftAbsolute", "DriftingTallies", "OldestDriftSeconds"
 SWEEP_UNFINISHED, HOLDS_NOT_RETURNED = "SweepUnfinished", "HoldsNotReturned"
+JUDGED_AGE, JOURNAL_PAGES, JOURNAL_BYTES = "JudgedAgeSeconds", "JournalPages", "JournalBytes"
 
 logger = Logger(service=SERVICE)
 

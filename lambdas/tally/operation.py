@@ -94,7 +94,7 @@ class Operation:
     increments: bool = False
     """Whether its handler returns an Increment. A batch packs increments into few transactions."""
     media_type: str = "application/json"
-    """The type of a successful HTTP answer. Refusals are problem documents in any case."""
+    """The type of a successful HTTP answer, or a range as `text/*`. Refusals are problem documents in any case."""
     takes_beacon: bool = False
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
     serves: Callable[[Counter], bool] = _any_counter

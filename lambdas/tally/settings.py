@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import ConfigurationError
 
 ANY_HOST = "*"
 RECEIPT_TTL_DEFAULT_S = 24 * 3600  # a day: longer than any sensible client retries
 MINUTE_DEFAULT_S = 60
+CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false}'
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Settings:
     """The ARNs of the tables' streams; empty for functions that do not look at their shards."""
     set_aside_bucket: str = ""
     """The bucket for records that stream consumers cannot apply; empty for other functions."""
+    console: Mapping[str, Any] = field(default_factory=lambda: json.loads(CONSOLE_DEFAULT))
+    """What `/console/config.json` says; the default for functions that do not serve it."""
 
     def minute(self, epoch_s: float) -> int:
         """The minute of the ledger that a time is in."""
@@ -56,6 +61,7 @@ class Settings:
             counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),
             set_aside_bucket=environment.get("TALLY_SET_ASIDE_BUCKET", "").strip(),
+            console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
         )
 
 
@@ -64,6 +70,16 @@ def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise ConfigurationError(f"{name} is {value!r}: it must be a whole number of seconds, 1 or more")
     return int(value)
+
+
+def _object(environment: Mapping[str, str], name: str, default: str) -> dict[str, Any]:
+    try:
+        found = json.loads(environment.get(name, default))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{name} must be a JSON object")
+    return found
 
 
 def _required(environment: Mapping[str, str], name: str) -> str:

@@ -64,7 +64,7 @@ def _add_dev_routes(app: web.Application, stack: Stack, issuer: tokens.Issuer, g
         return web.Response(text=console.page(stack.template, stack.url), content_type="text/html")
 
     async def root(_: web.Request) -> web.Response:
-        raise web.HTTPFound("/dev")
+        raise web.HTTPFound("/console")
 
     async def configuration(_: web.Request) -> web.Response:
         return web.json_response(issuer.configuration())

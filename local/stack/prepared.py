@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import platform
 import socket
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..base import objects
+from ..base.account import REGION
 from ..base.engine import Engine
 from ..base.engine_file import index_stream_records
 from ..base.errors import LocalError
 from ..base.options import Options
 from . import tables
+from .cloudformation import STACK
 from .template import Template, synthesized
 
 LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.log.old`
@@ -62,6 +65,9 @@ class Stack:
             "AWS_ENDPOINT_URL_S3": self.store,
             "TALLY_PAGE_HOSTS": self.options.page_hosts,
             "TALLY_MINUTE_S": str(self.options.minute_s),
+            "TALLY_CONSOLE": json.dumps(
+                {"stage": "dev", "stack": STACK, "region": REGION, "sign_in": {"kind": "name"}, "try_it": True}
+            ),
         }
 
     @property

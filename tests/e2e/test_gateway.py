@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 import socket
 import time
 from typing import Any
@@ -188,10 +189,25 @@ def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes
 
 
 def test_the_page_at_dev_names_every_route(dev: Dev) -> None:
-    assert dev.call("GET", "/").headers["location"] == "/dev"  # for a person who opens the address that is printed
     page = dev.call("GET", "/dev").raw.decode()
     assert "POST /videos/{id}/plays" in page
     assert dev.url in page
+
+
+def test_the_address_that_is_printed_leads_to_the_console(dev: Dev) -> None:
+    page = dev.call("GET", dev.call("GET", "/").headers["location"])
+    assert page.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    for module in re.findall(rb'(?:src|href)="(/[^"]+)"', page.raw):
+        assert dev.call("GET", module.decode()).status == 200
+    config = dev.call("GET", "/console/config.json").body
+    assert (config["sign_in"], config["try_it"]) == ({"kind": "name"}, True)
+
+
+@pytest.mark.parametrize(
+    "path", ["/console/..%2fcounters.py", "/console/%2e%2e", "/console/../counters.py", "/console/"]
+)
+def test_the_console_serves_nothing_beside_its_files(dev: Dev, path: str) -> None:
+    assert dev.call("GET", path).status in (400, 404)
 
 
 def test_behind_dev_lost_the_work_is_done_and_the_answer_is_lost(dev: Dev) -> None:

@@ -241,6 +241,8 @@ def test_environment(dev: Template, module: str) -> None:
     if module == "sweep":  # and nobody else
         assert variables.pop("TALLY_COUNTS_STREAM") == {"Fn::GetAtt": ["CountsTable", "StreamArn"]}
         assert variables.pop("TALLY_RECEIPTS_STREAM") == {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}
+    if module == "beacon":  # and nobody else
+        assert "sign_in" in str(variables.pop("TALLY_CONSOLE"))
     assert variables == {
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},

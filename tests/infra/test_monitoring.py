@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,13 +143,23 @@ def test_the_dashboard_is_in_the_free_tier(dev: Template) -> None:
     assert sum(len(series) for series in shown(dev).values()) <= 50
 
 
+def test_an_hours_traffic_of_every_counter_is_in_the_legend(dev: Template) -> None:
+    """A sum over the time that is shown: an hour, until the reader chooses another."""
+    body = json.loads(joined(dev.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
+    [widget] = [one for one in body["widgets"] if one["properties"].get("title") == "Changes counted, by counter"]
+    assert body["start"] == "-PT1H"
+    assert [row[-1]["label"] for row in widget["properties"]["metrics"]] == [
+        f"{name} ${{SUM}}" for name in counters.COUNTERS
+    ]
+
+
 def test_every_table_and_what_nobody_waits_for_is_shown(dev: Template) -> None:
     found = shown(dev)
     for title in ("Function errors", "Functions throttled"):
         assert {dict(of)["FunctionName"] for _, _, of in found[title]} == {
             f"${{{dev.functions()[name]}}}" for name in (*CONSUMERS, "sweep")
         }
-    for title in ("Writes throttled", "Reads throttled", "Write units"):
+    for title in ("Writes throttled", "Write units"):
         assert len(found[title]) == len(Table)
 
 

@@ -42,6 +42,9 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /visits": (200, {"visits": 1}),
     "GET /visits/badge.svg": (200, "<svg/>"),
     "GET /beacon.js": (200, "navigator.sendBeacon()"),
+    "GET /console": (200, '<script src="/console/app.js">'),
+    "GET /console/{file}": (200, "var uPlot"),
+    "GET /console/config.json": (200, {"sign_in": {"kind": "token"}}),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
     "GET /drift": (200, {"drift": [], "cursor": None}),
     "GET /visits/series": (200, {"by": "hour"}),
@@ -95,6 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         path = re.sub(r"^/counters/plays/[^/]+$", "/counters/plays/{id}", path)
         path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)
         path = re.sub(r"/children/[^/]+", "/children/{child}", path)
+        path = re.sub(r"^/console/(?!config)[^/]+", "/console/{file}", path)
         route = f"{self.command} {path}"
         operation = ROUTES[route]
         self.server.asked.append(operation.name)

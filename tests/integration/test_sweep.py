@@ -61,6 +61,11 @@ class Ledger:
     def drift(self) -> list[int]:
         return [drift.drift for drift in rows.every(self.store)]
 
+    def page_bytes(self) -> int:
+        """The compressed bytes of all pages."""
+        stored = self.store.client.scan(TableName=self.store.settings.ledger_table)["Items"]
+        return sum(len(item["body"]["B"]) for item in stored if item["PK"]["S"].startswith("PAGE#"))
+
     def pulses(self) -> list[str]:
         """The keys of the pulses in both tables."""
         counts = self.store.client.scan(TableName=self.store.settings.counts_table)["Items"]
@@ -110,6 +115,8 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     assert set(told) == {*counters.COUNTERS, "rollup", "drift", "stack"}
     assert (told["rollup"]["EvidenceAgeSeconds"], told["drift"]["EvidenceAgeSeconds"]) == ([60.0], [62.0])
     assert told["stack"]["SweepUnfinished"] == [0.0]
+    assert told["stack"]["JudgedAgeSeconds"] == [4 * 60 + 30.0], "since the end of the minute five before this one"
+    assert (told["stack"]["JournalPages"], told["stack"]["JournalBytes"]) == ([1.0], [float(ledger.page_bytes())])
     names = ("DriftAbsolute", "DriftingTallies", "OldestDriftSeconds", "HoldsNotReturned")
     assert [told["stack"][name] for name in names] == [[5.0], [1.0], [9 * 60 + 30.0], [0.0]]
     assert {name: told[name]["DriftConfirmed"] for name in counters.COUNTERS} == {
@@ -201,7 +208,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
         sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
     assert (bool(ledger.pulses()), "rollup" in told) == (module is not evidence,) * 2
-    assert (ledger.drift() == [5], "SweepUnfinished" in told["stack"]) == (module is not judge,) * 2
+    assert (ledger.drift() == [5], "SweepUnfinished" in told.get("stack", {})) == (module is not judge,) * 2
     assert ("plays" in told) == (module is not rows)
     assert ("holds" in swept) == (module is not expired)
     assert ("posts" in swept) == (module is not deletion)

@@ -47,7 +47,10 @@ def seen(store: Store, closed: int) -> Evidence:
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.Judged:
-    return judge.judge(store, seen(store, closed), now_s, until_s=until_s)
+    """What a run did, without what it read."""
+    judged = judge.judge(store, seen(store, closed), now_s, until_s=until_s)
+    assert judged.last == evidence.judged(store)
+    return replace(judged, last=-1, pages=0, bytes=0)
 
 
 def row(store: Store, target: str = "v", counter: str = "plays") -> Drift | None:
@@ -84,7 +87,7 @@ def test_a_minute_is_summed_up_over_its_pages_and_what_is_even_has_no_row(store:
 def test_without_evidence_nothing_is_judged(store: Store, known: Evidence) -> None:
     book(store, M, plays(3))
     book(store, 0, plays(3))
-    assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.Judged()
+    assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.Judged(last=known.judged)
     assert (drifts(store), evidence.judged(store)) == ({}, M - 1)
 
 
@@ -304,6 +307,23 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
     assert (drifts(store), evidence.judged(store)) == (targets, M)
     assert run(passing, M + 1) == judge.Judged(minutes=1, changes=1)
     assert drifts(store) == targets | {"v1": 2 + 7}
+
+
+def test_judge_says_what_the_pages_of_its_minutes_hold_each_page_once(store: Store) -> None:
+    book(store, M, *(plays(1, f"v{number}") for number in range(250)))
+    book(store, M, plays(2), name="s#2")
+    book(store, M + 1, UNLIKED)
+    book(store, M + 2, GONE)  # read for its half of the unlike, and not judged
+    stored = store.client.scan(TableName=store.settings.ledger_table)["Items"]
+    judged_pages = [item for item in stored if item["PK"]["S"].startswith((f"PAGE#{M}#", f"PAGE#{M + 1}#"))]
+    size = sum(len(item[name]["B"]) for item in judged_pages for name in ("body", "pairs") if name in item)
+    now = iter(range(10))
+    passing = replace(store, clock=lambda: next(now))
+    unfinished = judge.judge(passing, seen(store, M + 1), NOW_S, until_s=1)
+    assert (unfinished.minutes, unfinished.pages, unfinished.bytes, unfinished.finished) == (0, 0, 0, False)
+    judged = judge.judge(store, seen(store, M + 1), NOW_S, until_s=FOREVER)
+    assert (judged.last, judged.minutes, judged.pages, judged.bytes) == (M + 1, 2, 3, size)
+    assert judge.judge(store, seen(store, M + 1), NOW_S, until_s=FOREVER) == judge.Judged(last=M + 1)
 
 
 def test_judge_that_has_time_for_the_last_minute_only_has_finished(store: Store) -> None:

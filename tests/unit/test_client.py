@@ -40,6 +40,9 @@ BUNDLE = ("__init__.py", "client.py", "requests.py", "errors.py")
 FOR_BROWSERS = {
     "beacon",
     "get_badge",
+    "get_console",
+    "get_console_config",
+    "get_console_file",
     "get_counter_badge",
     "get_openapi",
 }  # what a page or a person fetches: no Lambda has use for it

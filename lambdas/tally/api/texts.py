@@ -1,4 +1,4 @@
-"""Answers for anyone: a number, a script, a picture. Caches keep them and revalidate with `If-None-Match`.
+"""Answers for anyone: a number, a script, a picture, the console. Caches keep them and revalidate with `If-None-Match`.
 
 Nothing keeps the answer to a request with a token: a caller who is signed in sees each change at once.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 GZIP_BYTES_MIN = 500  # shorter ones hardly shrink
 _NO_GZIP = re.compile(r"q=0(\.0*)?")
-_SAFE = {
+_SAFE = {  # where a text has no headers of its own
     "cross-origin-resource-policy": "cross-origin",  # pages of any origin embed them
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",  # a picture runs nothing
     "x-content-type-options": "nosniff",
@@ -31,6 +31,8 @@ class Text:
     max_age_s: int
     version_tag: str = ""
     """The ETag that it has anyway, as that of a counter's version."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers of its own: each takes the place of the one that a text for other sites has."""
 
     @property
     def etag(self) -> str:
@@ -46,7 +48,7 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     if _has(headers.get("if-none-match", ""), body.etag):
         return {"statusCode": 304, "headers": sent, "body": "", "isBase64Encoded": False}
     charset = "" if body.media_type.endswith("/json") else "; charset=utf-8"  # JSON has no other
-    sent |= {"content-type": f"{body.media_type}{charset}", **_SAFE}
+    sent |= {"content-type": f"{body.media_type}{charset}", **_SAFE, **dict(body.headers)}
     if len(body.text) < GZIP_BYTES_MIN or not _takes_gzip(headers.get("accept-encoding", "")):
         return {"statusCode": 200, "headers": sent, "body": body.text, "isBase64Encoded": False}
     packed = base64.b64encode(gzip.compress(body.text.encode(), 9, mtime=0)).decode()

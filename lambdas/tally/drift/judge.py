@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ..dynamo import items
@@ -24,16 +24,30 @@ ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
 TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
 
 Net = dict[str, dict[str, int]]  # by counter and id: observed less expected; only what is not 0
-Halves = dict[int, list[Entry]]  # of unlikes, by minute
+
+
+@dataclass
+class Reading:
+    """What a run has read: halves of unlikes by minute; pages of the newest minute, and their compressed bytes."""
+
+    halves: dict[int, list[Entry]] = field(default_factory=dict)
+    pages: int = 0
+    bytes: int = 0
 
 
 @dataclass
 class Judged:
-    """What one run did: minutes judged, changes of drift rows (by whomever), and whether it came to the end."""
+    """What one run did: minutes judged, changes of drift rows (by whomever), and whether it came to the end.
+
+    `last`: the last judged minute; -1: none. `pages` and `bytes`: of the minutes that it judged.
+    """
 
     minutes: int = 0
     changes: int = 0
     finished: bool = True
+    last: int = -1
+    pages: int = 0
+    bytes: int = 0
 
 
 def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judged:
@@ -41,30 +55,36 @@ def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judg
 
     The next run goes on where this one stopped. `seen`: what may be concluded now.
     """
-    result, halves = Judged(), Halves()
+    result, read = Judged(last=seen.judged), Reading()
     for minute in range(seen.judged + 1, seen.closed(store.settings) + 1) if seen.judged >= 0 else ():
-        net = differences(store, minute, halves)
+        net = differences(store, minute, read)
         changes = ((counter, *change) for counter in sorted(net) for change in sorted(net[counter].items()))
         while chunk := list(islice(changes, ROWS_READ_MAX)):
             if store.clock() >= until_s:
-                return Judged(result.minutes, result.changes, finished=False)
+                return replace(result, finished=False)
             _add(store, chunk, minute, now_s)
             result.changes += len(chunk)
         note = items.update(store.settings.ledger_table, evidence.JUDGE, {"judged": minute}, was={"judged": minute - 1})
         apply_once(store, [note])  # another judge may have been faster
         result.minutes += 1
+        result.last = minute
+        result.pages += read.pages
+        result.bytes += read.bytes
         if store.clock() >= until_s:
             result.finished = minute == seen.closed(store.settings)
             break
     return result
 
 
-def differences(store: Store, minute: int, halves: Halves | None = None) -> Net:
-    """How uneven each tally is in a minute. An unlike counts on its older half's. `halves`: what a run has read."""
+def differences(store: Store, minute: int, read: Reading | None = None) -> Net:
+    """How uneven each tally is in a minute. An unlike counts on its older half's. `read`: what a run has read."""
     net: Net = defaultdict(dict)
-    halves = Halves() if halves is None else halves
+    read = read or Reading()
+    halves, read.pages, read.bytes = read.halves, 0, 0
     halves[minute] = []
     for page in pages.read(store, minute):
+        read.pages += 1
+        read.bytes += pages.size(page)
         halves[minute] += pages.pairs(page)
         for counter, (ids, expected, observed) in pages.sums(page).items():
             _sum_up(net[counter], ids, expected, observed)

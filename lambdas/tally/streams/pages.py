@@ -66,6 +66,11 @@ def pairs(page: Item) -> list[Entry]:
     return [Entry(*entry) for entry in _decoded(page["pairs"])] if "pairs" in page else []
 
 
+def size(page: Item) -> int:
+    """The compressed bytes of a page."""
+    return sum(len(page[name]["B"]) for name in ("body", "pairs") if name in page)
+
+
 def _compressed(body: object) -> Item:
     return {"B": zlib.compress(json.dumps(body, separators=(",", ":")).encode())}
 

@@ -1,0 +1,114 @@
+/** Charts by uPlot: bars of a series, large with axes or small without. Colours are those of the style sheet. */
+
+import { count, inUtc, number, short, signed, timeText } from "./format.js";
+import { make } from "./parts.js";
+import uPlot from "./uPlot.esm.js";
+
+const HOUR_S = 3600;
+const DAY_S = 24 * HOUR_S;
+const charts = new Set(); // those on the page
+
+function everyChart(change) {
+  for (const one of charts) one.root.isConnected ? change(one) : (one.destroy(), charts.delete(one));
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => everyChart((one) => one.redraw()));
+const sizes = new ResizeObserver((changed) => {
+  for (const { target, contentRect } of changed)
+    everyChart(
+      (one) => one.root.parentElement === target && one.setSize({ width: contentRect.width, height: one.height }),
+    );
+});
+
+const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const midnight = (at) => !(inUtc() ? new Date(at * 1000).getUTCHours() : new Date(at * 1000).getHours());
+
+/**
+ * Bars of a series. `points`: `[{from, value}]`. `by`: hour or day. `asOf`: the bar that it is in is still running.
+ * `repairs`: `[{at, value}]`, marked above the bars. `small`: without axes. `hovered(point)`: follows the pointer.
+ */
+export function bars(points, { by = "hour", asOf = null, repairs = [], small = false, label = "", hovered } = {}) {
+  const length = by === "hour" ? HOUR_S : DAY_S;
+  const runs = (at) => asOf !== null && at === points.length - 1 && asOf < points[at].from + length;
+  const only = (which) => points.map((point, at) => (runs(at) === which ? point.value : null));
+  const data = [points.map((point) => point.from), only(false), only(true)];
+  const series = (stroke, fill) => ({
+    stroke: colour(stroke),
+    fill: colour(fill),
+    width: 1,
+    points: { show: false },
+    paths: uPlot.paths.bars({ size: [small ? 0.7 : 0.8, 48], align: 1, radius: 0.12 }),
+  });
+  const root = make(small ? "div.spark" : "div.chart", { role: "img", "aria-label": label || spoken(points, by) });
+  const options = {
+    width: 300,
+    height: small ? 56 : 260,
+    padding: small ? [2, 0, 0, 0] : [18, 8, 0, 0],
+    tzDate: (at) => (inUtc() ? uPlot.tzDate(new Date(at * 1000), "UTC") : new Date(at * 1000)),
+    legend: { show: false },
+    cursor: small ? { show: false } : { y: false, points: { show: false }, drag: { setScale: false } },
+    scales: {
+      x: { range: () => [points[0].from, points.at(-1).from + length] },
+      y: { range: (_, low, high) => [Math.min(0, low * 1.1), Math.max(1, high * 1.1)] },
+    },
+    axes: small ? [{ show: false }, { show: false }] : axes(by),
+    series: [{}, series("--accent", "--accent"), series("--accent", "--accent-soft")],
+    hooks: small
+      ? {}
+      : { draw: [(plot) => marks(plot, repairs)], setCursor: [(plot) => hovered?.(points[plot.cursor.idx] ?? null)] },
+  };
+  const plot = new uPlot(options, data, root);
+  charts.add(plot);
+  sizes.observe(root);
+  return root;
+}
+
+function axes(by) {
+  const ink = { stroke: colour("--muted"), font: "12px system-ui, sans-serif", ticks: { show: false } };
+  const words = (_, splits) => splits.map((at) => timeText(at, by === "day" || midnight(at) ? "date" : "hours"));
+  return [
+    {
+      ...ink,
+      grid: { show: false },
+      size: 28,
+      values: words,
+      space: 52,
+      incrs: [1, 2, 3, 4, 6, 12, 24, 48, 120, 240, 744]
+        .map((hours) => hours * HOUR_S)
+        .filter((gap) => by === "hour" || gap >= DAY_S),
+    },
+    {
+      ...ink,
+      grid: { stroke: colour("--line"), width: 1 },
+      size: 44,
+      values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? short(value) : "")),
+    },
+  ];
+}
+
+/** A diamond for each repair, at its time, above the bars. */
+function marks(plot, repairs) {
+  const { ctx, bbox } = plot;
+  const size = 5 * devicePixelRatio;
+  ctx.save();
+  ctx.fillStyle = colour("--warn")();
+  for (const { at } of repairs) {
+    const x = plot.valToPos(at, "x", true);
+    const y = bbox.top - size - 2;
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, y - size);
+    ctx.lineTo(x + size, y);
+    ctx.lineTo(x, y + size);
+    ctx.lineTo(x - size, y);
+    ctx.fill();
+  }
+  ctx.restore();
+}
+
+/** The chart in a sentence. */
+export function spoken(points, by) {
+  if (!points.length) return "An empty chart.";
+  const sum = points.reduce((all, point) => all + point.value, 0);
+  const most = points.reduce((best, point) => (point.value > best.value ? point : best));
+  return `Bar chart of ${count(points.length, by)}: ${number(sum)} in all, most of them ${timeText(most.from, by)} (${signed(most.value)}).`;
+}

@@ -1,0 +1,110 @@
+/** The tallies that drift: by how much, since when, judged up to when, and the command that repairs each. */
+
+import { count, signed, time } from "./format.js";
+import { command, fullId, make, panel, repairCommand, tallyLink } from "./parts.js";
+
+const DRIFT_S = 30;
+const PAGE_SIZE = 50;
+
+export async function show(root, context) {
+  root.append(
+    make("h1", { tabindex: -1 }, "Drift"),
+    make(
+      "p.lead",
+      {},
+      "A tally drifts if what is stored differs from what was accepted. Somebody edited it by hand, or there is a bug.",
+    ),
+    judged(context),
+    list(context),
+  );
+}
+
+/** Up to when everything was judged: without it, an empty list says nothing. */
+function judged(context) {
+  const draw = (found) => {
+    const part = found.parts.find((one) => one.name === "judged");
+    const until = found.judged_up_to
+      ? ["Up to ", time(found.judged_up_to, "minute"), ". What moved later may drift unseen."]
+      : "Nothing is judged yet: a new stack needs some minutes, and an empty list says nothing.";
+    return make("p", {}, make("span", { class: `state ${part?.state ?? "unknown"}` }, part?.state ?? "unknown"), until);
+  };
+  return panel(context, {
+    title: "Judged",
+    everyS: DRIFT_S,
+    load: () => context.api.get("status", {}, context.signal),
+    draw,
+  });
+}
+
+function list(context) {
+  const { api, signal } = context;
+  let pages = 1;
+  const load = async () => {
+    const rows = [];
+    let cursor = null;
+    for (let page = 0; page < pages; page++) {
+      const found = await api.get("drift", { limit: PAGE_SIZE, cursor }, signal);
+      rows.push(...found.drift);
+      cursor = found.cursor;
+      if (!cursor) break;
+    }
+    return { rows, more: cursor !== null };
+  };
+  const more = () => {
+    pages += 1;
+    made.run();
+  };
+  const draw = ({ rows, more: isMore }) => {
+    if (!rows.length)
+      return make(
+        "p.empty",
+        {},
+        make("strong", {}, "Nothing drifts."),
+        make("br"),
+        make("span.quiet", {}, "Every tally that was judged is what was accepted."),
+      );
+    const confirmed = rows.filter((row) => row.confirmed).length;
+    return [
+      make(
+        "p",
+        {},
+        `${count(rows.length, "tally", "tallies")}${isMore ? " so far" : ""}, ${confirmed} confirmed. Understand the cause before you repair: one direction hints at a bug.`,
+      ),
+      make(
+        "ul.drifts",
+        {},
+        rows.map((row) => item(context, row)),
+      ),
+      isMore && make("p", {}, make("button", { type: "button", onclick: more }, "Show more")),
+    ];
+  };
+  const made = panel(context, { title: "Tallies that drift", everyS: DRIFT_S, load, draw });
+  return made;
+}
+
+function item(context, row) {
+  const id = fullId(row);
+  return make(
+    "li",
+    {},
+    make(
+      "div.head",
+      {},
+      make(
+        "h3",
+        {},
+        make("span.eyebrow", {}, row.counter),
+        " ",
+        make("a.id", { href: tallyLink(row.counter, id) }, id),
+      ),
+      make("strong.amount", {}, signed(row.drift)),
+    ),
+    make(
+      "p.quiet",
+      {},
+      row.since ? ["Since ", time(row.since, "minute"), ". "] : "",
+      row.confirmed ? "Confirmed." : "Not confirmed yet: it may come to 0 by itself.",
+    ),
+    command(repairCommand(context.config, row.counter, id), `the repair of ${row.counter} ${id}`),
+  );
+}

@@ -1,0 +1,191 @@
+/** The overview: whether all is well, each counter's last day, and a form that opens any tally. */
+
+import { bars } from "./chart.js";
+import { count, number, signed, time } from "./format.js";
+import { fullId, make, panel, tallyLink } from "./parts.js";
+
+const STATUS_S = 15;
+const COUNTERS_S = 60;
+const TOP = 5;
+const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
+const STATES = { ok: "ok", wrong: "needs a person", unknown: "cannot tell" };
+const KINDS = { EXACT: "exact, at once", ROLLUP: "exact, within seconds", FAST: "fast: a retry may count twice" };
+
+export async function show(root, context) {
+  const { api, signal } = context;
+  const grid = make("div.grid");
+  const cards = make(
+    "section",
+    { "aria-labelledby": "counters", hidden: true },
+    make("h2", { id: "counters" }, "Counters, the last 24 hours"),
+    grid,
+  );
+  let names = "";
+  const status = panel(context, {
+    title: "Is all well?",
+    kind: "status",
+    everyS: STATUS_S,
+    load: () => api.get("status", {}, signal),
+    draw: (found) => {
+      context.knows(found);
+      const now = found.counters.map((counter) => counter.name).join();
+      if (now !== names) {
+        names = now;
+        cards.hidden = false;
+        grid.replaceChildren(...found.counters.map((counter) => card(context, counter)));
+      }
+      return health(found);
+    },
+  });
+  root.append(make("h1", { tabindex: -1 }, "Overview"), status, cards, opener(context));
+}
+
+/** The line that says whether all is well, and the parts behind it. */
+function health(found) {
+  const wrong = found.parts.filter((part) => part.state === "wrong");
+  const unknown = found.parts.filter((part) => part.state === "unknown");
+  const named = (parts) => parts.map((part) => part.name).join(", ");
+  const why = [
+    wrong.length && `Needs a person: ${named(wrong)}.`,
+    unknown.length && `Cannot tell: ${named(unknown)}.`,
+  ].filter(Boolean);
+  const alarms = found.parts.find((part) => part.name === "alarms");
+  const calm = [
+    found.judged_up_to ? ["Judged up to ", time(found.judged_up_to, "hours")] : "Nothing is judged yet",
+    found.as_of ? ["rolled up as of ", time(found.as_of, "clock")] : "nothing is rolled up yet",
+    alarms && `alarms: ${alarms.line}`,
+    ["looked at ", time(found.at, "clock")],
+  ];
+  const row = (part) =>
+    make(
+      "li",
+      {},
+      make("span", { class: `state ${part.state}` }, STATES[part.state] ?? part.state),
+      make("strong", {}, part.name),
+      make("span.quiet", {}, part.line),
+    );
+  const tone = wrong.length ? "wrong" : unknown.length ? "unknown" : "ok";
+  return [
+    make(
+      "p",
+      { class: `verdict ${tone}` },
+      make("span.dot", { "aria-hidden": "true" }),
+      make(
+        "span",
+        {},
+        make("strong", {}, HEADS[String(found.well)] ?? HEADS.null),
+        why.length ? ` ${why.join(" ")}` : "",
+      ),
+    ),
+    make(
+      "p.quiet.calm",
+      {},
+      calm.filter(Boolean).flatMap((words, place) => [place ? " · " : "", words].flat()),
+    ),
+    make(
+      "details",
+      { "data-name": "parts" },
+      make("summary", {}, `${count(found.parts.length, "part")} looked at`),
+      make("ul.parts", {}, found.parts.map(row)),
+    ),
+  ];
+}
+
+/** A counter: what moved in the last day, hour by hour, and the tallies that moved most. */
+function card(context, counter) {
+  const { api, signal } = context;
+  const path = `counters/${encodeURIComponent(counter.name)}`;
+  const load = async () => {
+    const [total, top] = await Promise.all([
+      api.get(`${path}/series`, { by: "hour" }, signal),
+      api.get(`${path}/top`, { by: "day", limit: TOP }, signal),
+    ]);
+    return { total, top };
+  };
+  const draw = ({ total, top }) => {
+    const sum = total.series.reduce((all, point) => all + point.value, 0);
+    const empty = !total.series.some((point) => point.value);
+    const spark =
+      total.series.length && !empty
+        ? bars(total.series, { small: true, asOf: total.as_of })
+        : make(
+            "p.spark.none.quiet",
+            {},
+            total.as_of === null
+              ? "The hours are not written yet: a new stack needs some minutes."
+              : "Nothing moved in these hours.",
+          );
+    return [
+      make(
+        "p.sum",
+        {},
+        make("strong", {}, total.as_of === null ? "–" : signed(sum)),
+        make("span.quiet", {}, total.as_of === null ? "" : [" up to ", time(total.as_of, "hours")]),
+      ),
+      spark,
+      leaders(counter.name, top),
+    ];
+  };
+  const about = `${KINDS[counter.guarantee] ?? counter.guarantee}${counter.retired ? ", retired" : ""}`;
+  const made = panel(context, {
+    title: make("a", { href: `#/top/${encodeURIComponent(counter.name)}` }, counter.name),
+    level: 3,
+    kind: "counter",
+    everyS: COUNTERS_S,
+    load,
+    draw,
+  });
+  made.querySelector(".head").append(make("span.quiet.kind", {}, about));
+  return made;
+}
+
+function leaders(name, top) {
+  if (!top.top.length) return make("p.quiet", {}, "No tally on the day's list yet.");
+  const most = top.top[0].value;
+  const row = (one) => {
+    const share = make("span.share", { "aria-hidden": "true" });
+    share.style.inlineSize = `${(100 * one.value) / most}%`;
+    return make(
+      "li",
+      {},
+      make("a", { href: tallyLink(name, fullId(one)), title: fullId(one) }, fullId(one)),
+      make("span.figure", {}, number(one.value)),
+      share,
+    );
+  };
+  return make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
+}
+
+/** A form that opens any tally. */
+function opener(context) {
+  const counter = make("input", {
+    id: "open-counter",
+    name: "counter",
+    list: "counter-names",
+    required: true,
+    autocomplete: "off",
+    spellcheck: "false",
+  });
+  const id = make("input", { id: "open-id", name: "id", required: true, autocomplete: "off", spellcheck: "false" });
+  const names = make(
+    "datalist",
+    { id: "counter-names" },
+    context.counterNames().map((name) => make("option", { value: name })),
+  );
+  const open = (event) => {
+    event.preventDefault();
+    location.hash = tallyLink(counter.value.trim(), id.value.trim());
+  };
+  return make(
+    "section.card",
+    { "aria-labelledby": "open" },
+    make("h2", { id: "open" }, "Open a tally"),
+    make(
+      "form.row",
+      { onsubmit: open },
+      make("p", {}, make("label", { for: "open-counter" }, "Counter"), counter, names),
+      make("p.wide", {}, make("label", { for: "open-id" }, "Id, or the page's address"), id),
+      make("p", {}, make("button", {}, "Open")),
+    ),
+  );
+}

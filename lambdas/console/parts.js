@@ -1,0 +1,198 @@
+/** What every page is made of: elements, panels, polling. Text goes in as text: nothing here takes markup. */
+
+import { timeText } from "./format.js";
+
+/** An element. `tag`: `div.card.wide`. Attributes that begin with `on` are listeners; null and false leave one out. */
+export function make(tag, attributes = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const made = document.createElement(name);
+  if (classes.length) made.className = classes.join(" ");
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false)
+      made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+/** The address of a tally's page. */
+export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)}/${encodeURIComponent(id)}`;
+
+/** The id of a row as links name it: with its period, if it has one. */
+export const fullId = (row) => (row.period ? `${row.id}#${row.period}` : row.id);
+
+/** A table with a caption. `heads`: text, or `[text, class]`. Cells are text or elements. */
+export function table(caption, heads, rows, name = "table") {
+  const classes = heads.map((head) => (Array.isArray(head) ? head[1] : ""));
+  const cells = (row) =>
+    row.map((cell, at) => make(at ? "td" : "th", { class: classes[at] || null, scope: at ? null : "row" }, cell));
+  return make(
+    name,
+    {},
+    make("caption", {}, caption),
+    make(
+      "thead",
+      {},
+      make(
+        "tr",
+        {},
+        heads.map((head, at) => make("th", { scope: "col", class: classes[at] || null }, [head].flat()[0])),
+      ),
+    ),
+    make(
+      "tbody",
+      {},
+      rows.map((row) => make("tr", {}, cells(row))),
+    ),
+  );
+}
+
+/** Radio buttons side by side. `options`: `{value: label}`. `chosen(value)` follows a choice. */
+export function choice(label, name, options, value, chosen) {
+  const one = ([option, text]) => {
+    const input = make("input", { type: "radio", name, value: option, checked: option === value });
+    input.addEventListener("change", () => chosen(option));
+    return make("label", {}, input, make("span", {}, text));
+  };
+  return make("fieldset.choice", {}, make("legend.quiet", {}, label), Object.entries(options).map(one));
+}
+
+/** A button of a row of tools. One that is off keeps the focus, which `disabled` would take away. */
+export function tool(label, pressed) {
+  const made = make("button.small", { type: "button", "aria-disabled": "true" }, label);
+  made.addEventListener("click", () => made.ariaDisabled === "true" || pressed());
+  made.turn = (on) => (made.ariaDisabled = on ? null : "true");
+  return made;
+}
+
+/** A command with a button that copies it. */
+export function command(text, label) {
+  const said = make("span.said", { role: "status" });
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      said.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      said.textContent = "Selected: press Ctrl or ⌘ and C";
+    }
+    setTimeout(() => (said.textContent = ""), 4000);
+  };
+  const code = make("code", {}, text);
+  const button = make("button.small", { type: "button", "aria-label": `Copy: ${label}`, onclick: copy }, "Copy");
+  return make(
+    "div.command",
+    {},
+    make("pre", { tabindex: 0, role: "group", "aria-label": label }, code),
+    make("p", {}, button, said),
+  );
+}
+
+/** Text as one word of a shell. Ids may hold anything: pages do. */
+const quoted = (text) => (/^[\w/:.,@%+=][\w/:.,@%+=~-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** The command that repairs a tally of this stack. */
+export function repairCommand(config, counter, id) {
+  const where =
+    config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;
+  const dashes = id.startsWith("-") ? "-- " : "";
+  return `tally reconcile ${where} --repair --by "$USER" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
+}
+
+/**
+ * Run `task` now and every `everyS` seconds while the page is visible and connected. Returns a function that runs it now.
+ *
+ * A task that answers false stops it until everything is loaded again.
+ */
+export function poll(context, everyS, task) {
+  let timer,
+    running = false,
+    again = false;
+  async function run() {
+    clearTimeout(timer);
+    if (context.signal.aborted || document.hidden || context.api.lost) return;
+    if (running) return void (again = true);
+    running = true;
+    const goesOn = await task();
+    running = false;
+    if (again) return void ((again = false), run());
+    if (goesOn !== false) timer = setTimeout(run, everyS * 1000);
+  }
+  context.signal.addEventListener("abort", () => clearTimeout(timer));
+  document.addEventListener("visibilitychange", run, { signal: context.signal });
+  context.api.addEventListener("again", run, { signal: context.signal });
+  run();
+  return run;
+}
+
+let panels = 0;
+
+/**
+ * A card that loads itself, keeps what it had while it cannot, and says so.
+ *
+ * `load()` gives the data. `draw(data)` gives the elements, or null if the card draws itself; it is called when the data
+ * has changed. `everyS`: seconds between two loads.
+ */
+export function panel(context, { title, kind = "", level = 2, everyS = 60, load, draw, waiting = "Loading…" }) {
+  const id = `panel-${++panels}`;
+  const aged = make("span.aged");
+  const heading = make(`h${level}`, { id }, title);
+  const note = make("div.note", { role: "status" }, make("p.quiet.loading", {}, waiting));
+  const body = make("div.body");
+  const section = make(
+    "section",
+    { class: `card ${kind}`.trim(), "aria-labelledby": id },
+    make("div.head", {}, heading, aged),
+    note,
+    body,
+  );
+  let last,
+    has = false;
+  async function task() {
+    try {
+      const data = await load();
+      if (context.signal.aborted) return false;
+      const text = JSON.stringify(data) ?? "";
+      note.replaceChildren();
+      delete section.dataset.old;
+      aged.textContent = `old: from ${timeText(Date.now() / 1000, "clock")}`;
+      if (!has || text !== last) redraw(body, draw(data));
+      [last, has] = [text, true];
+      return true;
+    } catch (error) {
+      if (context.signal.aborted) return false;
+      if (!error.words) console.error(error);
+      if (has) section.dataset.old = "";
+      if (error.lost && has) return true; // the page says it once
+      note.replaceChildren(
+        make(error.refused ? "p.quiet" : "p.error", {}, error.words ?? "This part of the page failed."),
+        remedy(error),
+      );
+      return !error.refused;
+    }
+  }
+  const remedy = ({ refused }) =>
+    make(
+      "p",
+      {},
+      make(
+        "button.small",
+        { type: "button", onclick: refused ? context.askToSignIn : () => section.run() },
+        refused ? "Sign in" : "Try again",
+      ),
+    );
+  section.run = poll(context, everyS, task);
+  return section;
+}
+
+/** Put new elements in, with what was open still open and what had the focus still with it. */
+function redraw(body, made) {
+  if (made === null) return;
+  const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.dataset.name));
+  const focus = body.contains(document.activeElement) ? document.activeElement : null;
+  const place = focus && [...body.querySelectorAll(focus.localName)].indexOf(focus);
+  body.replaceChildren(...[made].flat().filter(Boolean));
+  for (const one of body.querySelectorAll("details")) if (open.has(one.dataset.name)) one.open = true;
+  if (focus && !body.contains(document.activeElement)) body.querySelectorAll(focus.localName)[place]?.focus();
+}

@@ -1,0 +1,74 @@
+/** What became of an idempotency key: the receipt that every counted change leaves. */
+
+import { number } from "./format.js";
+import { make } from "./parts.js";
+
+const OPERATIONS = { plays: ["play"], visits: ["visit"], bot_visits: ["visit"], likes: ["like", "unlike"] };
+const OF_CHILDREN = ["put_child", "delete_child"];
+const MANY = "change"; // its receipts are named by no tally: one key, many changes
+const OF_OTHERS = ["increment", MANY, "set_counter", "hold"];
+const ANONYMOUS = ["play", "visit"]; // these take no token, so anyone may ask for their receipts
+
+/** Was a key counted? The form asks for the receipt that every counted change leaves. */
+export function receipts(context, counter, id) {
+  const { api, signal } = context;
+  const operations = Object.hasOwn(OPERATIONS, counter)
+    ? OPERATIONS[counter]
+    : context.counter(counter)?.children
+      ? OF_CHILDREN
+      : OF_OTHERS;
+  const key = make("input", { id: "key", name: "key", required: true, autocomplete: "off", spellcheck: "false" });
+  const operation = make(
+    "select",
+    { id: "operation" },
+    operations.map((name) => make("option", { value: name }, name)),
+  );
+  const answer = make("div.answer", { role: "status" });
+  const own = !ANONYMOUS.includes(operations[0]);
+  const ask = async (event) => {
+    event.preventDefault();
+    answer.replaceChildren(make("p.quiet", {}, "Asking…"));
+    try {
+      const target = operation.value === MANY ? "changes" : OPERATIONS[counter] ? id : `${counter}/${id.split("#")[0]}`;
+      const query = { operation: operation.value, target, key: key.value.trim() };
+      answer.replaceChildren(...told(await api.get(own ? "receipts/own" : "receipts", query, signal)));
+    } catch (error) {
+      if (!signal.aborted) answer.replaceChildren(make("p.error", {}, error.words ?? "The page failed."));
+    }
+  };
+  return make(
+    "section.card",
+    { "aria-labelledby": "receipts" },
+    make("div.head", {}, make("h2", { id: "receipts" }, "Was it counted?")),
+    make(
+      "p.quiet",
+      {},
+      "Paste the idempotency key of a change. ",
+      own ? "Keys belong to who sent them: you find your own." : "",
+    ),
+    make(
+      "form.row",
+      { onsubmit: ask },
+      make("p.wide", {}, make("label", { for: "key" }, "Key"), key),
+      make("p", { hidden: operations.length === 1 }, make("label", { for: "operation" }, "Sent with"), operation),
+      make("p", {}, make("button", {}, "Look")),
+    ),
+    answer,
+  );
+}
+
+function told(found) {
+  if (found.state !== "counted")
+    return [
+      make("p", {}, make("strong", {}, "Not known. ")),
+      make(
+        "p.quiet",
+        {},
+        "It was never sent here, was refused, was sent by somebody else, or is older than receipts live.",
+      ),
+    ];
+  const facts = Object.entries(found.answer ?? {}).map(([name, value]) =>
+    make("div", {}, make("dt", {}, name), make("dd", {}, typeof value === "number" ? number(value) : String(value))),
+  );
+  return [make("p", {}, make("strong", {}, "Counted, once. "), "The answer was:"), make("dl.facts", {}, facts)];
+}

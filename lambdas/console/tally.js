@@ -1,0 +1,294 @@
+/** One tally: its live number, its chart, its shards, what became of a key, its drift and its repairs. */
+
+import { Failure } from "./api.js";
+import { bars, spoken } from "./chart.js";
+import { count, dayZone, inUtc, number, signed, time, timeText, zoneName } from "./format.js";
+import { receipts } from "./receipts.js";
+import { choice, command, make, panel, repairCommand, table, tool } from "./parts.js";
+
+const VALUE_S = 2;
+const DETAILS_S = 15;
+const SERIES_S = 60;
+const SPOKEN_S = 30; // between two announcements of the live number
+const HOUR_S = 3600;
+const DAY_S = 24 * HOUR_S;
+const WINDOWS = { hour: 24 * HOUR_S, day: 30 * DAY_S };
+const HOW = { ledger: "by its drift", recount: "by its children", rebuild: "by its receipts" };
+
+/** The counters with routes of their own, which anyone may read: where their series are. */
+const OWN = {
+  plays: (id) => [`videos/${encodeURIComponent(id)}/plays/series`],
+  likes: (id) => [`posts/${encodeURIComponent(id)}/likes/series`],
+  visits: (url) => ["visits/series", { url }],
+  bot_visits: null, // it has no series of its own: only all of them together
+};
+const isOwn = (counter) => Object.hasOwn(OWN, counter);
+
+export async function show(root, context, counter, id) {
+  if (!counter || !id) {
+    root.append(
+      make("h1", { tabindex: -1 }, "Which tally?"),
+      make("p", {}, "Choose one on the ", make("a", { href: "#/" }, "overview"), "."),
+    );
+    return;
+  }
+  root.append(
+    make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
+    make("h1.id", { tabindex: -1 }, id),
+    make("div.columns", {}, live(context, counter, id), receipts(context, counter, id)),
+    OWN[counter] === null ? noChart(counter) : chart(context, counter, id),
+    behind(context, counter, id),
+  );
+}
+
+/** The id and the period of a tally that links name together. */
+const parts = (counter, id) => (isOwn(counter) ? [id] : id.split("#"));
+
+/** The path and the query of what `/counters` knows of a tally. */
+function path(counter, id, what = "") {
+  const [bare, period] = parts(counter, id);
+  return [`counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}${what}`, { period }];
+}
+
+/** The number itself. It is read every two seconds while somebody looks, and costs little while it stays. */
+function live(context, counter, id) {
+  const { api, signal } = context;
+  const [figure, note, moved] = [make("p.live", {}, "…"), make("p.quiet"), make("p.quiet")];
+  const said = make("p.hidden", { "aria-live": "polite" });
+  let [tag, first, last, saidAt] = [undefined, undefined, undefined, 0];
+  const load = async () => {
+    const [where, query] = isOwn(counter) ? ["tallies", { of: `${counter}:${id}` }] : path(counter, id);
+    const found = await api.fresh(where, query, tag, signal);
+    tag = found.tag ?? undefined;
+    if (found.body) last = found.body.tallies ? found.body.tallies[0] : found.body;
+    if (last.error) throw Failure.of(last.error.status, last.error);
+    return { value: last.value, as_of: last.as_of ?? null };
+  };
+  const draw = ({ value, as_of: asOf }) => {
+    if (figure.textContent !== number(value)) {
+      if (first !== undefined) figure.classList.toggle("moved", true);
+      figure.textContent = number(value);
+      figure.classList.toggle("long", figure.textContent.length > 11);
+      first ??= value;
+      moved.textContent = value === first ? "" : `${signed(value - first)} since you opened this page`;
+      const now = Date.now() / 1000;
+      if (now - saidAt >= SPOKEN_S) {
+        said.textContent = `${counter}: ${number(value)}`;
+        saidAt = now;
+      }
+    }
+    note.replaceChildren(
+      ...(asOf
+        ? ["Every change accepted by ", time(asOf, "clock"), " is in it."]
+        : [
+            context.counter(counter)?.guarantee === "FAST"
+              ? "As stored at this moment. A retry may have counted twice."
+              : "Exact at this moment.",
+          ]),
+    );
+    return null;
+  };
+  figure.addEventListener("animationend", () => figure.classList.remove("moved"));
+  const card = panel(context, { title: "Now", kind: "now", everyS: VALUE_S, load, draw });
+  card.querySelector(".body").append(figure, moved, note, said);
+  return card;
+}
+
+const noChart = (counter) =>
+  make(
+    "section.card",
+    {},
+    make("h2", {}, "How it moved"),
+    make("p.quiet", {}, `Hours of ${counter} are kept for all of them together: the overview shows them.`),
+  );
+
+/** The chart by hour and by day, with the same numbers as a table. */
+function chart(context, counter, id) {
+  const { api, signal } = context;
+  let [by, back] = ["hour", 0]; // how many windows before now
+  const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
+  const load = async () => {
+    const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
+    const [where, query] = isOwn(counter) ? OWN[counter](id) : path(counter, id, "/series");
+    const found = await api.get(
+      where,
+      {
+        ...query,
+        by,
+        from: end - WINDOWS[by] + (by === "day" ? DAY_S : 0),
+        to: end,
+        tz: by === "day" ? dayZone() : null,
+      },
+      signal,
+    );
+    return { ...found, zone: zoneName() }; // another zone is another drawing
+  };
+  const draw = (found) => {
+    const sum = found.series.reduce((all, point) => all + point.value, 0);
+    if (found.as_of === null)
+      return [make("p.quiet", {}, "The hours are not written yet: a new stack needs some minutes.")];
+    if (!found.series.length)
+      return [make("p.quiet", {}, "There is nothing here: hours are kept since ", time(found.since, "minute"), ".")];
+    const running = back === 0;
+    const hovered = (point) =>
+      (hover.textContent = point ? `${timeText(point.from, by)}: ${signed(point.value)}` : "\u00a0");
+    return [
+      make(
+        "p.sum",
+        {},
+        make("strong", {}, number(sum)),
+        make(
+          "span.quiet",
+          {},
+          ` in ${count(found.series.length, by)}, up to `,
+          time(Math.min(found.as_of, found.series.at(-1).from + (by === "hour" ? HOUR_S : DAY_S)), "minute"),
+        ),
+      ),
+      bars(found.series, { by, asOf: found.as_of, repairs: found.repairs, hovered, label: spoken(found.series, by) }),
+      hover,
+      legend(found, by, running),
+      make(
+        "details",
+        { "data-name": "table" },
+        make("summary", {}, "The same as a table"),
+        make("div.scroll", { tabindex: 0, role: "group", "aria-label": "The chart as a table" }, numbers(found, by)),
+      ),
+    ];
+  };
+  const body = panel(context, { title: "How it moved", kind: "moves", everyS: SERIES_S, load, draw });
+  const move = (step) => {
+    back = Math.max(0, back + step);
+    later.turn(back > 0);
+    body.run();
+  };
+  const later = tool("Later", () => move(-1));
+  const earlier = tool("Earlier", () => move(1));
+  earlier.turn(true);
+  const chosen = (value) => {
+    [by, back] = [value, 0];
+    move(0);
+  };
+  body
+    .querySelector(".head")
+    .append(
+      make("div.tools", {}, choice("Bars", "by", { hour: "By hour", day: "By day" }, by, chosen), earlier, later),
+    );
+  context.zone.addEventListener("change", () => body.run(), { signal });
+  return body;
+}
+
+function legend(found, by, running) {
+  const last = found.series.at(-1);
+  const length = by === "hour" ? HOUR_S : DAY_S;
+  const isRunning = running && found.as_of < last.from + length;
+  const zone = by === "day" ? dayZone() : zoneName();
+  return make(
+    "ul.legend",
+    {},
+    isRunning &&
+      make(
+        "li",
+        {},
+        make("span.key.soft", { "aria-hidden": "true" }),
+        `The ${by} that runs, up to `,
+        time(found.as_of, "hours"),
+      ),
+    found.repairs.map((one) =>
+      make(
+        "li",
+        {},
+        make("span.key.diamond", { "aria-hidden": "true" }),
+        "Repair of ",
+        signed(one.value),
+        ", ",
+        time(one.at, "minute"),
+        ", no traffic: it is not in the bars",
+      ),
+    ),
+    found.observed && make("li", {}, "A fast counter: these are what was observed."),
+    make("li", {}, by === "day" ? `Days of ${zone}` : `Hours in ${zone}`),
+  );
+}
+
+function numbers(found, by) {
+  const rows = found.series.map((point) => [
+    time(point.from, by),
+    inUtc() ? "" : timeText(point.from, by, "UTC"),
+    number(point.value),
+  ]);
+  return table(
+    `By the ${by}, the newest last`,
+    [`${by === "hour" ? "Hour" : "Day"} from`, "In UTC", ["Change", "figure"]],
+    rows,
+  );
+}
+
+/** Shards, drift and repairs: where the number comes from. */
+function behind(context, counter, id) {
+  const [bare, period] = parts(counter, id);
+  const load = () => context.api.get("details", { counter, id: bare, period }, context.signal);
+  const draw = (found) => [
+    make(
+      "div.columns",
+      {},
+      make("div", {}, make("h3", {}, "Shards"), shards(found.shards)),
+      make("div", {}, make("h3", {}, "Drift"), drift(context, counter, id, found)),
+    ),
+    make("h3", {}, "Repairs"),
+    repairs(found.repairs),
+  ];
+  return panel(context, { title: "Behind the number", everyS: DETAILS_S, load, draw });
+}
+
+function shards(found) {
+  if (!found.length) return make("p.quiet", {}, "Nothing is stored: it never changed.");
+  const note =
+    found.length === 1
+      ? "One item holds the whole number."
+      : `The number is the sum of ${count(found.length, "item")}, so that many can write at once.`;
+  return [
+    make("p.quiet", {}, note),
+    table(
+      `${count(found.length, "shard")} of this tally`,
+      ["Shard", ["Value", "figure"]],
+      found.map((one) => [number(one.shard), number(one.value)]),
+    ),
+  ];
+}
+
+function drift(context, counter, id, found) {
+  const judged = found.judged_up_to
+    ? ["Judged up to ", time(found.judged_up_to, "minute"), "."]
+    : ["Nothing is judged yet: a new stack needs some minutes, and fast counters are never judged."];
+  if (!found.drift) return make("p", {}, found.judged_up_to ? "None. " : "", make("span.quiet", {}, judged));
+  const { drift: amount, since, confirmed } = found.drift;
+  return [
+    make(
+      "p.alert",
+      {},
+      make("strong", {}, `${signed(amount)}: `),
+      amount > 0 ? "more is stored than was accepted" : "less is stored than was accepted",
+      since ? [", since ", time(since, "minute")] : "",
+      ". ",
+      confirmed ? "Confirmed." : "Not confirmed yet: it may come to 0 by itself.",
+    ),
+    make("p.quiet", {}, judged),
+    command(repairCommand(context.config, counter, id), `the repair of ${counter} ${id}`),
+  ];
+}
+
+function repairs(found) {
+  if (!found.length) return make("p.quiet", {}, "It was never repaired.");
+  const rows = found.map((one) => [
+    time(one.at, "minute"),
+    signed(one.amount),
+    one.who,
+    one.why,
+    HOW[one.how] ?? one.how,
+  ]);
+  return make(
+    "div.scroll",
+    { tabindex: 0, role: "group", "aria-label": "Repairs" },
+    table("Repairs of this tally", ["When", ["Change", "figure"], "Who", "Why", "How"], rows, "table.roomy"),
+  );
+}

@@ -1,0 +1,130 @@
+/** The tallies of a counter that moved most in an hour, a day or a month. */
+
+import { number, time, timeText } from "./format.js";
+import { choice, fullId, make, panel, table, tallyLink, tool } from "./parts.js";
+
+const TOP_S = 60;
+const LIMIT = 100;
+const PUBLIC = ["plays", "likes", "visits", "bot_visits"];
+const LENGTHS = { hour: 13, day: 10, month: 7 };
+
+/** When a span begins, in epoch seconds, and its name by its beginning. Spans are those of UTC. */
+const begins = (span) =>
+  Date.parse(span.length === 13 ? `${span}:00Z` : `${span}${span.length === 7 ? "-01" : ""}T00:00Z`) / 1000;
+const named = (at, by) => new Date(at * 1000).toISOString().slice(0, LENGTHS[by]);
+
+function moved(span, by, steps) {
+  const at = new Date(begins(span) * 1000);
+  if (by === "hour") at.setUTCHours(at.getUTCHours() + steps);
+  else if (by === "day") at.setUTCDate(at.getUTCDate() + steps);
+  else at.setUTCMonth(at.getUTCMonth() + steps);
+  return named(at / 1000, by);
+}
+
+export async function show(root, context, counter = "plays") {
+  const { api, signal } = context;
+  let [by, span, newest] = ["day", null, null];
+  const path = PUBLIC.includes(counter) ? "top" : `counters/${encodeURIComponent(counter)}/top`;
+  const load = () =>
+    api.get(path, { counter: PUBLIC.includes(counter) ? counter : null, by, span, limit: LIMIT }, signal);
+  const where = make("p.span", { role: "status" });
+  const draw = (found) => {
+    if (span === null) newest = found.span;
+    const shown = found.span;
+    later.turn(shown && newest && shown < newest);
+    earlier.turn(shown);
+    where.replaceChildren(...(shown ? words(shown, by) : []));
+    at = shown;
+    if (!shown)
+      return make(
+        "p.empty",
+        {},
+        make("strong", {}, "No hour is over yet."),
+        make("br"),
+        make("span.quiet", {}, "Lists are written when an hour ends."),
+      );
+    if (!found.top.length)
+      return [
+        make(
+          "p.empty",
+          {},
+          make("strong", {}, "Nothing moved up."),
+          make("br"),
+          make("span.quiet", {}, "No tally of this counter is on the list of this span."),
+        ),
+        asOf(found),
+      ];
+    const most = found.top[0].value;
+    const row = (one, rank) => [
+      number(rank + 1),
+      make("a.id", { href: tallyLink(counter, fullId(one)) }, fullId(one)),
+      [share(one.value / most), number(one.value)],
+    ];
+    return [
+      make("p", {}, error(found.error_max)),
+      table(
+        `What moved most of ${counter}`,
+        [["#", "rank"], "Tally", ["Moved by", "figure"]],
+        found.top.map(row),
+        "table.top",
+      ),
+      asOf(found),
+    ];
+  };
+  let at = null;
+  const go = (steps) => {
+    span = moved(at, by, steps);
+    if (span >= newest) span = null;
+    card.run();
+  };
+  const earlier = tool("Earlier", () => go(-1));
+  const later = tool("Later", () => go(1));
+  const chosen = (value) => {
+    [by, span, newest] = [value, null, null];
+    card.run();
+  };
+  const card = panel(context, { title: counter, kind: "tops", everyS: TOP_S, load, draw });
+  card
+    .querySelector(".head")
+    .append(
+      make(
+        "div.tools",
+        {},
+        choice("Span", "span", { hour: "Hour", day: "Day", month: "Month" }, by, chosen),
+        earlier,
+        later,
+      ),
+    );
+  card.querySelector(".head").after(where);
+  root.append(make("h1", { tabindex: -1 }, "Top"), counters(context, counter), card);
+}
+
+function counters(context, chosen) {
+  const names = [...new Set([...context.counterNames(), chosen])];
+  const link = (name) =>
+    make(
+      "li",
+      {},
+      make("a", { href: `#/top/${encodeURIComponent(name)}`, "aria-current": name === chosen ? "true" : null }, name),
+    );
+  return make("nav.tabs", { "aria-label": "Counters" }, make("ul", {}, names.map(link)));
+}
+
+function words(span, by) {
+  const from = begins(span);
+  if (by === "hour") return ["The hour from ", time(from, "hour")];
+  return [timeText(from, by, "UTC"), make("span.quiet", {}, ` (a ${by} of UTC)`)];
+}
+
+function error(most) {
+  if (!most) return "Every value is exact.";
+  return `A value may be too low by ${number(most)} at most, and is never too high: this list is merged from those of its hours.`;
+}
+
+const asOf = (found) => (found.as_of ? make("p.quiet", {}, "As of ", time(found.as_of, "minute"), ".") : null);
+
+function share(part) {
+  const made = make("span.share", { "aria-hidden": "true" });
+  made.style.inlineSize = `${100 * part}%`;
+  return made;
+}

@@ -18,6 +18,7 @@ from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 from tally.series import read as reading
 from tally.series import top as lists
+from tally.series.hours import TOTAL
 from tally.series.progress import HOUR_S
 
 from . import completion, values
@@ -31,6 +32,7 @@ _SERIES_EXAMPLES = """examples:
   tally series plays 9f3a                                the last 24 hours
   tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
   tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
+  tally series plays                                     all plays together
   tally series plays 9f3a --by day > plays.csv           CSV, as with --csv
 
 """
@@ -54,7 +56,8 @@ class Point(NamedTuple):
 def add_series(made: argparse.ArgumentParser, counter: Callable[[str], Any]) -> None:
     """The options of `series`."""
     completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tally"))
-    made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    of = "of a post, a video, …; for visits the page's URL; default: all tallies of the counter together"
+    made.add_argument("id", metavar="ID", nargs="?", help=of)
     made.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
     first = "like 2026-11-22 or 2026-11-22T10:30; default: a day before the end, or 30 days"
     made.add_argument("--from", metavar="TIME", dest="since", type=values.told, help=first)
@@ -116,7 +119,7 @@ def _hourly(zone: tzinfo, now_s: float) -> bool:
 
 def series(given: argparse.Namespace, stack: Stack) -> int:
     """Print the series of a tally. Returns 2 if nothing is folded yet."""
-    body = reading.read(Call(stack.store), given.counter, given.id, given.range)
+    body = reading.read(Call(stack.store), given.counter, given.id or TOTAL, given.range)
     if body["as_of"] is None or given.json:
         return _only(body, given)
     zone: tzinfo = given.zone
@@ -124,7 +127,8 @@ def series(given: argparse.Namespace, stack: Stack) -> int:
     if draws(given):
         from . import charts  # it takes a tenth of a second to load
 
-        named = f"{body['counter']} {body['id']} by {body['by']}, {_named(zone)}"
+        which = f"{body['counter']} {body['id']}" if given.id else f"all {body['counter']}"
+        named = f"{which} by {body['by']}, {_named(zone)}"
         charts.series(named, points, zone, by_hour=body["by"] == reading.HOUR)
         return _remark([*_repairs(body, zone), *_of_series(body, points, zone)], given)
     rows = [(_iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
@@ -216,7 +220,8 @@ def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
     if not body["top"]:
         yield f"nothing moved up: {body['counter']}, {_span(body)}"
     elif body["error_max"]:
-        yield f"a value may be up to {body['error_max']:,} too low, so that others may belong on the list"
+        off = f"{body['error_max']:,}"
+        yield f"a value may be off by up to {off}; a tally that is missing may be up to {off} above the last one"
     else:
         yield "each value is exact"
     yield f"complete up to {clock_in(body['as_of'], zone, time.time())} ({offset(body['as_of'], zone)})"

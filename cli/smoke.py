@@ -96,6 +96,7 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("delete_child", "DELETE", member, 200, "changed"),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
         call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
+        call("get_total_series", "GET", "/counters/stock/series?by=day", 200, "series"),
         call("get_counter_top", "GET", "/counters/stock/top?limit=1", 200, "top"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),

@@ -204,6 +204,7 @@ ON_PAGES = (VISIT, GET_VISITS, GET_BADGE, BEACON)
 
 _COUNTERS = "/counters/{counter}/{id}"
 _COUNTER = Field("counter", Kind.COUNTER, Source.PATH, "counter")
+_ANY_COUNTER = Field("counter", Kind.ANY_COUNTER, Source.PATH, "counter")
 _ID = Field("id", Kind.ID, Source.PATH, "id")
 _HOLD = Field("hold_id", Kind.HOLD, Source.PATH, "hold")
 
@@ -460,6 +461,7 @@ GET_PLAYS_SERIES = Operation(
     path="/videos/{id}/plays/series",
     access=Access.ANYONE,
     throttle=SELDOM,
+    success=(200, 304),
     fields=(_VIDEO, *_SERIES),
     counter=PLAYS,
 )
@@ -470,6 +472,7 @@ GET_LIKES_SERIES = Operation(
     path="/posts/{id}/likes/series",
     access=Access.ANYONE,
     throttle=SELDOM,
+    success=(200, 304),
     fields=(_POST, *_SERIES),
     counter=LIKES,
 )
@@ -480,6 +483,7 @@ GET_VISITS_SERIES = Operation(
     path="/visits/series",
     access=Access.ANYONE,
     throttle=SELDOM,
+    success=(200, 304),
     fields=(Field("url", Kind.PAGE, Source.QUERY, "url"), *_SERIES),
     counter=VISITS,
 )
@@ -491,6 +495,17 @@ GET_SERIES = Operation(
     access=Access.READ,
     throttle=SELDOM,
     fields=(_COUNTER, _ID, *_SERIES),
+    opens=RARE,
+)
+GET_TOTAL_SERIES = Operation(
+    name="get_total_series",
+    function="drifts",
+    method="GET",
+    path="/counters/{counter}/series",
+    access=Access.READ,
+    throttle=SELDOM,
+    fields=(_ANY_COUNTER, *_SERIES),
+    opens=RARE,  # `/counters/plays/series` must not be taken for the play count of the video `series`
 )
 GET_TOP = Operation(
     name="get_top",
@@ -499,6 +514,7 @@ GET_TOP = Operation(
     path="/top",
     access=Access.ANYONE,
     throttle=RARE,  # a list changes once an hour
+    success=(200, 304),
     fields=(
         Field("counter", Kind.CHOICE, Source.QUERY, "counter", choices=("plays", "likes", "visits", "bot_visits")),
         *_TOP,
@@ -511,9 +527,11 @@ GET_COUNTER_TOP = Operation(
     path="/counters/{counter}/top",
     access=Access.READ,
     throttle=SELDOM,
-    fields=(_COUNTER, *_TOP),
+    fields=(_ANY_COUNTER, *_TOP),
+    opens=RARE,
 )
-ON_SERIES = (GET_PLAYS_SERIES, GET_LIKES_SERIES, GET_VISITS_SERIES, GET_SERIES, GET_TOP, GET_COUNTER_TOP)
+SERIES = (GET_PLAYS_SERIES, GET_LIKES_SERIES, GET_VISITS_SERIES, GET_SERIES, GET_TOTAL_SERIES)
+ON_SERIES = (*SERIES, GET_TOP, GET_COUNTER_TOP)
 
 GET_DRIFT = Operation(
     name="get_drift",

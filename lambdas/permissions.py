@@ -86,7 +86,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_COUNTER_BADGE: _on(operations.GET_COUNTER_BADGE.served(counters), "Query"),
         operations.GET_RECEIPT: _FIND_RECEIPT,
         operations.GET_OWN_RECEIPT: _FIND_RECEIPT,
-        **dict.fromkeys(operations.ON_SERIES[:4], _READ_SERIES | _on_ledger({"HISTORY#": ["Query"]})),
+        **dict.fromkeys(operations.SERIES, _READ_SERIES | _on_ledger({"HISTORY#": ["Query"]})),
         operations.GET_TOP: _READ_TOP,
         operations.GET_COUNTER_TOP: _READ_TOP,
         operations.GET_RECEIPTS: _FIND_RECEIPTS,

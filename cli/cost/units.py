@@ -56,7 +56,10 @@ READS = {
     "get_plays_series": ((4, 1_400), (36, 13_000)),  # a day of hours; a year of days
     "get_likes_series": ((4, 1_400), (36, 13_000)),
     "get_visits_series": ((4, 1_400), (36, 15_000)),
-    "get_top": ((3, 3_600), (80, 17_000)),  # the list of a day of short ids; of a month of long ones
+    "get_series": ((4, 1_400), (36, 13_000)),
+    "get_total_series": ((4, 1_400), (36, 13_000)),
+    "get_counter_top": ((2, 3_600), (80, 17_000)),
+    "get_top": ((2, 3_600), (80, 17_000)),  # the list of a day of short ids; of a month of long ones
     "get_badge": ((1, 1_100), (1, 1_100)),
     "beacon": ((0, 1_600), (0, 1_600)),
     "get_receipt": ((1, 500), (1, 700)),
@@ -65,7 +68,7 @@ READS = {
     "get_console": ((0, 1_800), (0, 1_800)),
     "get_console_file": ((0, 22_500), (0, 51_500)),  # uPlot, compressed and not
     "get_console_config": ((0, 600), (0, 600)),
-    "get_openapi": ((0, 100_000), (0, 100_000)),
+    "get_openapi": ((0, 135_000), (0, 135_000)),
 }
 """Read units and bytes of the answer of each anonymous GET: of something small, and at most."""
 READ = 1.0

@@ -10,7 +10,7 @@ from tally.api.entry import Answer, Entry
 from tally.counter import Counter
 from tally.drift import rows
 from tally.dynamo.client import Call
-from tally.series import read, top
+from tally.series import hours, read, top
 from tally.shipped import LIKES, PLAYS, VISITS
 
 
@@ -45,7 +45,13 @@ def get_series(
     zone: str | None = None,
 ) -> Answer:
     """By how much a tally moved in each hour or day."""
-    return Answer(read.read(call, counter, id, read.range_of(by, from_s, to_s, zone, time.time())))
+    found = read.read(call, counter, id, read.range_of(by, from_s, to_s, zone, time.time()))
+    return Answer(found, max_age_s=counter.kept_s)
+
+
+def get_total_series(call: Call, *, counter: Counter, **asked: Any) -> Answer:
+    """By how much all tallies of a counter moved together."""
+    return get_series(call, counter=counter, id=hours.TOTAL, **asked)
 
 
 def get_top(
@@ -53,7 +59,7 @@ def get_top(
 ) -> Answer:
     """The tallies of a counter that moved most."""
     which = counters.COUNTERS[counter] if isinstance(counter, str) else counter
-    return Answer(top.over(call, which, by, span, limit))
+    return Answer(top.over(call, which, by, span, limit), max_age_s=which.kept_s)
 
 
 handler = Entry(
@@ -63,6 +69,7 @@ handler = Entry(
         operations.GET_LIKES_SERIES: get_likes_series,
         operations.GET_VISITS_SERIES: get_visits_series,
         operations.GET_SERIES: get_series,
+        operations.GET_TOTAL_SERIES: get_total_series,
         operations.GET_TOP: get_top,
         operations.GET_COUNTER_TOP: get_top,
     },

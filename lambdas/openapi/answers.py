@@ -86,7 +86,7 @@ _SERIES_EXAMPLE = {
 }
 _TOP = (
     "The list of an hour is exact. That of a longer span is merged from those of its hours: `error_max` says by how"
-    " much a value may be too low at most. Without `span` it is the newest one in which an hour is over."
+    " much a value may be off at most. Without `span` it is the newest one in which an hour is over."
 )
 _TOP_EXAMPLE = {
     "counter": "plays",
@@ -410,6 +410,14 @@ CONTRACTS: dict[Operation, Contract] = {
         description=_SERIES,
         answer="series",
         example={**_SERIES_EXAMPLE, **_STOCK},
+        errors=(errors.NotFoundError,),
+    ),
+    operations.GET_TOTAL_SERIES: Contract(
+        tag="series",
+        summary="All tallies of a counter together, by the hour or by the day",
+        description=f"{_SERIES} `id` is empty.",
+        answer="series",
+        example={**_SERIES_EXAMPLE, "counter": "stock", "id": "", "repairs": []},
         errors=(errors.NotFoundError,),
     ),
     operations.GET_TOP: Contract(

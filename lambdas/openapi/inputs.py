@@ -93,7 +93,7 @@ def _schema(field: Field, operation: Operation, served: list[Counter]) -> Schema
     if field.kind is Kind.KEY:
         shortest = 1 if operation.needs_caller else fields.ANONYMOUS_KEY_CHARACTERS_MIN
         return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
-    if field.kind is Kind.COUNTER:
+    if field.kind in (Kind.COUNTER, Kind.ANY_COUNTER):
         return {"type": "string", "enum": [counter.name for counter in served]}
     if field.kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return {"type": "string", "enum": list(field.choices)}
@@ -123,7 +123,7 @@ def _changes(served: list[Counter]) -> Schema:
 
 def description(field: Field, operation: Operation, served: list[Counter]) -> str:
     """The description of one field."""
-    if field.kind is Kind.COUNTER:
+    if field.kind in (Kind.COUNTER, Kind.ANY_COUNTER):
         return "A counter that this deployment declares."
     if field.kind is Kind.KEY and operation.increments and not required(field, operation, served):
         return f"{_DESCRIPTIONS[Kind.KEY]} Needed for every counter but {', '.join(_fast(served))}."
@@ -140,7 +140,7 @@ def _example(field: Field, served: list[Counter]) -> Any:
 def _example_of_one(field: Field, served: list[Counter]) -> Any:
     if field.kind is Kind.CHOICE:
         return field.choices[0]
-    if field.kind is Kind.COUNTER:
+    if field.kind in (Kind.COUNTER, Kind.ANY_COUNTER):
         return _example_counter(served).name
     if field.kind in (Kind.AMOUNT, Kind.VALUE):
         return _example_counter(served).delta or 1

@@ -73,6 +73,7 @@ class Kind(Enum):
     PAGE_SIZE = "page size"
     CURSOR = "cursor"
     COUNTER = "counter"
+    ANY_COUNTER = "any counter"
     AMOUNT = "amount"
     VALUE = "value"
     HELD_AMOUNT = "held amount"
@@ -123,8 +124,8 @@ def check(
         return page(value, field, context.pages)
     if kind is Kind.LISTED_PAGE:
         return listed_page(value, field, context.pages, context.page_hosts)
-    if kind is Kind.COUNTER:
-        return counter(value, field, context.counters)
+    if kind in (Kind.COUNTER, Kind.ANY_COUNTER):
+        return counter(value, field, context.counters, api=kind is Kind.COUNTER)
     if kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return choice(value, field, choices)
     return _CHECKS[kind](value, field)
@@ -318,10 +319,10 @@ def hold(value: object, field: str) -> str:
     return text
 
 
-def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
-    """A declared counter that has an API, by its name."""
+def counter(value: object, field: str, counters: Mapping[str, Counter], *, api: bool = True) -> Counter:
+    """A declared counter by its name. `api`: only if it has one; others have operations of their own."""
     name = _text(value, field)
-    if name not in counters or not counters[name].api:
+    if name not in counters or (api and not counters[name].api):
         raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
     return counters[name]
 

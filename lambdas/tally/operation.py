@@ -140,7 +140,7 @@ class Operation:
     @property
     def by_counter(self) -> bool:
         """Whether the caller names the counter, or several."""
-        return self._has(Kind.COUNTER) or self._has(Kind.CHANGES)
+        return self._has(Kind.COUNTER) or self._has(Kind.ANY_COUNTER) or self._has(Kind.CHANGES)
 
     @property
     def leaves_receipt(self) -> bool:
@@ -181,7 +181,8 @@ class Operation:
 
     def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
         """Those of the declared counters that it works on, if the caller names the counter."""
-        return [counter for counter in counters.values() if counter.api and self.serves(counter)]
+        every = self._has(Kind.ANY_COUNTER)
+        return [counter for counter in counters.values() if (every or counter.api) and self.serves(counter)]
 
     def _has(self, kind: Kind) -> bool:
         return any(field.kind is kind for field in self.fields)

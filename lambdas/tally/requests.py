@@ -276,13 +276,28 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Repaired:
+    """A repair of a tally: when (epoch seconds), by how much, and how. It is no traffic."""
+
+    at: int
+    value: int
+    how: str
+
+
+@dataclass(frozen=True)
 class Series:
-    """How a tally moved: every accepted change from `since` to `as_of` (epoch seconds; None: not known yet)."""
+    """How a tally moved: every accepted change from `since` to `as_of` (epoch seconds; None: not known yet).
+
+    `id` is empty for all tallies of the counter together. `observed`: nothing says what was accepted of this counter
+    (`FAST`), so these are the moves of the stored number.
+    """
 
     counter: str
     id: str
     by: str
     series: tuple[Point, ...]
+    repairs: tuple[Repaired, ...]
+    observed: bool
     since: int | None
     as_of: int | None
 
@@ -297,7 +312,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Top:
-    """The tallies that moved most in a span of UTC. `error_max`: by how much a value may be too low, at most."""
+    """The tallies that moved most in a span of UTC. `error_max`: by how much a value may be off, at most."""
 
     counter: str
     by: str
@@ -373,7 +388,9 @@ def _drifting(reply: Reply) -> Drifting:
 def _series(reply: Reply) -> Series:
     body = reply.body
     points = tuple(Point(point["from"], point["value"]) for point in body["series"])
-    return Series(body["counter"], body["id"], body["by"], points, body["since"], body["as_of"])
+    repairs = tuple(_read(Repaired, repair) for repair in body["repairs"])
+    named = (body["counter"], body["id"], body["by"])
+    return Series(*named, points, repairs, body["observed"], body["since"], body["as_of"])
 
 
 def _top(reply: Reply) -> Top:
@@ -536,6 +553,19 @@ def get_series(
 ) -> Request[Series]:
     """A counter by hour or by day."""
     return _get_series("get_series", caller, by, from_s, to_s, zone, counter=counter, id=id)
+
+
+def get_total_series(
+    counter: str,
+    *,
+    by: str | None = None,
+    from_s: int | None = None,
+    to_s: int | None = None,
+    zone: str | None = None,
+    caller: str | None = None,
+) -> Request[Series]:
+    """All tallies of a counter together, by hour or by day."""
+    return _get_series("get_total_series", caller, by, from_s, to_s, zone, counter=counter)
 
 
 def get_top(counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None) -> Request[Top]:
@@ -746,6 +776,7 @@ class Methods:
     get_likes_series = _sends(get_likes_series)
     get_visits_series = _sends(get_visits_series)
     get_series = _sends(get_series)
+    get_total_series = _sends(get_total_series)
     get_top = _sends(get_top)
     get_counter_top = _sends(get_counter_top)
     health = _sends(health)

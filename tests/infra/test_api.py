@@ -114,7 +114,7 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "GET /drift",
         "GET /tallies/any",
     }
-    assert len(counters) == 12
+    assert len(counters) == 13
 
 
 def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) -> None:

@@ -417,7 +417,7 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
         (["get", "nope", "x"], "there is no counter 'nope'"),
         (["get", "plays"], "required: ID"),
         (["history", "x", "--counter", "nope"], "there is no counter 'nope'"),
-        (["series", "plays"], "required: ID"),
+        (["series"], "required: COUNTER"),
         (["series", "plays", "a#b"], "argument ID"),
         (["series", "plays", "a", "--by", "month"], "argument --by: invalid choice: 'month'"),
         (["series", "plays", "a", "--from", "yesterday"], "argument --from: 'yesterday' is not a time like"),
@@ -532,6 +532,7 @@ def test_bars_are_as_wide_as_the_terminal_and_say_what_is_known_in_part(run: Run
         "complete up to 2027-01-15 09:20 (UTC+01:00)",
     ], "")  # fmt: skip
     assert max(map(len, out.splitlines()[:6])) == 50
+    assert run("series", "plays", *RANGE)[1].startswith("all plays by hour, Europe/Berlin\n")
     days = run("series", "plays", "a", *RANGE, "--by", "day")[1].splitlines()
     assert days[1].rstrip() == "Fri 2027-01-15 947 so far " + "█" * 24
 

@@ -109,8 +109,9 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
         tally.get_likes_series("a91f", by="day"),
         tally.get_visits_series("https://example.com/a", from_s=0, to_s=3600),
         tally.get_series("usage", "7c20", zone="Etc/GMT-1"),
+        tally.get_total_series("visits"),
     ):
-        assert (series.series, series.as_of) == ((), None)  # nothing is judged yet
+        assert (series.series, series.repairs, series.as_of) == ((), (), None)  # nothing is judged yet
     for top in (tally.get_top("plays"), tally.get_counter_top("usage", by="month", limit=3)):
         assert (top.top, top.span, top.as_of) == ((), None, None)
 

@@ -4,6 +4,8 @@ The fold reads each judged minute once: then its pages never change. What an hou
 sorted by digest and compressed, every PART minutes. When the hour is over, each tally that moved gets one attribute,
 `h13`, in its item of the day. It is SET, so a fold that dies, or that runs twice, changes nothing.
 
+All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
+
 In the ledger, PK, SK -> attributes:
     progress    PROGRESS, PROGRESS -> since, through, hour, after
     running     RUNNING#hour#through, digest of the first tally -> body
@@ -38,10 +40,12 @@ PART = 15  # minutes between two sets of running pages: a tally and hour then co
 BEFORE = 20  # minutes before judging began whose pages are read too: changes were booked before there was a judge
 RUNNING_KEPT_S = 2 * 24 * 3600
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are folded in more parts
-PAGE_ENTRIES = 2_000  # in a running page: a reader takes one
+PAGE_BYTES = 60_000  # of a running page, before it is compressed: a reader takes one
+ENTRY_BYTES = 20  # of an entry, beside its id
 WRITERS = 16  # at once: days of 1,000 tallies take about a second
 DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
 EPOCH = date(1970, 1, 1).toordinal()
+TOTAL = ""  # the id of all tallies of a counter together
 
 Sums = dict[tuple[str, str], int]
 """The amount by counter and id."""
@@ -100,10 +104,12 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
         through = minute
         if store.clock() >= until_s or len(sums) >= SUMS_MAX:
             break
+    for (counter, _), amount in list(sums.items()):
+        sums[counter, TOTAL] += amount
     new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
     together = _merged(running(store, at.hour, at.through), new)
-    while chunk := list(islice(together, PAGE_ENTRIES)):
-        put(Call(store), _running_page(store.settings, at.hour, through, chunk))
+    for entries in _cut(together):
+        put(Call(store), _running_page(store.settings, at.hour, through, entries))
     return _note(store, at, replace(at, through=through))
 
 
@@ -112,9 +118,9 @@ def _add_minute(store: Store, sums: Sums, minute: int) -> None:
     for page in pages.read(store, minute):
         for counter, (ids, expected, _) in pages.sums(page).items():
             for id_, amount in zip(ids, expected, strict=True):
-                sums[counter, id_] += amount
+                sums[counter, id_.partition("#")[0]] += amount  # without its period
         for half in pages.pairs(page):
-            sums[half.counter, half.id] += half.expected
+            sums[half.counter, half.id.partition("#")[0]] += half.expected
 
 
 def _merged(*in_order: Iterable[Moved]) -> Iterator[Moved]:
@@ -142,9 +148,22 @@ def _entries(item: Item) -> Iterator[Moved]:
     return (Moved.of(*entry) for entry in json.loads(zlib.decompress(item["body"]["B"])))
 
 
-def _running_page(settings: Settings, hour: int, through: int, chunk: list[Moved]) -> Write:
-    body = json.dumps([moved[1:] for moved in chunk], separators=(",", ":")).encode()
-    key = keys.key(f"RUNNING#{hour}#{through}", chunk[0].digest)
+def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
+    """The entries of one running page after the other."""
+    entries, size = list[Moved](), 0
+    for moved in moves:
+        entries.append(moved)
+        size += len(moved.id) + ENTRY_BYTES
+        if size >= PAGE_BYTES:
+            yield entries
+            entries, size = [], 0
+    if entries:
+        yield entries
+
+
+def _running_page(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
+    body = json.dumps([moved[1:] for moved in entries], separators=(",", ":")).encode()
+    key = keys.key(f"RUNNING#{hour}#{through}", entries[0].digest)
     values: items.Values = {"body": {"B": zlib.compress(body)}, "expiration": int(time.time()) + RUNNING_KEPT_S}
     return items.put(settings.ledger_table, key, values)
 
@@ -153,7 +172,8 @@ def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
     """Write the hour that is over into the items of its day, as far as the time goes; how many, and how far it is."""
     written, hour = 0, at.hour
     if not at.after:
-        top.hour_is_over(store, hour, (moved[1:] for moved in running(store, hour, at.through)))
+        moves = (moved[1:] for moved in running(store, hour, at.through) if moved.id != TOTAL)
+        top.hour_is_over(store, hour, moves)
     left = (moved for moved in running(store, hour, at.through) if moved.digest > at.after)
     with ThreadPoolExecutor(WRITERS) as writers:
         while at.hour == hour and store.clock() < until_s:

@@ -1,8 +1,8 @@
 """Top lists: the tallies of a counter that moved most in an hour, a day or a month.
 
-The list of an hour is exact: the fold sees every tally. It keeps LISTED of them. The list of a day is merged from those
-of its hours, that of a month from those of its days. A tally that was on some of them only may have moved more than
-its sum says: `error_max` says by how much at most.
+The list of an hour is exact: the fold sees every tally. It keeps those that moved up most, and those that moved down
+most. The list of a day is merged from those of its hours, that of a month from those of its days. A tally that was on
+some of them only may have moved more or less than its sum says: `error_max` says by how much at most.
 
 In the ledger, PK, SK -> attributes:
     top     TOP#hour#counter, 2026-11-22T13 -> body, least, error
@@ -15,9 +15,10 @@ import heapq
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..counter import Counter
@@ -29,8 +30,9 @@ from ..errors import InvalidInputError
 from . import progress
 from .progress import HOUR_S
 
-LISTED = 500  # in a list; callers see 100 at most
-BYTES_MAX = 200_000  # of a list, before it is compressed: an id may be a page of 1,024 bytes
+LISTED = 500  # that moved up; callers see 100 at most
+FALLEN = 100  # that moved down
+BYTES_MAX = 150_000  # of either, before it is compressed: an id may be a page of 1,024 bytes
 HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept
 HOURS, DAYS = "TOP#hour#", "TOP#day#"
 HOUR, DAY, MONTH = "hour", "day", "month"
@@ -39,25 +41,30 @@ LENGTHS = {HOUR: 13, DAY: 10, MONTH: 7}
 
 
 class Listed(NamedTuple):
-    """A tally on a list: by how much it moved, and its id. The order is that of the list, from its end."""
+    """A tally on a list: by how much it moved, and its id."""
 
     value: int
     id: str
 
+    @property
+    def rank(self) -> tuple[int, str]:
+        """What moved most has the least, in either direction."""
+        return -abs(self.value), self.id
+
 
 @dataclass(frozen=True)
 class List:
-    """What moved most, the first one first."""
+    """What moved up most, the first one first; then what moved down most."""
 
     listed: Sequence[Listed] = ()
     least: int = 0
-    """No tally that is missing has a larger sum than this; 0: none is missing."""
+    """No tally that is missing has a sum farther from 0 than this; 0: none is missing."""
     error: int = 0
-    """By how much a value may be too low, at most."""
+    """By how much a value may be too low or too high, at most."""
 
     @property
     def unknown(self) -> int:
-        """By how much a tally that is missing may have moved, at most."""
+        """By how much a tally that is missing may have moved up or down, at most."""
         return self.least + self.error
 
 
@@ -65,21 +72,21 @@ class Board:
     """The lists of one hour in the making, by counter."""
 
     def __init__(self) -> None:
-        self._heaps: dict[str, list[Listed]] = defaultdict(list)
+        self._heaps: dict[str, tuple[list[Listed], list[Listed]]] = defaultdict(lambda: ([], []))
 
     def add(self, counter: str, id_: str, amount: int) -> None:
-        """One tally. What did not move up is on no list."""
-        if amount <= 0:
-            return
-        heap = self._heaps[counter]
-        if len(heap) <= LISTED:
-            heapq.heappush(heap, Listed(amount, id_))
-        else:
-            heapq.heappushpop(heap, Listed(amount, id_))
+        """One tally. A heap has one more than is listed: the farthest from 0 of those that are missing."""
+        fell = amount < 0
+        heap = self._heaps[counter][fell]
+        push = heapq.heappush if len(heap) <= (FALLEN if fell else LISTED) else heapq.heappushpop
+        push(heap, Listed(abs(amount), id_))
 
     def lists(self) -> Mapping[str, List]:
-        """The lists by counter. A heap has one more than is listed: it is the largest that is missing."""
-        return {counter: _cut(heap, 0) for counter, heap in self._heaps.items()}
+        """The lists by counter."""
+        return {
+            counter: _cut([*up, *(Listed(-one.value, one.id) for one in down)], 0)
+            for counter, (up, down) in self._heaps.items()
+        }
 
 
 def merged(lists: Iterable[List]) -> List:
@@ -93,16 +100,19 @@ def merged(lists: Iterable[List]) -> List:
     return _cut([Listed(value, id_) for id_, value in sums.items()], error)
 
 
-def _cut(listed: Iterable[Listed], error: int) -> List:
-    """The largest, as many as a list takes."""
-    largest = sorted(listed, key=lambda one: (-one.value, one.id))
-    size = kept = 0
-    for kept, one in enumerate(largest[:LISTED], 1):
-        size += len(one.id)
-        if size > BYTES_MAX:
-            kept -= 1
-            break
-    return List(largest[:kept], largest[kept].value if kept < len(largest) else 0, error)
+def _cut(moved: Collection[Listed], error: int) -> List:
+    """As many as a list takes of those that moved up most, and of those that moved down most."""
+    up, least_up = _farthest([one for one in moved if one.value > 0], LISTED)
+    down, least_down = _farthest([one for one in moved if one.value < 0], FALLEN)
+    return List([*up, *down], max(least_up, least_down), error)
+
+
+def _farthest(moved: list[Listed], most: int) -> tuple[list[Listed], int]:
+    """Those that moved most, and by how much the next one did; 0: there is none."""
+    moved.sort(key=lambda one: one.rank)
+    sizes = accumulate(len(one.id) for one in moved[:most])
+    kept = sum(size <= BYTES_MAX for size in sizes)
+    return moved[:kept], abs(moved[kept].value) if kept < len(moved) else 0
 
 
 def hour_is_over(store: Store, hour: int, moves: Iterable[tuple[str, str, int]]) -> None:
@@ -135,7 +145,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     """`{"counter","by","span","top":[{"id","value"}],"error_max","as_of"}`: what moved most in an hour, day or month.
 
     `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest that has a whole hour. `error_max`: by
-    how much a value may be too low, and a tally that is missing may be above the last one. `as_of`, in epoch seconds:
+    how much a value may be off, and how far above the last one a tally that is missing may be. `as_of`, epoch seconds:
     changes after it are not in the list yet; null before the first hour is over. Raises InvalidInputError.
     """
     at = progress.read(call.store)
@@ -149,7 +159,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
         "counter": counter.name,
         "by": by,
         "span": asked or None,
-        "top": [{"id": one.id, "value": one.value} for one in found.listed[:limit]],
+        "top": [{"id": one.id, "value": one.value} for one in found.listed[:limit] if one.value > 0],
         "error_max": found.error,
         "as_of": at.whole_until(call.store.settings),
     }

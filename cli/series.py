@@ -37,10 +37,10 @@ _SERIES_EXAMPLES = """examples:
 
 """
 _TOP_EXAMPLES = """examples:
-  tally top plays                                        today's, up to the last whole hour
-  tally top plays --by hour                              those of the last whole hour
+  tally top plays                                        today's, of UTC, so far
+  tally top plays --by hour                              those of this hour, so far
   tally top visits --span 2026-11 --limit 100            those of a month
-  tally top likes --span 2026-11-22T13 --json            those of an hour, of UTC
+  tally top likes --span 2026-11-22T13 --json            those of an hour
 
 """
 
@@ -138,7 +138,7 @@ def series(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def top(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the tallies of a counter that moved most. Returns 2 if no hour is over yet."""
+    """Print the tallies of a counter that moved most. Returns 2 if nothing is folded yet."""
     body = lists.over(Call(stack.store), given.counter, given.by, given.span, given.limit)
     if body["as_of"] is None or given.json:
         return _only(body, given)
@@ -157,10 +157,7 @@ def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
     if given.json:
         say(json.dumps(body))
     if body["as_of"] is None:
-        folded = "no hour is over yet since the series began"
-        note(
-            folded if given.command == "top" else "nothing is folded yet: a new stack needs some minutes, and its sweep"
-        )
+        note("nothing is folded yet: a new stack needs some minutes, and its sweep")
     return 2 if body["as_of"] is None else 0
 
 
@@ -228,8 +225,10 @@ def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _span(body: Mapping[str, Any]) -> str:
-    span = body["span"].replace("T", " ")
-    return f"{span}:00 UTC" if body["by"] == lists.HOUR else f"{span} UTC"
+    """The span as people read it; the one that runs is in the list up to `as_of`."""
+    span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
+    so_far = " so far" if runs.strftime(lists.FORMS[body["by"]]) == body["span"] else ""
+    return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
 
 
 def _named(zone: tzinfo) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tally.counter import Counter
 from tally.counting import periods
 from tally.drift import history, recount, rows
+from tally.drift.looks import moment
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 from tally.streams import bookkeeper, evidence, rollup, set_aside
@@ -22,7 +23,7 @@ from .repairs import rebuilt, reconcile
 from .restore import restore
 from .series import series, top
 from .status import status
-from .terminal import bar, clock, moment, note, say, show
+from .terminal import bar, clock, note, say, show
 from .values import checked_id
 from .watch import watch
 

@@ -111,11 +111,12 @@ class Dev:
         return str(answer.body["access_token"])
 
 
-def wait_for(condition: Any, seconds_max: float) -> None:
+def wait_for(condition: Any, seconds_max: float, *, every_s: float = 0.1) -> None:
+    """Each look costs the machine time that what is waited for needs: choose `every_s` longer for a dear one."""
     deadline_s = time.monotonic() + seconds_max
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {seconds_max} s"
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 def descendants(pid: int) -> list[int]:

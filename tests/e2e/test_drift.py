@@ -25,6 +25,7 @@ from tally.streams import evidence
 from tests.e2e.dev import ROOT, Dev, wait_for
 
 LIKERS, LATE_LIKERS = 200, 40
+LOOK_EVERY_S = 0.5  # a look opens the tables or starts the command
 EDITED_BY = 50
 BEGINS_WITHIN_S = 90.0  # the first evidence, and the first minute after it
 CONFIRMED_WITHIN_S = 120.0
@@ -42,7 +43,9 @@ def judging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     try:
         started.wait_until_ready()
         assert started.call("GET", f"/visits?url={PAGE}").body["as_of"] is None, "nothing is known yet"
-        wait_for(lambda: judged_minute(started) * MINUTE_DEFAULT_S > time.time() - 60, BEGINS_WITHIN_S)
+        wait_for(
+            lambda: judged_minute(started) * MINUTE_DEFAULT_S > time.time() - 60, BEGINS_WITHIN_S, every_s=LOOK_EVERY_S
+        )
         yield started
     finally:
         started.stop()
@@ -108,7 +111,7 @@ def until_judged(dev: Dev, epoch_s: float, look: Callable[[], object] = lambda: 
         look()
         return judged_minute(dev) >= wanted
 
-    wait_for(done, RECOVERS_WITHIN_S)
+    wait_for(done, RECOVERS_WITHIN_S, every_s=LOOK_EVERY_S)
 
 
 @contextmanager
@@ -126,7 +129,7 @@ def visitors(dev: Dev) -> Iterator[Callable[[], int]]:
             played = dev.call("POST", "/videos/stalled/plays", idempotency_key=key)
             assert (sent.status, played.status) == (202, 200)
             visited[0] += 1
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(visit)
@@ -157,14 +160,14 @@ def test_a_stalled_consumer_is_no_drift_and_an_edit_among_200_likes_is_repaired_
 
     late = threading.Thread(target=like, args=(dev, range(LIKERS, LIKERS + LATE_LIKERS)))
     late.start()
-    wait_for(repaired, CONFIRMED_WITHIN_S)
+    wait_for(repaired, CONFIRMED_WITHIN_S, every_s=4 * LOOK_EVERY_S)
     late.join()
     assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS + LATE_LIKERS
     [entry] = map(json.loads, tally(dev, "history", "p", "--json").stdout.splitlines())
     assert (entry["by"], entry["why"], entry["amount"]) == ("ann", "edited by hand", -EDITED_BY)
     until_judged(dev, time.time())
     assert drifting(dev) == {}
-    wait_for(lambda: tally(dev, "status").returncode == 0, RECOVERS_WITHIN_S)
+    wait_for(lambda: tally(dev, "status").returncode == 0, RECOVERS_WITHIN_S, every_s=2 * LOOK_EVERY_S)
     assert tally(dev, "reconcile", "--post", "p").returncode == 0
 
 
@@ -185,7 +188,7 @@ def stall_and_edit(dev: Dev) -> None:
         stalled_s = time.time()
         while time.time() < stalled_s + STALLED_S:
             no_drift()
-            time.sleep(0.2)
+            time.sleep(LOOK_EVERY_S)
         assert page()["as_of"] <= stalled_s
         assert (judged_minute(dev) + 1 + evidence.LATE) * MINUTE_DEFAULT_S <= page()["as_of"], "judged without proof"
         for consumer in ("rollup", "drift"):  # nobody knows what the rollup would still move

@@ -41,6 +41,17 @@ BEHIND_CDN = {
     "originTrustStore": "s3://bucket/authorities.pem",
     "clientRate": "3000",
 }
+FEW_SEE_LIKERS = {
+    "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody", "setAsideDays": "30",
+}  # fmt: skip
+FRUGAL = {
+    "stage": "prod", "snapStart": "false", "tracing": "off", "logSampling": "0.05", "warmWrites": "20000",
+    "reservedConcurrency": "40", "alarmEmail": "ops@example.com", "pageHosts": "Example.com, blog.example.org,",
+    "receiptTtlHours": "48",
+}  # fmt: skip
+LAVISH = {
+    "snapStart": "true", "tracing": "all", "logSampling": "0", "budgetUsd": "20", "budgetEmail": "ops@example.com",
+}  # fmt: skip
 
 
 def context_of_cdk_json() -> dict[str, Any]:
@@ -60,6 +71,8 @@ def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
     def template(**options: str) -> Template:
+        if options.get("stage") == "dev":  # as without it
+            del options["stage"]
         name = json.dumps(options, sort_keys=True)
         if name not in made:
             out = shared / f"cdk.out-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -9,16 +9,13 @@ import pytest
 import operations
 from counters import COUNTERS
 from tally.operation import Access, Operation, by_route
-from tests.infra.conftest import Synthesize
+from tests.infra.conftest import FEW_SEE_LIKERS, Synthesize
 from tests.infra.template import Json, Template
 
 SCHEDULED = [schedule.function for schedule in operations.SCHEDULES]
 BADGE = "GET /counters/{counter}/{id}/badge.svg"
 LIKERS = "GET /posts/{id}/likes"
 # Options that do not touch each other share a synth, which takes seconds.
-FEW_SEE_LIKERS = {
-    "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody", "setAsideDays": "30",
-}  # fmt: skip
 ROUTES = by_route(operations.OPERATIONS, COUNTERS).values()
 BY_NAME = pytest.mark.parametrize("operation", ROUTES, ids=lambda operation: operation.id)
 

@@ -11,7 +11,7 @@ import counters
 import operations
 import permissions
 from tally.operation import Need, Schedule, Table
-from tests.infra.conftest import Synthesize
+from tests.infra.conftest import FRUGAL, LAVISH, Synthesize
 from tests.infra.template import Grant, Json, Template, listed
 
 CALLED = sorted(operations.functions())
@@ -173,10 +173,6 @@ def test_only_busy_functions_of_other_stages_than_dev_start_from_snapshots(
     assert from_snapshots(synthesize(**LAVISH)) == FROM_SNAPSHOTS
 
 
-FRUGAL = {"stage": "prod", "snapStart": "false", "tracing": "off", "logSampling": "0.05"}
-LAVISH = {"snapStart": "true", "tracing": "all", "logSampling": "0"}
-
-
 def traced(template: Template) -> set[str]:
     """The functions that X-Ray traces."""
     modes = {
@@ -260,7 +256,7 @@ def test_environment(dev: Template, module: str) -> None:
 
 
 def test_page_hosts_and_the_life_of_receipts_reach_the_functions(synthesize: Synthesize) -> None:
-    template = synthesize(stage="prod", pageHosts="Example.com, blog.example.org,", receiptTtlHours="48")
+    template = synthesize(**FRUGAL)
     for function in template.functions().values():
         variables = template.resources[function]["Properties"]["Environment"]["Variables"]
         assert variables["TALLY_PAGE_HOSTS"] == "example.com,blog.example.org"
@@ -365,7 +361,7 @@ def test_a_sweep_that_failed_or_waited_is_not_run_later(dev: Template) -> None:
 
 def test_concurrency_is_reserved_only_where_it_is_asked_for(dev: Template, synthesize: Synthesize) -> None:
     """AWS refuses a reservation that a new account, with ten, cannot give."""
-    template = synthesize(stage="prod", warmWrites="20000", reservedConcurrency="40", alarmEmail="ops@example.com")
+    template = synthesize(**FRUGAL)
     reserved = {"sweep": 1, **dict.fromkeys(CONSUMERS, 40)}
     for module in MODULES:
         properties = template.resources[template.functions()[module]]["Properties"]

@@ -15,7 +15,7 @@ import operations
 from stacks import alarms
 from tally import observe
 from tally.operation import Table
-from tests.infra.conftest import ROOT, Synthesize
+from tests.infra.conftest import FRUGAL, ROOT, Synthesize
 from tests.infra.template import Json, Template, joined
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -241,7 +241,7 @@ def test_alarms_may_publish_to_the_topic_and_only_over_tls(dev: Template) -> Non
 
 def test_who_gets_a_mail(dev: Template, synthesize: Synthesize) -> None:
     assert not dev.of_type("AWS::SNS::Subscription")
-    template = synthesize(stage="prod", warmWrites="20000", reservedConcurrency="40", alarmEmail="ops@example.com")
+    template = synthesize(**FRUGAL)
     subscription = template.only("AWS::SNS::Subscription")
     assert (subscription["Protocol"], subscription["Endpoint"]) == ("email", "ops@example.com")
     assert subscription["TopicArn"] == {"Ref": template.only_name("AWS::SNS::Topic")}

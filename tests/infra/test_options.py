@@ -12,7 +12,7 @@ import pytest
 
 from stacks import front_door_options
 from stacks.options import Options, OptionsError
-from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, Synthesize
+from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, LAVISH, ROOT, Synthesize
 
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
 CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
@@ -172,7 +172,7 @@ def test_stages_are_stacks_of_their_own(synthesize: Synthesize) -> None:
 
 def test_a_budget_warns_before_and_when_it_is_passed(synthesize: Synthesize) -> None:
     assert not synthesize().of_type("AWS::Budgets::Budget")
-    budget = synthesize(budgetUsd="20", budgetEmail="ops@example.com").only("AWS::Budgets::Budget")
+    budget = synthesize(**LAVISH).only("AWS::Budgets::Budget")
     assert budget["Budget"]["BudgetLimit"] == {"Amount": 20, "Unit": "USD"}
     assert budget["Budget"]["TimeUnit"] == "MONTHLY"
     warnings = budget["NotificationsWithSubscribers"]

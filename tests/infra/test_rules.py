@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from tests.infra import rules
-from tests.infra.conftest import Synthesize
+from tests.infra.conftest import LAVISH, Synthesize
 from tests.infra.rules import REGION, RULES, Rule
 from tests.infra.template import Json, Template, joined
 
@@ -144,7 +144,7 @@ FAILING: list[tuple[Rule, Callable[[Resources], object], str]] = [
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_template_keeps_the_rule(rule: Rule, dev: Template, prod: Template, synthesize: Synthesize) -> None:
-    budget = synthesize(budgetUsd="20", budgetEmail="ops@example.com")
+    budget = synthesize(**LAVISH)
     assert [*chain(rule(dev), rule(prod), rule(budget))] == []
 
 
@@ -162,7 +162,7 @@ def test_each_rule_has_its_reason_and_an_example_that_breaks_it() -> None:
 
 def test_a_stage_in_two_regions_shares_no_name_that_all_regions_share(prod: Template, synthesize: Synthesize) -> None:
     """The template names no region: CloudFormation puts in the one that it deploys to."""
-    budget = synthesize(budgetUsd="20", budgetEmail="ops@example.com")
+    budget = synthesize(**LAVISH)
 
     def names(region: str) -> Iterator[str]:
         for template in (prod, budget):

@@ -17,14 +17,25 @@ from aws_cdk import Stack
 from aws_cdk import aws_sqs as sqs
 
 import app
-from tests.infra.conftest import BEHIND_CDN, OWN_DOMAIN, ROOT, UNBUNDLED, Synthesize, context_of_cdk_json
+from tests.infra.conftest import (
+    BEHIND_CDN,
+    FEW_SEE_LIKERS,
+    FRUGAL,
+    LAVISH,
+    OWN_DOMAIN,
+    ROOT,
+    UNBUNDLED,
+    Synthesize,
+    context_of_cdk_json,
+)
 from tests.infra.template import Template
 
 CONTEXTS = [
     {},
     {"stage": "prod"},
-    {"issuer": "https://login.example.com/", "audience": "tally, other"},
-    {"budgetUsd": "20", "budgetEmail": "ops@example.com"},
+    FEW_SEE_LIKERS,
+    FRUGAL,
+    LAVISH,
     OWN_DOMAIN,
     BEHIND_CDN,
 ]

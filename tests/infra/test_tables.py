@@ -11,7 +11,7 @@ from aws_cdk import Stack, assertions
 from stacks.names import Names
 from stacks.options import Options
 from stacks.tables import Tables
-from tests.infra.conftest import Synthesize
+from tests.infra.conftest import FRUGAL, Synthesize
 from tests.infra.template import Json, Template
 
 TABLES = ("CountsTable", "ReceiptsTable", "LedgerTable")
@@ -130,7 +130,7 @@ def test_operators_can_prepare_a_launch(dev: Template, synthesize: Synthesize) -
     """Without an option AWS chooses: nobody can lower a value that has grown."""
     for name in TABLES:
         assert "WarmThroughput" not in table(dev, name)
-    template = synthesize(stage="prod", warmWrites="20000", reservedConcurrency="40", alarmEmail="ops@example.com")
+    template = synthesize(**FRUGAL)
     assert table(template, "CountsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
     assert table(template, "ReceiptsTable")["WarmThroughput"] == {"WriteUnitsPerSecond": 20000}
     assert "WarmThroughput" not in table(template, "LedgerTable")

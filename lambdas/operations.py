@@ -569,6 +569,7 @@ GET_CONSOLE = Operation(
     throttle=A_PAGE_LOAD,
     success=(200, 304),
     media_type="text/html",
+    any_query=True,
 )
 GET_CONSOLE_FILE = Operation(
     name="get_console_file",

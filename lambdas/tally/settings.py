@@ -36,6 +36,8 @@ class Settings:
     """The bucket for records that stream consumers cannot apply; empty for other functions."""
     console: Mapping[str, Any] = field(default_factory=lambda: json.loads(CONSOLE_DEFAULT))
     """What `/console/config.json` says; the default for functions that do not serve it."""
+    console_client: str = ""
+    """The pool's client that people sign in to the console with; empty if the deployment has an issuer of its own."""
 
     def minute(self, epoch_s: float) -> int:
         """The minute of the ledger that a time is in."""
@@ -62,6 +64,7 @@ class Settings:
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),
             set_aside_bucket=environment.get("TALLY_SET_ASIDE_BUCKET", "").strip(),
             console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
+            console_client=environment.get("TALLY_CONSOLE_CLIENT", "").strip(),
         )
 
 

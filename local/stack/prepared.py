@@ -65,6 +65,7 @@ class Stack:
             "AWS_ENDPOINT_URL_S3": self.store,
             "TALLY_PAGE_HOSTS": self.options.page_hosts,
             "TALLY_MINUTE_S": str(self.options.minute_s),
+            "TALLY_LOCAL_PORT": str(self.listener.getsockname()[1]),
             "TALLY_CONSOLE": json.dumps(
                 {"stage": "dev", "stack": STACK, "region": REGION, "sign_in": {"kind": "name"}, "try_it": True}
             ),

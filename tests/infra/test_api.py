@@ -112,6 +112,8 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "GET /receipts/own",
         "GET /receipts/own/many",
         "GET /drift",
+        "GET /status",
+        "GET /details",
         "GET /tallies/any",
     }
     assert len(counters) == 13
@@ -124,7 +126,7 @@ def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) ->
     counters = {key for key in dev.routes() if "/counters/{" in key} - {BADGE}
     assert scopes == {
         key: ["tally/read"] if key.startswith("GET ") else ["tally/write"]
-        for key in {*counters, "POST /changes", "GET /drift", "GET /tallies/any"}
+        for key in {*counters, "POST /changes", "GET /drift", "GET /status", "GET /details", "GET /tallies/any"}
     }
     assert scopes["GET /drift"] == ["tally/read"]
 

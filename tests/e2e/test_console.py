@@ -399,8 +399,8 @@ def test_a_stock_of_20_is_sold_20_times(console: Console) -> None:
     page.get_by_role("button", name="Let 50 buy").click()
     steps = page.get_by_role("list", name="Steps: A stock").locator("> li")
     expect(steps).to_have_count(3, timeout=SLOW_MS)
-    expect(page.get_by_role("row", name="200: sold")).to_contain_text("20")
-    expect(page.get_by_role("row", name="409: refused")).to_contain_text("30")
+    expect(page.get_by_role("row", name="200, sold")).to_contain_text("20")
+    expect(page.get_by_role("row", name="409, refused")).to_contain_text("30")
     expect(steps.last).to_contain_text("ends at 0")
     assert console.asked_for("/increments") >= 50
     steps.last.get_by_role("link").click()

@@ -6,18 +6,17 @@ import argparse
 import functools
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
 
 from tally import fields, pages
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.pages import Pages
-from tally.shipped import BOT_VISITS, VISITS
 
 RUN_CHARACTERS_MAX = 64
-_OF_PAGES = (VISITS, BOT_VISITS)
-"""The counters whose ids are URLs."""
+TIME_MAX_S = 95_617_584_000  # the year 5000
 
 
 @functools.cache
@@ -41,7 +40,7 @@ def checked_id(counter: Counter, id_: str) -> str:
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
-        return fields.page(id_, "ID", _pages()) if counter in _OF_PAGES else fields.identifier(id_, "ID")
+        return fields.counted_id(counter, id_, "ID", _pages())
     fields.identifier(id_.partition("#")[0], "ID")
     if not periods.is_tally(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
@@ -84,6 +83,46 @@ def second(value: str) -> int:
     if found is None or found.tzinfo is None or found.microsecond:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
     return int(found.timestamp())
+
+
+def told(value: str) -> datetime:
+    """A time, or the beginning of a day; without a zone, in the one that is shown."""
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time like 2026-11-22T10:30 or 2026-11-22") from None
+
+
+def seconds(told: datetime | None, zone: tzinfo) -> int | None:
+    """Epoch seconds of a time that was told, or of none. Raises InvalidInputError."""
+    if told is None:
+        return None
+    try:
+        found = int((told if told.tzinfo else told.replace(tzinfo=zone)).timestamp())
+    except (OverflowError, ValueError):
+        found = -1
+    if not 0 <= found <= TIME_MAX_S:
+        raise InvalidInputError(f"{told.isoformat()} is not between 1970 and 5000.")
+    return found
+
+
+def zone(value: str) -> tzinfo:
+    """A time zone by its name."""
+    try:
+        return UTC if value == "UTC" else ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no time zone that is known here, like Europe/Berlin") from None
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The check of a whole number within limits."""
+
+    def checked(value: str) -> int:
+        if not (value.isascii() and value.isdigit() and len(value) <= 9 and least <= int(value) <= most):
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from {least} to {most}")
+        return int(value)
+
+    return checked
 
 
 def run(value: str) -> str:

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
 import counters
 import operations
 import permissions
-from cli import commands, options
+from cli import commands, options, watch
 from cli.connection import Connection, Stack
 from functions import sweep
 from local.base.engine import Engine
@@ -30,6 +31,7 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.series import progress
+from tally.shipped import OF_PAGES
 from tally.streams import evidence, pages, set_aside
 from tests.contexts import Context
 from tests.events import KEY
@@ -204,11 +206,18 @@ def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None])
         invoke("increments", {"operation": "get_counter", "counter": name, "id": "x", "caller": "alice"})
 
 
+def details(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Of every counter."""
+    yield
+    for counter in counters.COUNTERS.values():
+        asked = {"counter": counter.name, "id": ARGUMENTS["url"] if counter in OF_PAGES else "x"}
+        invoke("drifts", {"operation": "get_details", **asked, "caller": "alice"})
+
+
 def many(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
     """Of every counter."""
     yield
-    pages = {"visits", "bot_visits"}
-    of = [f"{name}:{ARGUMENTS['url'] if name in pages else 'x'}" for name in counters.COUNTERS]
+    of = [f"{name}:{ARGUMENTS['url'] if one in OF_PAGES else 'x'}" for name, one in counters.COUNTERS.items()]
     invoke("tallies", {"operation": operation, "of": of, "caller": "alice"})
 
 
@@ -293,6 +302,7 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "like": like, "unlike": like, "put_child": child, "delete_child": child, "visit": visit,
     "increment": increment, "change": change, "get_counter": get_counter,
     "set_counter": set_counter, "hold": hold,
+    "get_details": details,
     "get_tallies": partial(many, operation="get_tallies"),
     "get_any_tallies": partial(many, operation="get_any_tallies"),
     "get_counter_badge": badge,
@@ -469,6 +479,8 @@ def test_the_command_does_what_its_policy_allows(
     something_to_mend(invoke, store, objects)
     stocked_and_held(invoke)
     judged_up_to_now(store, less=-5)
+    folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)
     stack = Stack(Connection(store, objects), counters.COUNTERS)
     for line, code in {
@@ -480,6 +492,7 @@ def test_the_command_does_what_its_policy_allows(
         f"import {plays} --counter contest --yes --by ann --why test": 0,
         "forget --user bob": 1, "forget --user bob --yes --by ann --why test": 0,
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
+        "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0,
     }.items():  # fmt: skip
         given = options.parsed(line.split(), options.parser(counters.COUNTERS))
         assert commands.COMMANDS[given.command](given, stack) == code, (line, capsys.readouterr())
@@ -490,4 +503,5 @@ def test_the_command_does_what_its_policy_allows(
         ("DeleteItem", "SETASIDE"), ("PutItem", "PAGE#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),
         ("ConditionCheckItem", "POST#"), ("ConditionCheckItem", "VID#"), ("PutItem", "DELETED"),
         ("DeleteItem", "HOLDS#"), ("PutItem", "HOLDS#"), ("Query", "HOLDS#"), ("DeleteItem", "POST#"),
+        ("GetItem", "PROGRESS"), ("Query", "SERIES#"), ("Query", "RUNNING#"), ("Query", "TOP#"),
     }  # fmt: skip

@@ -153,7 +153,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     at = progress.read(call.store)
     settings = call.store.settings
     newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.through >= 0 else ""
-    asked = newest if span is None else _checked(span, by)
+    asked = newest if span is None else checked_span(span, by)
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
     lists = list(read(call.store, partition, asked, last).values()) if asked else []
@@ -168,7 +168,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     }
 
 
-def _checked(span: str, by: str) -> str:
+def checked_span(span: str, by: str) -> str:
     """The span, in the form that `by` asks for. Raises InvalidInputError."""
     try:
         if len(span) == LENGTHS[by] and datetime.strptime(span, FORMS[by]).strftime(FORMS[by]) == span:

@@ -21,6 +21,7 @@ from local.base.errors import LocalError
 from . import ROOT
 from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
 from .clients import ENDPOINT_VARIABLE
+from .console import measure_console
 from .costs import measure_batches, measure_likes, measure_reads
 from .designs import COUNTED, TIMED
 from .feed import measure_feed
@@ -116,10 +117,11 @@ def measure(size: Size) -> Results:
         bar.set_description("the local stack")
         rolled_up = measure_rolled_up(size.visits) if size.visits else None
         feed = measure_feed() if size.visits else None
+        console = measure_console() if size.visits else None
         bar.set_description("faults")
         accuracy = measure_accuracy(size.plays, bar.update)
     return Results(
-        times_us, costs, accuracy, likes, reads, batches, many, imports, hot, rollups, ledger, rolled_up, feed,
+        times_us, costs, accuracy, likes, reads, batches, many, imports, hot, rollups, ledger, rolled_up, feed, console,
         size.judge_times,
     )  # fmt: skip
 

@@ -127,3 +127,8 @@ def _rollups(results: Results) -> Iterator[str]:
             f"{FEED} plays on the local stack, reads of {READ_MS:.0f} ms: {feed.together_ms:.0f} ms by one request,"
             f" {feed.alone_ms:.0f} ms by {FEED}; {FEED} RCU either way"
         )
+    if (console := results.console) is not None:
+        yield (
+            f"the console on the local stack: {console.loaded_bytes / 1000:.0f} KB in {console.files} files; the first"
+            f" number after {console.first_ms:.0f} ms, {console.again_ms:.0f} ms when it is opened again"
+        )

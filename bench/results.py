@@ -8,6 +8,7 @@ from typing import Any
 
 from .accuracy import Accuracy
 from .bounds import Bounded, plural
+from .console import Console
 from .costs import BATCH_PLAYS, Batch, Like, Read
 from .designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
 from .feed import FEED, READ_MS, Feed
@@ -25,6 +26,7 @@ ROLLUP_TO_PUT_MAX = 1.1
 FOLDED_PER_S_MIN = 50_000
 FEED_FASTER_MIN = 5
 ROLLED_UP_S_MAX = 2.0
+CONSOLE_BYTES_MAX = 150 * 1000
 IMPORT_TO_BOTO3_MAX = 1.25
 EXACT_WRITE_UNITS = 4.0
 FAST_WRITE_UNITS = 1.0
@@ -65,7 +67,8 @@ class Results:
     ledger: list[Bounded]
     rolled_up: RolledUp | None
     feed: Feed | None
-    """Both are None in a quick run: each would start the whole stack."""
+    console: Console | None
+    """These three are None in a quick run: each would start the whole stack."""
     judge_times: bool
 
     def claims(self) -> list[Claim]:
@@ -173,6 +176,10 @@ class Results:
             held = faster >= FEED_FASTER_MIN if self.judge_times else None
             what = f"{FEED} plays by one request, beside {FEED}, reads of {READ_MS:.0f} ms"
             claims.append(Claim(what, f"{faster:.1f} times faster", f"≥ {FEED_FASTER_MIN}", held))
+        if (console := self.console) is not None:
+            held = console.loaded_bytes <= CONSOLE_BYTES_MAX
+            size = f"{console.loaded_bytes / 1000:.0f} KB"
+            claims.append(Claim("all that the console loads", size, f"≤ {CONSOLE_BYTES_MAX // 1000} KB", held))
         return claims
 
     def _ledger_claims(self) -> list[Claim]:
@@ -208,6 +215,7 @@ class Results:
             "ledger": [asdict(one) for one in self.ledger],
             "rolled_up": asdict(self.rolled_up) if self.rolled_up else None,
             "feed": asdict(self.feed) if self.feed else None,
+            "console": asdict(self.console) if self.console else None,
             "hot_key": [asdict(outcome) for outcome in self.hot],
             "claims": [asdict(claim) for claim in self.claims()],
         }

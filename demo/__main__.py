@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ sys.path.insert(0, str(Path.cwd() / "lambdas"))  # the recount normalises URLs w
 from local.base.errors import LocalError
 
 from .dev import running
-from .replay import SETTLE_S_MAX, replay
+from .replay import SETTLE_S_MAX, Outcome, replay
 from .report import complaints, report
 from .weblog import read_log
 
@@ -29,7 +30,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m demo",
         description="Replay a web server's log as visits of its pages. The demo uses the `make dev` on the port, or"
         " starts one. It sends some visits twice and loses the answers of others, then counts the log itself. Every"
-        f" page must have the same number within {SETTLE_S_MAX:.0f} s, and nothing may drift; else it exits with 1.",
+        f" page must have the same number within {SETTLE_S_MAX:.0f} s, nothing may drift, and series and top list must"
+        " have the log's numbers; else it exits with 1. In a terminal a server that it started runs until Ctrl-C.",
     )
     parser.add_argument("--port", type=int, default=PORT_DEFAULT, help=f"port of the server (default: {PORT_DEFAULT})")
     parser.add_argument(
@@ -39,10 +41,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--concurrency", type=int, default=CONCURRENCY_DEFAULT, help="number of visitors at a time (default: 8)"
     )
     parser.add_argument(
-        "--settle",
+        "--quick",
         action="store_true",
-        help="wait until Tally has judged the minutes of the run: half a minute, or more on a server with a longer"
-        " TALLY_MINUTE_S",
+        help="do not wait until Tally has judged the minutes of the run and folded them into hours: a minute or so,"
+        " more on a server with a longer TALLY_MINUTE_S",
     )
     arguments = parser.parse_args(argv)
     if not 1 <= arguments.port <= 65535:
@@ -57,18 +59,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     try:
         log = read_log(arguments.log)
-        with running(arguments.port, APP):
-            outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, until_judged=arguments.settle))
+        with running(arguments.port, APP) as started:
+            outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, quick=arguments.quick))
+            _say(outcome, arguments.port, started)
     except LocalError as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("tally: demo stopped; Tally keeps the visits it has counted", file=sys.stderr)
         return 130
+    return 0 if outcome.right else 1
+
+
+def _say(outcome: Outcome, port: int, started: bool) -> None:
+    """Print what came of it, and where the console shows it. A server that was `started` runs on for a person."""
     print(*report(outcome), sep="\n")
     for complaint in complaints(outcome):
         print(f"tally: {complaint}", file=sys.stderr)
-    return 0 if outcome.right else 1
+    stays = started and sys.stdout.isatty()
+    how = " (Ctrl-C ends it)" if stays else ", while `make dev` runs" if started else ""
+    has = "has" if outcome.hours else "will soon have"
+    print(f"\nThe console {has} the log's hours{how}: http://localhost:{port}/console#/top/visits", flush=True)
+    if stays:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 if __name__ == "__main__":

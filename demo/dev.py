@@ -26,10 +26,10 @@ _READY = "tally: ready"
 
 
 @contextlib.contextmanager
-def running(port: int, app: Path) -> Iterator[None]:
-    """A Tally server on this port. If there is none, start the app's own with a temporary data folder."""
+def running(port: int, app: Path) -> Iterator[bool]:
+    """A Tally server on this port. If there is none, start the app's own with a temporary data folder: True."""
     if asyncio.run(_is_there(port)):
-        yield
+        yield False
         return
     print(f"tally: nothing runs on port {port}: starting `make dev` there for the demo", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="tally-demo-") as folder:
@@ -47,7 +47,7 @@ def running(port: int, app: Path) -> Iterator[None]:
             )
         try:
             _wait_until_ready(process, output)
-            yield
+            yield True
         finally:
             _stop(process)
 

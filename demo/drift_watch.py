@@ -1,23 +1,19 @@
 """Asks a running `make dev` for drift, again and again, while the demo replays its log.
 
 `GET /drift` lists the minutes that Tally has judged: the sweep judges a minute once both consumers have provably
-passed it, some minutes later. A shorter run sees only the minutes before it. `judged_at_s` says when that is.
+passed it, some minutes later. A shorter run sees only the minutes before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from .visitors import Drifting, Server
 
 ASK_EVERY_S = 1.0
-SWEEP_S_MAX = 10.0  # one sweep and its wait for a process, on a busy machine
-JUDGED_AFTER = 8  # minutes after its own end, if no consumer is behind: an edit takes 6.5 in the median, 7.5 at most
 
 
 @dataclass
@@ -61,14 +57,3 @@ async def watching(server: Server) -> AsyncIterator[DriftWatch]:
     if isinstance(ended, Exception):  # and not the cancellation
         raise ended
     await watch.ask(server)
-
-
-def judged_at_s(now_s: float, minute_s: int) -> float:
-    """When a sweep has judged the minute of `now_s`. `minute_s`: the length of a minute of the ledger."""
-    return math.floor(now_s / minute_s + 1 + JUDGED_AFTER) * minute_s + SWEEP_S_MAX
-
-
-async def wait_until_judged(watch: DriftWatch, minute_s: int) -> None:
-    """Wait until Tally has judged every minute up to now."""
-    await asyncio.sleep(judged_at_s(time.time(), minute_s) - time.time())
-    watch.settled = True

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .drift_watch import DriftWatch, wait_until_judged, watching
+from . import hours
+from .drift_watch import DriftWatch, watching
+from .hours import Compared
 from .visitors import Sent, Server, counts, send
 from .weblog import Weblog
 
@@ -36,11 +38,14 @@ class Outcome:
     settled_s: float | None
     """Seconds until the counts were right; None if SETTLE_S_MAX was not enough."""
     drift: DriftWatch
+    hours: Compared | None
+    """Series and top list of the most visited pages; None if nobody waited for them."""
 
     @property
     def right(self) -> bool:
-        """Whether every page has its count in time and nothing drifted."""
-        return not self.differing and self.settled_s is not None and not self.drift.found
+        """Whether every page has its count in time, nothing drifted, and series and top list have the log's counts."""
+        told = self.hours is None or (self.hours.took_s is not None and not self.hours.differing)
+        return told and not self.differing and self.settled_s is not None and not self.drift.found
 
     @property
     def differing(self) -> list[str]:
@@ -65,10 +70,10 @@ def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
 
 
-async def replay(log: Weblog, port: int, concurrency: int, *, until_judged: bool = False) -> Outcome:
+async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> Outcome:
     """Read the counts, send the visits, read the counts again. Ask for drift all the time. Raises LocalError.
 
-    `until_judged`: wait until Tally has judged the minutes of the run.
+    Then wait until Tally has judged the minutes of the run and folded them into hours, unless it is to be `quick`.
     """
     expected = log.recount()
     run = secrets.token_hex(8)  # new keys: a second run counts again
@@ -77,7 +82,9 @@ async def replay(log: Weblog, port: int, concurrency: int, *, until_judged: bool
         with tqdm(
             desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR
         ) as bar:
-            before = await counts(server, expected, concurrency, bar.update)
+            before, began_s = await counts(server, expected, concurrency, bar.update), time.time()
+            most = dict(expected.most_common(hours.PAGES))
+            was = None if quick else await hours.before(server, {page: before[page] for page in most}, began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
             await send(server, keyed(log, run), concurrency, bar.update)
@@ -86,12 +93,14 @@ async def replay(log: Weblog, port: int, concurrency: int, *, until_judged: bool
             due = {page: before[page] + number for page, number in expected.items()}
             settled_s = await settle(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
-            if until_judged:
-                bar.set_description("waiting until its minutes are judged")
-                await wait_until_judged(watch, await server.minute_s())
+            compared = None
+            if was is not None:
+                bar.set_description("waiting until its minutes are judged and in the hours")
+                compared = await hours.compare(server, was, most, began_s)
+                watch.settled = compared.took_s is not None
                 after = await counts(server, expected, concurrency, lambda _: None)
     counted = {page: after[page] - before[page] for page in expected}
-    return Outcome(log, expected, counted, server.sent, took_s, settled_s, watch)
+    return Outcome(log, expected, counted, server.sent, took_s, settled_s, watch, compared)
 
 
 async def settle(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:

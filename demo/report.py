@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from . import hours
 from .drift_watch import DriftWatch
+from .hours import Compared
 from .replay import SETTLE_S_MAX, Outcome
 from .weblog import SITE
 
-TOP_PAGES = 10
 DIFFERENCES_SHOWN_MAX = 10
 PATH_CHARACTERS_SHOWN_MAX = 60
 
@@ -17,9 +18,9 @@ PATH_CHARACTERS_SHOWN_MAX = 60
 def report(outcome: Outcome) -> Iterator[str]:
     """The lines for the terminal."""
     log, sent = outcome.log, outcome.sent
-    yield f"The {TOP_PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
+    yield f"The {hours.PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
     yield "    log  Tally"
-    for page, number in outcome.expected.most_common(TOP_PAGES):
+    for page, number in outcome.expected.most_common(hours.PAGES):
         yield f"{number:7,}{outcome.counted[page]:7,}  {_path(page)}"
     yield ""
     yield from _facts(
@@ -39,6 +40,7 @@ def report(outcome: Outcome) -> Iterator[str]:
     else:
         yield f"The counts were right {outcome.settled_s:.1f} s after the last visit."
     yield from _drift(outcome.drift)
+    yield from _hours(outcome.hours)
     if not outcome.differing:
         yield f"All {len(outcome.expected):,} pages have the log's count."
         return
@@ -52,15 +54,32 @@ def complaints(outcome: Outcome) -> Iterator[str]:
         yield f"{len(outcome.differing)} pages differ from the log (unless others visited them meanwhile)"
     elif outcome.settled_s is None:
         yield f"the counts were right only later than {SETTLE_S_MAX:.0f} s after the last visit"
+    if outcome.hours and outcome.hours.took_s is None:
+        yield "series and top list did not come to the end of the run: look at `tally status --local`"
+    elif outcome.hours and outcome.hours.differing:
+        yield f"series or top list differ from the log for {len(outcome.hours.differing)} pages"
     if outcome.drift.found:
         yield f"{len(outcome.drift.found)} tallies drifted during the run"
 
 
 def _drift(watch: DriftWatch) -> Iterator[str]:
-    covers = "the run's minutes were judged" if watch.settled else "without minutes not yet judged; --settle waits"
+    covers = (
+        "the run's minutes were judged" if watch.settled else "without minutes not yet judged: --quick did not wait"
+    )
     yield f"GET /drift, asked {watch.asked:,} times: {len(watch.found):,} tallies drifted ({covers})."
     for counter, target in list(watch.found)[:DIFFERENCES_SHOWN_MAX]:
         yield f"drifts: {counter} of {target}: by {watch.found[counter, target]:+,}"
+
+
+def _hours(compared: Compared | None) -> Iterator[str]:
+    if compared is None or compared.took_s is None:
+        return
+    for page in compared.differing:
+        found = f"{compared.series[page]:,} in the series, {compared.top[page]:,} in the top list"
+        yield f"differs: {_path(page)}: {compared.log[page]:,} in the log, {found}"
+    if not compared.differing:
+        about = f"the {len(compared.log)} most visited pages: series and top list equal the log"
+        yield f"GET /visits/series and GET /top, {compared.took_s:.0f} s after the last visit: {about}."
 
 
 def _facts(*facts: tuple[str, int, str]) -> Iterator[str]:

@@ -105,6 +105,17 @@ class Server:
         answer = await self._ask("GET", "/visits", {"params": {"url": page}})
         return int(answer.document["visits"])
 
+    async def series(self, page: str) -> tuple[int, float]:
+        """The visits of a page in the last month, hour by hour summed, and until when they are complete (0: never)."""
+        answer = await self._ask("GET", "/visits/series", {"params": {"url": page, "by": "day"}})
+        return sum(point["value"] for point in answer.document["series"]), float(answer.document["as_of"] or 0)
+
+    async def top(self, month: str) -> tuple[dict[str, int], float]:
+        """The most visited pages of a month, as `2026-11`, and until when the list is complete (0: never)."""
+        wanted = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
+        found = (await self._ask("GET", "/top", {"params": wanted})).document
+        return {row["id"]: int(row["value"]) for row in found["top"]}, float(found["as_of"] or 0)
+
     async def minute_s(self) -> int:
         """The length of a minute of its ledger in seconds."""
         return int((await self._ask("GET", "/dev/stack", {})).document["minute_s"])

@@ -513,7 +513,7 @@ GET_TOP = Operation(
     method="GET",
     path="/top",
     access=Access.ANYONE,
-    throttle=RARE,  # a list changes once an hour
+    throttle=RARE,  # a list changes four times an hour
     success=(200, 304),
     fields=(
         Field("counter", Kind.CHOICE, Source.QUERY, "counter", choices=("plays", "likes", "visits", "bot_visits")),
@@ -569,6 +569,7 @@ GET_CONSOLE = Operation(
     throttle=A_PAGE_LOAD,
     success=(200, 304),
     media_type="text/html",
+    any_query=True,
 )
 GET_CONSOLE_FILE = Operation(
     name="get_console_file",

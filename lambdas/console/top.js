@@ -39,9 +39,9 @@ export async function show(root, context, counter = "plays") {
       return make(
         "p.empty",
         {},
-        make("strong", {}, "No hour is over yet."),
+        make("strong", {}, "Nothing is on a list yet."),
         make("br"),
-        make("span.quiet", {}, "Lists are written when an hour ends."),
+        make("span.quiet", {}, "A new stack needs some minutes."),
       );
     if (!found.top.length)
       return [
@@ -118,7 +118,7 @@ function words(span, by) {
 
 function error(most) {
   if (!most) return "Every value is exact.";
-  return `A value may be too low by ${number(most)} at most, and is never too high: this list is merged from those of its hours.`;
+  return `A value may be off by ${number(most)} at most: this list is merged from those of its hours.`;
 }
 
 const asOf = (found) => (found.as_of ? make("p.quiet", {}, "As of ", time(found.as_of, "minute"), ".") : null);

@@ -86,7 +86,7 @@ _SERIES_EXAMPLE = {
 }
 _TOP = (
     "The list of an hour is exact. That of a longer span is merged from those of its hours: `error_max` says by how"
-    " much a value may be off at most. Without `span` it is the newest one in which an hour is over."
+    " much a value may be off at most. Without `span` it is the newest one, up to `as_of`."
 )
 _TOP_EXAMPLE = {
     "counter": "plays",

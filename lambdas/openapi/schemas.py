@@ -129,7 +129,7 @@ SCHEMAS: dict[str, Schema] = {
         "The tallies that moved most, the first one first.",
         counter=_TEXT,
         by={"enum": ["hour", "day", "month"]},
-        span={"type": ["string", "null"], "description": "In UTC. Null: no hour is over yet."},
+        span={"type": ["string", "null"], "description": "In UTC. Null: nothing is folded yet."},
         top={"type": "array", "items": _object("One tally.", id=_TEXT, value={"type": "integer", "minimum": 1})},
         error_max={**_COUNT, "description": "By how much a value may be too low or too high, at most."},
         as_of=_AS_OF,

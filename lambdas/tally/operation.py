@@ -97,6 +97,8 @@ class Operation:
     """The type of a successful HTTP answer, or a range as `text/*`. Refusals are problem documents in any case."""
     takes_beacon: bool = False
     """Whether its JSON body may also have the type `text/plain`, as `navigator.sendBeacon` sends it."""
+    any_query: bool = False
+    """Whether it answers whatever the query is: a page reads its own, which may be the code of a sign-in."""
     serves: Callable[[Counter], bool] = _any_counter
     """Whether it works on this counter, for operations with a counter in their path."""
     body_bytes_max: int = BODY_BYTES_MAX

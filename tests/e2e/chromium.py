@@ -14,12 +14,15 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from playwright.sync_api import Browser, Playwright
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "node_modules/@sparticuz/chromium"
 UNPACKED = ROOT / ".build"
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 UNPACK_S_MAX = 60  # it takes three
+KEEPS_NO_PAGES = "--disable-back-forward-cache"  # Playwright's default, without which it does not know its way back
 _INFLATE = """
 const [,, ...pairs] = process.argv, fs = require("fs"), zlib = require("zlib");
 for (let at = 0; at < pairs.length; at += 2)
@@ -52,6 +55,16 @@ def find() -> Chromium:
     raise NoChromiumError(
         "no Chromium for the browser tests: run `npm ci` (Linux on x86-64), put `chromium` or `google-chrome` on the"
         " PATH, or set TALLY_CHROMIUM to one"
+    )
+
+
+def launch(playwright: Playwright, *, keeps_pages: bool = False) -> Browser:
+    """Start it. `keeps_pages`: for a visitor who goes back. Raises NoChromiumError."""
+    found = find()
+    return playwright.chromium.launch(
+        executable_path=found.executable,
+        env={**os.environ, **found.environment},
+        ignore_default_args=[KEEPS_NO_PAGES] if keeps_pages else None,
     )
 
 

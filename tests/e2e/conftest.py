@@ -1,4 +1,4 @@
-"""One `make dev` for the tests that only call it. The others start their own."""
+"""One `make dev` for the tests that only call it; the others start their own. One Chromium for each module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
+from tests.e2e import chromium
 from tests.e2e.dev import Dev
 
 
@@ -31,3 +33,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
     yield start_one
     for started in all_started:
         started.stop()
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    # For one module only: as long as it runs, nothing else in this thread can run an event loop.
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    with chromium.launch(playwright) as running:
+        yield running

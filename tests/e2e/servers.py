@@ -1,15 +1,19 @@
-"""A site, and Tally's API on another origin: the handlers behind the part of a gateway that pages see."""
+"""Servers that pages meet: a site, Tally's API on another origin (the handlers behind a small gateway), a user pool."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import operations
 from tests import events
@@ -122,3 +126,41 @@ class Site:
         head = self.head.get(path, self.tag)
         page = f"<!doctype html><html lang=en><title>{path}</title>{head}<link rel=icon href=data:,><p>{path}"
         return Reply(200, page.encode(), {"content-type": "text/html", "cache-control": "no-cache"})
+
+
+@dataclass
+class Pool:
+    """A user pool: its page, with a link in place of a form, and its token endpoint. As RFC 7636 has it."""
+
+    token: Callable[[], str]
+    client: str = "console-client"
+    state: str = ""
+    """What it gives back in place of the state that it was given."""
+    challenge: str = ""
+    redirect: str = ""
+    code: str = ""
+    sold: int = 0
+
+    def __post_init__(self) -> None:
+        self.server = Server(self._answer)
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        path, _, query = target.partition("?")
+        given = dict(parse_qsl(query or body.decode()))
+        if path == "/oauth2/authorize":
+            assert (given["response_type"], given["code_challenge_method"]) == ("code", "S256")
+            assert (given["client_id"], given["scope"]) == (self.client, "openid tally/read")
+            self.challenge, self.redirect = given["code_challenge"], given["redirect_uri"]
+            self.code = secrets.token_urlsafe(16)
+            back = urlencode({"code": self.code, "state": self.state or given["state"]})
+            page = f"<!doctype html><title>Pool</title><a href='{self.redirect}?{escape(back)}'>Sign in as ann</a>"
+            return Reply(200, page.encode(), {"content-type": "text/html"})
+        digest = hashlib.sha256(given.get("code_verifier", "").encode()).digest()
+        proven = base64.urlsafe_b64encode(digest).decode().rstrip("=") == self.challenge
+        wanted = (self.code, self.redirect, self.client, "authorization_code")
+        right = tuple(given.get(name) for name in ("code", "redirect_uri", "client_id", "grant_type")) == wanted
+        cors = {"access-control-allow-origin": "*", "content-type": "application/json"}
+        if path != "/oauth2/token" or not (proven and right and self.code):
+            return Reply(400, b'{"error": "invalid_grant"}', cors)
+        self.code, self.sold = "", self.sold + 1
+        return Reply(200, json.dumps({"access_token": self.token(), "expires_in": 3600}).encode(), cors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Route
 
 from counters import PAGES
 from local.base.engine import Engine
@@ -35,7 +34,6 @@ STAYS_S = 1.5  # a late or double visit would come with the next batch, a second
 QUIET_MS = 250  # a visit that has not arrived by then will not
 PERSON = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36"
 CRAWLER = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
-KEEPS_NO_PAGES = "--disable-back-forward-cache"  # Playwright's default, without which it does not know its way back
 # The script waits for seconds before it tries again: a hundredth of that.
 HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 100, ...more);"
 NO_NAVIGATION_API = "delete window.navigation;"
@@ -82,28 +80,6 @@ class Visitor:
         deadline_s = time.monotonic() + COUNT_S_MAX
         while not condition() and time.monotonic() < deadline_s:
             self.page.wait_for_timeout(10)
-
-
-@pytest.fixture(scope="module")
-def playwright() -> Iterator[Playwright]:
-    # For this module only: as long as it runs, nothing else in this thread can run an event loop.
-    with sync_playwright() as running:
-        yield running
-
-
-def launch(playwright: Playwright, *, keeps_pages: bool = False) -> Browser:
-    found = chromium.find()
-    return playwright.chromium.launch(
-        executable_path=found.executable,
-        env={**os.environ, **found.environment},
-        ignore_default_args=[KEEPS_NO_PAGES] if keeps_pages else None,
-    )
-
-
-@pytest.fixture(scope="module")
-def browser(playwright: Playwright) -> Iterator[Browser]:
-    with launch(playwright) as running:
-        yield running
 
 
 @pytest.fixture(scope="session")
@@ -415,7 +391,7 @@ def test_a_refusal_is_not_sent_again(visits: Visits, api: Api) -> None:
 
 
 def test_back_to_a_page_is_a_visit_whether_the_browser_kept_it_or_not(playwright: Playwright, visits: Visits) -> None:
-    with launch(playwright, keeps_pages=True) as browser:
+    with chromium.launch(playwright, keeps_pages=True) as browser:
         visitor = visits(browser=browser)
         visitor.go("/a")
         visitor.settled("/a", expected=[1])

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 import operations
-from tests.e2e import chromium
 from tests.e2e.dev import Dev
 
 
 @pytest.fixture
-def page(dev: Dev) -> Iterator[Page]:
+def page(dev: Dev, browser: Browser) -> Iterator[Page]:
     """The open page. It must have no errors and load nothing from elsewhere."""
-    found, errors, asked = chromium.find(), [], []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found.executable, env={**os.environ, **found.environment})
-        opened = browser.new_page()
+    errors, asked = [], []
+    with browser.new_context() as context:
+        opened = context.new_page()
         opened.on("pageerror", lambda error: errors.append(str(error)))
         opened.on("request", lambda request: asked.append(request.url))
         opened.goto(f"{dev.url}/dev/openapi")
         yield opened
-        browser.close()
     assert errors == []
     assert [url for url in asked if not url.startswith((dev.url, "data:"))] == []
 

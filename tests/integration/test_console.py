@@ -41,6 +41,11 @@ def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -
         assert dropped not in text(answer)
 
 
+def test_the_page_comes_whatever_its_query_is(invoke: Invoke) -> None:
+    event = events.http("beacon/http-get-console") | {"rawQueryString": "code=4%2F0A&state=x&state=%ff"}
+    assert invoke("beacon", event)["statusCode"] == 200  # a user pool sends people back with a code
+
+
 def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether_it_has_changed(
     invoke: Invoke,
 ) -> None:

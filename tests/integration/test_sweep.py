@@ -75,7 +75,7 @@ class Ledger:
 
 @pytest.fixture(autouse=True)
 def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    made = Ledger(store, int(time.time() // 60) * 60 + 30)
+    made = Ledger(store, int(time.time() // 3600) * 3600 + 40 * 60 + 30)  # when no part is folded
     monkeypatch.setattr(time, "time", lambda: float(made.now_s))
     monkeypatch.setattr(sweep, "_store", store)
     monkeypatch.setattr(sweep, "_shards", Streams())

@@ -76,6 +76,7 @@ def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
     assert series(store) == {}
     fold(store, M + 1)
     assert series(store) == {H: 2}
+    assert listed(store) == {"v": 2}
     told = read.read(Call(store), PLAYS, "v", EVER)
     assert told["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
     fold(store, M + 2)
@@ -83,11 +84,35 @@ def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
     assert not list(days(store))
     fold(store, M + 3)
     assert series(store) == {H: 4}
+    assert listed(store) == {"v": 4}
     assert len(days(store)) == 2  # and of all together
     book(store, M + 4, plays(7))
     fold(store, M + 5)
     assert series(store) == {H: 4, H + 1: 7}
+    assert (listed(store), listed(store, "day")) == ({"v": 7}, {"v": 11})
     assert series(store, "other") == {}
+
+
+def listed(store: Store, by: str = "hour") -> dict[str, int]:
+    """The newest list."""
+    return {one["id"]: one["value"] for one in top.over(Call(store), PLAYS, by, None, 100)["top"]}
+
+
+def test_the_list_of_an_hour_forgets_what_was_taken_back_and_no_slow_fold_puts_an_old_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hours, "PART", 1)
+    fold(store, M - 1)
+    book(store, M, plays(3), plays(5, "w"))
+    fold(store, M)
+    assert listed(store) == listed(store, "day") == {"w": 5, "v": 3}
+    slow = top.Board()
+    slow.add("plays", "v", 3)
+    book(store, M + 1, plays(-3), plays(-5, "w"))
+    fold(store, M + 1)
+    assert listed(store) == listed(store, "day") == {}
+    top.write(store, H, M, slow, ["plays"])
+    assert listed(store) == listed(store, "day") == {}
 
 
 def days(store: Store) -> list[dict[str, Any]]:
@@ -186,7 +211,7 @@ def test_the_error_of_a_merged_list_is_a_bound_in_both_directions(
                 for id_, amount in moved.items():
                     truth[id_] += amount
                     board.add("likes", id_, amount)
-                hours_ += board.lists().values()
+                hours_ += [board.list("likes")] if moved else []
             days_.append(top.merged(hours_))
         found = top.merged(days_)
     shown = [{"id": one.id, "value": one.value} for one in found.listed if one.value > 0]

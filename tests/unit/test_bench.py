@@ -18,6 +18,7 @@ from bench import ROOT
 from bench.accuracy import Accuracy, Schedule
 from bench.bounds import Bounded
 from bench.clients import clients_of, fresh_engine
+from bench.console import Console
 from bench.costs import Batch, Like, Read
 from bench.designs import (
     BARE_TRANSACTION,
@@ -85,6 +86,7 @@ GOOD = Results(
     ],
     rolled_up=RolledUp(30, median_s=1.2, longest_s=1.6),
     feed=Feed(together_ms=60, alone_ms=400),
+    console=Console(files=12, loaded_bytes=90_000, first_ms=300, again_ms=100),
     judge_times=True,
 )
 
@@ -143,6 +145,7 @@ def test_good_results_hold_every_claim() -> None:
         ({"rollups": replace(GOOD.rollups, folded_per_s=49_999.0)}, "rollup: records folded a second"),
         ({"rolled_up": RolledUp(30, 2.0, 2.1)}, "a visit, from its answer to the count"),
         ({"feed": Feed(together_ms=60, alone_ms=299)}, "50 plays by one request, beside 50, reads of 5 ms"),
+        ({"console": Console(12, 150_001, 300, 100)}, "all that the console loads"),
         ({"ledger": [replace(GOOD.ledger[0], measured=40.01)]}, "drift"),
         ({"ledger": [replace(GOOD.ledger[1], measured=4)]}, "judged"),
         ({"imports": replace(GOOD.imports, ratio=1.26)}, "import: hot handler to boto3 with a client"),

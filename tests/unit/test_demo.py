@@ -22,7 +22,7 @@ import pytest
 from aiohttp import web
 
 from demo import __main__ as demo
-from demo import dev, drift_watch, replay, visitors
+from demo import dev, drift_watch, hours, replay, visitors
 from demo.weblog import SITE, read_log
 
 HEALTHY = {"status": "ok", "version": "test"}
@@ -44,6 +44,10 @@ class FakeTally:
     """How long a visit takes to show in the count."""
     drifts: Callable[[FakeTally], list[dict[str, Any]]] = lambda _: []
     drift_asked: int = 0
+    folds: bool = True
+    """Whether series and top list ever come to the end of the run."""
+    loses: Callable[[str, str], int] = lambda what, page: 0
+    """How many visits of a page are missing in the `series` or the `top` list."""
     late: list[tuple[float, str]] = field(default_factory=list)
     visits: Counter[str] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
@@ -56,9 +60,11 @@ class FakeTally:
             assert (await request.json())["scope"] == "tally/read"
             return web.json_response({"access_token": "its-token"})
         if request.path == "/dev/stack":
-            return web.json_response({"minute_s": 7})
+            return web.json_response({"minute_s": 1})
         if request.path == "/drift":
             return self.drift(request)
+        if request.path in ("/visits/series", "/top"):
+            return self.hours(request)
         self.requests += 1
         number = self.requests
         if self.dies_after and number > self.dies_after:
@@ -74,6 +80,18 @@ class FakeTally:
             self.late = [(due_s, shown) for due_s, shown in self.late if due_s > now_s]
             return web.json_response({"url": url, "visits": self.visits[url]})
         return self.count(await request.json())
+
+    def hours(self, request: web.Request) -> web.Response:
+        """A series of two days, or the top list of a month. They have a visit only when the count shows it."""
+        as_of = time.time() + 1 if self.folds and not self.late else None
+        if request.path == "/top":
+            assert request.query["span"] == time.strftime("%Y-%m", time.gmtime())
+            rows = [{"id": page, "value": number - self.loses("top", page)} for page, number in self.visits.items()]
+            return web.json_response({"top": rows, "as_of": as_of})
+        page = request.query["url"]
+        number = max(0, self.visits[page] - self.loses("series", page))
+        points = [{"from": 0, "value": number // 2}, {"from": 1, "value": number - number // 2}]
+        return web.json_response({"series": points, "as_of": as_of})
 
     def count(self, visit: dict[str, str]) -> web.Response:
         if self.status != 202:
@@ -158,6 +176,7 @@ def run(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     """Run the demo, with short pauses."""
     monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(drift_watch, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(hours, "LOOK_S", 0.01)
 
     def run(tally: FakeTally, *more: str, log: Path = log) -> Ran:
         status = demo.main(["--port", str(tally.port), "--log", str(log), *more])
@@ -187,7 +206,6 @@ def test_every_visit_counts_once_despite_doubles_lost_answers_and_a_busy_server(
     assert ran.fact("sent") > 200 + 20 + 10  # ten lost answers, twenty doubles, and retries
     assert ran.fact("replayed") >= 10  # of the doubles; a refusal takes some of them
     assert tally.drift_asked >= 3  # before, during and after the run
-    assert ": 0 tallies drifted (without minutes not yet judged" in ran.out
 
 
 def test_keys_have_at_least_22_characters_and_are_new_in_each_run(serve: Serve, run: Run, log: Path) -> None:
@@ -258,20 +276,35 @@ def test_drift_from_before_the_run_counts_only_if_it_changes(serve: Serve, run: 
     assert (ran.status, "drifts: visits of a: by +4" in ran.out) == (1, True)
 
 
-def test_settle_waits_until_the_minutes_of_the_run_are_judged(
+def test_series_and_top_list_of_the_most_visited_pages_are_compared_with_the_log(serve: Serve, run: Run) -> None:
+    tally = serve(shown_after_s=0.3)
+    for _ in range(2):  # what an earlier run left is not this one's
+        ran = run(tally)
+        assert ran.status == 0
+        assert re.search(
+            r"GET /top, \d+ s after .*: the 7 most visited pages: series and top list equal the log", ran.out
+        )
+        assert ": 0 tallies drifted (the run's minutes were judged)" in ran.out
+        assert ran.out.endswith(f"hours: http://localhost:{tally.port}/console#/top/visits\n")
+
+
+@pytest.mark.parametrize("where", ["series", "top"])
+def test_a_series_or_a_top_list_that_differs_from_the_log_is_noticed(serve: Serve, run: Run, where: str) -> None:
+    ran = run(serve(loses=lambda what, page: what == where and page == f"{SITE}/page-3"))
+    assert ran.status == 1
+    found = {"series": (28, 29), "top": (29, 28)}[where]
+    assert "differs: /page-3: 29 in the log, {} in the series, {} in the top list".format(*found) in ran.out
+    assert "series or top list differ from the log for 1 pages" in ran.err
+
+
+def test_a_server_that_folds_nothing_is_noticed_unless_the_demo_is_quick(
     serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged_s = time.monotonic() + 1
-    monkeypatch.setattr(drift_watch, "judged_at_s", lambda now_s, minute_s: now_s + 1 + (minute_s - 7))
-    ran = run(serve(drifts=lambda _: [drifting("a", 3)] if time.monotonic() > judged_s else []), "--settle")
-    assert (ran.status, "1 tallies drifted (the run's minutes were judged)" in ran.out) == (1, True)
-
-
-def test_a_minute_is_judged_some_minutes_after_its_end() -> None:
-    after_s = drift_watch.SWEEP_S_MAX
-    assert drift_watch.judged_at_s(600.0, 60) == 660 + drift_watch.JUDGED_AFTER * 60 + after_s
-    assert drift_watch.judged_at_s(659.9, 60) == drift_watch.judged_at_s(600.0, 60)
-    assert drift_watch.judged_at_s(600.0, 3) == 603 + drift_watch.JUDGED_AFTER * 3 + after_s
+    monkeypatch.setattr(hours, "FOLDED_MINUTES_MAX", 0.1)
+    ran = run(serve(folds=False))
+    assert (ran.status, "did not come to the end of the run" in ran.err) == (1, True)
+    ran = run(serve(folds=False), "--quick")
+    assert (ran.status, ": 0 tallies drifted (without minutes not yet judged" in ran.out) == (0, True)
 
 
 @pytest.mark.parametrize(

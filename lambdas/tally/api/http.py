@@ -48,7 +48,7 @@ def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
     headers.setdefault("user-agent", "")  # a missing header counts as an empty one; browsers always send it
     sources: dict[str, Mapping[str, object]] = {
         "path": {**(event.get("pathParameters") or {}), **operation.fixed},
-        "query": _query(event, operation),
+        "query": {} if operation.any_query else _query(event, operation),
         "body": _body(event, headers, operation),
         "header": headers,
     }

@@ -108,8 +108,13 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
         sums[counter, TOTAL] += amount
     new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
     together = _merged(running(store, at.hour, at.through), new)
+    board = top.Board()
     for entries in _cut(together):
         put(Call(store), _running_page(store.settings, at.hour, through, entries))
+        for moved in entries:
+            if moved.id != TOTAL:
+                board.add(*moved[1:])
+    top.write(store, at.hour, through, board, {counter for counter, _ in sums})
     return _note(store, at, replace(at, through=through))
 
 
@@ -171,9 +176,6 @@ def _running_page(settings: Settings, hour: int, through: int, entries: list[Mov
 def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
     """Write the hour that is over into the items of its day, as far as the time goes; how many, and how far it is."""
     written, hour = 0, at.hour
-    if not at.after:
-        moves = (moved[1:] for moved in running(store, hour, at.through) if moved.id != TOTAL)
-        top.hour_is_over(store, hour, moves)
     left = (moved for moved in running(store, hour, at.through) if moved.digest > at.after)
     with ThreadPoolExecutor(WRITERS) as writers:
         while at.hour == hour and store.clock() < until_s:

@@ -37,10 +37,6 @@ class Progress:
         """
         return self.through * settings.minute_s if self.through >= 0 else None
 
-    def whole_until(self, settings: Settings) -> int | None:
-        """Epoch seconds: the hours that are over have every change that was accepted before. None before the fold."""
-        return minutes_of(settings, self.hour - 1)[-1] * settings.minute_s if self.hour >= 0 else None
-
 
 def read(store: Store) -> Progress:
     """How far the fold has come."""

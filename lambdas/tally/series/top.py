@@ -1,12 +1,13 @@
 """Top lists: the tallies of a counter that moved most in an hour, a day or a month.
 
-The list of an hour is exact: the fold sees every tally. It keeps those that moved up most, and those that moved down
-most. The list of a day is merged from those of its hours, that of a month from those of its days. A tally that was on
-some of them only may have moved more or less than its sum says: `error_max` says by how much at most.
+The list of an hour is exact: the fold sees every tally, and writes the list with each part of the hour. It keeps those
+that moved up most, and those that moved down most. The list of a day is merged from those of its hours, that of a month
+from those of its days. A tally that was on some of them only may have moved more or less than its sum says: `error_max`
+says by how much at most.
 
 In the ledger, PK, SK -> attributes:
-    top     TOP#hour#counter, 2026-11-22T13 -> body, least, error
-            TOP#day#counter, 2026-11-22 -> body, least, error
+    top     TOP#hour#counter, 2026-11-22T13 -> body, least, error, through
+            TOP#day#counter, 2026-11-22 -> body, least, error, through
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import heapq
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -25,10 +26,10 @@ from ..counter import Counter
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..dynamo.transactions import put
+from ..dynamo.transactions import apply_once
 from ..errors import InvalidInputError
 from . import progress
-from .progress import HOUR_S
+from .progress import HOUR_S, hour_of
 
 LISTED = 500  # that moved up; callers see 100 at most
 FALLEN = 100  # that moved down
@@ -81,12 +82,10 @@ class Board:
         push = heapq.heappush if len(heap) <= (FALLEN if fell else LISTED) else heapq.heappushpop
         push(heap, Listed(abs(amount), id_))
 
-    def lists(self) -> Mapping[str, List]:
-        """The lists by counter."""
-        return {
-            counter: _cut([*up, *(Listed(-one.value, one.id) for one in down)], 0)
-            for counter, (up, down) in self._heaps.items()
-        }
+    def list(self, counter: str) -> List:
+        """The list of a counter."""
+        up, down = self._heaps[counter]
+        return _cut([*up, *(Listed(-one.value, one.id) for one in down)], 0)
 
 
 def merged(lists: Iterable[List]) -> List:
@@ -115,19 +114,16 @@ def _farthest(moved: list[Listed], most: int) -> tuple[list[Listed], int]:
     return moved[:kept], abs(moved[kept].value) if kept < len(moved) else 0
 
 
-def hour_is_over(store: Store, hour: int, moves: Iterable[tuple[str, str, int]]) -> None:
-    """Write the lists of an hour, and those of its day (of UTC) so far.
+def write(store: Store, hour: int, through: int, board: Board, moved: Iterable[str]) -> None:
+    """Write the lists of an hour, and those of its day (of UTC), as they are after the minute `through`.
 
-    `moves`: the counter, the id and the amount of each tally that moved. A counter that did not move keeps its list.
+    `moved`: the counters that did since the lists were written. The others keep theirs.
     """
-    board = Board()
-    for counter, id_, amount in moves:
-        board.add(counter, id_, amount)
     day, expires_s = span_of(hour)[:10], (hour + 1) * HOUR_S + HOURS_KEPT_S
-    for counter, made in board.lists().items():
-        _write(store, f"{HOURS}{counter}", span_of(hour), made, expiration=expires_s)
+    for counter in sorted(moved):
+        _write(store, f"{HOURS}{counter}", span_of(hour), board.list(counter), through, expiration=expires_s)
         so_far = read(store, f"{HOURS}{counter}", f"{day}T00", span_of(hour))
-        _write(store, f"{DAYS}{counter}", day, merged(so_far.values()))
+        _write(store, f"{DAYS}{counter}", day, merged(so_far.values()), through)
 
 
 def span_of(hour: int) -> str:
@@ -135,21 +131,28 @@ def span_of(hour: int) -> str:
     return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(FORMS[HOUR])
 
 
-def _write(store: Store, partition: str, span: str, made: List, **more: int) -> None:
+def _write(store: Store, partition: str, span: str, made: List, through: int, **more: int) -> None:
+    """Put a list, unless another fold has put a newer one."""
     body = json.dumps(made.listed, separators=(",", ":")).encode()
-    values: items.Values = {"body": {"B": zlib.compress(body)}, "least": made.least, "error": made.error, **more}
-    put(Call(store), items.put(store.settings.ledger_table, keys.key(partition, span), values))
+    values: items.Values = {"body": {"B": zlib.compress(body)}, "least": made.least, "error": made.error}
+    write = items.put(store.settings.ledger_table, keys.key(partition, span), {**values, "through": through, **more})
+    write["Put"] |= {
+        "ConditionExpression": "attribute_not_exists(through) OR through <= :through",
+        "ExpressionAttributeValues": {":through": {"N": str(through)}},
+    }
+    apply_once(store, [write])
 
 
 def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) -> dict[str, Any]:
     """`{"counter","by","span","top":[{"id","value"}],"error_max","as_of"}`: what moved most in an hour, day or month.
 
-    `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest that has a whole hour. `error_max`: by
+    `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`: by
     how much a value may be off, and how far above the last one a tally that is missing may be. `as_of`, epoch seconds:
-    changes after it are not in the list yet; null before the first hour is over. Raises InvalidInputError.
+    changes after it are not in the list yet; null before the first fold. Raises InvalidInputError.
     """
     at = progress.read(call.store)
-    newest = span_of(at.hour - 1)[: LENGTHS[by]] if at.since >= 0 else ""
+    settings = call.store.settings
+    newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.through >= 0 else ""
     asked = newest if span is None else _checked(span, by)
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
@@ -161,7 +164,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
         "span": asked or None,
         "top": [{"id": one.id, "value": one.value} for one in found.listed[:limit] if one.value > 0],
         "error_max": found.error,
-        "as_of": at.whole_until(call.store.settings),
+        "as_of": at.as_of(settings),
     }
 
 

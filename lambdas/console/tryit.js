@@ -1,0 +1,166 @@
+/** Try it: two things that go wrong elsewhere, done for real on this machine. Served by `make dev` only. */
+
+import { count, number } from "./format.js";
+import { make, table, tallyLink } from "./parts.js";
+
+const VIDEO = "try-it";
+const PLAYS = `/videos/${VIDEO}/plays`;
+const LOST = "/dev/lost"; // `make dev` does the work of a path behind this, and hangs up instead of answering
+const IN_STOCK = 20;
+const BUYERS = 50;
+const TRIES_MAX = 5; // a buyer's, for one and the same key: the pause before the last is 0.8 s
+const PAUSE_MS = 100;
+const OUTCOMES = { 200: "sold", 409: "refused: nothing is left" };
+
+export async function show(root, { signal }) {
+  root.append(
+    make("h1", { tabindex: -1 }, "Try it"),
+    make("p.lead", {}, "Each button changes numbers on this machine, with real requests. The console changes nothing anywhere else."),
+    experiment({
+      title: "A play whose answer is lost",
+      about: "A phone sends a play. The connection breaks after Tally has counted it, so the phone sends the play again.",
+      button: "Play, and lose the answer",
+      run: (say) => loseAnAnswer(say, signal),
+      signal,
+    }),
+    experiment({
+      title: `A stock of ${IN_STOCK}, bought by ${BUYERS} at once`,
+      about: "The stock must never go below zero, and Tally must sell all of it.",
+      button: `Let ${BUYERS} buy`,
+      run: (say) => sellOut(say, signal),
+      signal,
+    }),
+  );
+}
+
+/** A card with a button and the steps of its last run. `run(say)` calls `say(sentence, …more)` for each step. */
+function experiment({ title, about, button, run, signal }) {
+  const steps = make("ol.steps", { "aria-live": "polite", "aria-label": `Steps: ${title}` });
+  const say = (...children) => signal.aborted || steps.append(make("li", {}, children));
+  const start = make("button", { type: "button", onclick: go }, button);
+  async function go() {
+    if (start.getAttribute("aria-disabled")) return;
+    start.setAttribute("aria-disabled", "true"); // not `disabled`: that would take the focus away
+    steps.replaceChildren();
+    try {
+      await run(say);
+    } catch (error) {
+      if (!error.words && !signal.aborted) console.error(error);
+      say(make("span.error", { role: "alert" }, error.words ?? "This page failed."));
+    }
+    start.removeAttribute("aria-disabled");
+  }
+  return make("section.card", {}, make("h2", {}, title), make("p", {}, about), make("p", {}, start), steps);
+}
+
+async function loseAnAnswer(say, signal) {
+  const plays = async () => (await answered(await send("GET", PLAYS, { signal }))).play_count;
+  const play = { key: crypto.randomUUID(), signal };
+  const before = await plays();
+  say("Before, the number of plays is ", strong(before), ".");
+
+  const lost = await send("POST", LOST + PLAYS, play);
+  if (lost) throw new Stopped("The answer came back although it had to be lost.");
+  say("The page sends a play with an idempotency key, and the connection breaks. The page cannot know whether it counted.", sent("POST", LOST + PLAYS, play.key, "no answer"));
+  say("The number is now ", strong(await plays()), ": the play had counted, but nobody told the page.");
+
+  const again = await send("POST", PLAYS, play);
+  await answered(again);
+  const replayed = again.headers.get("idempotency-replayed") === "true";
+  say(
+    replayed
+      ? "The page sends the same play with the same key. Tally finds its receipt, and gives the stored answer without counting."
+      : "The page sends the same play with the same key. Tally has no receipt of it, so it counts.",
+    sent("POST", PLAYS, play.key, `${again.status}, Idempotency-Replayed: ${replayed}`),
+  );
+
+  const after = await plays();
+  say("After, the number is ", strong(after), `: ${judged(after - before)} `, link("plays", VIDEO));
+}
+
+const judged = (moved) => (moved === 1 ? "sent twice, the play counted once." : `it moved by ${number(moved)}, so others played too.`);
+
+async function sellOut(say, signal) {
+  const token = await signIn(signal);
+  const item = `try-it-${crypto.randomUUID().slice(0, 8)}`;
+  const stock = `/counters/stock/${item}`;
+  const filling = { token, match: '"0"', body: { value: IN_STOCK }, signal };
+  await answered(await send("PUT", stock, filling));
+  say(`A new item gets a stock of ${number(IN_STOCK)}.`, sent("PUT", stock, null, `value ${IN_STOCK}`));
+
+  const results = make("div");
+  say(`${BUYERS} buyers take one each, at the same moment. Each has a key of its own.`, sent("POST", `${stock}/increments`, "another one for each", "amount −1"), results);
+  const outcomes = {};
+  const buy = async () => {
+    const outcome = await bought(stock, token, signal);
+    outcomes[outcome] = (outcomes[outcome] ?? 0) + 1;
+    results.replaceChildren(outcomeTable(outcomes));
+  };
+  await Promise.all(Array.from({ length: BUYERS }, buy));
+
+  const left = (await answered(await send("GET", stock, { token, signal }))).value;
+  const sold = outcomes[200] ?? 0;
+  const right = sold === IN_STOCK && left === 0;
+  say("The number ends at ", strong(left), right ? `: ${count(sold, "buyer")} got one, and nobody bought what was not there. ` : ". ", link("stock", item));
+}
+
+/** One buyer. Returns the status of the answer. A busy service or a lost answer: the same again, with the same key. */
+async function bought(stock, token, signal) {
+  const order = { token, key: crypto.randomUUID(), body: { amount: -1 }, signal };
+  for (let tries = 1; ; tries++) {
+    const answer = await send("POST", `${stock}/increments`, order);
+    const passing = !answer || answer.status === 429 || answer.status >= 500;
+    if (!passing || tries === TRIES_MAX) return answer ? answer.status : 0;
+    await new Promise((done) => setTimeout(done, PAUSE_MS * 2 ** (tries - 1)));
+  }
+}
+
+/** A table of how many got which answer. `outcomes`: counts by status, 0 for no answer. */
+function outcomeTable(outcomes) {
+  const rows = Object.entries(outcomes).map(([status, buyers]) => [
+    `${Number(status) || "no answer"}${OUTCOMES[status] ? `: ${OUTCOMES[status]}` : ""}`,
+    number(buyers),
+  ]);
+  return table("Answers", ["Answer", ["Buyers", "figure"]], rows);
+}
+
+/** A token that may change counters, which only `make dev` gives away. */
+async function signIn(signal) {
+  const body = { sub: "try-it", scope: "tally/read tally/write" };
+  return (await answered(await send("POST", "/dev/token", { body, signal }))).access_token;
+}
+
+class Stopped extends Error {
+  constructor(words) {
+    super(words);
+    this.words = words;
+  }
+}
+
+/** The answer to one request, or null if there is none. */
+async function send(method, path, { token, key, match, body, signal }) {
+  const headers = {};
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (key) headers["Idempotency-Key"] = key;
+  if (match) headers["If-Match"] = match;
+  if (body) headers["Content-Type"] = "application/json";
+  try {
+    return await fetch(path, { method, headers, body: body && JSON.stringify(body), cache: "no-store", signal });
+  } catch (error) {
+    if (signal.aborted) throw error;
+    return null;
+  }
+}
+
+/** The body of an answer. Throws Stopped with a sentence if there is none, or if it is no success. */
+async function answered(answer) {
+  if (!answer) throw new Stopped("Nothing answers. Does `make dev` still run?");
+  const body = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Stopped(`Tally answered ${answer.status}: ${body.detail ?? body.message ?? "it did not say why"}`);
+  return body;
+}
+
+const strong = (value) => make("strong", {}, number(value));
+const link = (counter, id) => make("a", { href: tallyLink(counter, id) }, "Look at the tally");
+const sent = (method, path, key, answer) =>
+  make("code.sent", {}, `${method} ${path}${key ? ` · Idempotency-Key: ${key}` : ""} → ${answer}`);

@@ -1,0 +1,407 @@
+"""The console in real Chromium, on `make dev`: people see what is stored, safely, and on any screen."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
+
+from cli import connection
+from tally.api import console as served
+from tally.drift import history as repairs
+from tally.drift import rows
+from tally.dynamo import items
+from tally.dynamo.client import Call, Store
+from tally.dynamo.transactions import apply, apply_once
+from tally.series import hours, progress, top
+from tally.series.hours import Moved
+from tests.e2e.dev import KEY, Dev, wait_for
+from tests.e2e.servers import Pool
+
+LOADED_BYTES_MAX = 150 * 1000
+SLOW_MS = 20_000  # for what takes a moment on a quiet machine
+AXE = Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"
+NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1280, "height": 800}
+PAGES = {
+    "overview": "#/",
+    "tally": "#/tally/plays/console",
+    "top": "#/top/plays",
+    "drift": "#/drift",
+    "try it": "#/try",
+}
+# A page decides by these whether somebody looks. The headless shell shows every page for ever.
+LOOKED_AT = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
+LOOK = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
+# Axe's findings in a line each.
+AXE_RUN = """async () => (await axe.run()).violations.map(
+    one => `${one.id}: ${one.nodes.map(node => node.html + ' ' + node.any.map(why => why.message)).join(' | ')}`)"""
+# What a browser tells of an answer that is no success: for people who debug, and no error of the page.
+NETWORK_LINE = "Failed to load resource"
+
+
+@dataclass
+class Console:
+    """A person with a browser and the console in it; what went wrong there, and what it asked for."""
+
+    dev: Dev
+    context: BrowserContext
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    asked: list[Request] = field(default_factory=list)
+
+    def open(self, hash_: str = "#/", *, name: str = "") -> Page:
+        """Load a page of the console, and sign in if there is a name."""
+        self.page.goto(f"{self.dev.url}/console{hash_}")
+        expect(self.page.locator("h1")).to_be_visible()
+        if name:
+            self.page.get_by_role("banner").get_by_role("button", name="Sign in").click()
+            self.page.get_by_label("Your name").fill(name)
+            self.page.get_by_label("Your name").press("Enter")
+            expect(self.page.get_by_role("banner")).to_contain_text(name)
+        return self.page
+
+    def go(self, hash_: str) -> None:
+        """Follow a link of the console: the page is not loaded again."""
+        self.page.evaluate("hash => { location.hash = hash }", hash_)
+        expect(self.page.locator("h1")).to_be_focused()
+
+    def settled(self) -> None:
+        """Wait until no card loads any more."""
+        expect(self.page.locator(".loading")).to_have_count(0, timeout=SLOW_MS)
+
+    def asked_for(self, part: str) -> int:
+        """How many requests went to an address with this in it."""
+        return sum(part in request.url for request in self.asked)
+
+
+@pytest.fixture
+def console(browser: Browser, dev: Dev) -> Iterator[Console]:
+    """The console. Its pages must have no error, violate no policy, and load nothing from elsewhere."""
+    with browser.new_context(viewport=WIDE) as context:
+        context.add_init_script(LOOKED_AT)
+        made = Console(dev, context, context.new_page())
+        made.page.on("pageerror", lambda error: made.errors.append(str(error)))
+        made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
+        made.page.on("request", lambda request: made.asked.append(request))
+        yield made
+    assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
+    assert [request.url for request in made.asked if not request.url.startswith((dev.url, "data:"))] == []
+
+
+HOSTILE = (
+    '<img src=x onerror="window.pwned = 1">',
+    '"><script>window.pwned = 1</script>',
+    "../../dev/token",
+    "a/b?c#d%2F&amp;",
+    "\u202etxt.exe",
+    "javascript:window.pwned=1",
+)
+
+
+@pytest.fixture(scope="module")
+def history(dev: Dev) -> Iterator[None]:
+    """An hour that is over, a tally that drifts and its last repair, written as the sweep and an operator write them.
+
+    Some names are markup. The API would refuse them, but the console must not rely on that.
+    """
+    store, now_s = connection.local(dev.port).store, time.time()
+    table, hour = store.settings.ledger_table, int(now_s) // 3600
+    moves = [Moved.of("plays", "console", 1234), *(Moved.of("plays", id_, 10) for id_ in HOSTILE)]
+    top.hour_is_over(store, hour - 1, (move[1:] for move in moves))
+    repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
+    writes = [hours._hour(store.settings, hour - 1, move) for move in moves]
+    writes.append(repairs.entry(store, "plays", "console", now_s, {"before": 1239, "amount": -5}, **repair))
+    drifts = [rows.Drift("plays", id_) for id_ in ("console", HOSTILE[0])]
+    writes += [rows.moved(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
+    for write in writes:
+        apply(Call(store), [write])
+    since = progress.minutes_of(store.settings, hour - 20)[0]
+    wait_for(lambda: begun(store, since, hour), 10)
+    yield
+    for row in drifts:
+        store.client.delete_item(TableName=table, Key=rows.key(row.counter, row.target))
+
+
+def begun(store: Store, since: int, hour: int) -> bool:
+    """Let the series begin at the minute `since`. False if the sweep wrote at the same time."""
+    seen = progress.read(store)
+    new = progress.Progress(since, store.settings.minute(time.time()) - 1, hour)
+    new = replace(seen, since=since) if seen.since >= 0 else new
+    was = seen.values if seen.since >= 0 else items.NO_ITEM
+    return apply_once(store, [items.update(store.settings.ledger_table, progress.PROGRESS, new.values, was=was)])
+
+
+def test_names_full_of_markup_are_text(console: Console, history: None) -> None:
+    page = console.open("#/top/plays", name=HOSTILE[0])
+    for id_ in HOSTILE:
+        link = page.get_by_role("link", name=id_, exact=True)
+        expect(link).to_be_visible()
+        link.click()
+        expect(page.locator("h1")).to_have_text(id_)
+        console.settled()
+        console.go("#/top/plays")
+    for hash_ in (
+        "#/",
+        "#/drift",
+        f"#/top/{quote(HOSTILE[0], safe='')}",
+        "#/%E0%A4%A",
+        f"#/{quote(HOSTILE[1], safe='')}",
+    ):
+        console.go(hash_)
+        console.settled()
+        assert page.locator("img, iframe, [onerror], main script").count() == 0
+    assert page.evaluate("window.pwned") is None
+    assert not any("/dev/token" in request.url and request.method == "GET" for request in console.asked)
+
+
+def played(dev: Dev, times: int = 1, video: str = "") -> str:
+    """Play a video, a new one unless it is named. Returns its id."""
+    video = video or f"console-{secrets.token_hex(4)}"
+    for _ in range(times):
+        dev.call("POST", f"/videos/{video}/plays", idempotency_key=secrets.token_urlsafe(24))
+    return video
+
+
+def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> None:
+    video = played(console.dev, 2)
+    console.page.clock.install()
+    live = console.open(f"#/tally/plays/{video}").locator(".live")
+    expect(live).to_have_text("2")
+    played(console.dev, 1, video)
+    console.page.clock.fast_forward(2_100)
+    expect(live).to_have_text("3")
+    console.page.evaluate(LOOK, True)
+    played(console.dev, 1, video)
+    before = console.asked_for("/tallies?")
+    for _ in range(5):
+        console.page.clock.fast_forward(10_000)
+    assert console.asked_for("/tallies?") == before
+    console.page.evaluate(LOOK, False)
+    expect(live).to_have_text("4")
+
+
+def test_a_number_that_stays_is_not_sent_again(console: Console) -> None:
+    video = played(console.dev)
+    console.page.clock.install()
+    live = console.open(f"#/tally/plays/{video}").locator(".live")
+    expect(live).to_have_text("1")
+    with console.page.expect_response(re.compile("/tallies")) as answered:
+        console.page.clock.fast_forward(2_100)
+    assert answered.value.status == 304
+    expect(live).to_have_text("1")
+
+
+def test_a_lost_connection_is_said_and_comes_back(console: Console) -> None:
+    video = played(console.dev)
+    page = console.open(f"#/tally/plays/{video}")
+    expect(page.locator(".live")).to_have_text("1")
+    console.context.set_offline(True)
+    expect(page.get_by_text("No connection to Tally.")).to_be_visible()
+    expect(page.locator(".live")).to_have_text("1")
+    played(console.dev, 1, video)
+    console.context.set_offline(False)
+    expect(page.locator(".live")).to_have_text("2", timeout=SLOW_MS)
+    expect(page.get_by_text("No connection to Tally.")).to_have_count(0)
+
+
+def with_token(console: Console, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let `make dev` answer with another token than the page has asked for."""
+
+    def answer(route: Route) -> None:
+        asked = json.loads(route.request.post_data or "{}")
+        route.fulfill(json=change(asked))
+
+    console.page.route("**/dev/token", answer)
+
+
+def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None:
+    writer = console.dev.token(scope="tally/write")
+    usage = "/counters/usage/private/increments"
+    console.dev.call("POST", usage, {"amount": 4711}, token=writer, idempotency_key=KEY)
+    page = console.open("#/tally/usage/private")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    stranger = {"access_token": console.dev.token("mallory"), "expires_in": 3600}  # without tally/read
+    with_token(console, lambda _: stranger)
+    page.get_by_label("Your name").fill("mallory")
+    page.get_by_label("Your name").press("Enter")
+    expect(page.locator("#sign-in").get_by_role("alert")).to_contain_text("tally/read")
+    expect(page.locator("main")).not_to_contain_text("4,711")
+    page.unroute("**/dev/token")
+    page.get_by_label("Your name").fill("ann")
+    page.get_by_label("Your name").press("Enter")
+    expect(page.locator(".live")).to_have_text("4,711")
+    expect(page.locator("#sign-in")).to_have_count(0)
+
+
+def test_a_token_that_expires_ends_in_the_sign_in(console: Console) -> None:
+    console.page.clock.install()
+    page = console.open("#/drift", name="ann")
+    console.settled()
+    console.page.clock.fast_forward(3700 * 1000)
+    expect(page.get_by_role("heading", name="Sign in again")).to_be_visible(timeout=SLOW_MS)
+
+
+def test_a_token_that_the_api_refuses_ends_in_the_sign_in(console: Console) -> None:
+    good = console.dev.token("ann", scope="tally/read")
+    with_token(console, lambda _: {"access_token": good[:-8] + "AAAAAAAA", "expires_in": 3600})
+    page = console.open("#/drift", name="ann")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(page.locator("main li")).to_have_count(0)
+
+
+# --- On any screen, by keyboard, for everybody
+
+
+def test_every_page_is_accessible_and_fits_in_light_and_dark_narrow_and_wide(console: Console, history: None) -> None:
+    console.page.add_init_script(path=AXE)
+    page = console.open(name="ann")
+    found = {}
+    for name, hash_ in PAGES.items():
+        console.go(hash_)
+        console.settled()
+        for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "dark"), (NARROW, "light")):
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            broken = page.evaluate(AXE_RUN)
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                broken.append("it scrolls sideways")
+            if broken:
+                found[f"{name}, {scheme}, {size['width']} px"] = broken
+    assert found == {}
+
+
+def test_the_keyboard_reaches_every_page(console: Console) -> None:
+    page = console.open(name="ann")
+    page.reload()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    for name, title in (("Top", "Top"), ("Drift", "Drift"), ("Try it", "Try it"), ("Overview", "Overview")):
+        link = page.get_by_role("banner").get_by_role("link", name=name)
+        for _ in range(40):
+            if link.evaluate("link => link === document.activeElement"):
+                break
+            page.keyboard.press("Shift+Tab")
+        expect(link).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1, name=title)).to_be_focused()
+        expect(link).to_have_attribute("aria-current", "page")
+    page.keyboard.press("Tab")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline not in ("none", "")  # one sees where one is
+
+
+def test_all_that_it_loads_is_small(console: Console) -> None:
+    page = console.open(name="ann")
+    for hash_ in PAGES.values():
+        console.go(hash_)
+        console.settled()
+    page.wait_for_load_state("networkidle")
+    files = [request for request in console.asked if "/console" in request.url]
+    sizes = {request.url: request.sizes()["responseBodySize"] for request in files}
+    assert {Path(url).name for url in sizes} >= {"app.js", "tryit.js", "uPlot.esm.js", "console.css"}
+    assert 0 < sum(sizes.values()) <= LOADED_BYTES_MAX, sizes
+
+
+# --- PKCE
+
+
+@pytest.fixture
+def pool(browser: Browser, dev: Dev) -> Iterator[Pool]:
+    made = Pool(lambda: dev.token("ann", scope="tally/read"))
+    with made.server.running():
+        yield made
+
+
+@pytest.fixture
+def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
+    """The console as a stack with a user pool serves it: the configuration, and the policy that follows from it."""
+    sign_in = {"kind": "pkce", "domain": pool.server.origin, "client_id": pool.client, "redirect": f"{dev.url}/console"}
+    config = {"stage": "test", "stack": "Tally-test", "region": "eu-west-1", "sign_in": sign_in, "try_it": False}
+
+    def page(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(
+            response=answer, headers={**answer.headers, "content-security-policy": served.policy(pool.server.origin)}
+        )
+
+    # Chromium takes a page that a test has changed for one of the internet: it may not call this machine by itself.
+    with browser.new_context(viewport=WIDE, permissions=["local-network-access"]) as context:
+        made = Console(dev, context, context.new_page())
+        made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
+        made.page.on("request", lambda request: made.asked.append(request))
+        made.page.route(f"{dev.url}/console/config.json", lambda route: route.fulfill(json=config))
+        made.page.route(re.compile(rf"^{re.escape(dev.url)}/console(\?.*)?$"), page)
+        yield made
+    assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
+
+
+def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool: Pool) -> None:
+    page = with_pool.open("#/drift")
+    page.locator("#sign-in").get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="Sign in as ann").click()
+    expect(page.get_by_role("banner")).to_contain_text("ann")
+    expect(page).to_have_url(f"{with_pool.dev.url}/console#/drift")
+    with_pool.settled()
+    assert pool.sold == 1
+    tokens = {request.headers["authorization"] for request in with_pool.asked if "authorization" in request.headers}
+    [token] = [header.removeprefix("Bearer ") for header in tokens]
+    assert page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]") == [
+        {},
+        {},
+        "",
+        None,
+    ]
+    assert not any(token in request.url for request in with_pool.asked)
+    assert "try" not in page.locator("nav#pages").inner_text().lower()  # it writes: only `make dev` has it
+
+
+def test_pkce_refuses_an_answer_to_no_question_of_its_own(with_pool: Console, pool: Pool) -> None:
+    pool.state = "of-somebody-else"
+    page = with_pool.open("#/drift")
+    page.locator("#sign-in").get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="Sign in as ann").click()
+    expect(page.get_by_text("did not begin here")).to_be_visible()
+    page.goto(f"{with_pool.dev.url}/console?code={pool.code}&state=forged#/drift")
+    expect(page.get_by_text("did not begin here")).to_be_visible()
+    assert pool.sold == 0
+    assert "forged" not in page.url
+
+
+# --- Try it
+
+
+def test_a_play_whose_answer_is_lost_counts_once(console: Console) -> None:
+    page = console.open("#/try")
+    before = console.dev.call("GET", "/videos/try-it/plays").body["play_count"]
+    page.get_by_role("button", name="Play, and lose the answer").click()
+    steps = page.get_by_role("list", name="Steps: A play").locator("li")
+    expect(steps).to_have_count(5, timeout=SLOW_MS)
+    expect(steps.locator("strong")).to_have_text([str(number) for number in (before, before + 1, before + 1)])
+    expect(steps.nth(1)).to_contain_text("→ no answer")
+    expect(steps.nth(3)).to_contain_text("Idempotency-Replayed: true")
+    keys = re.findall(r"Idempotency-Key: (\S+)", steps.nth(1).inner_text() + "\n" + steps.nth(3).inner_text())
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+    assert console.dev.call("GET", "/videos/try-it/plays").body["play_count"] == before + 1
+
+
+def test_a_stock_of_20_is_sold_20_times(console: Console) -> None:
+    page = console.open("#/try")
+    page.get_by_role("button", name="Let 50 buy").click()
+    steps = page.get_by_role("list", name="Steps: A stock").locator("> li")
+    expect(steps).to_have_count(3, timeout=SLOW_MS)
+    expect(page.get_by_role("row", name="200: sold")).to_contain_text("20")
+    expect(page.get_by_role("row", name="409: refused")).to_contain_text("30")
+    expect(steps.last).to_contain_text("ends at 0")
+    assert console.asked_for("/increments") >= 50
+    steps.last.get_by_role("link").click()
+    expect(page.locator("h1")).to_contain_text("try-it-")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tally.counter import Counter
 from tally.counting import periods
 from tally.drift import history, recount, rows
+from tally.drift.looks import moment
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 from tally.streams import bookkeeper, evidence, rollup, set_aside
@@ -21,7 +22,7 @@ from .forget import forget, forgotten
 from .repairs import rebuilt, reconcile
 from .restore import restore
 from .status import status
-from .terminal import bar, clock, moment, note, say, show
+from .terminal import bar, clock, note, say, show
 from .values import checked_id
 
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}

@@ -157,6 +157,7 @@ def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, 
             f"  {PLAY.format(url=url, key=uuid.uuid4())}",
             f"  {PLAYS.format(url=url)}\n",
             *_token(found, at),
+            f"  # look at the numbers in a browser; docs/console.md says who may: {url}/console",
             f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600",
             f"  {at.prefix}.venv/bin/tally status --stack {shlex.quote(main.name)}",
         ]

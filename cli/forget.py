@@ -12,12 +12,13 @@ from tally.counting import forgetting
 from tally.counting.forgetting import Kind, Trace
 from tally.drift import history
 from tally.drift.history import Forgetting
+from tally.drift.looks import moment
 from tally.dynamo.client import Call
 from tally.errors import TallyError
 from tally.streams import set_aside
 
 from .connection import Stack, explained
-from .terminal import bar, moment, note, say, show
+from .terminal import bar, note, say, show
 
 NOTED_EVERY = 50  # traces; what a killed run removed after its last note is missing in the history
 

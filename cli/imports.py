@@ -26,12 +26,13 @@ from tally.counting import imports
 from tally.counting.imports import Child, Children, Number, Numbers, Refused
 from tally.drift import history
 from tally.drift.history import Importing
+from tally.drift.looks import moment
 from tally.dynamo.client import Call, Store
 from tally.errors import RetryableError, StoreRefusedError, TallyError
 
 from . import completion, rows
 from .connection import CommandError, Stack
-from .terminal import moment, note, progress, say, show
+from .terminal import note, progress, say, show
 
 SHOWN_MAX = 20  # lines of a kind that are named
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run

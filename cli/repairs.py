@@ -13,6 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.drift import rebuild, recount, rows
+from tally.drift.looks import moment
 from tally.drift.rebuild import Accepted
 from tally.drift.reconcile import Finding, Reconciler
 from tally.drift.recount import Recount
@@ -24,7 +25,7 @@ from tally.shipped import LIKES
 from tally.streams import evidence
 
 from .connection import CommandError, Stack
-from .terminal import bar, moment, note, say
+from .terminal import bar, note, say
 
 BAD_INPUT = 2
 

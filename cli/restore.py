@@ -20,12 +20,13 @@ from botocore.exceptions import ClientError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tally.drift import restored
+from tally.drift.looks import moment
 from tally.drift.reconcile import NotProvenError
 from tally.dynamo.client import Store
 from tally.settings import Settings
 
 from .connection import PATIENT, CommandError, Stack
-from .terminal import moment, note, say
+from .terminal import note, say
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -95,6 +95,8 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("list_children", "GET", f"{member.rpartition('/')[0]}?limit=1", 200, "children"),
         call("delete_child", "DELETE", member, 200, "changed"),
         call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
+        call("get_status", "GET", "/status", 200, "parts"),
+        call("get_details", "GET", "/details?counter=stock&id=smoke", 200, "shards"),
         call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
         call("get_total_series", "GET", "/counters/stock/series?by=day", 200, "series"),
         call("get_counter_top", "GET", "/counters/stock/top?limit=1", 200, "top"),

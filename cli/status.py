@@ -8,39 +8,19 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tally.drift import rows
-from tally.dynamo import items
-from tally.dynamo.client import Call
+from tally.drift import looks
+from tally.drift.looks import Seen, moment
 from tally.errors import TallyError
-from tally.streams import evidence, set_aside
-from tally.streams.evidence import Evidence
 
 from .connection import PATIENT, Stack, explained
-from .terminal import moment, note, say
+from .terminal import note, say
 
-BEHIND = 10  # minutes without evidence: when the alarm `evidence-age` goes off
-UNJUDGED = 20  # minutes: a minute is judged about four minutes after its end, and `unjudged` waits for fifteen
-SHOWN_MAX = 5  # names in a line: `tally drift` and CloudWatch list them all
 HEALTH_S_MAX = 10.0
 RUNBOOKS = "docs/operations.md says what to do"
-
-
-class Seen(NamedTuple):
-    """What one look found: a line for people and facts for programs. `wrong`: None if nobody can tell."""
-
-    line: str
-    facts: Mapping[str, Any]
-    wrong: bool | None = False
-
-    @property
-    def word(self) -> str:
-        """How it is: `ok`, `wrong` or `unknown`."""
-        return {False: "ok", True: "wrong", None: "unknown"}[self.wrong]
 
 
 def status(given: argparse.Namespace, stack: Stack) -> int:
@@ -114,55 +94,10 @@ def _counters(stack: Stack) -> Seen:
 def _alarms(stack: Stack) -> Seen:
     """The alarms that publish to the stack's topic."""
     if not stack.at.status:
-        return Seen("`make dev` has none", {"alarms": None})
+        return looks.no_alarms()
     topic = stack.at.outputs["AlarmTopicArn"]
     pages = boto3.client("cloudwatch", config=PATIENT).get_paginator("describe_alarms").paginate(ActionPrefix=topic)
-    states = {alarm["AlarmName"]: str(alarm["StateValue"]) for page in pages for alarm in page["MetricAlarms"]}
-    if not states:
-        return Seen("CloudWatch lists none of this stack", {"alarms": {}}, None)
-    on = sorted(name for name, state in states.items() if state == "ALARM")
-    silent = sum(state == "INSUFFICIENT_DATA" for state in states.values())
-    line = f"{len(on)} of {len(states)} in alarm" + (f", {silent} without data" if silent else "")
-    return Seen(line + _listed(on), {"alarms": states, "in_alarm": on}, bool(on))
-
-
-def _lag(stack: Stack) -> Seen:
-    """How far behind numbers that are rolled up are, and the evidence of each consumer."""
-    now_s, minute_s = time.time(), stack.store.settings.minute_s
-    found = evidence.read(stack.store, now_s)
-    as_of = found.as_of(stack.store.settings)
-    passed = {"rollup": items.number(found.item, "rolled"), "drift": items.number(found.item, "known")}
-    ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
-    age_s = int(now_s - as_of) if as_of else None
-    facts = {"as_of": as_of, "as_of_age_s": age_s, "evidence_age_s": ages}
-    if not found.item:
-        return Seen("no sweep has run yet: a new stack needs some minutes", facts, None)
-    rolled_up = f"rolled up as of {_ago(age_s)}"
-    line = f"{rolled_up}; evidence: {', '.join(f'{consumer} {_ago(age)}' for consumer, age in ages.items())}"
-    late = any(age is not None and age > BEHIND * minute_s for age in ages.values())
-    return Seen(line, facts, late or (None if None in ages.values() else False))
-
-
-def _judged(stack: Stack) -> Seen:
-    """The end of the last judged minute."""
-    minute_s, minute = stack.store.settings.minute_s, evidence.judged(stack.store)
-    if minute < 0:
-        return Seen("nothing yet: a new stack needs some minutes", {"until": None}, None)
-    until_s = (minute + 1) * minute_s
-    age_s = int(time.time() - until_s)
-    return Seen(
-        f"until {moment(until_s)}, {_ago(age_s)}", {"until": until_s, "age_s": age_s}, age_s > UNJUDGED * minute_s
-    )
-
-
-def _drift(stack: Stack) -> Seen:
-    """The tallies that drift. One that is not confirmed may come to 0 by itself."""
-    seen: Evidence = evidence.read(stack.store, time.time())
-    found = list(rows.every(stack.store))
-    confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in found if row.confirmed(seen)]
-    facts = {"confirmed": len(confirmed), "unconfirmed": len(found) - len(confirmed)}
-    line = f"{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"
-    return Seen(line + _listed(confirmed), facts, bool(confirmed))
+    return looks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
 
 
 def _dead_letters(stack: Stack) -> Seen:
@@ -177,29 +112,9 @@ def _dead_letters(stack: Stack) -> Seen:
     return Seen(str(messages), {"messages": messages}, messages > 0)
 
 
-def _set_aside(stack: Stack) -> Seen:
-    """The records that no consumer could apply."""
-    markers = list(set_aside.listed(Call(stack.store)))
-    oldest_s = min((marker.at_s for marker in markers), default=None)
-    since = f", the oldest since {moment(oldest_s)}" if oldest_s is not None else ""
-    return Seen(f"{len(markers)}{since}", {"records": len(markers), "oldest": oldest_s}, bool(markers))
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
-    return f": {', '.join(names[:SHOWN_MAX])}{more}" if names else ""
-
-
-def _ago(age_s: int | None) -> str:
-    if age_s is None:
-        return "never"
-    return next(
-        (f"{age_s // unit_s} {unit} ago" for unit, unit_s in _UNITS.items() if age_s >= 2 * unit_s), f"{age_s} s ago"
-    )
-
-
-_UNITS = {"days": 86400, "hours": 3600, "minutes": 60}
 LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
-    "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms, "lag": _lag, "judged": _judged,
-    "drift": _drift, "dead letters": _dead_letters, "set aside": _set_aside,
+    "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,
+    "lag": lambda stack: looks.lag(stack.store), "judged": lambda stack: looks.judged(stack.store),
+    "drift": lambda stack: looks.drift(stack.store), "dead letters": _dead_letters,
+    "set aside": lambda stack: looks.aside(stack.store),
 }  # fmt: skip

@@ -45,11 +45,6 @@ def note(line: str) -> None:
         print(f"tally: {line}", file=sys.stderr, flush=True)
 
 
-def moment(epoch_s: int) -> str:
-    """A time as people read it."""
-    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def clock(epoch_s: int, now_s: float) -> str:
     """A time as people read it, without the day if that is today."""
     told = datetime.fromtimestamp(epoch_s, UTC)

@@ -13,11 +13,8 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.pages import Pages
-from tally.shipped import BOT_VISITS, VISITS
 
 RUN_CHARACTERS_MAX = 64
-_OF_PAGES = (VISITS, BOT_VISITS)
-"""The counters whose ids are URLs."""
 
 
 @functools.cache
@@ -41,7 +38,7 @@ def checked_id(counter: Counter, id_: str) -> str:
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
-        return fields.page(id_, "ID", _pages()) if counter in _OF_PAGES else fields.identifier(id_, "ID")
+        return fields.counted_id(counter, id_, "ID", _pages())
     fields.identifier(id_.partition("#")[0], "ID")
     if not periods.is_tally(counter, id_):
         raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")

@@ -206,6 +206,7 @@ _COUNTERS = "/counters/{counter}/{id}"
 _COUNTER = Field("counter", Kind.COUNTER, Source.PATH, "counter")
 _ANY_COUNTER = Field("counter", Kind.ANY_COUNTER, Source.PATH, "counter")
 _ID = Field("id", Kind.ID, Source.PATH, "id")
+_PERIOD = Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)
 _HOLD = Field("hold_id", Kind.HOLD, Source.PATH, "hold")
 
 INCREMENT = Operation(
@@ -243,7 +244,7 @@ GET_COUNTER = Operation(
     path=_COUNTERS,
     access=Access.READ,
     throttle=READS,
-    fields=(_COUNTER, _ID, Field("period", Kind.PERIOD, Source.QUERY, "period", required=False)),
+    fields=(_COUNTER, _ID, _PERIOD),
     opens=SELDOM,  # many counters may be open to strangers
 )
 SET_COUNTER = Operation(
@@ -542,6 +543,28 @@ GET_DRIFT = Operation(
     throttle=SELDOM,
     fields=(_PAGE_SIZE, _CURSOR),
 )
+GET_STATUS = Operation(
+    name="get_status",
+    function="drifts",
+    method="GET",
+    path="/status",
+    access=Access.READ,
+    throttle=RARE,
+)
+GET_DETAILS = Operation(
+    name="get_details",
+    function="drifts",
+    method="GET",
+    path="/details",
+    access=Access.READ,
+    throttle=SELDOM,
+    # In the query: API Gateway decodes a path before it looks for the route, and the id of a page has slashes.
+    fields=(
+        Field("counter", Kind.ANY_COUNTER, Source.QUERY, "counter"),
+        Field("id", Kind.TARGET, Source.QUERY, "id"),
+        _PERIOD,
+    ),
+)
 HEALTH = Operation(
     name="health",
     function="health",
@@ -559,6 +582,7 @@ GET_OPENAPI = Operation(
     throttle=RARE,
     success=(200, 304),
 )
+ON_TALLY = (GET_STATUS, GET_DRIFT, GET_DETAILS, HEALTH, GET_OPENAPI)
 
 GET_CONSOLE = Operation(
     name="get_console",
@@ -594,7 +618,7 @@ ON_CONSOLE = (GET_CONSOLE, GET_CONSOLE_FILE, GET_CONSOLE_CONFIG)
 
 OPERATIONS = (
     *ON_COUNTERS, *ON_TALLIES, *ON_RECEIPTS, *ON_VIDEOS, *ON_POSTS, *ON_PAGES, *ON_SERIES,
-    GET_DRIFT, HEALTH, GET_OPENAPI, *ON_CONSOLE,
+    *ON_TALLY, *ON_CONSOLE,
 )  # fmt: skip
 
 SCHEDULES = (

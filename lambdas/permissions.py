@@ -21,6 +21,7 @@ _NOTHING: Needs = frozenset()
 _PUT_RECEIPT = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPT = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 _FIND_RECEIPTS = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+_PROBE = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 _READ_SERIES = frozenset({
     Need("GetItem", Table.LEDGER, "PROGRESS"),
     Need("Query", Table.LEDGER, "SERIES#"),
@@ -92,7 +93,13 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_OWN_RECEIPTS: _FIND_RECEIPTS,
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
-        operations.HEALTH: frozenset({Need("GetItem", Table.COUNTS, "HEALTH")}),
+        operations.GET_STATUS: _PROBE
+        | _READ_JUDGE
+        | _on_ledger({"DRIFT": ["Query"], "SETASIDE": ["Query"], "HOLDS#": ["Query"]}),
+        operations.GET_DETAILS: _on(counters.values(), "Query")
+        | _READ_JUDGE
+        | _on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]}),
+        operations.HEALTH: _PROBE,
         operations.GET_OPENAPI: _NOTHING,
         **dict.fromkeys(operations.ON_CONSOLE, _NOTHING),
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aws_cdk import Aws
+from aws_cdk import Acknowledgment, ArnFormat, Aws, Stack, Validations
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from cdk_monitoring_constructs import CustomMetricWithAlarm, CustomThreshold
@@ -96,7 +97,7 @@ class AlarmTopic(Construct):
 
     topic: sns.Topic
 
-    def __init__(self, scope: Construct, id: str, *, email: str | None) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, email: str | None) -> None:
         super().__init__(scope, id)
         self.topic = sns.Topic(self, "Topic", display_name="Tally", enforce_ssl=True)
         # A topic with a policy admits nobody by default, and an alarm that may not publish is silent.
@@ -109,5 +110,23 @@ class AlarmTopic(Construct):
                 conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
             )
         )
+        self._names = names
         if email:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
+
+    def let_look(self, alias: lambda_.Alias) -> None:
+        """Let a function see the states of the stack's alarms. It learns the topic, which tells them from others."""
+        function, role = alias.version.lambda_, alias.role
+        assert isinstance(function, lambda_.Function)
+        assert isinstance(role, iam.Role)
+        function.add_environment("TALLY_ALARM_TOPIC", self.topic.topic_arn)
+        own = Stack.of(self).format_arn(
+            service="cloudwatch",
+            resource="alarm",
+            resource_name=self._names.alarm("*"),
+            arn_format=ArnFormat.COLON_RESOURCE_NAME,
+        )
+        role.add_to_policy(iam.PolicyStatement(actions=["cloudwatch:DescribeAlarms"], resources=[own]))
+        resource = f"arn:<AWS::Partition>:cloudwatch:<AWS::Region>:<AWS::AccountId>:alarm:{self._names.alarm('*')}"
+        reason = "It lists the alarms whose names begin with that of the stack, to show their states"
+        Validations.of(role).acknowledge(Acknowledgment(id=f"AwsSolutions-IAM5[Resource::{resource}]", reason=reason))

@@ -15,6 +15,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from operations import GET_CONSOLE
 from tally.operation import Access, Operation
 
 from .front_door import own_domain
@@ -114,14 +115,31 @@ class Api(Construct):
         """Where callers find the API."""
         return self._options.front_door.url if self._options.front_door else self.api.api_endpoint
 
+    @property
+    def console_url(self) -> str:
+        """Where people look at the numbers."""
+        return self.url + GET_CONSOLE.path
+
+    @property
+    def sign_in(self) -> dict[str, str]:
+        """How people sign in to the console."""
+        if self.users is None:
+            return {"kind": "token"}
+        client = self.users.console.user_pool_client_id
+        return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
+
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:
             return authorizers.HttpJwtAuthorizer("Jwt", self._options.issuer, jwt_audience=list(self._options.audience))
-        self.users = Users(self, "Users", names=self._names, keeps_data=self._options.keeps_data)
+        self.users = Users(
+            self, "Users", names=self._names, keeps_data=self._options.keeps_data, console_url=self.console_url
+        )
         return authorizers.HttpJwtAuthorizer(
             "Jwt",
             self.users.pool.user_pool_provider_url,
-            jwt_audience=[self.users.client.user_pool_client_id, self.users.machines.user_pool_client_id],
+            jwt_audience=[
+                client.user_pool_client_id for client in (self.users.client, self.users.machines, self.users.console)
+            ],
         )
 
     def _route(

@@ -78,9 +78,10 @@ class Functions(Construct):
         writing = [module for module, found in declarations.functions.items() if any(one.writes for one in found)]
         self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
 
-    def tell(self, module: str, name: str, value: str) -> None:
-        """Give one function a variable that is known only after the functions are made."""
-        self._functions[module].add_environment(name, value)
+    def tell(self, modules: Iterable[str], name: str, value: str) -> None:
+        """Give functions a variable that is known only after they are made."""
+        for module in modules:
+            self._functions[module].add_environment(name, value)
 
     def _serving(self, module: str, found: Sequence[Operation]) -> lambda_.Alias:
         """A function whose callers wait.

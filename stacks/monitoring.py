@@ -23,6 +23,7 @@ from cdk_monitoring_constructs import (
 from cdk_monitoring_constructs import Monitoring as Monitored
 from constructs import Construct
 
+import operations
 from declarations import Declarations
 from tally import observe
 
@@ -72,7 +73,9 @@ class Monitoring(Construct):
         self._counters = declarations.counters
         self._parts = parts
         self._options = options
-        self.topic = AlarmTopic(self, "Alarms", email=options.alarm_email).topic
+        alarm_topic = AlarmTopic(self, "Alarms", names=names, email=options.alarm_email)
+        alarm_topic.let_look(parts.functions.aliases[operations.GET_STATUS.function])
+        self.topic = alarm_topic.topic
         self.dashboard_name = names.dashboard
         self._facade = MonitoringFacade(
             self,

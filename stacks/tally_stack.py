@@ -7,6 +7,7 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from declarations import Declarations
+from operations import GET_CONSOLE_CONFIG
 
 from .api import Api
 from .budget import Budget
@@ -65,7 +66,7 @@ class Tally:
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
         api = Api(scope, "Api", names=names, operations=declarations.routes, aliases=functions.aliases, options=options)
-        functions.tell("beacon", "TALLY_CONSOLE", Stack.of(scope).to_json_string(self._console(names, options)))
+        self._tell_of_console(functions, declarations, api, names, options)
         dead_letters = DeadLetters(
             scope,
             "DeadLetters",
@@ -96,15 +97,16 @@ class Tally:
         self._name_what_callers_use(tables, functions, api, options)
         self._name_what_operators_use(set_aside, dead_letters, monitoring, operator)
 
-    def _console(self, names: Names, options: Options) -> dict[str, object]:
-        """What the console knows of this stack, as `/console/config.json` says it."""
-        return {
-            "stage": options.stage,
-            "stack": names.stack,
-            "region": Aws.REGION,
-            "sign_in": {"kind": "token"},
-            "try_it": False,
-        }
+    def _tell_of_console(
+        self, functions: Functions, declarations: Declarations, api: Api, names: Names, options: Options
+    ) -> None:
+        """What `/console/config.json` says; and whose tokens are those of people, to functions that scopes guard."""
+        known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
+        config = Stack.of(self._scope).to_json_string({**known, "try_it": False})
+        functions.tell([GET_CONSOLE_CONFIG.function], "TALLY_CONSOLE", config)
+        if api.users:
+            guarded = [module for module, found in declarations.functions.items() if any(one.scope for one in found)]
+            functions.tell(guarded, "TALLY_CONSOLE_CLIENT", api.users.console.user_pool_client_id)
 
     def _name_what_is_deployed(self, functions: Functions, declarations: Declarations) -> None:
         self._output("Version", functions.version, "The code that the functions run, as GET /health says it")
@@ -113,6 +115,7 @@ class Tally:
 
     def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.url, "Where the HTTP API answers")
+        self._output("ConsoleUrl", api.console_url, "Where people look at the numbers")
         if api.domain and options.front_door:
             name = options.front_door.api_name
             self._output("CnameTarget", api.domain.regional_domain_name, f"Set a CNAME of {name} to this")
@@ -125,7 +128,11 @@ class Tally:
             self._output("UserPoolId", api.users.pool.user_pool_id, "The Cognito pool of those who sign in")
             self._output("UserPoolClientId", api.users.client.user_pool_client_id, "The audience of their tokens")
             self._output("MachineClientId", api.users.machines.user_pool_client_id, "The client of programs that count")
-            self._output("TokenUrl", api.users.token_url, "Where programs get tokens: grant_type=client_credentials")
+            self._output(
+                "TokenUrl",
+                f"{api.users.domain_url}/oauth2/token",
+                "Where programs get tokens: grant_type=client_credentials",
+            )
         for table, made in tables.by_name.items():
             self._output(f"{table.value.capitalize()}TableName", made.table_name, f"The {table.value} table")
         for module, alias in functions.aliases.items():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, RemovalPolicy, Stack, Validations
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
 from aws_cdk import aws_cognito as cognito
 from constructs import Construct
 
+from tally.api.http import OPERATORS
+
 from .names import Names
+
+CONSOLE_REFRESH = Duration.hours(1)  # the least that Cognito takes: the console throws refresh tokens away
 
 
 class Users(Construct):
@@ -15,9 +19,12 @@ class Users(Construct):
     pool: cognito.UserPool
     client: cognito.UserPoolClient
     machines: cognito.UserPoolClient
-    token_url: str
+    console: cognito.UserPoolClient
+    domain_url: str
+    """Where people sign in, and programs get tokens."""
 
-    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool, console_url: str) -> None:
+        """`console_url`: the address that the pool's page sends people back to."""
         super().__init__(scope, id)
         self.pool = cognito.UserPool(
             self,
@@ -39,7 +46,8 @@ class Users(Construct):
         Validations.of(self.pool).acknowledge(
             Acknowledgment(
                 id="AwsSolutions-COG2",
-                reason="A token lets its user like posts and edit their own, nothing more: each user may turn MFA on",
+                reason="A token lets its user like posts and edit their own, and an operator read numbers, nothing"
+                " more: each user may turn MFA on",
             ),
             Acknowledgment(
                 id="AwsSolutions-COG8",
@@ -53,15 +61,17 @@ class Users(Construct):
             prevent_user_existence_errors=True,
             disable_o_auth=True,
         )
-        self._add_machines(names)
+        prefix = names.login_domain(Stack.of(self).account)
+        domain = self.pool.add_domain("Domain", cognito_domain=cognito.CognitoDomainOptions(domain_prefix=prefix))
+        self.domain_url = domain.base_url()
+        read = cognito.ResourceServerScope(scope_name="read", scope_description="Read counters")
+        write = cognito.ResourceServerScope(scope_name="write", scope_description="Change counters")
+        server = self.pool.add_resource_server("Server", identifier="tally", scopes=[read, write])
+        self._add_machines(server, [read, write])
+        self._add_console(cognito.OAuthScope.resource_server(server, read), console_url)
 
-    def _add_machines(self, names: Names) -> None:
+    def _add_machines(self, server: cognito.UserPoolResourceServer, scopes: list[cognito.ResourceServerScope]) -> None:
         """The client of programs that count. Its id and secret buy tokens with Tally's scopes."""
-        scopes = [
-            cognito.ResourceServerScope(scope_name="read", scope_description="Read counters"),
-            cognito.ResourceServerScope(scope_name="write", scope_description="Change counters"),
-        ]
-        server = self.pool.add_resource_server("Server", identifier="tally", scopes=scopes)
         self.machines = self.pool.add_client(
             "Machines",
             generate_secret=True,
@@ -73,6 +83,29 @@ class Users(Construct):
                 scopes=[cognito.OAuthScope.resource_server(server, scope) for scope in scopes],
             ),
         )
-        prefix = names.login_domain(Stack.of(self).account)
-        domain = self.pool.add_domain("Domain", cognito_domain=cognito.CognitoDomainOptions(domain_prefix=prefix))
-        self.token_url = f"{domain.base_url()}/oauth2/token"
+
+    def _add_console(self, read: cognito.OAuthScope, url: str) -> None:
+        """The client of people who look at the numbers, and their group.
+
+        It has no secret, which a browser could not keep: a code is worth nothing without the verifier of the tab that
+        asked for it. Any user gets a token here. Only the group's may read with it (tally/api/http.py).
+        """
+        self.console = self.pool.add_client(
+            "Console",
+            auth_flows=cognito.AuthFlow(user_srp=False),  # on the pool's page only
+            prevent_user_existence_errors=True,
+            refresh_token_validity=CONSOLE_REFRESH,
+            o_auth=cognito.OAuthSettings(
+                flows=cognito.OAuthFlows(authorization_code_grant=True),
+                scopes=[cognito.OAuthScope.OPENID, read],
+                callback_urls=[url],
+                logout_urls=[url],
+            ),
+        )
+        cognito.CfnUserPoolGroup(
+            self,
+            "Operators",
+            user_pool_id=self.pool.user_pool_id,
+            group_name=OPERATORS,
+            description="May look at every number in the console",
+        )

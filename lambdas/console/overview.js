@@ -7,6 +7,7 @@ import { fullId, make, panel, tallyLink } from "./parts.js";
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
+const HOUR_S = 3600;
 const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
 const STATES = { ok: "ok", wrong: "needs a person", unknown: "cannot tell" };
 const KINDS = { EXACT: "exact, at once", ROLLUP: "exact, within seconds", FAST: "fast: a retry may count twice" };
@@ -107,7 +108,7 @@ function card(context, counter) {
     const empty = !total.series.some((point) => point.value);
     const spark =
       total.series.length && !empty
-        ? bars(total.series, { small: true, asOf: total.as_of })
+        ? bars(total.series, { small: true, asOf: total.as_of, from: total.series.at(-1).from - 23 * HOUR_S })
         : make(
             "p.spark.none.quiet",
             {},

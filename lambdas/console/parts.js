@@ -169,7 +169,7 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
         make(error.refused ? "p.quiet" : "p.error", {}, error.words ?? "This part of the page failed."),
         remedy(error),
       );
-      return !error.refused;
+      return !(error.status >= 400 && error.status < 500 && error.status !== 429); // the same again gets the same answer
     }
   }
   const remedy = ({ refused }) =>

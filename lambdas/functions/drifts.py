@@ -1,14 +1,15 @@
-"""What the ledger says of tallies: which drift, how they moved by the hour, and which moved most."""
+"""What the ledger says: whether all is well, which tallies drift, how they moved by the hour, and which moved most."""
 
 import time
 from typing import Any
 
 import counters
 import operations
-from tally import fields
+from tally import fields, pages
 from tally.api.entry import Answer, Entry
 from tally.counter import Counter
-from tally.drift import rows
+from tally.counting import periods
+from tally.drift import details, rows, status
 from tally.dynamo.client import Call
 from tally.series import hours, read, top
 from tally.shipped import LIKES, PLAYS, VISITS
@@ -17,6 +18,17 @@ from tally.shipped import LIKES, PLAYS, VISITS
 def get_drift(call: Call, *, limit: int = fields.PAGE_SIZE_DEFAULT, cursor: str | None = None) -> Answer:
     """The tallies that drift now, since when and by how much, a page at a time."""
     return Answer(rows.listed(call, limit, cursor, time.time()))
+
+
+def get_status(call: Call) -> Answer:
+    """Whether all is well, part by part, and which counters there are."""
+    return Answer(status.status(call, counters.COUNTERS))
+
+
+def get_details(call: Call, *, counter: Counter, id: str, period: str | None = None) -> Answer:
+    """One tally of any counter: its shards, its drift, and who repaired it. `period`: None is the current one."""
+    counted = fields.counted_id(counter, id, "id", handler.pages)
+    return Answer(details.details(call, counter, periods.tally_id(counter, counted, time.time(), period)))
 
 
 def get_plays_series(call: Call, *, video_id: str, **asked: Any) -> Answer:
@@ -64,7 +76,9 @@ def get_top(
 
 handler = Entry(
     {
+        operations.GET_STATUS: get_status,
         operations.GET_DRIFT: get_drift,
+        operations.GET_DETAILS: get_details,
         operations.GET_PLAYS_SERIES: get_plays_series,
         operations.GET_LIKES_SERIES: get_likes_series,
         operations.GET_VISITS_SERIES: get_visits_series,
@@ -74,4 +88,5 @@ handler = Entry(
         operations.GET_COUNTER_TOP: get_top,
     },
     counters=counters.COUNTERS,
+    pages=pages.declared(vars(counters)),
 )

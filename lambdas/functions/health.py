@@ -15,7 +15,6 @@ from tally.dynamo import queries
 from tally.dynamo.client import Call
 from tally.operation import Visible
 
-_PROBE = {"PK": {"S": "HEALTH"}, "SK": {"S": "HEALTH"}}  # never written: the read is the check
 DOCUMENT = Path(__file__).with_name("openapi.json")
 DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
 
@@ -35,7 +34,7 @@ _DOCUMENT = Text(document(), operations.GET_OPENAPI.media_type, DOCUMENT_MAX_AGE
 
 def health(call: Call) -> Answer:
     """`ok` if the counts table answers a read; 503 otherwise. And how long the receipts of each counter live."""
-    queries.get(call.store.client, call.store.settings.counts_table, _PROBE)
+    queries.probe(call.store)
     lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in COUNTERS.items()}
     known = {"status": "ok", "version": call.store.settings.version}
     return Answer({**known, "receipts_live_s": {name: found for name, found in lives_s.items() if found}})

@@ -16,7 +16,7 @@ from tally.counting.tallies import Tally
 from tally.dynamo.client import Call
 from tally.errors import CallerError, ForbiddenError, NotFoundError, problem
 from tally.fields import Kind
-from tally.shipped import BOT_VISITS, VISITS
+from tally.shipped import OF_PAGES
 from tally.streams import evidence
 
 Asked = tuple[str, str]
@@ -49,7 +49,7 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
         return NotFoundError(f"There is no counter {name[:64]!r}.", field="of")
     if anyone and not counter.public:
         return _private(counter)
-    kind = Kind.LISTED_PAGE if counter in (VISITS, BOT_VISITS) else Kind.ID
+    kind = Kind.LISTED_PAGE if counter in OF_PAGES else Kind.ID
     context = fields.Context(call.caller is None, call.store.settings.page_hosts, handler.counters, handler.pages)
     try:
         return Tally(counter, periods.tally_id(counter, fields.check(kind, id_, "of", context), time.time()))

@@ -100,6 +100,37 @@ _MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
 _CHILD_LINKS = {"children": Link(operations.LIST_CHILDREN, _SAME_COUNTER)}
 _SETTLED = {**_STOCK, "hold_id": HOLD_EXAMPLE, "state": "committed", "changed": True}
 
+_STATUS_EXAMPLE = {
+    "well": False,
+    "parts": [
+        {"name": "store", "state": "ok", "line": "it answers"},
+        {"name": "drift", "state": "wrong", "line": "1 confirmed, 0 not yet: likes a91f +5"},
+    ],
+    "at": 1785542880,
+    "as_of": 1785542760,
+    "judged_up_to": 1785542640,
+    "stack": "Tally-prod",
+    "stage": "prod",
+    "where": "--stack Tally-prod",
+    "counters": [
+        {
+            "name": "likes",
+            "guarantee": "EXACT",
+            "tracked": True,
+            "public": True,
+            "pages": False,
+            "children": True,
+            "retired": False,
+            "numbered": False,
+            "max_shards": 16,
+            "delta": None,
+            "start": 0,
+            "floor": None,
+            "ceiling": None,
+            "period": None,
+        }
+    ],
+}
 _MANY = "One entry for each key, in the order of the request. Give one target for all keys, or one for each."
 
 CONTRACTS: dict[Operation, Contract] = {
@@ -445,6 +476,33 @@ CONTRACTS: dict[Operation, Contract] = {
             "cursor": None,
         },
         links={"next": Link(operations.GET_DRIFT, {"cursor": "$response.body#/cursor"})},
+    ),
+    operations.GET_DETAILS: Contract(
+        tag="drift",
+        summary="One tally: its shards, its drift, and who repaired it",
+        description="Of any declared counter. The id of `visits` and `bot_visits` is the page's URL. At most 100"
+        " repairs, the newest first.",
+        answer="details",
+        example={
+            "counter": "likes",
+            "id": "a91f",
+            "value": 56,
+            "shards": [{"shard": 0, "value": 51}, {"shard": 1, "value": 5}],
+            "drift": {"drift": 5, "since": 1785542401, "confirmed": True},
+            "judged_up_to": 1785542820,
+            "repairs": [
+                {"at": 1785456000, "amount": -50, "how": "ledger", "who": "ann", "why": "edited by hand on 3 May"}
+            ],
+        },
+        errors=(errors.NotFoundError,),
+    ),
+    operations.GET_STATUS: Contract(
+        tag="tally",
+        summary="Whether all is well",
+        description="Part by part, as far as a function can tell. What nobody can tell is `unknown`, and not well. And"
+        " the counters that are declared.",
+        answer="status",
+        example=_STATUS_EXAMPLE,
     ),
     operations.HEALTH: Contract(
         tag="tally",

@@ -86,6 +86,8 @@ def _implied(operation: Operation) -> set[type[TallyError]]:
     implied: set[type[TallyError]] = set()
     if operation.needs_caller:
         implied.add(errors.UnauthenticatedError)
+    if operation.scope:
+        implied.add(errors.ForbiddenError)  # a token of the console, of somebody who is no operator
     if any(field.name == "idempotency_key" for field in operation.fields):
         implied |= {errors.NotCommittedError} | ({errors.KeyReusedError} if operation.counts else set())
     return implied

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import operations
+from tally.counter import Guarantee
 from tally.counting import holds
 
 from .answers import KEPT
@@ -83,6 +84,13 @@ _EXACT: dict[str, Schema] = {
     },
     "version": _VERSION,
 }
+_DRIFT: dict[str, Schema] = {"drift": _WHOLE, "since": _SECONDS, "confirmed": _YES_NO}
+_JUDGED: Schema = {
+    "type": ["integer", "null"],
+    "minimum": 0,
+    "description": "Seconds since 1970. Every change before this time is judged. Null: nothing is judged.",
+}
+_LIMIT: Schema = {"type": ["integer", "null"]}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
 _OF_CHILD: dict[str, Schema] = {**_OF_COUNTER, "child": _TEXT}
 SCHEMAS: dict[str, Schema] = {
@@ -141,10 +149,49 @@ SCHEMAS: dict[str, Schema] = {
             "items": _object(
                 "One tally: how far it is above the counted number, since when (seconds since 1970), and whether that"
                 " is confirmed: it has stood for five minutes that Tally has judged.",
-                _PERIOD, **_OF_COUNTER, drift=_WHOLE, since=_SECONDS, confirmed={"type": "boolean"},
+                _PERIOD, **_OF_COUNTER, **_DRIFT,
             ),
         },
         cursor={"type": ["string", "null"]},
+    ),
+    "details": _object(
+        "One tally. `drift` is null if it does not drift.",
+        _PERIOD,
+        **_OF_COUNTER,
+        value=_WHOLE,
+        shards={"type": "array", "items": _object("One shard.", shard=_COUNT, value=_WHOLE)},
+        drift={"oneOf": [{"type": "null"}, _object("How far it is off, as `GET /drift` says it.", **_DRIFT)]},
+        judged_up_to=_JUDGED,
+        repairs={
+            "type": "array",
+            "items": _object(
+                "One repair: by how much, by what evidence, by whom and why.",
+                at=_SECONDS, amount=_WHOLE, how=_TEXT, who=_TEXT, why=_TEXT,
+            ),
+        },
+    ),
+    "status": _object(
+        "Whether all is well. `where`: the options that lead the command `tally` to this stack.",
+        well={
+            "type": ["boolean", "null"],
+            "description": "True: every part is. False: one is wrong. Null: nobody can tell of some part.",
+        },
+        parts={
+            "type": "array",
+            "items": _object("One part.", name=_TEXT, state={"enum": ["ok", "wrong", "unknown"]}, line=_TEXT),
+        },
+        at=_SECONDS, as_of=_AS_OF, judged_up_to=_JUDGED, stack=_TEXT, stage=_TEXT, where=_TEXT,
+        counters={
+            "type": "array",
+            "items": _object(
+                "One counter. `tracked`: its drift is measured. `public`: anyone may read it. `pages`: its ids are"
+                " URLs. `children`: it counts items. The others are as declared.",
+                name=_TEXT, guarantee={"enum": [one.value for one in Guarantee]}, tracked=_YES_NO, public=_YES_NO,
+                pages=_YES_NO, children=_YES_NO, retired=_YES_NO, numbered=_YES_NO,
+                max_shards={"type": "integer", "minimum": 1}, delta=_LIMIT, start=_WHOLE, floor=_LIMIT, ceiling=_LIMIT,
+                period={"type": ["string", "null"]},
+            ),
+        },
     ),
     "visit": _object("A visit was counted.", counted=_YES, visible=_VISIBLE),
     "visits": _object(

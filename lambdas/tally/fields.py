@@ -25,6 +25,7 @@ from .errors import (
 )
 from .pages import Pages
 from .settings import ANY_HOST
+from .shipped import OF_PAGES
 
 ID_CHARACTERS_MAX = 128
 KEY_CHARACTERS_MAX = 255
@@ -236,6 +237,11 @@ def listed_page(value: object, field: str, pages: Pages, page_hosts: frozenset[s
     if ANY_HOST not in page_hosts and host not in page_hosts:
         raise ForbiddenError(f"Pages of {host} are not counted here.", field=field)
     return url
+
+
+def counted_id(counter: Counter, value: object, field: str, pages: Pages) -> str:
+    """What this counter counts, as it names it: an id, or a page that is normalised."""
+    return page(value, field, pages) if counter in OF_PAGES else identifier(value, field)
 
 
 def page_size(value: object, field: str) -> int:

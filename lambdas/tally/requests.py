@@ -159,6 +159,69 @@ class Drifting:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """One of the items that a tally is spread over."""
+
+    shard: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One repair of a tally: by how much, by what evidence (`how`), by whom and why."""
+
+    at: int
+    """Epoch seconds."""
+    amount: int
+    how: str
+    who: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Details:
+    """One tally in detail. `drift`: None if it does not drift. `repairs`: at most 100, the newest first."""
+
+    counter: str
+    id: str
+    value: int
+    shards: tuple[Shard, ...]
+    drift: Drift | None
+    judged_up_to: int | None
+    """Epoch seconds; None if nothing is judged, or if nobody judges this counter."""
+    repairs: tuple[Repair, ...]
+    period: str | None = None
+    """Of a counter with periods: which one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the status. `state`: `ok`, `wrong` or `unknown`. `line` says it to people."""
+
+    name: str
+    state: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether all is well. `well`: True if every part is, False if one is wrong, None if nobody can tell."""
+
+    well: bool | None
+    parts: tuple[Part, ...]
+    at: int
+    """Epoch seconds, as `as_of` (rolled up numbers) and `judged_up_to` (drift); None: not known yet."""
+    as_of: int | None
+    judged_up_to: int | None
+    stack: str
+    stage: str
+    where: str
+    """The options that lead the command `tally` to this stack."""
+    counters: tuple[Mapping[str, Any], ...]
+    """The declared counters, as the API document describes them."""
+
+
+@dataclass(frozen=True)
 class Visits:
     """How often a page was visited, by people and by crawlers."""
 
@@ -385,6 +448,19 @@ def _drifting(reply: Reply) -> Drifting:
     return Drifting(tuple(found), reply.body["cursor"])
 
 
+def _details(reply: Reply) -> Details:
+    body = reply.body
+    drift = body["drift"] and _read(Drift, {**body, **body["drift"]})
+    shards = tuple(_read(Shard, one) for one in body["shards"])
+    repairs = tuple(_read(Repair, one) for one in body["repairs"])
+    return _read(Details, {**body, "drift": drift, "shards": shards, "repairs": repairs})
+
+
+def _status(reply: Reply) -> Status:
+    parts = tuple(_read(Part, one) for one in reply.body["parts"])
+    return _read(Status, {**reply.body, "parts": parts, "counters": tuple(reply.body["counters"])})
+
+
 def _series(reply: Reply) -> Series:
     body = reply.body
     points = tuple(Point(point["from"], point["value"]) for point in body["series"])
@@ -506,6 +582,16 @@ def get_visits(url: str) -> Request[Visits]:
 def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifting]:
     """The tallies that drift, at most `limit` (1 to 1,000), after `cursor`."""
     return _request("drifts", "get_drift", _drifting, caller, limit=limit, cursor=cursor)
+
+
+def get_details(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Details]:
+    """One tally of any declared counter, with its shards, its drift and its repairs. `id`: of visits a page's URL."""
+    return _request("drifts", "get_details", _details, caller, counter=counter, id=id, period=period)
+
+
+def get_status(*, caller: str | None = None) -> Request[Status]:
+    """Whether all is well, part by part, and which counters there are."""
+    return _request("drifts", "get_status", _status, caller)
 
 
 def _get_series(
@@ -772,6 +858,8 @@ class Methods:
     visit = _sends(visit)
     get_visits = _sends(get_visits)
     get_drift = _sends(get_drift)
+    get_details = _sends(get_details)
+    get_status = _sends(get_status)
     get_plays_series = _sends(get_plays_series)
     get_likes_series = _sends(get_likes_series)
     get_visits_series = _sends(get_visits_series)

@@ -34,8 +34,16 @@ class Settings:
     """The ARNs of the tables' streams; empty for functions that do not look at their shards."""
     set_aside_bucket: str = ""
     """The bucket for records that stream consumers cannot apply; empty for other functions."""
+    stack: str = ""
+    """The name of the stack: `Tally-prod`."""
+    alarm_topic: str = ""
+    """The ARN of the topic of the stack's alarms; empty for functions that do not look at alarms."""
+    local_port: int = 0
+    """The port of `make dev`; 0 in AWS."""
     console: Mapping[str, Any] = field(default_factory=lambda: json.loads(CONSOLE_DEFAULT))
     """What `/console/config.json` says; the default for functions that do not serve it."""
+    console_client: str = ""
+    """The pool's client that people sign in to the console with; empty if the deployment has an issuer of its own."""
 
     def minute(self, epoch_s: float) -> int:
         """The minute of the ledger that a time is in."""
@@ -61,7 +69,11 @@ class Settings:
             counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),
             set_aside_bucket=environment.get("TALLY_SET_ASIDE_BUCKET", "").strip(),
+            stack=environment.get("POWERTOOLS_SERVICE_NAME", "").strip(),
+            alarm_topic=environment.get("TALLY_ALARM_TOPIC", "").strip(),
+            local_port=int(environment.get("TALLY_LOCAL_PORT", "0")),
             console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
+            console_client=environment.get("TALLY_CONSOLE_CLIENT", "").strip(),
         )
 
 

@@ -10,4 +10,6 @@ LIKES = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", 
 _VISITS: dict[str, Any] = {"delta": 1, "guarantee": Guarantee.ROLLUP, "api": False, "read": ANYONE}  # by URL: /visits
 VISITS = Counter("visits", prefix="SITE", sort_key="VISITS", attribute="visits", **_VISITS)
 BOT_VISITS = Counter("bot_visits", prefix="SITE", sort_key="BOTS", attribute="bot_visits", **_VISITS)
+OF_PAGES = (VISITS, BOT_VISITS)
+"""The counters whose ids are URLs."""
 SHIPPED = (PLAYS, LIKES, VISITS, BOT_VISITS)

@@ -29,7 +29,7 @@ async def site(
     audience = {
         entry: None for route in stack.template.routes if route.authorizer for entry in route.authorizer.audience
     }
-    issuer = tokens.Issuer(stack.url, tuple(audience), stack.options.data / "issuer.pem")
+    issuer = tokens.Issuer(stack.url, tuple(audience), stack.options.data / "issuer.pem", stack.console_client)
     invoker = invoke.Invoke(pools, say)
     with open_log(stack.logs / "access.log") as access_log:
         gateway = Gateway(stack.template, pools, issuer, access_log, say)

@@ -41,13 +41,16 @@ class TokenRequest:
     subject: str
     scope: str = ""
     lifetime_s: int = LIFETIME_DEFAULT_S
+    groups: tuple[str, ...] | None = None
+    """The groups of a person who signs in to the console; None: the token is one of a program."""
 
 
 class Issuer:
     """Signs tokens. It keeps the key in a file, so that tokens survive a restart."""
 
-    def __init__(self, url: str, audience: tuple[str, ...], key_path: Path) -> None:
+    def __init__(self, url: str, audience: tuple[str, ...], key_path: Path, console_client: str = "") -> None:
         self.url = url
+        self._console_client = console_client
         self.audience = audience
         self._key = _key(key_path)
         self._public = self._key.public_key()
@@ -74,6 +77,10 @@ class Issuer:
             claims["aud"] = self.audience[0] if len(self.audience) == 1 else list(self.audience)
         if request.scope:
             claims["scope"] = request.scope
+        if request.groups is not None:
+            claims["client_id"] = self._console_client
+        if request.groups:  # Cognito leaves the claim out for a user without a group
+            claims["cognito:groups"] = list(request.groups)
         signed = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.key_id})
         return {"access_token": signed, "token_type": "Bearer", "expires_in": request.lifetime_s}
 
@@ -118,16 +125,16 @@ def claim_text(value: object) -> str:
 
 
 def token_request(body: bytes) -> TokenRequest:
-    """Read `{"sub": "alice", "scope": "…", "expires_in": 3600}`. Raises TokenRequestError."""
+    """Read `{"sub": "alice", "scope": "…", "expires_in": 3600, "groups": […]}`. Raises TokenRequestError."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise TokenRequestError('send a JSON object: {"sub": "alice"}')
-    unknown = sorted(document.keys() - {"sub", "scope", "expires_in"})
+    unknown = sorted(document.keys() - {"sub", "scope", "expires_in", "groups"})
     if unknown:
-        raise TokenRequestError(f"there is no field {unknown[0][:64]!r}: there are sub, scope and expires_in")
+        raise TokenRequestError(f"there is no field {unknown[0][:64]!r}: there are sub, scope, expires_in and groups")
     subject, scope = document.get("sub"), document.get("scope", "")
     lifetime_s = document.get("expires_in", LIFETIME_DEFAULT_S)
     if not isinstance(subject, str) or not 1 <= len(subject) <= SUBJECT_CHARACTERS_MAX:
@@ -137,7 +144,10 @@ def token_request(body: bytes) -> TokenRequest:
     whole = isinstance(lifetime_s, int) and not isinstance(lifetime_s, bool)
     if not whole or not 1 <= lifetime_s <= LIFETIME_S_MAX:
         raise TokenRequestError(f"expires_in must be whole seconds, 1 to {LIFETIME_S_MAX}")
-    return TokenRequest(subject, scope, lifetime_s)
+    groups = document.get("groups")
+    if groups is not None and not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
+        raise TokenRequestError("groups must be a list of text: those of a person who signs in to the console")
+    return TokenRequest(subject, scope, lifetime_s, None if groups is None else tuple(groups))
 
 
 def _key(path: Path) -> rsa.RSAPrivateKey:

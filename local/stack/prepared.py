@@ -65,6 +65,7 @@ class Stack:
             "AWS_ENDPOINT_URL_S3": self.store,
             "TALLY_PAGE_HOSTS": self.options.page_hosts,
             "TALLY_MINUTE_S": str(self.options.minute_s),
+            "TALLY_LOCAL_PORT": str(self.listener.getsockname()[1]),
             "TALLY_CONSOLE": json.dumps(
                 {"stage": "dev", "stack": STACK, "region": REGION, "sign_in": {"kind": "name"}, "try_it": True}
             ),
@@ -78,6 +79,11 @@ class Stack:
             for name in ("counts", "receipts", "ledger")
         }
 
+    @property
+    def console_client(self) -> str:
+        """The client of the pool that people sign in to the console with; empty with an issuer of one's own."""
+        return next(iter(self._named("TALLY_CONSOLE_CLIENT")), "")
+
     def where(self) -> dict[str, object]:
         """The endpoints and names of the stack's parts, for /dev/stack."""
         set_aside = self._named("TALLY_SET_ASIDE_BUCKET") or list(self.template.buckets)
@@ -88,7 +94,12 @@ class Stack:
             "bucket": next(iter(set_aside), None),
             "minute_s": self.options.minute_s,
             "url": self.url,
-            "outputs": {**self.template.outputs, "ApiUrl": self.url, "Runtime": f"python{platform.python_version()}"},
+            "outputs": {
+                **self.template.outputs,
+                "ApiUrl": self.url,
+                "ConsoleUrl": f"{self.url}/console",
+                "Runtime": f"python{platform.python_version()}",
+            },
         }
 
     def _named(self, variable: str) -> list[str]:

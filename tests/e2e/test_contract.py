@@ -86,6 +86,20 @@ def test_paths_that_decode_to_nonsense_are_400(dev: Dev, path: str) -> None:
     assert dev.call("GET", path).status == 400
 
 
+def test_a_page_is_looked_at_by_its_url_in_the_query(dev: Dev) -> None:
+    """In a path its slashes would be lost: API Gateway decodes `%2F` before it looks for the route."""
+    url, token = "https://example.com/looked/at?a=b%26c", dev.token("ann", scope="tally/read")
+    asked = f"/details?counter=visits&id={quote(url, safe='')}"
+    found = dev.call("GET", asked, token=token)
+    assert (found.status, found.body["id"], found.body["value"], found.body["shards"]) == (200, url, 0, [])
+    unscoped = dev.token(scope="")
+    assert [dev.call("GET", path, token=unscoped).status for path in (asked, "/status")] == [403, 403]
+    status = dev.call("GET", "/status", token=token).body
+    assert status["where"] == f"--local --port {dev.port}"
+    states = {part["name"]: part["state"] for part in status["parts"]}
+    assert (states["store"], states["alarms"], status["stack"]) == ("ok", "ok", "Tally-dev")
+
+
 @pytest.fixture(scope="module")
 def lambda_client(dev: Dev) -> Iterator[LambdaClient]:
     client = boto3.client("lambda", endpoint_url=dev.url, config=Config(retries={"total_max_attempts": 1}, proxies={}))

@@ -210,6 +210,18 @@ def test_the_console_serves_nothing_beside_its_files(dev: Dev, path: str) -> Non
     assert dev.call("GET", path).status in (400, 404)
 
 
+@pytest.mark.parametrize("path", ["/drift", "/counters/stock/mug", "/tallies/any?of=stock:mug"])
+def test_of_the_people_who_sign_in_to_the_console_only_operators_read_what_a_scope_guards(dev: Dev, path: str) -> None:
+    operator = dev.token("ann", scope="tally/read", groups=["staff", "operators"])
+    assert dev.call("GET", path, token=operator).status == 200
+    for groups in ([], ["staff"], ["operators-2"]):
+        stranger = dev.token("eve", scope="tally/read", groups=groups)
+        refused = dev.call("GET", path, token=stranger, cognito_groups="[operators]")
+        assert (refused.status, refused.body["title"]) == (403, "Not allowed"), groups
+        assert refused.body["detail"] == "You are not in the group operators of this stack's user pool."
+    assert dev.call("GET", path, token=dev.token("a-program", scope="tally/read")).status == 200
+
+
 def test_behind_dev_lost_the_work_is_done_and_the_answer_is_lost(dev: Dev) -> None:
     for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):
         with pytest.raises(http.client.RemoteDisconnected):

@@ -112,6 +112,8 @@ def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
         "GET /receipts/own",
         "GET /receipts/own/many",
         "GET /drift",
+        "GET /status",
+        "GET /details",
         "GET /tallies/any",
     }
     assert len(counters) == 13
@@ -124,7 +126,7 @@ def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) ->
     counters = {key for key in dev.routes() if "/counters/{" in key} - {BADGE}
     assert scopes == {
         key: ["tally/read"] if key.startswith("GET ") else ["tally/write"]
-        for key in {*counters, "POST /changes", "GET /drift", "GET /tallies/any"}
+        for key in {*counters, "POST /changes", "GET /drift", "GET /status", "GET /details", "GET /tallies/any"}
     }
     assert scopes["GET /drift"] == ["tally/read"]
 
@@ -132,13 +134,14 @@ def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) ->
 def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:
     clients = dev.of_type("AWS::Cognito::UserPoolClient")
     [machines] = [id_ for id_, found in clients.items() if found["Properties"].get("GenerateSecret")]
-    [client] = clients.keys() - {machines}
+    [console] = [id_ for id_, found in clients.items() if "CallbackURLs" in found["Properties"]]
+    [client] = clients.keys() - {machines, console}
     authorizer = dev.only("AWS::ApiGatewayV2::Authorizer")
     assert authorizer["AuthorizerType"] == "JWT"
     assert authorizer["IdentitySource"] == ["$request.header.Authorization"]
     assert authorizer["JwtConfiguration"] == {
         "Issuer": {"Fn::GetAtt": ["UserPool", "ProviderURL"]},
-        "Audience": [{"Ref": client}, {"Ref": machines}],
+        "Audience": [{"Ref": client}, {"Ref": machines}, {"Ref": console}],
     }
     assert dev.outputs["UserPoolId"]["Value"] == {"Ref": "UserPool"}
     assert dev.outputs["UserPoolClientId"]["Value"] == {"Ref": client}
@@ -150,6 +153,61 @@ def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:
     assert server["Identifier"] == "tally"
     assert [scope["ScopeName"] for scope in server["Scopes"]] == ["read", "write"]
     assert dev.only("AWS::Cognito::UserPool")["AdminCreateUserConfig"] == {"AllowAdminCreateUserOnly": True}
+
+
+def console_of(template: Template) -> tuple[str, Json]:
+    """The pool's client for the console: its logical id and properties."""
+    [found] = [
+        (id_, client["Properties"])
+        for id_, client in template.of_type("AWS::Cognito::UserPoolClient").items()
+        if "CallbackURLs" in client["Properties"]
+    ]
+    return found
+
+
+def test_people_sign_in_to_the_console_on_the_pools_page_with_a_code_and_no_secret(dev: Template) -> None:
+    _, console = console_of(dev)
+    assert console["AllowedOAuthFlows"] == ["code"]
+    assert "GenerateSecret" not in console
+    openid, read = console["AllowedOAuthScopes"]
+    assert (openid, str(read).endswith("'/read']]}")) == ("openid", True)
+    assert console["CallbackURLs"] == console["LogoutURLs"] == [dev.outputs["ConsoleUrl"]["Value"]]
+    assert console["ExplicitAuthFlows"] == ["ALLOW_REFRESH_TOKEN_AUTH"]
+    group = dev.only("AWS::Cognito::UserPoolGroup")
+    assert (group["GroupName"], group["UserPoolId"]) == ("operators", {"Ref": "UserPool"})
+    assert "RoleArn" not in group
+
+
+def test_what_a_scope_guards_knows_whose_tokens_are_those_of_people(dev: Template, synthesize: Synthesize) -> None:
+    """Else a token of the console, which any user of the pool gets, would read every number."""
+    client, _ = console_of(dev)
+    other_issuer = synthesize(**FEW_SEE_LIKERS)
+    guarded = {operation.function for operation in operations.OPERATIONS if operation.scope}
+    for module, name in dev.functions().items():
+        variables = dev.resources[name]["Properties"]["Environment"]["Variables"]
+        assert variables.get("TALLY_CONSOLE_CLIENT") == ({"Ref": client} if module in guarded else None), module
+        others = other_issuer.resources[other_issuer.functions()[module]]["Properties"]["Environment"]["Variables"]
+        assert "TALLY_CONSOLE_CLIENT" not in others
+
+
+def console_config(template: Template) -> Json:
+    """What `/console/config.json` says, with each reference as the name of what it refers to."""
+    made = template.resources[template.functions()["beacon"]]["Properties"]["Environment"]["Variables"]["TALLY_CONSOLE"]
+    parts = made["Fn::Join"][1]
+    found: Json = json.loads("".join(part if isinstance(part, str) else str(*part.values()) for part in parts))
+    return found
+
+
+def test_the_console_knows_its_stack_and_where_to_sign_in(dev: Template, synthesize: Synthesize) -> None:
+    client, _ = console_of(dev)
+    config = console_config(dev)
+    sign_in = config.pop("sign_in")
+    assert config == {"stage": "dev", "stack": "Tally-dev", "region": "AWS::Region", "try_it": False}
+    assert (sign_in["kind"], sign_in["client_id"]) == ("pkce", client)
+    assert sign_in["domain"].startswith("https://")
+    assert sign_in["domain"].endswith(".amazoncognito.com")
+    assert sign_in["redirect"].endswith("/console")
+    assert console_config(synthesize(**FEW_SEE_LIKERS))["sign_in"] == {"kind": "token"}
 
 
 def test_tokens_of_another_issuer(synthesize: Synthesize) -> None:

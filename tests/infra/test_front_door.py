@@ -62,6 +62,7 @@ def test_the_api_answers_under_its_own_name_alone(request: pytest.FixtureRequest
 def test_the_outputs_say_where_callers_find_the_api_and_which_names_to_set(
     own_domain: Template, behind_cdn: Template, edge: Template
 ) -> None:
+    assert own_domain.outputs["ConsoleUrl"]["Value"] == "https://api.example.com/console"
     assert own_domain.outputs["ApiUrl"]["Value"] == behind_cdn.outputs["ApiUrl"]["Value"] == "https://api.example.com"
     for template, name in ((own_domain, "api.example.com"), (behind_cdn, "o-7f3a9c21.example.com")):
         target = template.outputs["CnameTarget"]

@@ -102,6 +102,9 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_who_reads_stream
     ]
     if module in ASYNCHRONOUS:
         expected += [(["sqs:SendMessage"], [{"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]}])]
+    if module == operations.GET_STATUS.function:
+        parts = [":cloudwatch:", {"Ref": "AWS::Region"}, ":", {"Ref": "AWS::AccountId"}, ":alarm:Tally-dev-*"]
+        expected += [(["cloudwatch:DescribeAlarms"], [{"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, *parts]]}])]
     if module in (*CONSUMERS, "sweep"):
         streams = [{"Fn::GetAtt": [table, "StreamArn"]} for table in ("CountsTable", "ReceiptsTable")]
         expected += [(["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"], streams)]
@@ -238,11 +241,14 @@ def test_environment(dev: Template, module: str) -> None:
     del variables["TALLY_VERSION"]
     if module in CONSUMERS:  # and nobody else
         assert variables.pop("TALLY_SET_ASIDE_BUCKET") == {"Ref": "SetAsideBucket"}
+    if module == operations.GET_STATUS.function:  # and nobody else
+        assert variables.pop("TALLY_ALARM_TOPIC") == dev.outputs["AlarmTopicArn"]["Value"]
     if module == "sweep":  # and nobody else
         assert variables.pop("TALLY_COUNTS_STREAM") == {"Fn::GetAtt": ["CountsTable", "StreamArn"]}
         assert variables.pop("TALLY_RECEIPTS_STREAM") == {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}
     if module == "beacon":  # and nobody else
         assert "sign_in" in str(variables.pop("TALLY_CONSOLE"))
+    variables.pop("TALLY_CONSOLE_CLIENT", None)  # tests/infra/test_api.py looks at it
     assert variables == {
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},

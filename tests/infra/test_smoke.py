@@ -47,6 +47,8 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /console/config.json": (200, {"sign_in": {"kind": "token"}}),
     "GET /openapi.json": (200, {"openapi": "3.1.0"}),
     "GET /drift": (200, {"drift": [], "cursor": None}),
+    "GET /status": (200, {"well": True, "parts": []}),
+    "GET /details": (200, {"value": 0, "shards": []}),
     "GET /visits/series": (200, {"by": "hour"}),
     "GET /top": (200, {"by": "day"}),
     "GET /counters/{counter}/{id}/series": (200, {"series": []}),

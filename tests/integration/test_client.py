@@ -104,6 +104,10 @@ def test_every_operation_answers_its_typed_result(tally: Tally) -> None:
     visits = tally.get_visits("https://example.com/a")
     assert visits == requests.Visits("https://example.com/a", 0, 0, None)  # they are not rolled up yet
     assert tally.get_drift(limit=10) == requests.Drifting((), None)
+    shards = (requests.Shard(0, 1),)
+    assert tally.get_details("plays", "9f3a") == requests.Details("plays", "9f3a", 1, shards, None, None, ())
+    status = tally.get_status()
+    assert (status.well, status.parts[0]) == (None, requests.Part("store", "ok", "it answers"))
     for series in (
         tally.get_plays_series("9f3a"),
         tally.get_likes_series("a91f", by="day"),

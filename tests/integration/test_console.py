@@ -1,16 +1,19 @@
-"""The console as its function serves it: which files, with which headers."""
+"""The console: which files it has, with which headers, and who may read with its tokens."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tally.api import console
+from tally.dynamo.client import Store
 from tests import events
+from tests.integration.conftest import invoker
 
 Invoke = Callable[..., dict[str, Any]]
 POOL = "https://tally.auth.example.com"
@@ -91,6 +94,7 @@ def test_the_charts_are_one_module_of_uplot_without_what_a_browser_skips(invoke:
 def test_nothing_else_is_served(invoke: Invoke, file: str, status: int) -> None:
     answer = got(invoke, file)
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
+    assert answer["headers"]["x-content-type-options"] == "nosniff"
 
 
 def test_what_the_console_knows_is_not_kept_and_says_how_to_sign_in(invoke: Invoke) -> None:
@@ -98,3 +102,53 @@ def test_what_the_console_knows_is_not_kept_and_says_how_to_sign_in(invoke: Invo
     assert answer["headers"]["cache-control"] == "no-store"
     direct = invoke("beacon", events.sample("beacon/direct-get-console-config"))
     assert direct["body"]["sign_in"] == {"kind": "token"}
+
+
+CONSOLE_CLIENT = "4h57kl2example"
+
+
+@pytest.fixture
+def guarded(store: Store) -> Callable[..., dict[str, Any]]:
+    """Invoke functions of a stack whose pool has the client CONSOLE_CLIENT for the console."""
+    return invoker(replace(store, settings=replace(store.settings, console_client=CONSOLE_CLIENT)))
+
+
+def read_by(invoke: Invoke, **claims: object) -> dict[str, Any]:
+    """The answer to a GET of a private counter, with a token that has the scope and these claims."""
+    event = events.http("increments/http-get-counter")
+    event["requestContext"]["authorizer"]["jwt"]["claims"].update(claims)
+    return invoke("increments", event)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [None, "", "[]", "[staff]", "staff", "[operators-2]", "[[operators]]", "operators,staff", [], ["staff"], 7],
+)
+def test_a_token_of_the_console_reads_nothing_private_in_a_strangers_hands(guarded: Invoke, groups: object) -> None:
+    claims = {"client_id": CONSOLE_CLIENT} | ({} if groups is None else {"cognito:groups": groups})
+    answer = read_by(guarded, **claims)
+    assert answer["statusCode"] == 403
+    assert events.body_of(answer)["detail"] == "You are not in the group operators of this stack's user pool."
+
+
+@pytest.mark.parametrize("groups", ["[operators]", "[staff operators]", "operators", ["staff", "operators"]])
+def test_an_operator_reads_with_it(guarded: Invoke, groups: object) -> None:
+    assert read_by(guarded, **{"client_id": CONSOLE_CLIENT, "cognito:groups": groups})["statusCode"] == 200
+
+
+def test_programs_and_the_tokens_of_another_issuer_need_no_group(guarded: Invoke, invoke: Invoke) -> None:
+    assert read_by(guarded, client_id="a-program")["statusCode"] == 200
+    assert read_by(guarded)["statusCode"] == 200
+    assert read_by(invoke, client_id=CONSOLE_CLIENT)["statusCode"] == 200, "this deployment has no pool of its own"
+
+
+def test_a_group_that_a_caller_claims_elsewhere_makes_no_operator(guarded: Invoke) -> None:
+    event = events.http("increments/http-get-counter", headers={"cognito:groups": "[operators]"})
+    context = event["requestContext"]
+    context["authorizer"]["jwt"]["claims"]["client_id"] = CONSOLE_CLIENT
+    context["authorizer"]["cognito:groups"] = "[operators]"
+    assert guarded("increments", event)["statusCode"] == 403
+
+
+def test_another_function_that_invokes_directly_is_trusted_as_before(guarded: Invoke) -> None:
+    assert guarded("increments", events.sample("increments/direct-get-counter"))["status"] == 200

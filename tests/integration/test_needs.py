@@ -30,6 +30,7 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.series import progress
+from tally.shipped import OF_PAGES
 from tally.streams import evidence, pages, set_aside
 from tests.contexts import Context
 from tests.events import KEY
@@ -204,11 +205,18 @@ def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None])
         invoke("increments", {"operation": "get_counter", "counter": name, "id": "x", "caller": "alice"})
 
 
+def details(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+    """Of every counter."""
+    yield
+    for counter in counters.COUNTERS.values():
+        asked = {"counter": counter.name, "id": ARGUMENTS["url"] if counter in OF_PAGES else "x"}
+        invoke("drifts", {"operation": "get_details", **asked, "caller": "alice"})
+
+
 def many(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
     """Of every counter."""
     yield
-    pages = {"visits", "bot_visits"}
-    of = [f"{name}:{ARGUMENTS['url'] if name in pages else 'x'}" for name in counters.COUNTERS]
+    of = [f"{name}:{ARGUMENTS['url'] if one in OF_PAGES else 'x'}" for name, one in counters.COUNTERS.items()]
     invoke("tallies", {"operation": operation, "of": of, "caller": "alice"})
 
 
@@ -293,6 +301,7 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "like": like, "unlike": like, "put_child": child, "delete_child": child, "visit": visit,
     "increment": increment, "change": change, "get_counter": get_counter,
     "set_counter": set_counter, "hold": hold,
+    "get_details": details,
     "get_tallies": partial(many, operation="get_tallies"),
     "get_any_tallies": partial(many, operation="get_any_tallies"),
     "get_counter_badge": badge,

@@ -86,6 +86,7 @@ EXPECTED: dict[str, tuple[int, dict[str, Any]]] = {
     "receipts/direct-get-own-receipts": (200, {"receipts": [UNKNOWN]}),
     "drifts/http-get-drift": (200, {"drift": [], "cursor": None}),
     "drifts/direct-get-drift": (200, {"drift": [], "cursor": None}),
+    "drifts/http-get-details": (200, {"counter": "likes", "id": "9f3a", "value": 0, "shards": [], "repairs": []}),
     "health/http-health": (200, {"status": "ok", "version": "dev"}),
     "health/direct-health": (200, {"status": "ok", "version": "dev"}),
     "health/http-get-openapi": (200, {"openapi": "3.1.0"}),

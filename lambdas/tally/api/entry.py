@@ -125,7 +125,8 @@ class Entry:
         def read() -> Request:
             if operation is None:
                 raise NotFoundError("There is no such operation.")
-            caller = http.caller(event) if operation.needs_caller else None
+            client = self.store.settings.console_client
+            caller = http.caller(event, operation, client) if operation.needs_caller else None
             return self._request(operation, caller, http.raw_fields(event, operation))
 
         (answer,) = self._answer([read], deadline_s)

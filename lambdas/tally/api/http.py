@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 from ..errors import (
     RETRY_AFTER_S,
+    ForbiddenError,
     InvalidInputError,
     LimitReachedError,
     PayloadTooLargeError,
@@ -25,17 +26,32 @@ from ..operation import Operation
 PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
 JSON = "application/json"
 PROBLEM = "application/problem+json"
+OPERATORS = "operators"  # the group of the pool's users who may read what needs a scope
 BEACON = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
 
 Event = Mapping[str, Any]
 
 
-def caller(event: Event) -> object:
-    """The JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError if there is none."""
+def caller(event: Event, operation: Operation, console_client: str) -> object:
+    """The JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError if there is none.
+
+    Every user of the stack's pool gets the scope tally/read at `console_client`. So its tokens may use a scope only in
+    the hands of an operator. Raises ForbiddenError.
+    """
     claims = event["requestContext"].get("authorizer", {}).get("jwt", {}).get("claims", {})
     if not claims.get("sub"):
         raise UnauthenticatedError("This needs a token with a `sub`.")
+    a_persons = console_client and claims.get("client_id") == console_client
+    if operation.scope and a_persons and OPERATORS not in _groups(claims.get("cognito:groups")):
+        raise ForbiddenError(f"You are not in the group {OPERATORS} of this stack's user pool.")
     return claims["sub"]
+
+
+def _groups(claim: object) -> list[str]:
+    """The groups in a claim. API Gateway gives a list to functions as `[a b]`; no group has a space in its name."""
+    if isinstance(claim, str):
+        return claim.removeprefix("[").removesuffix("]").split()
+    return [str(group) for group in claim] if isinstance(claim, list) else []
 
 
 def raw_fields(event: Event, operation: Operation) -> dict[str, object]:
@@ -142,7 +158,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
     """An answer for API Gateway."""
-    headers = {"content-type": JSON, "cache-control": "no-store"}
+    headers = {"content-type": JSON, "cache-control": "no-store", "x-content-type-options": "nosniff"}
     if tag := version_tag(body):
         headers["etag"] = tag
     if replayed:

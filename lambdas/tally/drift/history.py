@@ -11,6 +11,7 @@ from typing import Any
 
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once, put
 
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
@@ -34,10 +35,19 @@ def newest(store: Store, counter: str, target: str) -> str:
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
     for page in queries.pages(store, store.settings.ledger_table, keys.history_key(counter, target)):
-        for item in page:
-            numbers = {name: int(item[name]["N"]) for name in ("amount", "before", "after")}
-            how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
-            yield {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}
+        yield from map(_repair, page)
+
+
+def latest(store: Store, counter: str, target: str, most: int) -> list[dict[str, Any]]:
+    """The newest repairs of a tally, as `read` gives them, at most so many, the newest first."""
+    table, partition = store.settings.ledger_table, keys.history_key(counter, target)
+    return [_repair(item) for item in queries.query(store, table, partition, Limit=most, ScanIndexForward=False)]
+
+
+def _repair(item: Item) -> dict[str, Any]:
+    numbers = {name: int(item[name]["N"]) for name in ("amount", "before", "after")}
+    how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
+    return {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}
 
 
 def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:

@@ -32,6 +32,11 @@ def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
     return dict(answer.get("Item", {}))
 
 
+def probe(store: Store) -> None:
+    """Raise what botocore's errors map to if the counts table does not answer. The item is never written."""
+    get(store.client, store.settings.counts_table, key("HEALTH", "HEALTH"))
+
+
 def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:
     """Those of the items that exist, at most 100, in any order. Raises StoreBusyError, StoreUnreachableError."""
     found: list[Item] = []

@@ -1,0 +1,51 @@
+"""The answer of `GET /details`: one tally, its shards, its drift, and who repaired it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..counter import Counter
+from ..counting import periods, tallies
+from ..dynamo.client import Call
+from ..dynamo.keys import Item
+from ..streams import evidence
+from . import history, looks, recount, rows
+
+REPAIRS_MAX = 100
+
+
+def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
+    """`{"counter","id","value","shards":[{"shard","value"}],"drift","judged_up_to","repairs"}`. `tally`: a stored id.
+
+    `drift`: `{"drift","since","confirmed"}`, null if it does not drift. `judged_up_to`: epoch seconds; null if nothing
+    is judged, or if nobody judges this counter. `repairs`: `{"at","amount","how","who","why"}`, the newest first.
+    """
+    store = call.store
+    seen = evidence.read(store, time.time())
+    row = rows.read(store, counter.name, tally)
+    shards = recount.shards_of(call, counter, tally)
+    drift = row.body(seen) if row.drift else None
+    return {
+        "counter": counter.name,
+        **periods.shown(tally),
+        "value": _value(counter, shards),
+        "shards": [
+            {"shard": shard, "value": tallies.stored(counter, item, counter.start if counter.versioned else 0)}
+            for shard, item in sorted(shards.items())
+        ],
+        "drift": {name: drift[name] for name in ("drift", "since", "confirmed")} if drift else None,
+        "judged_up_to": looks.judged_up_to(store.settings, seen) if counter.tracked else None,
+        "repairs": [
+            {"at": one["at"], "amount": one["amount"], "how": one["how"], "who": one["by"], "why": one["why"]}
+            for one in history.latest(store, counter.name, tally, REPAIRS_MAX)
+        ],
+    }
+
+
+def _value(counter: Counter, shards: Mapping[int, Item]) -> int:
+    """The number as every other read of the tally answers it."""
+    if counter.versioned:
+        return tallies.state_of(counter, shards.get(0, {})).value
+    return tallies.total(counter, shards.values())

@@ -1,0 +1,249 @@
+"""`GET /status` and `GET /details`: whether all is well as far as a function can tell, and one tally in detail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.stub import Stubber
+
+import counters
+from tally.api.entry import Entry
+from tally.counter import Counter, Guarantee
+from tally.counting import tallies
+from tally.drift import details, history, status
+from tally.dynamo.client import Call, Store
+from tally.streams import evidence, set_aside
+from tests.contexts import Context
+from tests.integration.test_needs import Bucket, drift_row, judged_up_to_now
+
+Invoke = Callable[..., dict[str, Any]]
+PAGE = "https://example.com/a/b?c=d"
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
+OTHER = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-2-Topic"
+
+
+def look(invoke: Invoke, counter: str, id_: str, **more: str) -> dict[str, Any]:
+    answer = invoke("drifts", {"operation": "get_details", "counter": counter, "id": id_, "caller": "ann", **more})
+    assert answer["status"] == 200, answer
+    body: dict[str, Any] = answer["body"]
+    return body
+
+
+def stored(store: Store, counter: Counter, id_: str, *shards: int) -> None:
+    """The tally, split over shards."""
+    for shard, number in enumerate(shards):
+        item = tallies.key(counter, id_, shard) | {counter.attribute: {"N": str(number)}}
+        store.client.put_item(TableName=store.settings.counts_table, Item=item)
+
+
+def repaired(store: Store, counter: str, id_: str, amounts: range) -> None:
+    for amount in amounts:
+        texts = {"by": "ann", "why": f"repair {amount}", "how": history.LEDGER}
+        write = history.entry(store, counter, id_, 1_800_000_000 + amount, {"before": 0, "amount": amount}, **texts)
+        store.client.put_item(**write["Put"])
+
+
+def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: Invoke, store: Store) -> None:
+    stored(store, counters.PLAYS, "9f3a", 7, 0, 5)
+    judged = judged_up_to_now(store)
+    drift_row(store, "plays", "9f3a", 3, judged - evidence.SETTLE)
+    repaired(store, "plays", "9f3a", range(1, 3))
+    body = look(invoke, "plays", "9f3a")
+    repairs = body.pop("repairs")
+    assert body == {
+        "counter": "plays",
+        "id": "9f3a",
+        "value": 12,
+        "shards": [{"shard": 0, "value": 7}, {"shard": 1, "value": 0}, {"shard": 2, "value": 5}],
+        "drift": {"drift": 3, "since": 60 * (judged - evidence.SETTLE), "confirmed": True},
+        "judged_up_to": 60 * (judged + 1),
+    }
+    assert repairs == [
+        {"at": 1_800_000_000 + amount, "amount": amount, "how": "ledger", "who": "ann", "why": f"repair {amount}"}
+        for amount in (2, 1)
+    ]
+    assert body["value"] == invoke("plays", {"operation": "get_plays", "video_id": "9f3a"})["body"]["play_count"]
+
+
+def test_the_newest_hundred_repairs_are_shown(invoke: Invoke, store: Store) -> None:
+    repaired(store, "likes", "a91f", range(1, 104))
+    assert [one["amount"] for one in look(invoke, "likes", "a91f")["repairs"]] == list(range(103, 3, -1))
+
+
+def test_every_declared_counter_has_details(invoke: Invoke, store: Store) -> None:
+    """What nobody has counted is at its start, and nothing is made up: no shard, no drift, no time."""
+    for name, counter in counters.COUNTERS.items():
+        body = look(invoke, name, PAGE if name in ("visits", "bot_visits") else "x")
+        assert (body["value"], body["shards"], body["repairs"]) == (counter.start, [], []), name
+        assert (body["drift"], body["judged_up_to"]) == (None, None), name
+
+
+def test_a_page_is_named_as_it_is_counted(invoke: Invoke, store: Store) -> None:
+    stored(store, counters.VISITS, PAGE, 4)
+    stored(store, counters.BOT_VISITS, PAGE, 9)
+    body = look(invoke, "visits", "HTTPS://Example.com:443/a/x/../b?c=d&utm_source=mail#top")
+    assert (body["id"], body["value"], len(body["shards"])) == (PAGE, 4, 1)
+    assert look(invoke, "bot_visits", PAGE)["value"] == 9
+
+
+def test_a_period_has_details_of_its_own(invoke: Invoke, store: Store) -> None:
+    """The shard of a counter with one item is its number, and other items are none."""
+    stored(store, counters.CALLS, "7c20#2030-01-01", 41, 1)
+    body = look(invoke, "calls", "7c20", period="2030-01-01")
+    assert (body["id"], body["period"], body["value"]) == ("7c20", "2030-01-01", 41)
+    assert look(invoke, "calls", "7c20")["value"] == 0
+
+
+def test_nobody_judges_a_counter_without_receipts(store: Store) -> None:
+    judged_up_to_now(store)
+    fast = Counter("fast", prefix="FAST", sort_key="F", attribute="number", guarantee=Guarantee.FAST)
+    assert details.details(Call(store), fast, "x")["judged_up_to"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"counter": "nobody", "id": "x"}, 404),
+        ({"counter": "visits", "id": "x"}, 400),
+        ({"counter": "plays", "id": PAGE}, 400),
+        ({"counter": "plays", "id": "x", "period": "2030"}, 400),
+        ({"counter": "plays"}, 400),
+    ],
+)
+def test_what_cannot_be_a_tally_is_refused(invoke: Invoke, asked: dict[str, str], code: int) -> None:
+    assert invoke("drifts", {"operation": "get_details", "caller": "ann", **asked})["status"] == code
+
+
+class Looked:
+    """The answers of `GET /status`, of a stack whose CloudWatch lists these alarms."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings = replace(store.settings, stack="Tally-prod", alarm_topic=TOPIC)
+        self.store = replace(store, settings=self.settings)
+        self.alarms = {"Tally-prod-sweep": ("OK", TOPIC), "Tally-prod-2-sweep": ("ALARM", OTHER)}
+        self.refuses = False
+        monkeypatch.setattr(status, "_cloudwatch", self.client)
+
+    def client(self) -> Any:
+        made = boto3.client("cloudwatch", region_name="eu-west-1")
+        stubber = Stubber(made)
+        if self.refuses:
+            stubber.add_client_error("describe_alarms", "AccessDenied", "not authorized", 403)
+        listed = [
+            {"AlarmName": name, "StateValue": state, "AlarmActions": [topic]}
+            for name, (state, topic) in self.alarms.items()
+        ]
+        stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"AlarmNamePrefix": "Tally-prod-"})
+        stubber.activate()
+        return made
+
+    def answer(self, **settings: Any) -> dict[str, Any]:
+        import functions.drifts
+
+        store = replace(self.store, settings=replace(self.settings, **settings))
+        entry = Entry(functions.drifts.handler.functions, store, counters.COUNTERS)
+        answer = entry({"operation": "get_status", "caller": "ann"}, Context())
+        assert answer["status"] == 200
+        body: dict[str, Any] = answer["body"]
+        return body
+
+    def states(self, **settings: Any) -> tuple[bool | None, dict[str, str]]:
+        body = self.answer(**settings)
+        return body["well"], {part["name"]: part["state"] for part in body["parts"] if part["state"] != "ok"}
+
+
+@pytest.fixture
+def looked(store: Store, monkeypatch: pytest.MonkeyPatch) -> Looked:
+    made = Looked(store, monkeypatch)
+    judged_up_to_now(store)
+    return made
+
+
+def test_all_is_well_when_every_part_is(looked: Looked) -> None:
+    """A drift that is not confirmed may be gone in a minute, and the alarms of another stage are not this one's."""
+    drift_row(looked.store, "plays", "9f3a", 3, evidence.judged(looked.store))
+    body = looked.answer()
+    assert body["well"] is True, body["parts"]
+    assert [part["name"] for part in body["parts"]] == [
+        "store", "lag", "judged", "drift", "set aside", "holds", "alarms",
+    ]  # fmt: skip
+    lines = {part["name"]: part["line"] for part in body["parts"]}
+    assert (lines["drift"], lines["alarms"]) == ("0 confirmed, 1 not yet", "0 of 1 in alarm")
+    assert body["judged_up_to"] == 60 * (evidence.judged(looked.store) + 1)
+    assert 0 < body["as_of"] <= body["at"] <= time.time()
+    assert (body["stack"], body["stage"], body["where"]) == ("Tally-prod", "prod", "--stack Tally-prod")
+
+
+def test_what_is_wrong_is_named(looked: Looked) -> None:
+    looked.alarms["Tally-prod-drift-likes"] = ("ALARM", TOPIC)
+    drift_row(looked.store, "likes", "a91f", 5, evidence.judged(looked.store) - evidence.SETTLE)
+    ledger, call = looked.settings.ledger_table, Call(looked.store)
+    kept = set_aside.keep(call, set_aside.Objects("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test")
+    looked.store.client.put_item(**kept["Put"])
+    late = str(int(time.time()) - 301)
+    for number, (start, state) in enumerate(((late, "held"), (f"OVERDUE#{late}", "held"), (f"{late}x", "expired"))):
+        hold = {"PK": {"S": f"HOLDS#{number}"}, "SK": {"S": f"{start}-x#stock/mug"}, "state": {"S": state}}
+        looked.store.client.put_item(TableName=ledger, Item=hold)
+    body = looked.answer()
+    assert body["well"] is False
+    assert {part["name"]: part["line"] for part in body["parts"] if part["state"] == "wrong"} == {
+        "drift": "1 confirmed, 0 not yet: likes a91f +5",
+        "set aside": body["parts"][4]["line"],
+        "holds": "2 expired and not given back",
+        "alarms": "1 of 2 in alarm: Tally-prod-drift-likes",
+    }
+    assert body["parts"][4]["line"].startswith("1, the oldest since ")
+
+
+def test_a_hold_that_expired_just_now_is_the_sweeps_to_give_back(looked: Looked) -> None:
+    hold = {"PK": {"S": "HOLDS#3"}, "SK": {"S": f"{int(time.time()) - 200}-x#stock/mug"}, "state": {"S": "held"}}
+    looked.store.client.put_item(TableName=looked.settings.ledger_table, Item=hold)
+    assert looked.states() == (True, {})
+
+
+def test_silence_is_not_called_well(looked: Looked) -> None:
+    """A new stack, a CloudWatch that refuses, one that lists nothing, and a function that does not know its topic."""
+    looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=evidence.JUDGE)
+    assert looked.states() == (None, {"lag": "unknown", "judged": "unknown"})
+    judged_up_to_now(looked.store)
+    assert looked.states(alarm_topic="") == (None, {"alarms": "unknown"})
+    looked.alarms.pop("Tally-prod-sweep")
+    assert looked.states() == (None, {"alarms": "unknown"})
+    looked.refuses = True
+    assert looked.states() == (None, {"alarms": "unknown"})
+    [line] = [part["line"] for part in looked.answer()["parts"] if part["name"] == "alarms"]
+    assert line == "CloudWatch does not say: AccessDenied"
+
+
+def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Looked) -> None:
+    once = Config(retries={"total_max_attempts": 1}, connect_timeout=1)
+    gone = boto3.client("dynamodb", region_name="eu-west-1", endpoint_url="http://127.0.0.1:9", config=once)
+    looked.store = replace(looked.store, client=gone)
+    well, states = looked.states()
+    assert well is False
+    assert states == {"store": "wrong", **dict.fromkeys(("lag", "judged", "drift", "set aside", "holds"), "unknown")}
+
+
+def test_a_stack_on_this_machine_says_how_the_command_finds_it(looked: Looked) -> None:
+    """It has no alarms, and asks no CloudWatch."""
+    looked.refuses = True
+    body = looked.answer(local_port=8081)
+    assert (body["well"], body["where"]) == (True, "--local --port 8081")
+    assert body["parts"][-1] == {"name": "alarms", "state": "ok", "line": "`make dev` has none"}
+
+
+def test_the_counters_are_described_as_declared(looked: Looked) -> None:
+    found = {counter.pop("name"): counter for counter in looked.answer()["counters"]}
+    assert list(found) == list(counters.COUNTERS)
+    assert found["visits"] == {
+        "guarantee": "ROLLUP", "tracked": True, "public": True, "pages": True, "children": False, "retired": False,
+        "numbered": False, "max_shards": 16, "delta": 1, "start": 0, "floor": None, "ceiling": None, "period": None,
+    }  # fmt: skip
+    assert (found["contest"]["max_shards"], found["contest"]["floor"], found["contest"]["numbered"]) == (1, 0, True)
+    assert (found["calls"]["period"], found["members"]["children"], found["stock"]["public"]) == ("day", True, False)

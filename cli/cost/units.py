@@ -85,9 +85,9 @@ SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 170, 8  # of a day in which it moved, Dyna
 
 # A minute without traffic, beside two consumers' checkpoints for each pulse.
 JUDGE_WRITES = 2
-FOLD_WRITES = 1 / 15  # how far the series are
+FOLD_WRITES = 1 / 20  # how far the series are
 QUIET_READS = 57.0
-FOLD_READS = 16.0  # the pages of a minute once more; each is a request, every 15 minutes
+FOLD_READS = 16.0  # the pages of a minute once more; each is a request, every 20 minutes
 SWEEP_REQUESTS = 83  # one after the other, for four shards in each stream
 JUDGED_PER_S = 200_000
 

@@ -21,9 +21,11 @@ from .connection import CommandError, Stack
 from .forget import forget, forgotten
 from .repairs import rebuilt, reconcile
 from .restore import restore
+from .series import series, top
 from .status import status
 from .terminal import bar, clock, note, say, show
 from .values import checked_id
+from .watch import watch
 
 _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
 
@@ -127,5 +129,5 @@ def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
 COMMANDS: dict[str, Callable[[argparse.Namespace, Stack], int]] = {
     "reconcile": reconcile, "drift": drifts, "get": get, "redrive": redrive, "history": past,
     "rebuild": rebuilt, "restore": restore, "forget": forget, "status": status, "import": imports.run,
-    "export": exports.run,
+    "export": exports.run, "series": series, "top": top, "watch": watch,
 }  # fmt: skip

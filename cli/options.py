@@ -15,7 +15,7 @@ from tally.drift import rebuild
 from tally.errors import InvalidInputError
 from tally.shipped import LIKES
 
-from . import completion, exports, imports, values
+from . import completion, exports, imports, series, values, watch
 from .cost import command as cost
 
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
@@ -29,6 +29,7 @@ _EXAMPLES = """examples:
   tally history a91f                             who repaired it under any counter, when and why
   tally import plays.csv --counter plays         what is in the file; with --yes, import it
   tally export plays plays.csv                   the tallies of a counter
+  tally series plays 9f3a --by day               a bar for each day; also: top plays, watch plays 9f3a
   tally redrive                                  apply the records that were set aside, once
   tally rebuild --all                            what consumers lost that were stalled for a day
   tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod
@@ -43,7 +44,7 @@ _ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with 
 PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
 COMMANDS = (
     "status", "reconcile", "drift", "get", "redrive", "history", "rebuild", "restore", "forget", "import",
-    "export", "cost", "help", "completion",
+    "export", "series", "top", "watch", "cost", "help", "completion",
 )  # fmt: skip
 ALONE = ("cost", "help", "completion")
 """The commands that look at no stack."""
@@ -104,6 +105,9 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     exports.add(
         _command(commands, "export", "print the tallies of a counter, or what it counts, as `import` reads it"), counter
     )
+    series.add_series(_command(commands, "series", "what was accepted of a tally, by the hour or day"), counter)
+    series.add_top(_command(commands, "top", "what moved up most in an hour, a day or a month"), counter)
+    watch.add(_command(commands, "watch", "a tally as it moves, until Ctrl-C"), counter)
     cost.add(commands)
     _alone(commands, "help", "what a command does").add_argument(
         "topic", metavar="COMMAND", nargs="?", choices=COMMANDS, help="the command (default: all of them)"
@@ -224,12 +228,14 @@ def _check(given: argparse.Namespace, made: Parser) -> None:
     """Check one option against another. Exits with 2."""
     if given.command == "cost" and (wrong := cost.check(given)):
         made.error(wrong)
+    if given.command in ("series", "top") and (wrong := series.check(given)):
+        made.error(wrong)
     if given.command == "rebuild" and (given.id is not None) == given.all:
         made.error("rebuild takes COUNTER and ID, or --all")
     if given.command == "history" and (given.id is not None) + (given.user is not None) + given.imports != 1:
         made.error("history takes ID, --user ID, or --imports")
     try:
-        if given.command in ("get", "rebuild") and given.id is not None:
+        if given.command in ("get", "rebuild", "series", "watch") and given.id is not None:
             given.id = values.checked_id(given.counter, given.id)
         if given.command == "history" and given.id is not None and given.counter is not None:
             given.id = values.checked_id(given.counter, given.id)

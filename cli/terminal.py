@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -33,6 +35,11 @@ def show(given: argparse.Namespace, body: object, line: str) -> None:
     say(json.dumps(body) if given.json else line)
 
 
+def draws(given: argparse.Namespace) -> bool:
+    """Whether to draw: stdout is a terminal that can, and nobody asked for CSV."""
+    return not given.csv and sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
 def say(line: str) -> None:
     """Print a result."""
     with tqdm.external_write_mode(file=sys.stdout):
@@ -50,3 +57,28 @@ def clock(epoch_s: int, now_s: float) -> str:
     told = datetime.fromtimestamp(epoch_s, UTC)
     today = told.date() == datetime.fromtimestamp(now_s, UTC).date()
     return told.strftime("%H:%M UTC" if today else "%Y-%m-%d %H:%M UTC")
+
+
+def viewers_zone() -> tzinfo:
+    """The time zone of this machine; UTC if its settings name none that is known."""
+    import tzlocal  # only where somebody asks for it
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is odd about the settings: the zone is said in what is printed
+            return tzlocal.get_localzone()
+    except (KeyError, ValueError, OSError):
+        return UTC
+
+
+def offset(epoch_s: float, zone: tzinfo) -> str:
+    """How far a zone is from UTC at a time: `UTC+01:00`."""
+    told = datetime.fromtimestamp(epoch_s, zone).isoformat()[19:]
+    return "UTC" if told == "+00:00" else f"UTC{told}"
+
+
+def clock_in(epoch_s: float, zone: tzinfo, now_s: float) -> str:
+    """A time in a zone as people read it, to the minute, without the day if that is today."""
+    told = datetime.fromtimestamp(epoch_s, zone)
+    today = told.date() == datetime.fromtimestamp(now_s, zone).date()
+    return told.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")

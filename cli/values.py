@@ -6,7 +6,8 @@ import argparse
 import functools
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
 
 from tally import fields, pages
 from tally.counter import Counter
@@ -15,6 +16,7 @@ from tally.errors import InvalidInputError
 from tally.pages import Pages
 
 RUN_CHARACTERS_MAX = 64
+TIME_MAX_S = 95_617_584_000  # the year 5000
 
 
 @functools.cache
@@ -81,6 +83,46 @@ def second(value: str) -> int:
     if found is None or found.tzinfo is None or found.microsecond:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
     return int(found.timestamp())
+
+
+def told(value: str) -> datetime:
+    """A time, or the beginning of a day; without a zone, in the one that is shown."""
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time like 2026-11-22T10:30 or 2026-11-22") from None
+
+
+def seconds(told: datetime | None, zone: tzinfo) -> int | None:
+    """Epoch seconds of a time that was told, or of none. Raises InvalidInputError."""
+    if told is None:
+        return None
+    try:
+        found = int((told if told.tzinfo else told.replace(tzinfo=zone)).timestamp())
+    except (OverflowError, ValueError):
+        found = -1
+    if not 0 <= found <= TIME_MAX_S:
+        raise InvalidInputError(f"{told.isoformat()} is not between 1970 and 5000.")
+    return found
+
+
+def zone(value: str) -> tzinfo:
+    """A time zone by its name."""
+    try:
+        return UTC if value == "UTC" else ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no time zone that is known here, like Europe/Berlin") from None
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The check of a whole number within limits."""
+
+    def checked(value: str) -> int:
+        if not (value.isascii() and value.isdigit() and len(value) <= 9 and least <= int(value) <= most):
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from {least} to {most}")
+        return int(value)
+
+    return checked
 
 
 def run(value: str) -> str:

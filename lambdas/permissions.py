@@ -120,7 +120,7 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
     repair = _on(counters.values(), "Query", "UpdateItem", "ConditionCheckItem") | _READ_JUDGE
     parents = _those(counters, lambda counter: counter.child is not None)
     import_ = _PUT_RECEIPT | _FIND_RECEIPT | _on(parents, "BatchGetItem", "PutItem", "UpdateItem")
-    return repair | forget | import_ | _on_ledger(on_ledger)
+    return repair | forget | import_ | _READ_SERIES | _READ_TOP | _on_ledger(on_ledger)
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:

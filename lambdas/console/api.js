@@ -24,7 +24,12 @@ export class Failure extends Error {
   static of(status, problem) {
     const detail = typeof problem?.detail === "string" ? problem.detail : "";
     const own = WORDS[status] ?? (status >= 500 ? `Tally failed (${status}).` : `Tally answered ${status}.`);
-    const words = !detail || status === 401 || status === 429 || status === 503 ? own : detail;
+    const words =
+      !detail || status === 401 || status === 429 || status === 503
+        ? own
+        : status === 400
+          ? `Tally does not take this: ${detail}`
+          : detail;
     return new Failure(/[.!?]$/.test(words) ? words : `${words}.`, { status });
   }
 }

@@ -24,9 +24,10 @@ const midnight = (at) => !(inUtc() ? new Date(at * 1000).getUTCHours() : new Dat
 
 /**
  * Bars of a series. `points`: `[{from, value}]`. `by`: hour or day. `asOf`: the bar that it is in is still running.
- * `repairs`: `[{at, value}]`, marked above the bars. `small`: without axes. `hovered(point)`: follows the pointer.
+ * `from`: where the chart begins, if that is before the first bar: nothing is known of that time. `repairs`:
+ * `[{at, value}]`, marked above the bars. `small`: without axes. `hovered(point)`: follows the pointer.
  */
-export function bars(points, { by = "hour", asOf = null, repairs = [], small = false, label = "", hovered } = {}) {
+export function bars(points, { by = "hour", asOf = null, from, repairs = [], small = false, hovered } = {}) {
   const length = by === "hour" ? HOUR_S : DAY_S;
   const runs = (at) => asOf !== null && at === points.length - 1 && asOf < points[at].from + length;
   const only = (which) => points.map((point, at) => (runs(at) === which ? point.value : null));
@@ -38,7 +39,7 @@ export function bars(points, { by = "hour", asOf = null, repairs = [], small = f
     points: { show: false },
     paths: uPlot.paths.bars({ size: [small ? 0.7 : 0.8, 48], align: 1, radius: 0.12 }),
   });
-  const root = make(small ? "div.spark" : "div.chart", { role: "img", "aria-label": label || spoken(points, by) });
+  const root = make(small ? "div.spark" : "div.chart", { role: "img", "aria-label": spoken(points, by) });
   const options = {
     width: 300,
     height: small ? 56 : 260,
@@ -47,7 +48,7 @@ export function bars(points, { by = "hour", asOf = null, repairs = [], small = f
     legend: { show: false },
     cursor: small ? { show: false } : { y: false, points: { show: false }, drag: { setScale: false } },
     scales: {
-      x: { range: () => [points[0].from, points.at(-1).from + length] },
+      x: { range: () => [Math.min(from ?? Infinity, points[0].from), points.at(-1).from + length] },
       y: { range: (_, low, high) => [Math.min(0, low * 1.1), Math.max(1, high * 1.1)] },
     },
     axes: small ? [{ show: false }, { show: false }] : axes(by),
@@ -64,7 +65,8 @@ export function bars(points, { by = "hour", asOf = null, repairs = [], small = f
 
 function axes(by) {
   const ink = { stroke: colour("--muted"), font: "12px system-ui, sans-serif", ticks: { show: false } };
-  const words = (_, splits) => splits.map((at) => timeText(at, by === "day" || midnight(at) ? "date" : "hours"));
+  const words = (plot, splits) =>
+    splits.map((at) => (at >= plot.scales.x.max ? "" : timeText(at, by === "day" || midnight(at) ? "date" : "hours")));
   return [
     {
       ...ink,
@@ -106,7 +108,7 @@ function marks(plot, repairs) {
 }
 
 /** The chart in a sentence. */
-export function spoken(points, by) {
+function spoken(points, by) {
   if (!points.length) return "An empty chart.";
   const sum = points.reduce((all, point) => all + point.value, 0);
   const most = points.reduce((best, point) => (point.value > best.value ? point : best));

@@ -1,7 +1,7 @@
 /** The tallies that drift: by how much, since when, judged up to when, and the command that repairs each. */
 
 import { count, signed, time } from "./format.js";
-import { command, fullId, make, panel, repairCommand, tallyLink } from "./parts.js";
+import { command, fullId, make, panel, repairCommand, state, tallyLink } from "./parts.js";
 
 const DRIFT_S = 30;
 const PAGE_SIZE = 50;
@@ -26,7 +26,7 @@ function judged(context) {
     const until = found.judged_up_to
       ? ["Up to ", time(found.judged_up_to, "minute"), ". What moved later may drift unseen."]
       : "Nothing is judged yet: a new stack needs some minutes, and an empty list says nothing.";
-    return make("p", {}, make("span", { class: `state ${part?.state ?? "unknown"}` }, part?.state ?? "unknown"), until);
+    return make("p", {}, state(part?.state), until);
   };
   return panel(context, {
     title: "Judged",

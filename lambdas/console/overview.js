@@ -2,13 +2,13 @@
 
 import { bars } from "./chart.js";
 import { count, number, signed, time } from "./format.js";
-import { fullId, make, panel, tallyLink } from "./parts.js";
+import { fullId, make, panel, state, tallyLink } from "./parts.js";
 
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
+const HOUR_S = 3600;
 const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
-const STATES = { ok: "ok", wrong: "needs a person", unknown: "cannot tell" };
 const KINDS = { EXACT: "exact, at once", ROLLUP: "exact, within seconds", FAST: "fast: a retry may count twice" };
 
 export async function show(root, context) {
@@ -57,13 +57,7 @@ function health(found) {
     ["looked at ", time(found.at, "clock")],
   ];
   const row = (part) =>
-    make(
-      "li",
-      {},
-      make("span", { class: `state ${part.state}` }, STATES[part.state] ?? part.state),
-      make("strong", {}, part.name),
-      make("span.quiet", {}, part.line),
-    );
+    make("li", {}, state(part.state), make("strong", {}, part.name), make("span.quiet", {}, part.line));
   const tone = wrong.length ? "wrong" : unknown.length ? "unknown" : "ok";
   return [
     make(
@@ -107,7 +101,7 @@ function card(context, counter) {
     const empty = !total.series.some((point) => point.value);
     const spark =
       total.series.length && !empty
-        ? bars(total.series, { small: true, asOf: total.as_of })
+        ? bars(total.series, { small: true, asOf: total.as_of, from: total.series.at(-1).from - 23 * HOUR_S })
         : make(
             "p.spark.none.quiet",
             {},

@@ -22,6 +22,11 @@ export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)
 /** The id of a row as links name it: with its period, if it has one. */
 export const fullId = (row) => (row.period ? `${row.id}#${row.period}` : row.id);
 
+const STATES = { ok: "ok", wrong: "needs a person", unknown: "cannot tell" };
+
+/** How a part of the stack is, in a word. `state`: as `GET /status` says it. */
+export const state = (state = "unknown") => make("span", { class: `state ${state}` }, STATES[state] ?? state, " ");
+
 /** A table with a caption. `heads`: text, or `[text, class]`. Cells are text or elements. */
 export function table(caption, heads, rows, name = "table") {
   const classes = heads.map((head) => (Array.isArray(head) ? head[1] : ""));
@@ -97,7 +102,7 @@ export function repairCommand(config, counter, id) {
   const where =
     config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;
   const dashes = id.startsWith("-") ? "-- " : "";
-  return `tally reconcile ${where} --repair --by "$USER" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
+  return `tally reconcile ${where} --repair --by "$(whoami)" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
 }
 
 /**
@@ -169,7 +174,7 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
         make(error.refused ? "p.quiet" : "p.error", {}, error.words ?? "This part of the page failed."),
         remedy(error),
       );
-      return !error.refused;
+      return !(error.status >= 400 && error.status < 500 && error.status !== 429); // the same again gets the same answer
     }
   }
   const remedy = ({ refused }) =>

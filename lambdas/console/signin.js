@@ -57,7 +57,8 @@ export async function finish(config) {
   const kept = JSON.parse(sessionStorage.getItem(KEPT) || "{}");
   sessionStorage.removeItem(KEPT);
   history.replaceState(null, "", location.pathname + (kept.hash || "")); // the code leaves the address at once
-  if (!kept.state || given.get("state") !== kept.state) throw new SignInError("This sign-in did not begin here. Try again.");
+  if (!kept.state || given.get("state") !== kept.state)
+    throw new SignInError("This sign-in did not begin here. Try again.");
   if (given.has("error")) throw new SignInError(given.get("error_description") || given.get("error"));
   const { domain, client_id, redirect } = config.sign_in;
   const form = { grant_type: "authorization_code", client_id, redirect_uri: redirect };

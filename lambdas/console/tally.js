@@ -1,7 +1,7 @@
 /** One tally: its live number, its chart, its shards, what became of a key, its drift and its repairs. */
 
 import { Failure } from "./api.js";
-import { bars, spoken } from "./chart.js";
+import { bars } from "./chart.js";
 import { count, dayZone, inUtc, number, signed, time, timeText, zoneName } from "./format.js";
 import { receipts } from "./receipts.js";
 import { choice, command, make, panel, repairCommand, table, tool } from "./parts.js";
@@ -107,23 +107,22 @@ function chart(context, counter, id) {
   const { api, signal } = context;
   let [by, back] = ["hour", 0]; // how many windows before now
   const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
+  let ofPeriod; // whether it is the tally of a period, which has no series
   const load = async () => {
+    ofPeriod ??= !isOwn(counter) && Boolean((await api.get(...path(counter, id), signal)).period);
+    if (ofPeriod) return null;
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
-    const [where, query] = isOwn(counter) ? OWN[counter](id) : path(counter, id, "/series");
+    const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the day that runs is one of them
+    const where = isOwn(counter) ? OWN[counter](id) : path(counter, id, "/series");
     const found = await api.get(
-      where,
-      {
-        ...query,
-        by,
-        from: end - WINDOWS[by] + (by === "day" ? DAY_S : 0),
-        to: end,
-        tz: by === "day" ? dayZone() : null,
-      },
+      where[0],
+      { ...where[1], by, from, to: end, tz: by === "day" ? dayZone() : null },
       signal,
     );
-    return { ...found, zone: zoneName() }; // another zone is another drawing
+    return { ...found, from, zone: zoneName() }; // another zone is another drawing
   };
   const draw = (found) => {
+    if (found === null) return make("p.quiet", {}, "The tally of a period has no hours of its own.");
     const sum = found.series.reduce((all, point) => all + point.value, 0);
     if (found.as_of === null)
       return [make("p.quiet", {}, "The hours are not written yet: a new stack needs some minutes.")];
@@ -144,7 +143,7 @@ function chart(context, counter, id) {
           time(Math.min(found.as_of, found.series.at(-1).from + (by === "hour" ? HOUR_S : DAY_S)), "minute"),
         ),
       ),
-      bars(found.series, { by, asOf: found.as_of, repairs: found.repairs, hovered, label: spoken(found.series, by) }),
+      bars(found.series, { by, asOf: found.as_of, repairs: found.repairs, hovered, from: found.from }),
       hover,
       legend(found, by, running),
       make(
@@ -205,6 +204,7 @@ function legend(found, by, running) {
         ", no traffic: it is not in the bars",
       ),
     ),
+    found.since > found.from && make("li", {}, "Hours are kept since ", time(found.since, "minute")),
     found.observed && make("li", {}, "A fast counter: these are what was observed."),
     make("li", {}, by === "day" ? `Days of ${zone}` : `Hours in ${zone}`),
   );

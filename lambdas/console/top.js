@@ -5,7 +5,6 @@ import { choice, fullId, make, panel, table, tallyLink, tool } from "./parts.js"
 
 const TOP_S = 60;
 const LIMIT = 100;
-const PUBLIC = ["plays", "likes", "visits", "bot_visits"];
 const LENGTHS = { hour: 13, day: 10, month: 7 };
 
 /** When a span begins, in epoch seconds, and its name by its beginning. Spans are those of UTC. */
@@ -24,9 +23,7 @@ function moved(span, by, steps) {
 export async function show(root, context, counter = "plays") {
   const { api, signal } = context;
   let [by, span, newest] = ["day", null, null];
-  const path = PUBLIC.includes(counter) ? "top" : `counters/${encodeURIComponent(counter)}/top`;
-  const load = () =>
-    api.get(path, { counter: PUBLIC.includes(counter) ? counter : null, by, span, limit: LIMIT }, signal);
+  const load = () => api.get(`counters/${encodeURIComponent(counter)}/top`, { by, span, limit: LIMIT }, signal);
   const where = make("p.span", { role: "status" });
   const draw = (found) => {
     if (span === null) newest = found.span;
@@ -116,9 +113,11 @@ function words(span, by) {
   return [timeText(from, by, "UTC"), make("span.quiet", {}, ` (a ${by} of UTC)`)];
 }
 
+/** `error_max` in words. */
 function error(most) {
   if (!most) return "Every value is exact.";
-  return `A value may be off by ${number(most)} at most: this list is merged from those of its hours.`;
+  const off = `A value may be off by ${number(most)} at most, and a missing tally may be that far above the last one`;
+  return `${off}: this list is merged from those of its hours.`;
 }
 
 const asOf = (found) => (found.as_of ? make("p.quiet", {}, "As of ", time(found.as_of, "minute"), ".") : null);

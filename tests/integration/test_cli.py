@@ -13,9 +13,12 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import boto3
 import pytest
@@ -23,16 +26,20 @@ from botocore.config import Config
 from botocore.stub import Stubber
 
 import counters
-from cli import commands, connection
+from cli import charts, commands, connection, series, watch
 from cli.__main__ import main
 from cli.terminal import clock
 from local.base.engine import Engine
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
-from tally.drift import reconcile, rows
+from tally.drift import history, reconcile, rows
+from tally.dynamo import items
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
-from tally.streams import evidence
+from tally.dynamo.transactions import apply_once, put
+from tally.series import hours, progress
+from tally.streams import evidence, pages
 from tests.commands import one_line
+from tests.conftest import create_tables, new_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 SINCE = "2027-01-15 08:00:00 UTC"
@@ -41,14 +48,19 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def port(engine: Engine, store: Store) -> Iterator[int]:
-    """The port of a server that answers /dev/stack, as `make dev` does."""
+def where(engine: Engine, store: Store) -> dict[str, Any]:
+    """What `make dev` says of its tables."""
     settings = store.settings
-    where = {
+    return {
         "dynamodb": engine.endpoint, "s3": engine.endpoint, "counts": settings.counts_table,
         "receipts": settings.receipts_table, "ledger": settings.ledger_table, "bucket": "aside", "minute_s": 60,
         "outputs": {},
     }  # fmt: skip
+
+
+@pytest.fixture
+def port(where: dict[str, Any]) -> Iterator[int]:
+    """The port of a server that answers /dev/stack, as `make dev` does."""
 
     class Dev(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -405,6 +417,25 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
         (["get", "nope", "x"], "there is no counter 'nope'"),
         (["get", "plays"], "required: ID"),
         (["history", "x", "--counter", "nope"], "there is no counter 'nope'"),
+        (["series"], "required: COUNTER"),
+        (["series", "plays", "a#b"], "argument ID"),
+        (["series", "plays", "a", "--by", "month"], "argument --by: invalid choice: 'month'"),
+        (["series", "plays", "a", "--from", "yesterday"], "argument --from: 'yesterday' is not a time like"),
+        (["series", "plays", "a", "--from", "1600-01-01"], "is not between 1970 and 5000"),
+        (["series", "plays", "a", "--from", "2020-01-01", "--to", "2019-01-01"], "from must be before to"),
+        (["series", "plays", "a", "--from", "2020-01-01", "--to", "2022-01-01"], "ask for 2400 at most"),
+        (["series", "plays", "a", "--tz", "Mars/Phobos"], "'Mars/Phobos' is no time zone that is known here"),
+        (["series", "plays", "a", "--tz", "../passwd"], "'../passwd' is no time zone that is known here"),
+        (["series", "plays", "a", "--by", "day", "--tz", "Asia/Kolkata"], "whose days begin with an hour of UTC"),
+        (["series", "plays", "a", "--json", "--csv"], "not allowed with argument --json"),
+        (["top"], "required: COUNTER"),
+        (["top", "nope"], "there is no counter 'nope'"),
+        (["top", "plays", "--span", "today"], "argument --span"),
+        (["top", "plays", "--span", "2026-13"], "argument --span"),
+        (["top", "plays", "--by", "hour", "--span", "2026-11"], "argument --span"),
+        (["top", "plays", "--limit", "0"], "'0' is not a whole number from 1 to"),
+        (["watch", "plays", ".."], "argument ID"),
+        (["watch", "plays", "a", "--interval", "0"], "'0' is not a whole number from 1 to 3600"),
         (["drift", "--local", "--port", "0"], "'0' is not a port"),
         (["drift", "--local", "--port", "²"], "is not a port"),
         (["drift", "--local", "--port", "9"], "nothing answers on port 9"),
@@ -433,6 +464,155 @@ def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: py
     assert said in one_line(main, arguments, capsys)
 
 
+HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC
+
+
+@pytest.fixture
+def folded(store: Store) -> None:
+    """Series since 05:10: plays of a in the hours from 5 to 8, the last of them up to 08:20, of b once; a repair."""
+    table, since = store.settings.ledger_table, HOUR * 60 - 170
+    at = progress.Progress(since=since, through=since - 1, hour=HOUR - 3)
+    apply_once(store, [items.update(table, progress.PROGRESS, at.values, was=items.NO_ITEM)])
+    plays = [
+        (since, "a", 7),
+        (since + 60, "a", 1200),
+        (since + 60, "b", 30),
+        (since + 120, "a", -300),
+        (HOUR * 60, "a", 40),
+    ]
+    for number, (minute, id_, amount) in enumerate(plays):
+        entries = [pages.Entry("plays", id_, "", amount, amount)]
+        put(Call(store), pages.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
+    hours.fold(store, HOUR * 60 + 20, until_s=store.clock() + 60)
+    repaired = {"before": 900, "amount": -5}
+    apply_once(
+        store, [history.entry(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")]
+    )
+
+
+RANGE = ("--from", "2027-01-15T05:00Z", "--to", "2027-01-15T12:00Z", "--tz", "Europe/Berlin")
+
+
+@pytest.mark.usefixtures("folded")
+def test_a_series_into_a_pipe_is_csv_with_repairs_and_only_what_is_known(run: Run) -> None:
+    code, out, err = run("series", "plays", "a", *RANGE)
+    assert (code, out.splitlines()) == (0, [
+        "from,value,kind", "2027-01-15T06:00:00+01:00,7,part", "2027-01-15T07:00:00+01:00,1200,whole",
+        "2027-01-15T08:00:00+01:00,-300,whole", "2027-01-15T09:00:00+01:00,40,part",
+        "2027-01-15T08:50:00+01:00,-5,repair",
+    ])  # fmt: skip
+    assert err.splitlines() == [
+        "tally: 947 in 4 hours; the most in one: 1,200", "tally: series begin at 2027-01-15 06:10",
+        "tally: complete up to 2027-01-15 09:20 (UTC+01:00)",
+    ]  # fmt: skip
+    assert run("series", "plays", "a", *RANGE, "--csv")[1] == out
+    body = json.loads(run("series", "plays", "a", *RANGE, "--json")[1])
+    assert (body["as_of"], body["series"][3]) == (HOUR * 3600 + 1200, {"from": HOUR * 3600, "value": 40})
+    code, out, err = run("series", "plays", "nobody", *RANGE)
+    assert (code, len(out.splitlines()), err.splitlines()[0]) == (0, 5, "tally: nothing in 4 hours")
+    assert run("series", "plays", "a", "--from", "2027-02-01", "--to", "2027-02-02")[1:] == (
+        "from,value,kind\n",
+        "tally: nothing is known of that time\ntally: series begin at 2027-01-15 05:10\n"
+        "tally: complete up to 2027-01-15 08:20 (UTC)\n",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands draw as at a terminal of 50 columns, without colours."""
+    monkeypatch.setenv("COLUMNS", "50")
+    for module in (series, watch):
+        monkeypatch.setattr(module, "draws", lambda given: True)
+
+
+@pytest.mark.usefixtures("folded", "drawing")
+def test_bars_are_as_wide_as_the_terminal_and_say_what_is_known_in_part(run: Run) -> None:
+    code, out, err = run("series", "plays", "a", *RANGE)
+    assert (code, [line.rstrip() for line in out.splitlines()], err) == (0, [
+        "plays a by hour, Europe/Berlin", "Fri 2027-01-15",
+        "06:00     7 since 06:10      █",
+        "07:00 1,200                  █████████████████████",
+        "08:00  -300             █████▏",
+        "09:00    40 so far           █",
+        "repair of -5 at 2027-01-15 08:50, by ledger: no traffic, so in no bar",
+        "947 in 4 hours; the most in one: 1,200", "series begin at 2027-01-15 06:10",
+        "complete up to 2027-01-15 09:20 (UTC+01:00)",
+    ], "")  # fmt: skip
+    assert max(map(len, out.splitlines()[:6])) == 50
+    assert run("series", "plays", *RANGE)[1].startswith("all plays by hour, Europe/Berlin\n")
+    days = run("series", "plays", "a", *RANGE, "--by", "day")[1].splitlines()
+    assert days[1].rstrip() == "Fri 2027-01-15 947 so far " + "█" * 24
+
+
+def test_an_hour_that_the_clocks_repeat_has_its_offset(capsys: pytest.CaptureFixture[str]) -> None:
+    midnight = int(datetime(2026, 10, 25, tzinfo=UTC).timestamp())
+    points = [series.Point(midnight + 3600 * hour, 1) for hour in range(2)]
+    charts.series("x", points, ZoneInfo("Europe/Berlin"), by_hour=True)
+    assert [line.split(" 1 ")[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["02:00 +0200", "02:00 +0100"]
+
+
+@pytest.mark.usefixtures("folded")
+def test_a_top_list_says_how_exact_it_is(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    span = ("--span", "2027-01-15T06")
+    exact = "tally: each value is exact\ntally: complete up to 2027-01-15 08:20 (UTC)\n"
+    assert run("top", "plays", *span) == (0, "id,value\na,1200\nb,30\n", exact)
+    assert run("top", "plays", *span, "--limit", "1")[1] == "id,value\na,1200\n"
+    assert json.loads(run("top", "plays", *span, "--json")[1])["by"] == "hour"
+    assert run("top", "stock", "--span", "2027-01")[2].startswith(
+        "tally: nothing moved up: stock, 2027-01 UTC so far\n"
+    )
+
+
+def test_series_that_nobody_has_folded_are_unknown_and_2(run: Run) -> None:
+    said = "tally: nothing is folded yet: a new stack needs some minutes, and its sweep\n"
+    assert run("series", "plays", "a") == (2, "", said)
+    assert run("top", "plays") == (2, "", said)
+    code, out, err = run("top", "plays", "--json")
+    assert (code, json.loads(out)["as_of"], err) == (2, None, said)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, *between: Callable[[], object]) -> None:
+    """Do these things between the looks of `tally watch`, one at a time; then it is Ctrl-C."""
+    left = list(between)
+
+    def wait(_: float) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop(0)()
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=wait))
+    impatient = CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
+    monkeypatch.setattr(connection, "CLIENT_CONFIG", impatient)
+
+
+def test_watch_goes_on_when_the_connection_is_lost_and_make_dev_is_back_elsewhere(
+    run: Run, store: Store, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 12)
+    with new_engine() as other:
+        create_tables(other.endpoint, store.settings)
+        back, where["dynamodb"] = where["dynamodb"], other.endpoint
+        watched(monkeypatch, other.kill, lambda: None, lambda: where.update(dynamodb=back), lambda: None, lambda: None)
+        code, out, err = run("watch", "stock", "mug", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, [(line["value"], line["change"]) for line in lines]) == (0, [(0, 0), (12, 12)])
+    lost, again = err.splitlines()
+    assert lost.startswith("tally: the connection is lost: ")
+    assert again == "tally: the connection is back"
+
+
+@pytest.mark.usefixtures("drawing")
+def test_watch_draws_the_number_with_its_last_changes(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tallies.key(counters.STOCK, "mug", 0)
+    watched(monkeypatch, lambda: edit(store, key, "qty", 1200), lambda: edit(store, key, "qty", -7))
+    code, out, err = run("watch", "stock", "mug")
+    title, number, *changes, state = out.splitlines()
+    assert (code, title, number, [line.split()[1] for line in changes], err) == (
+        0, "stock mug", "1,193", ["-7", "+1,200"], "",
+    )  # fmt: skip
+    assert state.startswith("as of ")
+
+
 def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
@@ -454,6 +634,15 @@ def test_without_region_or_credentials_it_says_so(environment: dict[str, str], s
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"tally: {said}")
+
+
+def test_ctrl_c_ends_watch_with_0(port: int, store: Store) -> None:
+    with command("watch", "plays", "v", "--local", "--port", str(port)) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, lines[0], lines[1][-5:], out, err) == (0, "at,value,change\n", ",0,0\n", "", "")
 
 
 def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, store: Store) -> None:
@@ -588,6 +777,7 @@ EVERY: dict[str, list[str]] = {
     "status": [], "reconcile": [], "drift": [], "get": ["likes", "a"], "redrive": [], "history": ["a"],
     "rebuild": ["--all"], "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
+    "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
 }  # fmt: skip
 
 

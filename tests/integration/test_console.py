@@ -152,3 +152,19 @@ def test_a_group_that_a_caller_claims_elsewhere_makes_no_operator(guarded: Invok
 
 def test_another_function_that_invokes_directly_is_trusted_as_before(guarded: Invoke) -> None:
     assert guarded("increments", events.sample("increments/direct-get-counter"))["status"] == 200
+
+
+MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "createContextualFragment", "document.write", "DOMParser")
+STORAGE = ("localStorage", "indexedDB", "document.cookie")
+
+
+def test_no_text_becomes_markup_and_no_token_is_stored() -> None:
+    modules = {path.name: path.read_text() for path in console.FOLDER.glob("*.js")}
+    assert {"app.js", "overview.js", "tally.js", "top.js", "drift.js"} < set(modules)
+    for name, module in modules.items():
+        assert [way for way in (*MARKUP, *STORAGE) if way in module] == [], name
+
+
+def test_the_console_of_its_own_is_small() -> None:
+    files = [path.read_bytes() for path in console.FOLDER.iterdir()]
+    assert sum(len(gzip.compress(file, 9)) for file in files) < 40_000

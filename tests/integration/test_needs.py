@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
 import counters
 import operations
 import permissions
-from cli import commands, options
+from cli import commands, options, watch
 from cli.connection import Connection, Stack
 from functions import sweep
 from local.base.engine import Engine
@@ -478,6 +479,8 @@ def test_the_command_does_what_its_policy_allows(
     something_to_mend(invoke, store, objects)
     stocked_and_held(invoke)
     judged_up_to_now(store, less=-5)
+    folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)
     stack = Stack(Connection(store, objects), counters.COUNTERS)
     for line, code in {
@@ -489,6 +492,7 @@ def test_the_command_does_what_its_policy_allows(
         f"import {plays} --counter contest --yes --by ann --why test": 0,
         "forget --user bob": 1, "forget --user bob --yes --by ann --why test": 0,
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
+        "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0,
     }.items():  # fmt: skip
         given = options.parsed(line.split(), options.parser(counters.COUNTERS))
         assert commands.COMMANDS[given.command](given, stack) == code, (line, capsys.readouterr())
@@ -499,4 +503,5 @@ def test_the_command_does_what_its_policy_allows(
         ("DeleteItem", "SETASIDE"), ("PutItem", "PAGE#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),
         ("ConditionCheckItem", "POST#"), ("ConditionCheckItem", "VID#"), ("PutItem", "DELETED"),
         ("DeleteItem", "HOLDS#"), ("PutItem", "HOLDS#"), ("Query", "HOLDS#"), ("DeleteItem", "POST#"),
+        ("GetItem", "PROGRESS"), ("Query", "SERIES#"), ("Query", "RUNNING#"), ("Query", "TOP#"),
     }  # fmt: skip

@@ -31,8 +31,8 @@ from ..errors import InvalidInputError
 from . import progress
 from .progress import HOUR_S, hour_of
 
-LISTED = 500  # that moved up; callers see 100 at most
-FALLEN = 100  # that moved down
+LISTED = 200  # that moved up; callers see 100 at most
+FALLEN = 50  # that moved down
 BYTES_MAX = 150_000  # of either, before it is compressed: an id may be a page of 1,024 bytes
 HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept
 HOURS, DAYS = "TOP#hour#", "TOP#day#"
@@ -153,7 +153,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     at = progress.read(call.store)
     settings = call.store.settings
     newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.through >= 0 else ""
-    asked = newest if span is None else _checked(span, by)
+    asked = newest if span is None else checked_span(span, by)
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
     lists = list(read(call.store, partition, asked, last).values()) if asked else []
@@ -168,7 +168,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     }
 
 
-def _checked(span: str, by: str) -> str:
+def checked_span(span: str, by: str) -> str:
     """The span, in the form that `by` asks for. Raises InvalidInputError."""
     try:
         if len(span) == LENGTHS[by] and datetime.strptime(span, FORMS[by]).strftime(FORMS[by]) == span:

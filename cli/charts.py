@@ -1,0 +1,105 @@
+"""What the commands draw at a terminal, as wide as it is: bars by the hour or day, top lists, and a number that moves.
+
+Only what draws imports this module: the library takes a tenth of a second to load.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime, tzinfo
+from itertools import groupby
+
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from .series import Point
+from .terminal import offset
+from .watch import Look
+
+SPACE = (0, 1, 0, 0)  # right of each column
+UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: what is known in part
+
+CHANGES_MAX = 20  # the last changes of a tally that is watched; fewer on a low terminal
+AROUND = 6  # lines around them
+
+
+def series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) -> None:
+    """A bar for each hour, under its day, or for each day. What is known in part says so."""
+    console, low = Console(highlight=False), min([0, *(point.value for point in points)])
+    size = max([1, *(point.value for point in points)]) - low
+    form = "%H:%M" if by_hour else "%a %Y-%m-%d"
+    if len({datetime.fromtimestamp(point.from_s, zone).utcoffset() for point in points}) > 1 and by_hour:
+        form += " %z"  # the clocks change: an hour would be there twice
+    rows = [(point, _at(point, zone, form)) for point in points]
+    widths = [max(map(len, words), default=0) for words in (
+        [label for _, label in rows], [f"{point.value:,}" for point in points], [point.part for point in points]
+    )]  # fmt: skip
+    console.print(Text(title, style="bold"))
+    for day, same in groupby(rows, lambda row: _at(row[0], zone, "%a %Y-%m-%d") if by_hour else ""):
+        if day:
+            console.print(Text(day, style="dim"))
+        table = Table.grid(padding=SPACE, expand=True)
+        table.add_column(width=widths[0], no_wrap=True)
+        table.add_column(width=widths[1], no_wrap=True, justify="right")
+        table.add_column(width=widths[2], no_wrap=True)
+        table.add_column(ratio=1)
+        for point, label in same:
+            colour = OPEN if point.part else DOWN if point.value < 0 else UP
+            bar = Bar(size, min(point.value, 0) - low, max(point.value, 0) - low, color=colour)
+            table.add_row(label, f"{point.value:,}", Text(point.part, style=OPEN), _drawn(console, bar))
+        console.print(table)
+
+
+def _at(point: Point, zone: tzinfo, form: str) -> str:
+    return datetime.fromtimestamp(point.from_s, zone).strftime(form)
+
+
+def _drawn(console: Console, bar: Bar) -> RenderableType:
+    """The bar; nothing on a terminal that has no blocks."""
+    return "" if console.options.ascii_only else bar
+
+
+def top(title: str, listed: Sequence[tuple[str, int]]) -> None:
+    """A top list with bars. An id is never cut: a long one takes more lines."""
+    console = Console(highlight=False)
+    console.print(Text(title, style="bold"))
+    table = Table.grid(padding=SPACE, expand=True)
+    table.add_column(justify="right", style="dim", no_wrap=True)
+    table.add_column(overflow="fold", max_width=max(16, console.width // 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(ratio=1)
+    for place, (id_, value) in enumerate(listed, 1):
+        bar = Bar(listed[0][1], 0, value, color=UP)
+        table.add_row(str(place), Text(id_), f"{value:,}", _drawn(console, bar))
+    console.print(table)
+
+
+def watch(title: str, interval_s: int, looks: Iterable[Look], zone: tzinfo) -> None:
+    """A number that moves in place, with its last changes, until the looks end."""
+    console, lost_s = Console(highlight=False), 0
+    changes: deque[Look] = deque(maxlen=CHANGES_MAX)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for look in looks:
+            lost_s = (lost_s or look.at_s) if look.lost else 0
+            if look.change:
+                changes.appendleft(look)
+            shown = list(changes)[: max(1, console.height - AROUND)]
+            lines = [Text(f"{_clock(each.at_s, zone)}  {each.change:+,}") for each in shown]
+            state = f"as of {_clock(look.at_s, zone)} ({offset(look.at_s, zone)}), every {interval_s} s; Ctrl-C ends"
+            if look.lost:
+                state = f"connection lost at {_clock(lost_s, zone)}, trying again: {look.lost}"
+            drawn = Group(
+                Text(title, style="bold"),
+                Text(f"{look.value:,}", style="dim" if look.lost else f"bold {UP}"),
+                *(lines or [Text("no change yet", style="dim")]),
+                Text(state, style=DOWN if look.lost else "dim"),
+            )
+            live.update(drawn, refresh=True)
+
+
+def _clock(epoch_s: int, zone: tzinfo) -> str:
+    return datetime.fromtimestamp(epoch_s, zone).strftime("%H:%M:%S")

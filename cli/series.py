@@ -1,0 +1,239 @@
+"""The commands `series` and `top`: what was accepted of a tally hour by hour or day by day, and what moved most.
+
+At a terminal they draw (`charts`). Into a pipe, and with --csv, they print CSV; with --json what the API answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, NamedTuple
+
+from tally.dynamo.client import Call
+from tally.errors import InvalidInputError
+from tally.series import read as reading
+from tally.series import top as lists
+from tally.series.hours import TOTAL
+from tally.series.progress import HOUR_S
+
+from . import completion, values
+from .connection import Stack
+from .terminal import clock_in, draws, note, offset, say, viewers_zone
+
+LIMIT_DEFAULT, LIMIT_MAX = 20, 500
+WHOLE, PART, REPAIR = "whole", "part", "repair"
+"""What a row of CSV is: a whole hour or day, one that is known in part, or a repair, which is no traffic."""
+_SERIES_EXAMPLES = """examples:
+  tally series plays 9f3a                                the last 24 hours
+  tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
+  tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
+  tally series plays                                     all plays together
+  tally series plays 9f3a --by day > plays.csv           CSV, as with --csv
+
+"""
+_TOP_EXAMPLES = """examples:
+  tally top plays                                        today's, of UTC, so far
+  tally top plays --by hour                              those of this hour, so far
+  tally top visits --span 2026-11 --limit 100            those of a month
+  tally top likes --span 2026-11-22T13 --json            those of an hour
+
+"""
+
+
+class Point(NamedTuple):
+    """An hour or a day of a series, from `from_s` on. `part`: of which part it is known; empty: the whole."""
+
+    from_s: int
+    value: int
+    part: str = ""
+
+
+def add_series(made: argparse.ArgumentParser, counter: Callable[[str], Any]) -> None:
+    """The options of `series`."""
+    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tally"))
+    of = "of a post, a video, …; for visits the page's URL; default: all tallies of the counter together"
+    made.add_argument("id", metavar="ID", nargs="?", help=of)
+    made.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
+    first = "like 2026-11-22 or 2026-11-22T10:30; default: a day before the end, or 30 days"
+    made.add_argument("--from", metavar="TIME", dest="since", type=values.told, help=first)
+    made.add_argument("--to", metavar="TIME", type=values.told, help="the end, which is not in it; default: now")
+    made.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
+    _forms(made, _SERIES_EXAMPLES)
+
+
+def add_top(made: argparse.ArgumentParser, counter: Callable[[str], Any]) -> None:
+    """The options of `top`."""
+    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tallies"))
+    made.add_argument("--by", choices=tuple(lists.FORMS), help="default: day, or as SPAN says")
+    span = "2026-11-22T13, 2026-11-22 or 2026-11, of UTC; default: the newest"
+    made.add_argument("--span", metavar="SPAN", help=span)
+    most = values.whole(1, LIMIT_MAX)
+    made.add_argument("--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"default: {LIMIT_DEFAULT}")
+    _forms(made, _TOP_EXAMPLES)
+
+
+def _forms(made: argparse.ArgumentParser, examples: str) -> None:
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, as the API answers")
+    form.add_argument("--csv", action="store_true", help="print CSV, as into a pipe")
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.epilog = examples + (made.epilog or "")
+
+
+def check(given: argparse.Namespace) -> str:
+    """What is wrong with the options, in one line. Adds the `range` of a series to them, or the `by` of a top list."""
+    try:
+        if given.command == "top":
+            named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.FORMS.items()}
+            given.by = given.by or named.get(len(given.span or ""), lists.DAY)
+            given.span = given.span and lists.checked_span(given.span, given.by)
+        else:
+            _check_range(given)
+    except InvalidInputError as error:
+        return f"argument --{error.field or 'from'}: {error.detail}"
+    return ""
+
+
+def _check_range(given: argparse.Namespace) -> None:
+    """Raises InvalidInputError."""
+    now_s = time.time()
+    given.zone = given.tz or viewers_zone()
+    of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
+    if not given.tz and not _hourly(given.zone, now_s):
+        of_days = None  # of UTC: an hour of the series is in two days of this zone
+    since, to = (values.seconds(told, given.zone) for told in (given.since, given.to))
+    given.range = reading.range_of(given.by, since, to, of_days, now_s)
+    if given.by == reading.DAY:
+        given.zone = given.range.zone
+
+
+def _hourly(zone: tzinfo, now_s: float) -> bool:
+    away = datetime.fromtimestamp(now_s, zone).utcoffset()
+    return away is not None and not away % timedelta(hours=1)
+
+
+def series(given: argparse.Namespace, stack: Stack) -> int:
+    """Print the series of a tally. Returns 2 if nothing is folded yet."""
+    body = reading.read(Call(stack.store), given.counter, given.id or TOTAL, given.range)
+    if body["as_of"] is None or given.json:
+        return _only(body, given)
+    zone: tzinfo = given.zone
+    points = list(_points(body, zone))
+    if draws(given):
+        from . import charts  # it takes a tenth of a second to load
+
+        which = f"{body['counter']} {body['id']}" if given.id else f"all {body['counter']}"
+        named = f"{which} by {body['by']}, {_named(zone)}"
+        charts.series(named, points, zone, by_hour=body["by"] == reading.HOUR)
+        return _remark([*_repairs(body, zone), *_of_series(body, points, zone)], given)
+    rows = [(_iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
+    rows += [(_iso(one["at"], zone), one["value"], REPAIR) for one in body["repairs"]]
+    _csv(("from", "value", "kind"), rows)
+    return _remark(_of_series(body, points, zone), given)
+
+
+def top(given: argparse.Namespace, stack: Stack) -> int:
+    """Print the tallies of a counter that moved most. Returns 2 if nothing is folded yet."""
+    body = lists.over(Call(stack.store), given.counter, given.by, given.span, given.limit)
+    if body["as_of"] is None or given.json:
+        return _only(body, given)
+    listed = [(one["id"], one["value"]) for one in body["top"]]
+    if draws(given):
+        from . import charts
+
+        charts.top(f"{body['counter']} that moved up most, {_span(body)}", listed)
+    else:
+        _csv(("id", "value"), listed)
+    return _remark(_of_top(body), given)
+
+
+def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
+    """Print the answer alone, with --json, and say if there is none yet."""
+    if given.json:
+        say(json.dumps(body))
+    if body["as_of"] is None:
+        note("nothing is folded yet: a new stack needs some minutes, and its sweep")
+    return 2 if body["as_of"] is None else 0
+
+
+def _csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    made = csv.writer(sys.stdout, lineterminator="\n")
+    made.writerow(names)
+    made.writerows(rows)
+
+
+def _remark(lines: Iterable[str], given: argparse.Namespace) -> int:
+    """Say what the numbers mean: below a drawing, and beside CSV on stderr."""
+    sys.stdout.flush()
+    for line in lines:
+        (say if draws(given) else note)(line)
+    return 0
+
+
+def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
+    """The hours or days of which something is known: those that lie before `as_of`, and not before `since`."""
+    since, as_of = body["since"], body["as_of"]
+    for one in body["series"]:
+        end_s = one["from"] + HOUR_S if body["by"] == reading.HOUR else _next_day(one["from"], zone)
+        if one["from"] < as_of and since < end_s:
+            begun = f"since {clock_in(since, zone, since)}" if one["from"] < since else ""
+            yield Point(one["from"], one["value"], "so far" if as_of < end_s else begun)
+
+
+def _next_day(from_s: int, zone: tzinfo) -> int:
+    return int((datetime.fromtimestamp(from_s, zone) + timedelta(days=1)).timestamp())
+
+
+def _repairs(body: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:
+    for one in body["repairs"]:
+        at = clock_in(one["at"], zone, time.time())
+        yield f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar"
+
+
+def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo) -> Iterator[str]:
+    """What a series means: its sum, what it is not, and as of when it is complete."""
+    now_s = time.time()
+    if points:
+        numbers, hours = [point.value for point in points], f"{len(points)} {body['by']}{'s' * (len(points) > 1)}"
+        most = f"{sum(numbers):,} in {hours}; the most in one: {max(numbers):,}"
+        yield most if any(numbers) else f"nothing in {hours}"
+    else:
+        yield "nothing is known of that time"
+    if body["observed"]:
+        yield f"{body['counter']} has no receipts: this is what was seen of its tally, manual edits too"
+    if not points or points[0].from_s < body["since"]:
+        yield f"series begin at {clock_in(body['since'], zone, now_s)}"
+    yield f"complete up to {clock_in(body['as_of'], zone, now_s)} ({offset(body['as_of'], zone)})"
+
+
+def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
+    """What a top list means: how exact it is, and as of when."""
+    zone = viewers_zone()
+    if not body["top"]:
+        yield f"nothing moved up: {body['counter']}, {_span(body)}"
+    elif body["error_max"]:
+        off = f"{body['error_max']:,}"
+        yield f"a value may be off by up to {off}; a tally that is missing may be up to {off} above the last one"
+    else:
+        yield "each value is exact"
+    yield f"complete up to {clock_in(body['as_of'], zone, time.time())} ({offset(body['as_of'], zone)})"
+
+
+def _span(body: Mapping[str, Any]) -> str:
+    """The span as people read it; the one that runs is in the list up to `as_of`."""
+    span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
+    so_far = " so far" if runs.strftime(lists.FORMS[body["by"]]) == body["span"] else ""
+    return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
+
+
+def _named(zone: tzinfo) -> str:
+    return str(getattr(zone, "key", None) or zone)
+
+
+def _iso(epoch_s: int, zone: tzinfo) -> str:
+    return datetime.fromtimestamp(epoch_s, zone).isoformat()

@@ -1,0 +1,111 @@
+"""The command `watch`: a tally as it moves, until Ctrl-C. It reads, and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from botocore.exceptions import BotoCoreError
+
+from tally.counting import tallies
+from tally.dynamo.client import Call
+from tally.errors import TallyError
+
+from . import completion, connection, values
+from .connection import CommandError, Stack, explained
+from .terminal import draws, note, say, show, viewers_zone
+
+INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
+_EXAMPLES = """examples:
+  tally watch plays 9f3a                         each look costs what a read costs
+  tally watch likes a91f --interval 10 --stack Tally-prod
+  tally watch stock mug --json                   a line for each change
+
+"""
+
+
+class Look(NamedTuple):
+    """What one look saw at `at_s` (epoch seconds): the tally, and by how much it moved since the look before.
+
+    `lost`: why it saw nothing; the value is that of the last one that did.
+    """
+
+    at_s: int
+    value: int
+    change: int
+    lost: str = ""
+
+
+def add(made: argparse.ArgumentParser, counter: Callable[[str], Any]) -> None:
+    """The command's options."""
+    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tally"))
+    made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    between = values.whole(1, INTERVAL_MAX_S)
+    made.add_argument(
+        "--interval", metavar="S", type=between, default=INTERVAL_DEFAULT_S,
+        help=f"seconds between two looks; default: {INTERVAL_DEFAULT_S}",
+    )  # fmt: skip
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a line of JSON for each change")
+    form.add_argument("--csv", action="store_true", help="print a line of CSV for each change, as into a pipe")
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.epilog = _EXAMPLES + (made.epilog or "")
+
+
+def watch(given: argparse.Namespace, stack: Stack) -> int:
+    """Print the tally whenever it moves. Returns 0 at Ctrl-C. Raises what the first look raises."""
+    looks = _looks(given, stack)
+    try:
+        if not given.json and draws(given):
+            from . import charts  # it takes a tenth of a second to load
+
+            charts.watch(f"{given.counter.name} {given.id}", given.interval, looks, viewers_zone())
+        else:
+            _print(given, looks)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _looks(given: argparse.Namespace, stack: Stack) -> Iterator[Look]:
+    """Look, and look again after each interval, for ever. Only the first look raises an error."""
+    seen = tallies.read(Call(stack.store), given.counter, given.id)
+    yield Look(int(time.time()), seen, 0)
+    while True:
+        time.sleep(given.interval)
+        try:
+            value = tallies.read(Call(stack.store), given.counter, given.id)
+        except (TallyError, BotoCoreError) as error:
+            why = explained(error) if isinstance(error, TallyError) else str(error)
+            yield Look(int(time.time()), seen, 0, " ".join(why.split()) or type(error).__name__)
+            stack = _again(given, stack)
+            continue
+        yield Look(int(time.time()), value, value - seen)
+        seen = value
+
+
+def _again(given: argparse.Namespace, stack: Stack) -> Stack:
+    """The stack to look at after a lost connection. `make dev` has its tables elsewhere when it starts again."""
+    if given.local:
+        with suppress(CommandError):
+            return Stack(connection.local(given.port), stack.counters)
+    return stack
+
+
+def _print(given: argparse.Namespace, looks: Iterable[Look]) -> None:
+    """A line for the first look, and for each that saw a change; notes when the connection is lost, and back."""
+    lost = False
+    for number, look in enumerate(looks):
+        if bool(look.lost) != lost:
+            lost = bool(look.lost)
+            note(f"the connection is lost: {look.lost}; trying again" if lost else "the connection is back")
+        if number == 0 and not given.json:
+            say("at,value,change")
+        if number == 0 or look.change:
+            at = datetime.fromtimestamp(look.at_s, UTC).isoformat()
+            body = {"at": look.at_s, "value": look.value, "change": look.change}
+            show(given, body, f"{at},{look.value},{look.change}")

@@ -84,7 +84,7 @@ node_modules/.tests: package-lock.json | node_modules/.ready
 	@mvn --quiet --batch-mode --strict-checksums --file $< dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(@D)"
 	@touch $@
 
-dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
+dev: $(VENV)/.compiled ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
 	@$(PY) -m local --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it

@@ -1,8 +1,8 @@
 """Packs the CDK's Python modules into one archive: 240 MB become 90, most of them its JavaScript. `make setup` runs it.
 
-Python imports from the archive as from a folder, so nothing is missing. It keeps no bytecode for an archive: the first
-deployment puts that of what the stacks load there (`--compile`). `make test` installs the package whole again, because
-mypy reads no archive.
+Python imports from the archive as from a folder, so nothing is missing. It keeps no bytecode for an archive: before the
+first synth, of `make dev` or a deployment, `--compile` puts that of what the stacks load there. `make test` installs
+the package whole again, because mypy reads no archive.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests dev demo bench soak test emulator check mutations openapi events fuzz lint synth diff deploy destroy cost smoke lock audit clean
+.PHONY: help setup setup-tests dev demo bench soak test emulator check mutations openapi events pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -113,6 +113,9 @@ openapi: setup ## print the OpenAPI document
 
 events: setup-tests ## write the samples in events/ that a new operation lacks
 	@PYTHONPATH=lambdas $(PY) -m tests.make_events
+
+pictures: setup-tests ## take the pictures of README.md: the console and the dashboard, with the demo's data
+	@PYTHONPATH=lambdas $(PY) -m tests.make_pictures
 
 fuzz: setup-tests ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)

@@ -63,7 +63,7 @@ def _sizes(browser: Browser, url: str) -> dict[str, int]:
     asked: list[Request] = []
     with browser.new_context() as context:
         page = context.new_page()
-        page.on("request", asked.append)
+        page.on("request", lambda request: asked.append(request))
         page.goto(f"{url}/console")
         for hash_ in PAGES:
             page.evaluate("hash => { location.hash = hash }", hash_)

@@ -1,6 +1,6 @@
 """Compares Tally's series and top list with the log's own count, for the most visited pages.
 
-Both say until when they are complete (`as_of`): Tally folds the minutes that it has judged, fifteen at a time.
+Both say until when they are complete (`as_of`): Tally folds the minutes that it has judged, twenty at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .visitors import Server
 
 PAGES = 10
 LOOK_S = 1.0
-FOLDED_MINUTES_MAX = 90  # of the ledger: 24 if no consumer is behind, nine to judge and fifteen to fold
+FOLDED_MINUTES_MAX = 90  # of the ledger: 29 if no consumer is behind, nine to judge and twenty to fold
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 
 from aws_cdk import Acknowledgment, CfnOutput, Duration, Environment, Stack, Validations
@@ -66,7 +66,7 @@ class Edge(Stack):
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
         kept = _as_the_answer_says(self)
-        paths = sorted({_pattern(operation.path) for operation in operations if operation.revalidated})
+        paths = _patterns(operation.path for operation in operations if operation.revalidated)
         distribution = cloudfront.Distribution(
             self,
             "Distribution",
@@ -94,6 +94,13 @@ class Edge(Stack):
 def _pattern(path: str) -> str:
     """What CloudFront calls the paths of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few."""
     return f"/{path.split('/')[1]}/*" if "{" in path else path
+
+
+def _patterns(paths: Iterable[str]) -> list[str]:
+    """The fewest patterns for these routes: those that no other one covers."""
+    found = {_pattern(path) for path in paths}
+    wide = tuple(pattern.removesuffix("*") for pattern in found if pattern.endswith("/*"))
+    return sorted(pattern for pattern in found if pattern.endswith("/*") or not pattern.startswith(wide))
 
 
 def _as_the_answer_says(scope: Construct) -> cloudfront.CachePolicy:

@@ -61,6 +61,7 @@ def usage(month: Month, stage: Stage | None = None) -> Usage:
     used = Usage()
     _standing(stage, month, used)
     count(month, used)
+    series(month, used, days=365)
     _requests(month, stage, used)
     consume(month, stage, used)
     _sweeps(month, stage, used)
@@ -100,6 +101,17 @@ def count(month: Month, used: Usage) -> None:
     used["stored"] += month.likes * 12 * units.LIKE_BYTES / GB  # as after a year: likes stay
     used["recoverable"] = used["stored"]
     used["read"] += month.reads * units.READ
+
+
+def series(month: Month, used: Usage, days: float) -> None:
+    """What the fold writes for each tally and hour in which it moved, and the items of so many days: they stay."""
+    a_day = sum(amount for _, amount in month.changes) * units.DAY_S / MONTH_S
+    of_hours = 24 * units.distinct(a_day / 24, month.items)
+    used["write"] += MONTH_S / units.DAY_S * of_hours * units.SERIES_WRITES
+    of_days = units.distinct(a_day, month.items)
+    stored = days * (of_days * units.SERIES_DAY_BYTES + of_hours * units.SERIES_HOUR_BYTES) / GB
+    used["stored"] += stored
+    used["recoverable"] += stored
 
 
 def _requests(month: Month, stage: Stage, used: Usage) -> None:
@@ -199,7 +211,7 @@ class _Batch:
 def _sweeps(month: Month, stage: Stage, used: Usage) -> None:
     """The sweep of every minute: a pulse for each shard, the look for holds, and the judge."""
     minutes = MONTH_S / 60
-    used["write"] += minutes * (units.JUDGE_WRITES + 2 * units.SHARDS)
+    used["write"] += minutes * (units.JUDGE_WRITES + units.FOLD_WRITES + 2 * units.SHARDS)
     used["read"] += minutes * (units.QUIET_READS + units.FOLD_READS)
     changes = sum(amount for _, amount in month.changes) / minutes
     computes_ms = units.SWEEP_COMPUTES_MS + units.distinct(changes, month.items) / units.JUDGED_PER_S * 1000

@@ -66,7 +66,7 @@ READS = {
     "get_receipts": ((1, 450), (100, 70_000)),  # of 100 keys
     "health": ((1, 400), (1, 400)),
     "get_console": ((0, 1_800), (0, 1_800)),
-    "get_console_file": ((0, 22_500), (0, 51_500)),  # uPlot, compressed and not
+    "get_console_file": ((0, 7_700), (0, 51_500)),  # app.js; uPlot, not compressed
     "get_console_config": ((0, 600), (0, 600)),
     "get_openapi": ((0, 135_000), (0, 135_000)),
 }
@@ -79,12 +79,15 @@ SHARDS = 4  # of each stream of a new table on demand
 SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
 TALLIES_IN_TRANSACTION = 99  # beside the checkpoint
 ENTRY_BYTES = 22  # of a page of the journal, compressed; ids are UUIDs
-PAGE_READS = 3  # the judge reads a page up to three times
+PAGE_READS = 4  # the judge reads a page up to three times, the fold of the series once
+SERIES_WRITES = 1.1  # for each tally and hour in which it moved
+SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 170, 8  # of a day in which it moved, DynamoDB's own 100 included; of each hour
 
 # A minute without traffic, beside two consumers' checkpoints for each pulse.
 JUDGE_WRITES = 2
+FOLD_WRITES = 1 / 20  # how far the series are
 QUIET_READS = 57.0
-FOLD_READS = 16.0  # the pages of a minute once more; each is a request, every 15 minutes
+FOLD_READS = 16.0  # the pages of a minute once more; each is a request, every 20 minutes
 SWEEP_REQUESTS = 83  # one after the other, for four shards in each stream
 JUDGED_PER_S = 200_000
 

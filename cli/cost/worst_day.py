@@ -11,7 +11,7 @@ from tally.operation import Access, Operation, by_route
 from . import units
 from .prices import Usage
 from .template import PROD, Stage, stages
-from .traffic import FUNCTION_GB, Month, consume, count, invoke, trace
+from .traffic import FUNCTION_GB, Month, consume, count, invoke, series, trace
 from .units import DAY_S, GB, MONTH_S
 
 MANY = 1e9
@@ -86,6 +86,7 @@ def _written(attack: Attack, stage: Stage, used: Usage) -> None:
     )
     whole = Usage()
     count(month, whole)
+    series(month, whole, days=MONTH_S / DAY_S)
     consume(month, stage, whole)
     for id_, quantity in whole.items():
         used[id_] += quantity * DAY_S / MONTH_S

@@ -6,6 +6,7 @@ import uPlot from "./uPlot.esm.js";
 
 const HOUR_S = 3600;
 const DAY_S = 24 * HOUR_S;
+const WHOLE = Array.from({ length: 40 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // between two lines
 const charts = new Set(); // those on the page
 
 function everyChart(change) {
@@ -82,7 +83,8 @@ function axes(by) {
       ...ink,
       grid: { stroke: colour("--line"), width: 1 },
       size: 44,
-      values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? short(value) : "")),
+      incrs: WHOLE,
+      values: (_, splits) => splits.map(short),
     },
   ];
 }

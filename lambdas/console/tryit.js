@@ -118,7 +118,7 @@ async function bought(stock, token, signal) {
 /** A table of how many got which answer. `outcomes`: counts by status, 0 for no answer. */
 function outcomeTable(outcomes) {
   const rows = Object.entries(outcomes).map(([status, buyers]) => [
-    `${Number(status) || "no answer"}${OUTCOMES[status] ? `: ${OUTCOMES[status]}` : ""}`,
+    [Number(status) || "no answer", OUTCOMES[status]].filter(Boolean).join(", "),
     number(buyers),
   ]);
   return table("Answers", ["Answer", ["Buyers", "figure"]], rows);

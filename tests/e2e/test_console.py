@@ -31,9 +31,10 @@ LOADED_BYTES_MAX = 150 * 1000
 SLOW_MS = 20_000  # for what takes a moment on a quiet machine
 AXE = Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"
 NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1280, "height": 800}
+VIDEO = "most-played"
 PAGES = {
     "overview": "#/",
-    "tally": "#/tally/plays/console",
+    "tally": f"#/tally/plays/{VIDEO}",
     "top": "#/top/plays",
     "drift": "#/drift",
     "try it": "#/try",
@@ -115,12 +116,17 @@ def history(dev: Dev) -> Iterator[None]:
     """
     store, now_s = connection.local(dev.port).store, time.time()
     table, hour = store.settings.ledger_table, int(now_s) // 3600
-    moves = [Moved.of("plays", "console", 1234), *(Moved.of("plays", id_, 10) for id_ in HOSTILE)]
-    top.hour_is_over(store, hour - 1, (move[1:] for move in moves))
+    moves = [Moved.of("plays", VIDEO, 1234), *(Moved.of("plays", id_, 10) for id_ in HOSTILE)]
+    board = top.Board()
+    for move in moves:
+        board.add(*move[1:])
+    listed = hour - 1 if hour % 24 else hour  # pages ask for the list of today
+    top.write(store, listed, store.settings.minute(now_s), board, ["plays"])
+    moves.append(Moved.of("plays", hours.TOTAL, 1294))
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
     writes = [hours._hour(store.settings, hour - 1, move) for move in moves]
-    writes.append(repairs.entry(store, "plays", "console", now_s, {"before": 1239, "amount": -5}, **repair))
-    drifts = [rows.Drift("plays", id_) for id_ in ("console", HOSTILE[0])]
+    writes.append(repairs.entry(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5}, **repair))
+    drifts = [rows.Drift("plays", id_) for id_ in (VIDEO, HOSTILE[0])]
     writes += [rows.moved(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
     for write in writes:
         apply(Call(store), [write])
@@ -138,6 +144,32 @@ def begun(store: Store, since: int, hour: int) -> bool:
     new = replace(seen, since=since) if seen.since >= 0 else new
     was = seen.values if seen.since >= 0 else items.NO_ITEM
     return apply_once(store, [items.update(store.settings.ledger_table, progress.PROGRESS, new.values, was=was)])
+
+
+def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
+    page = console.open(name="ann")
+    plays = page.locator(".counter").filter(has=page.get_by_role("heading", name="plays", exact=True))
+    leader = plays.get_by_role("listitem").first
+    expect(leader).to_contain_text(VIDEO)
+    expect(leader).to_contain_text("1,234")
+    assert int(re.sub(r"\D", "", plays.locator(".sum strong").inner_text())) >= 1294  # and what other tests played
+    expect(page.locator(".status")).to_contain_text("looked at")
+    leader.get_by_role("link").click()
+    expect(page.locator("h1")).to_have_text(VIDEO)
+    expect(page.locator(".moves .sum")).to_contain_text("1,234")
+    page.get_by_text("The same as a table").click()
+    expect(page.locator(".moves tbody td.figure").filter(has_text="1,234")).to_have_count(1)
+    expect(page.get_by_role("img", name=re.compile("1,234 in all"))).to_be_visible()
+    repair = page.get_by_role("row").filter(has_text=HOSTILE[0]).first
+    expect(repair.get_by_role("cell")).to_have_text(["-5", *HOSTILE[:2], "by its drift"])
+    expect(page.locator(".alert")).to_contain_text("+5: more is stored")
+    console.go("#/top/plays")
+    expect(page.get_by_role("row").nth(1)).to_contain_text(VIDEO)
+    expect(page.get_by_role("row").nth(1)).to_contain_text("1,234")
+    console.go("#/drift")
+    drift = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=VIDEO, exact=True))
+    expect(drift).to_contain_text("+5")
+    expect(drift.locator("pre")).to_have_text(re.compile("tally reconcile .*--repair"))
 
 
 def test_names_full_of_markup_are_text(console: Console, history: None) -> None:
@@ -399,8 +431,8 @@ def test_a_stock_of_20_is_sold_20_times(console: Console) -> None:
     page.get_by_role("button", name="Let 50 buy").click()
     steps = page.get_by_role("list", name="Steps: A stock").locator("> li")
     expect(steps).to_have_count(3, timeout=SLOW_MS)
-    expect(page.get_by_role("row", name="200: sold")).to_contain_text("20")
-    expect(page.get_by_role("row", name="409: refused")).to_contain_text("30")
+    expect(page.get_by_role("row", name="200, sold")).to_contain_text("20")
+    expect(page.get_by_role("row", name="409, refused")).to_contain_text("30")
     expect(steps.last).to_contain_text("ends at 0")
     assert console.asked_for("/increments") >= 50
     steps.last.get_by_role("link").click()

@@ -20,7 +20,12 @@ AS_OF_AGE_S_MAX = 60  # it is five
 LEFT = re.compile(r'(?<="retry_after_s":)\d+')
 DAY_S = 24 * 3600
 TODAY = '"period":"2026-11-22"'
-PAGES = ("README.md", "docs/periods.md", "docs/changes.md")  # a later one uses the variables of those before
+PAGES = (
+    "README.md",
+    "docs/periods.md",
+    "docs/changes.md",
+    "docs/series.md",
+)  # a later one uses the variables of those before
 
 
 def session(text: str) -> list[tuple[str, str]]:

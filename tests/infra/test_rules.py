@@ -38,7 +38,7 @@ def watch_another_table(resources: Resources) -> None:
 
 def show_every_function(resources: Resources) -> None:
     body = of_type(resources, "AWS::CloudWatch::Dashboard")["DashboardBody"]["Fn::Join"][1]
-    body[0] = body[0].replace('{"widgets":[', '{"widgets":[{"type":"metric","properties":{"title":"all",'
+    body[0] = body[0].replace('"widgets":[', '"widgets":[{"type":"metric","properties":{"title":"all",'
                               '"metrics":[["AWS/Lambda","Errors"]]}},')  # fmt: skip
 
 

@@ -225,9 +225,11 @@ def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Look
     once = Config(retries={"total_max_attempts": 1}, connect_timeout=1)
     gone = boto3.client("dynamodb", region_name="eu-west-1", endpoint_url="http://127.0.0.1:9", config=once)
     looked.store = replace(looked.store, client=gone)
-    well, states = looked.states()
-    assert well is False
-    assert states == {"store": "wrong", **dict.fromkeys(("lag", "judged", "drift", "set aside", "holds"), "unknown")}
+    body = looked.answer()
+    assert body["well"] is False
+    unknown = {part["name"]: part["line"] for part in body["parts"] if part["state"] == "unknown"}
+    assert unknown == dict.fromkeys(("lag", "judged", "drift", "set aside", "holds"), "the store does not answer")
+    assert [part["name"] for part in body["parts"] if part["state"] == "wrong"] == ["store"]
 
 
 def test_a_stack_on_this_machine_says_how_the_command_finds_it(looked: Looked) -> None:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.watch import Meter
 from tally.counter import Counter, Guarantee
 from tally.drift import history
 from tally.dynamo.client import Call, Store
@@ -267,25 +268,10 @@ def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
 def test_a_tally_and_hour_costs_one_write_unit_and_its_part_of_the_pages(store: Store) -> None:
     """1,000 tallies in two hours of four parts: at most 1.1 WCU for each tally and hour in which it moved."""
     fold(store, M - 1)
-    units = 0.0
-
-    def meter(http_response: object, parsed: dict[str, Any], model: Any, **_: object) -> None:
-        nonlocal units
-        capacity = parsed.get("ConsumedCapacity")
-        if model.name in ("PutItem", "UpdateItem") and capacity:
-            units += capacity["CapacityUnits"]
-
-    store.client.meta.events.register(
-        "provide-client-params.dynamodb",
-        lambda params, model, **_: (
-            params | {"ReturnConsumedCapacity": "TOTAL"} if model.name in ("PutItem", "UpdateItem") else None
-        ),
-    )
-    store.client.meta.events.register("after-call.dynamodb", meter)
     for minute in range(8):
         book(store, M + minute, *(plays(1, f"{number:08}") for number in range(1000)))
-    units = 0.0
+    meter = Meter(store.client)
     for minute in range(8):
         fold(store, M + minute)
     assert progress.read(store).hour == H + 2
-    assert 2000 <= units <= 1.1 * 2000
+    assert 2000 <= meter.write_units <= 1.1 * 2000

@@ -36,7 +36,7 @@ from ..streams import pages
 from . import progress, top
 from .progress import PROGRESS, Progress, hour_of, minutes_of
 
-PART = 15  # minutes between two sets of running pages: a tally and hour then costs less than 1.1 WCU
+PART = 20  # minutes between two sets of running pages: a tally and hour then costs less than 1.1 WCU
 BEFORE = 20  # minutes before judging began whose pages are read too: changes were booked before there was a judge
 RUNNING_KEPT_S = 2 * 24 * 3600
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are folded in more parts

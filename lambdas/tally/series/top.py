@@ -31,8 +31,8 @@ from ..errors import InvalidInputError
 from . import progress
 from .progress import HOUR_S, hour_of
 
-LISTED = 500  # that moved up; callers see 100 at most
-FALLEN = 100  # that moved down
+LISTED = 200  # that moved up; callers see 100 at most
+FALLEN = 50  # that moved down
 BYTES_MAX = 150_000  # of either, before it is compressed: an id may be a page of 1,024 bytes
 HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept
 HOURS, DAYS = "TOP#hour#", "TOP#day#"

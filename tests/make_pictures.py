@@ -1,0 +1,184 @@
+"""`make pictures` replays the demo's log on a server of its own and takes the pictures of README.md.
+
+The console is taken in Chromium, once its charts of the ten most visited pages have the log's counts. The dashboard is
+drawn from the template, with the numbers that the functions reported meanwhile; a widget without a number says so.
+`made-of.json` beside the pictures says of which console and which dashboard they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
+
+sys.path.insert(0, str(Path.cwd() / "lambdas"))
+
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+
+import app
+from demo.__main__ import APP, LOG
+from demo.dev import running
+from demo.replay import replay
+from demo.report import complaints, report
+from demo.weblog import read_log
+from tests.e2e import chromium
+from tests.infra.template import Json, Template
+
+FOLDER = APP / "docs/pictures"
+MADE_OF = FOLDER / "made-of.json"
+PICTURES = ("console-overview.webp", "console-tally.webp", "dashboard.webp")
+CONSOLE = APP / "lambdas/console"
+VIEW = ViewportSize(width=1120, height=860)
+WAIT_MS = 60_000.0  # the first answers of functions on a busy machine
+QUALITY = 0.6
+NOTE = (
+    "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s. AWS's own metrics and"
+    " the alarms are in AWS only."
+)
+# Playwright takes PNG and JPEG: Chromium itself makes WebP of it, at a third of the size.
+_TO_WEBP = """async ([png, quality]) => {
+  const found = await createImageBitmap(await (await fetch(`data:image/png;base64,${png}`)).blob());
+  const canvas = Object.assign(document.createElement("canvas"), { width: found.width, height: found.height });
+  canvas.getContext("2d").drawImage(found, 0, 0);
+  return canvas.toDataURL("image/webp", quality).split(",")[1];
+}"""
+_DASHBOARD = """<!doctype html><meta charset="utf-8"><style>
+body { font: 14px/1.4 system-ui, sans-serif; color: #17191c; background: #f6f6f4; margin: 20px 24px; width: 1072px }
+h2 { font-size: 16px; margin: 18px 0 8px } h2:first-child { margin-top: 0 }
+.row { display: grid; grid-auto-flow: column; grid-auto-columns: 1fr; gap: 10px }
+.card { background: #fff; border: 1px solid #e3e3df; border-radius: 8px; padding: 8px 12px }
+h3 { font-size: 13px; margin: 0 0 4px } p { margin: 0; color: #5b6068 }
+.card p { display: flex; justify-content: space-between; font-variant-numeric: tabular-nums }
+.card b { color: #0f766e } footer { margin-top: 14px; color: #5b6068 }
+</style>"""
+
+
+def digests(dashboard: Json) -> dict[str, str]:
+    """What the pictures are made of: the files of the console, and the questions and widgets of the dashboard."""
+    console = b"".join(path.name.encode() + path.read_bytes() for path in sorted(CONSOLE.iterdir()) if path.is_file())
+    titles = [widget["properties"].get("title") or widget["properties"]["markdown"] for widget in dashboard["widgets"]]
+    parts = {"console": console, "dashboard": json.dumps(titles).encode()}
+    return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
+
+
+def synthesized() -> Json:
+    """The dashboard of the stage dev."""
+    context = json.loads((APP / "cdk.json").read_text())["context"] | {"aws:cdk:bundling-stacks": []}
+    with tempfile.TemporaryDirectory() as folder:
+        app.build({**context, "stage": "dev"}, folder).synth()
+        return Template(Path(folder)).dashboard()
+
+
+def drawn(dashboard: Json, reported: list[Json]) -> str:
+    """The dashboard as a page: its questions, their widgets, and the numbers that there are."""
+    found = {(one["metric"], *sorted(one["dimensions"].items())): one for one in reported}
+    sections: list[str] = []
+    for widget in dashboard["widgets"]:
+        properties = widget["properties"]
+        if widget["type"] == "text":
+            sections.append(f"</div><h2>{escape(properties['markdown'].lstrip('# '))}</h2><div class=row>")
+        elif widget["type"] == "alarm":
+            sections.append(f"<div class=card><p>The state of {len(properties['alarms'])} alarms</div>")
+        else:
+            sections.append(
+                f"<div class=card><h3>{escape(properties['title'])}</h3>{''.join(_lines(properties, found))}</div>"
+            )
+    return f"{_DASHBOARD}{''.join(sections).removeprefix('</div>')}</div><footer>{NOTE}</footer>"
+
+
+def _lines(properties: Json, found: dict[Any, Json]) -> Iterator[str]:
+    """A line for each metric that has a number, or one line that says why there is none."""
+    any_ = aws = False
+    for *names, how in properties["metrics"]:
+        aws |= bool(names) and names[0].startswith("AWS/")
+        dimensions = sorted(zip(names[2::2], names[3::2], strict=True))
+        one = found.get((names[1], *dimensions)) if names else None
+        if one:
+            any_ = True
+            number = one["sum"] if how["stat"] == "Sum" else one["last"]
+            yield f"<p>{escape(how['label'].removesuffix(' ${SUM}'))} <b>{number:,}</b>"
+    if not any_:
+        yield "<p>in AWS only" if aws else "<p>no data"
+
+
+def save(page: Page, name: str) -> None:
+    """The page as it is seen, or the whole of a page that has no end in sight."""
+    png = base64.b64encode(page.screenshot(full_page=name == "dashboard.webp", animations="disabled")).decode()
+    assert page.context.browser
+    blank = page.context.browser.new_page()  # without the console's policy
+    webp = base64.b64decode(blank.evaluate(_TO_WEBP, [png, QUALITY]))
+    (FOLDER / name).write_bytes(webp)
+    print(f"tally: docs/pictures/{name}, {len(webp):,} bytes", file=sys.stderr)
+
+
+def take(browser: Browser, url: str, most: dict[str, int]) -> None:
+    """The pictures of the console. Raises AssertionError if a chart's sum is not the log's count of its page."""
+    page = browser.new_page(
+        viewport=VIEW, device_scale_factor=2, color_scheme="light", locale="en-GB", timezone_id="UTC"
+    )
+    page.set_default_timeout(WAIT_MS)
+    page.goto(f"{url}/console")
+    page.get_by_role("button", name="Sign in").first.click()
+    page.get_by_label("Your name").fill("ana")
+    page.locator("#sign-in").get_by_role("button").click()
+    expect(page.locator("#sign-in")).to_have_count(0, timeout=WAIT_MS)
+    _settled(page)
+    save(page, PICTURES[0])
+    for visited, number in reversed(most.items()):
+        page.goto(f"{url}/console#/tally/visits/{quote(visited, safe='')}")
+        expect(page.locator("h1")).to_have_text(visited)
+        expect(page.locator(".moves .sum strong")).to_have_text(f"{number:,}", timeout=WAIT_MS)
+    _settled(page)
+    save(page, PICTURES[1])
+
+
+def _settled(page: Page) -> None:
+    """Wait until every part of the page is loaded. Raises AssertionError if one failed."""
+    expect(page.locator("#page .card .body > *").first).to_be_visible(timeout=WAIT_MS)
+    expect(page.locator("#page .loading")).to_have_count(0, timeout=WAIT_MS)
+    expect(page.locator("#page .error")).to_have_count(0)
+
+
+def main() -> int:
+    """Take all pictures. Returns 1 if the demo fails."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    dashboard = synthesized()
+    with running(port, APP):
+        outcome = asyncio.run(replay(read_log(APP / LOG), port, 8))
+        hours = outcome.hours
+        if outcome.differing or not hours or hours.took_s is None or hours.differing:  # late is no matter here
+            print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
+            return 1
+        url = f"http://localhost:{port}"
+        FOLDER.mkdir(exist_ok=True)
+        found = chromium.find()
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=found.executable, env={**os.environ, **found.environment}
+            )
+            take(browser, url, dict(hours.log))
+            with urlopen(f"{url}/dev/metrics?format=json") as answer:
+                reported = json.load(answer)["metrics"]
+            page = browser.new_page(viewport=VIEW, device_scale_factor=2)
+            page.set_content(drawn(dashboard, reported))
+            save(page, PICTURES[2])
+            browser.close()
+    MADE_OF.write_text(json.dumps(digests(dashboard), indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -32,7 +32,8 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
     """`{"counter","id","by","series":[{"from","value"}],"repairs":[{"at","value","how"}],"since","as_of"}`.
 
     `from` is the beginning of an hour or a day, in epoch seconds. What is newer than `as_of` is not in it yet, nor is
-    what is older than `since`: series begin when Tally is deployed, or with the first day that is kept. Both are null before the first fold.
+    what is older than `since`: series begin when Tally is deployed, or with the first day that is kept. Both are null
+    before the first fold.
     """
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -26,6 +27,14 @@ def stage(template: Template) -> Json:
 
 def test_the_routes_are_the_operations(dev: Template) -> None:
     assert sorted(dev.routes()) == sorted(operation.route for operation in ROUTES)
+
+
+def test_no_route_hides_a_tally_of_another() -> None:
+    """API Gateway takes the most specific route, so `/counters/{counter}/top` would hide the tally `top`."""
+    counted = [route for route in ROUTES if route.path.endswith("/{id}")]
+    for route in counted:
+        below = route.path.removesuffix("{id}")
+        assert not [one.route for one in ROUTES if re.fullmatch(re.escape(below) + "[^/{]+", one.path)], route.route
 
 
 @BY_NAME

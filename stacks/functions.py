@@ -198,6 +198,7 @@ class Functions(Construct):
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **({"TALLY_PAGE_HOSTS": hosts} if hosts else {}),
             **({"TALLY_RECEIPT_TTL_S": str(ttl_h * 3600)} if ttl_h else {}),
+            **({"TALLY_SERIES_DAYS": str(self._options.series_days)} if self._options.series_days else {}),
             **({} if likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),
         }
 

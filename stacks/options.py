@@ -25,6 +25,7 @@ RESERVED_MIN = 10  # of a consumer: a new table's two streams have eight shards,
 RESERVED_MAX = 10_000
 LIKERS_VISIBLE = tuple(visible.value for visible in Visible)
 SET_ASIDE_DAYS, SET_ASIDE_DAYS_MAX = 90, 3650
+SERIES_DAYS_MAX = 36_500
 WARM_MAX = 10**7  # far above any quota; AWS enforces the account's own (usually 40,000 of each a table)
 # API callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
 RECEIPT_TTL_MIN_H, RECEIPT_TTL_MAX_H = 24, 168
@@ -48,6 +49,7 @@ _KEYS = (
     "logSampling",
     "likersVisible",
     "setAsideDays",
+    "seriesDays",
     "tables",
 )
 TRACING = ("callers", "all", "off")
@@ -93,6 +95,8 @@ class Options:
     """Who sees over HTTP which users like a post."""
     set_aside_days: int = SET_ASIDE_DAYS
     """After so many days, a record that was set aside and not redriven expires."""
+    series_days: int | None = None
+    """For how many days series are kept; None: for ever."""
 
     restored: str | None = None
     """The moment to which the stack's tables were restored: `20261122T103000`; None: they were never restored."""
@@ -136,6 +140,7 @@ class Options:
             log_sampling=_share(given, "logSampling"),
             likers_visible=Visible(_one_of(given, "likersVisible", LIKERS_VISIBLE) or Visible.ANYONE),
             set_aside_days=_whole(given, "setAsideDays", 1, SET_ASIDE_DAYS_MAX) or SET_ASIDE_DAYS,
+            series_days=_whole(given, "seriesDays", 1, SERIES_DAYS_MAX),
         )
 
 

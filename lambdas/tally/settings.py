@@ -40,6 +40,8 @@ class Settings:
     """The ARN of the topic of the stack's alarms; empty for functions that do not look at alarms."""
     local_port: int = 0
     """The port of `make dev`; 0 in AWS."""
+    series_days: int = 0
+    """For how many days series are kept; 0: for ever."""
     console: Mapping[str, Any] = field(default_factory=lambda: json.loads(CONSOLE_DEFAULT))
     """What `/console/config.json` says; the default for functions that do not serve it."""
     console_client: str = ""
@@ -72,6 +74,7 @@ class Settings:
             stack=environment.get("POWERTOOLS_SERVICE_NAME", "").strip(),
             alarm_topic=environment.get("TALLY_ALARM_TOPIC", "").strip(),
             local_port=int(environment.get("TALLY_LOCAL_PORT", "0")),
+            series_days=int(environment.get("TALLY_SERIES_DAYS", "0")),
             console=_object(environment, "TALLY_CONSOLE", CONSOLE_DEFAULT),
             console_client=environment.get("TALLY_CONSOLE_CLIENT", "").strip(),
         )

@@ -64,6 +64,33 @@ def series(store: Store, video: str = "v", asked: Range = EVER, counter: Counter
     return {point["from"] // 3600: point["value"] for point in told["series"] if point["value"]}
 
 
+def test_series_begin_with_the_first_sweep_however_late_the_first_judge_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: M * MINUTE_S + 1)
+    assert fold(store, -1) == 0
+    told = read.read(Call(store), PLAYS, "v", EVER)
+    assert (told["series"], told["since"], told["as_of"]) == ([], None, None)
+    book(store, M - 1, plays(2))  # before the first sweep
+    book(store, M + 1, plays(3))
+    fold(store, M + 40)
+    assert sum(series(store).values()) == 5
+
+
+def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_shown(store: Store) -> None:
+    brief = replace(store, settings=replace(store.settings, series_days=2))
+    fold(brief, M - 1)
+    book(brief, M, plays(5))
+    fold(brief, M + 3)
+    assert {item["expiration"]["N"] for item in days(brief)} == {str((H // 24 + 2 + hours.LATE_DAYS) * hours.DAY_S)}
+    fold(brief, M + 4 * 24 * 3)  # three days later
+    told = read.read(Call(brief), PLAYS, "v", EVER._replace(end=H + 24 * 4))
+    first = (H // 24 + 1) * 24
+    assert told["since"] == 3600 * first
+    assert told["series"][0] == {"from": 3600 * first, "value": 0}
+    assert series(store) == {H: 5}, "for ever, without the option"
+
+
 def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ All tallies of a counter together are one more, with an empty id. Those of an id
 In the ledger, PK, SK -> attributes:
     progress    PROGRESS, PROGRESS -> since, through, hour, after
     running     RUNNING#hour#through, digest of the first tally -> body
-    day         SERIES#counter#id, 2026-11-22 -> h0 … h23
+    day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (if series are not kept for ever)
     top lists   as top.py says
 """
 
@@ -37,13 +37,15 @@ from . import progress, top
 from .progress import PROGRESS, Progress, hour_of, minutes_of
 
 PART = 20  # minutes between two sets of running pages: a tally and hour then costs less than 1.1 WCU
-BEFORE = 20  # minutes before judging began whose pages are read too: changes were booked before there was a judge
+BEFORE = 20  # minutes before the first sweep whose pages are read too: changes were booked before there was one
 RUNNING_KEPT_S = 2 * 24 * 3600
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are folded in more parts
 PAGE_BYTES = 60_000  # of a running page, before it is compressed: a reader takes one
 ENTRY_BYTES = 20  # of an entry, beside its id
 WRITERS = 16  # at once: days of 1,000 tallies take about a second
 DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
+DAY_S = 24 * 3600
+LATE_DAYS = 7  # by which an item outlives what is shown of it: the fold may be late
 EPOCH = date(1970, 1, 1).toordinal()
 TOTAL = ""  # the id of all tallies of a counter together
 
@@ -68,13 +70,14 @@ class Moved(NamedTuple):
 def fold(store: Store, judged: int, *, until_s: float) -> int:
     """Fold what is judged, up to the minute `judged`, until the time runs out; how many tallies' hours it wrote.
 
+    The first call notes when the series begin, also if nothing is judged yet (-1): the first judge may be hours late.
+
     `until_s`: on the store's clock. The next run continues where this one stopped.
     """
-    if judged < 0:
-        return 0
     written, at = 0, progress.read(store)
     if at.since < 0:
-        since = judged + 1 - BEFORE
+        newest = judged if judged >= 0 else store.settings.minute(time.time())
+        since = newest + 1 - BEFORE
         at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
     while store.clock() < until_s:
         last = minutes_of(store.settings, at.hour)[-1]
@@ -191,12 +194,16 @@ def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
 def _hour(settings: Settings, hour: int, moved: Moved) -> Write:
     """The write of one tally's hour into its item of the day."""
     day, of_day = divmod(hour, 24)
+    sets, values = f"SET h{of_day} = :amount", {":amount": {"N": str(moved.amount)}}
+    if settings.series_days:
+        sets += ", expiration = :expires"
+        values[":expires"] = {"N": str((day + settings.series_days + LATE_DAYS) * DAY_S)}
     return {
         "Update": {
             "TableName": settings.ledger_table,
             "Key": keys.key(day_partition(moved.counter, moved.id), day_name(day)),
-            "UpdateExpression": f"SET h{of_day} = :amount",
-            "ExpressionAttributeValues": {":amount": {"N": str(moved.amount)}},
+            "UpdateExpression": sets,
+            "ExpressionAttributeValues": values,
         }
     }
 

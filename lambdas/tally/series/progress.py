@@ -14,7 +14,7 @@ PROGRESS = keys.key("PROGRESS", "PROGRESS")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the fold has come. It is -1 everywhere before the first minute is judged."""
+    """How far the fold has come. It is -1 everywhere before the first fold."""
 
     since: int = -1
     """The first minute that the series have."""
@@ -30,12 +30,17 @@ class Progress:
         """Its attributes in the ledger."""
         return {"since": self.since, "through": self.through, "hour": self.hour, "after": self.after}
 
+    def first_hour(self, settings: Settings) -> int:
+        """The first hour that is shown: that of `since`, or the first that is still kept."""
+        kept = (self.hour // 24 - settings.series_days) * 24 if settings.series_days else 0
+        return max(hour_of(settings, self.since), kept)
+
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: the series have every change that was accepted before. None before the first fold.
 
         A change may be booked on the minute after its own, so the newest minute does not count.
         """
-        return self.through * settings.minute_s if self.through >= 0 else None
+        return self.through * settings.minute_s if self.through >= self.since >= 0 else None
 
 
 def read(store: Store) -> Progress:

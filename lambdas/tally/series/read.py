@@ -12,7 +12,7 @@ from ..dynamo import queries
 from ..dynamo.client import Call
 from ..errors import InvalidInputError
 from . import hours, progress
-from .progress import HOUR_S, Progress, hour_of, minutes_of
+from .progress import HOUR_S, Progress, minutes_of
 
 HOUR, DAY = "hour", "day"
 HOURS_DEFAULT, DAYS_DEFAULT = 24, 30
@@ -32,15 +32,16 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
     """`{"counter","id","by","series":[{"from","value"}],"repairs":[{"at","value","how"}],"since","as_of"}`.
 
     `from` is the beginning of an hour or a day, in epoch seconds. What is newer than `as_of` is not in it yet, nor is
-    what is older than `since`: series begin when Tally is deployed. Both are null before the first fold.
+    what is older than `since`: series begin when Tally is deployed, or with the first day that is kept. Both are null
+    before the first fold.
     """
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole
     body = {"counter": counter.name, "id": id_, "by": asked.by, "observed": not counter.tracked}
-    if at.since < 0:
+    if at.as_of(settings) is None:
         return {**body, "series": [], "repairs": [], "since": None, "as_of": None}
     running = at.through >= minutes_of(settings, at.hour)[0]
-    first = max(asked.first, hour_of(settings, at.since))
+    first = max(asked.first, at.first_hour(settings))
     end = min(asked.end, at.hour + running)
     values = dict(_values(call, counter, id_, first, end, at)) if first < end else {}
     points: dict[int, int] = {}
@@ -51,7 +52,7 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
         **body,
         "series": [{"from": from_s, "value": value} for from_s, value in points.items()],
         "repairs": list(_repairs(call, counter, id_, asked)),
-        "since": at.since * settings.minute_s,
+        "since": max(at.since * settings.minute_s, at.first_hour(settings) * HOUR_S),
         "as_of": at.as_of(settings),
     }
 

@@ -152,7 +152,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
     """
     at = progress.read(call.store)
     settings = call.store.settings
-    newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.through >= 0 else ""
+    newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.as_of(settings) is not None else ""
     asked = newest if span is None else checked_span(span, by)
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked

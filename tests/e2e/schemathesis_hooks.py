@@ -25,6 +25,7 @@ import counters
 import operations
 from openapi import inputs
 from tally import fields
+from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.operation import by_route
@@ -190,13 +191,18 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
 def _fit_period(case: Case) -> None:
     """Ask for the current period, or for none of a counter without periods. A link may have named the counter."""
-    named = case.query["counter"] if "counter" in case.query else case.path_parameters["counter"]
-    counter = counters.COUNTERS.get(unquote(str(named)))
+    counter = _counter(case)
     if case.meta is None or not case.meta.generation.mode.is_positive or counter is None:
         return
     shown = periods.shown(periods.tally_id(counter, "x", time.time()))
     rest = {name: value for name, value in case.query.items() if name != "period"}
     case.query = {**rest, "period": shown["period"]} if "period" in shown else rest
+
+
+def _counter(case: Case) -> Counter | None:
+    """The counter that the path or the query names, if it is one."""
+    named = {**(case.query or {}), **(case.path_parameters or {})}.get("counter")
+    return counters.COUNTERS.get(unquote(str(named)))
 
 
 @schemathesis.hook
@@ -212,8 +218,9 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 @schemathesis.hook
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
     """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405. A public counter needs no token."""
-    if response.status_code == 200 and case.operation.label == operations.GET_COUNTER.route:
-        counter = counters.COUNTERS.get(unquote(str(case.path_parameters["counter"])))
+    operation = _BY_LABEL.get(case.operation.label)
+    if response.status_code in (200, 429) and operation is not None and operation.opens:
+        counter = _counter(case)
         if counter is not None and counter.public and "Authorization" not in (response.request.headers or {}):
             return False
     routed = not isinstance(failure, UnsupportedMethodResponse)

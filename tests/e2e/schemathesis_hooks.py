@@ -19,7 +19,7 @@ import schemathesis
 from schemathesis import Case, HookContext, Response
 from schemathesis.core.failures import Failure
 from schemathesis.generation.meta import TestPhase
-from schemathesis.openapi.checks import UnsupportedMethodResponse
+from schemathesis.openapi.checks import IgnoredAuth, UnsupportedMethodResponse
 
 import counters
 import operations
@@ -48,7 +48,7 @@ _RUN = os.urandom(4).hex()  # each run on the same data has its own keys
 @schemathesis.hook
 def map_case(context: HookContext, case: Case) -> Case:
     """Change a valid request so that it obeys the rules."""
-    if case.meta is None or not case.meta.generation.mode.is_positive:
+    if not _is_positive(case):
         return case
     body = {name: _value(value) for name, value in case.body.items()} if isinstance(case.body, dict) else {}
     if case.media_type == "text/plain":  # the body is JSON in a string; schemathesis knows only the string
@@ -181,8 +181,11 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it.
 
-    A link may have named the counter of a period, too.
+    A link may have named the counter of a period, too, or brought a page's URL, or the empty id of all tallies.
     """
+    path = case.path_parameters or {}
+    if case.operation.label == operations.GET_SERIES.route and _is_positive(case) and not _is_id(path["id"]):
+        case.path_parameters = {**path, "id": STOCKED}
     if case.operation.label == operations.DELETE_POST.route and unquote(case.path_parameters["id"]) == POSTED:
         case.path_parameters = {"id": _POSTS.pop() if _POSTS else f"{_RUN}-{next(_NUMBERS)}"}
     if case.operation.label in _WITH_PERIODS and "period" in case.query:
@@ -192,11 +195,20 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 def _fit_period(case: Case) -> None:
     """Ask for the current period, or for none of a counter without periods. A link may have named the counter."""
     counter = _counter(case)
-    if case.meta is None or not case.meta.generation.mode.is_positive or counter is None:
+    if not _is_positive(case) or counter is None:
         return
     shown = periods.shown(periods.tally_id(counter, "x", time.time()))
     rest = {name: value for name, value in case.query.items() if name != "period"}
     case.query = {**rest, "period": shown["period"]} if "period" in shown else rest
+
+
+def _is_positive(case: Case) -> bool:
+    return case.meta is not None and case.meta.generation.mode.is_positive
+
+
+def _is_id(quoted: object) -> bool:
+    text = unquote(str(quoted))
+    return len(text) <= fields.ID_CHARACTERS_MAX and fields.ID_FORM.fullmatch(text) is not None
 
 
 def _counter(case: Case) -> Counter | None:
@@ -221,7 +233,8 @@ def filter_failure(context: HookContext, failure: Failure, case: Case, response:
     operation = _BY_LABEL.get(case.operation.label)
     if response.status_code in (200, 429) and operation is not None and operation.opens:
         counter = _counter(case)
-        if counter is not None and counter.public and "Authorization" not in (response.request.headers or {}):
+        bare = "Authorization" not in (response.request.headers or {})
+        if counter is not None and counter.public and (bare or isinstance(failure, IgnoredAuth)):
             return False
     routed = not isinstance(failure, UnsupportedMethodResponse)
     return routed or response.status_code != 404 or response.json() != {"message": "Not Found"}

@@ -50,10 +50,6 @@ $(VENV)/.ready: requirements.txt
 	@$(PY) -m stacks.fold
 	@touch $@
 
-# What the stacks load of the packed CDK, compiled. Stacks that do not load: the target itself says so.
-$(VENV)/.compiled: $(VENV)/.ready | setup
-	@! $(PY) -m stacks.fold --compile || touch $@
-
 $(VENV)/.tests: tests/requirements.txt $(VENV)/.ready
 	@echo "tally: adding the packages of the tests"
 	@$(UV) pip install --quiet --require-hashes --reinstall-package aws-cdk-lib --requirement requirements.txt --requirement tests/requirements.txt
@@ -84,7 +80,7 @@ node_modules/.tests: package-lock.json | node_modules/.ready
 	@mvn --quiet --batch-mode --strict-checksums --file $< dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(@D)"
 	@touch $@
 
-dev: $(VENV)/.compiled ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
+dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
 	@$(PY) -m local --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it
@@ -127,16 +123,16 @@ lint: setup-tests ## ruff, mypy, and the contracts of the rooms (.importlinter)
 synth: setup-tests ## the CloudFormation template, with cdk-nag and cfn-lint
 	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint
 
-diff: $(VENV)/.compiled ## what a deploy would change
+diff: setup ## what a deploy would change
 	@$(CDK) diff $(ARGS)
 
-deploy: $(VENV)/.compiled ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
+deploy: setup ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
 	@PYTHONPATH=lambdas $(PY) -m cli.deploy $(ARGS)
 
-destroy: $(VENV)/.compiled ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
+destroy: setup ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
 	@PYTHONPATH=lambdas $(PY) -m cli.destroy $(ARGS)
 
-cost: $(VENV)/.compiled ## write the tables of docs/cost.md again, from the price list and the templates
+cost: setup ## write the tables of docs/cost.md again, from the price list and the templates
 	@PYTHONPATH=lambdas $(PY) -m cli.cost.page
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600

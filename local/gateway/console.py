@@ -7,6 +7,9 @@ from html import escape
 from ..stack.template import Template
 
 _COMMANDS = """\
+  # look at the numbers in a browser: any name signs in
+  {url}/console
+
   # count a play, once for its key (send it twice: Idempotency-Replayed), and read the count
   curl -i -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: first-play-of-9f3a-0001'
   curl {url}/videos/9f3a/plays
@@ -38,7 +41,7 @@ pre {{ background: #f4f4f4; padding: 1rem; overflow: auto }}
 </style>
 <h1>Tally on this machine</h1>
 <p>The routes of the synthesized template. Each function has processes of its own.
-<a href="/dev/openapi">Read the API, and try it</a>. <a href="/dev/metrics">The functions' metrics</a>.</p>
+<a href="/console">Look at the numbers</a>. <a href="/dev/openapi">Read the API, and try it</a>. <a href="/dev/metrics">The functions' metrics</a>.</p>
 <table><tr><th>Route<th>Function<th>Who<th>Requests a second</tr>
 {rows}
 </table>

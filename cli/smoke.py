@@ -98,8 +98,8 @@ def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
         call("get_status", "GET", "/status", 200, "parts"),
         call("get_details", "GET", "/details?counter=stock&id=smoke", 200, "shards"),
         call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
-        call("get_total_series", "GET", "/counters/stock/series?by=day", 200, "series"),
-        call("get_counter_top", "GET", "/counters/stock/top?limit=1", 200, "top"),
+        call("get_total_series", "GET", "/series/stock?by=day", 200, "series"),
+        call("get_counter_top", "GET", "/top/stock?limit=1", 200, "top"),
         call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
         call("release_hold", "DELETE", hold, 404, "title"),
     ]

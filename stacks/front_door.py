@@ -66,7 +66,7 @@ class Edge(Stack):
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
         kept = _as_the_answer_says(self)
-        paths = _patterns(operation.path for operation in operations if operation.revalidated)
+        paths = _patterns(operation for operation in operations if operation.revalidated)
         distribution = cloudfront.Distribution(
             self,
             "Distribution",
@@ -91,14 +91,14 @@ class Edge(Stack):
         CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
 
 
-def _pattern(path: str) -> str:
+def _pattern(route: Operation) -> str:
     """What CloudFront calls the paths of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few."""
-    return f"/{path.split('/')[1]}/*" if "{" in path else path
+    return f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed else route.path
 
 
-def _patterns(paths: Iterable[str]) -> list[str]:
+def _patterns(routes: Iterable[Operation]) -> list[str]:
     """The fewest patterns for these routes: those that no other one covers."""
-    found = {_pattern(path) for path in paths}
+    found = {_pattern(route) for route in routes}
     wide = tuple(pattern.removesuffix("*") for pattern in found if pattern.endswith("/*"))
     return sorted(pattern for pattern in found if pattern.endswith("/*") or not pattern.startswith(wide))
 

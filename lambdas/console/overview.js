@@ -88,11 +88,11 @@ function health(found) {
 /** A counter: what moved in the last day, hour by hour, and the tallies that moved most. */
 function card(context, counter) {
   const { api, signal } = context;
-  const path = `counters/${encodeURIComponent(counter.name)}`;
+  const name = encodeURIComponent(counter.name);
   const load = async () => {
     const [total, top] = await Promise.all([
-      api.get(`${path}/series`, { by: "hour" }, signal),
-      api.get(`${path}/top`, { by: "day", limit: TOP }, signal),
+      api.get(`series/${name}`, { by: "hour" }, signal),
+      api.get(`top/${name}`, { by: "day", limit: TOP }, signal),
     ]);
     return { total, top };
   };
@@ -122,7 +122,7 @@ function card(context, counter) {
   };
   const about = `${KINDS[counter.guarantee] ?? counter.guarantee}${counter.retired ? ", retired" : ""}`;
   const made = panel(context, {
-    title: make("a", { href: `#/top/${encodeURIComponent(counter.name)}` }, counter.name),
+    title: make("a", { href: `#/top/${name}` }, counter.name),
     level: 3,
     kind: "counter",
     everyS: COUNTERS_S,

@@ -107,22 +107,14 @@ function chart(context, counter, id) {
   const { api, signal } = context;
   let [by, back] = ["hour", 0]; // how many windows before now
   const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
-  let ofPeriod; // whether it is the tally of a period, which has no series
   const load = async () => {
-    ofPeriod ??= !isOwn(counter) && Boolean((await api.get(...path(counter, id), signal)).period);
-    if (ofPeriod) return null;
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
     const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the day that runs is one of them
-    const where = isOwn(counter) ? OWN[counter](id) : path(counter, id, "/series");
-    const found = await api.get(
-      where[0],
-      { ...where[1], by, from, to: end, tz: by === "day" ? dayZone() : null },
-      signal,
-    );
+    const [where, query] = isOwn(counter) ? OWN[counter](id) : [path(counter, id, "/series")[0]];
+    const found = await api.get(where, { ...query, by, from, to: end, tz: by === "day" ? dayZone() : null }, signal);
     return { ...found, from, zone: zoneName() }; // another zone is another drawing
   };
   const draw = (found) => {
-    if (found === null) return make("p.quiet", {}, "The tally of a period has no hours of its own.");
     const sum = found.series.reduce((all, point) => all + point.value, 0);
     if (found.as_of === null)
       return [make("p.quiet", {}, "The hours are not written yet: a new stack needs some minutes.")];
@@ -146,6 +138,7 @@ function chart(context, counter, id) {
       bars(found.series, { by, asOf: found.as_of, repairs: found.repairs, hovered, from: found.from }),
       hover,
       legend(found, by, running),
+      context.counter(counter)?.period ? make("p.quiet", {}, "The periods of this id are one series.") : "",
       make(
         "details",
         { "data-name": "table" },

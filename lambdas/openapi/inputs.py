@@ -148,6 +148,8 @@ def _example_of_one(field: Field, served: list[Counter]) -> Any:
         return [{"counter": counter.name, "id": "7c20", "amount": counter.delta or 1} for counter in served[:2]]
     if field.kind is Kind.ID:
         return {"video_id": "9f3a", "post_id": "a91f", "post_ids": "a91f", "file": "app.js"}.get(field.name, "7c20")
+    if field.kind is Kind.TIME:  # a range that is not empty
+        return {"from_s": "2026-07-30", "to_s": "2026-07-31"}[field.name]
     return _EXAMPLES[field.kind]
 
 
@@ -226,9 +228,8 @@ _DESCRIPTIONS: dict[Kind, str] = {
     f" {fields.PAGE_BYTES_MAX} bytes.",
 }
 _EXAMPLES: dict[Kind, Any] = {
-    Kind.TIME: "2026-07-31",
     Kind.ZONE: "Europe/Berlin",
-    Kind.SPAN: "2026-07-31",
+    Kind.SPAN: "2026-07-31T13",  # of the example of `by`
     Kind.TOP_SIZE: 10,
     Kind.PERIOD: "2026-11-22",
     Kind.KEY: KEY_EXAMPLE,

@@ -40,6 +40,7 @@ HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
 TOP_SIZE_MAX = 100
+TIME_S_MAX = 10**11 - 1  # eleven digits; a calendar goes on for long after it
 SHORT_CHARACTERS_MAX = 64  # the longest time zone has 32
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
@@ -396,7 +397,10 @@ def time(value: object, field: str) -> int:
         if given.isdigit():
             return int(given)
         found = datetime.fromisoformat(given)
-        return max(0, int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()))
+        seconds = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+        if seconds > TIME_S_MAX:
+            raise ValueError(given)
+        return max(0, seconds)
     except (ValueError, OverflowError):
         raise InvalidInputError(
             f"{field} must be a time: 2026-11-22, 2026-11-22T13:00Z, or seconds since 1970.", field=field

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import time
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -17,18 +19,26 @@ import schemathesis
 from schemathesis import Case, HookContext, Response
 from schemathesis.core.failures import Failure
 from schemathesis.generation.meta import TestPhase
-from schemathesis.openapi.checks import UnsupportedMethodResponse
+from schemathesis.openapi.checks import IgnoredAuth, UnsupportedMethodResponse
 
 import counters
 import operations
 from openapi import inputs
 from tally import fields
+from tally.counter import Counter
 from tally.counting import periods
+from tally.errors import InvalidInputError
+from tally.operation import by_route
+from tally.series import read, top
+from tally.shipped import OF_PAGES
 
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
 POSTED = "a91f"  # the id of a post, which it makes too
-_BY_LABEL = {operation.route: operation for operation in operations.OPERATIONS}
+ZONE = "Europe/Berlin"
+_BY_LABEL = by_route(operations.OPERATIONS, counters.COUNTERS)
+_SERIES = {label for label, operation in _BY_LABEL.items() if operation.name in {one.name for one in operations.SERIES}}
+_WITH_PERIODS = {operations.GET_COUNTER.route, operations.GET_DETAILS.route}
 _NUMBERS = itertools.count()
 _HELD: list[dict[str, str]] = []  # the paths of the holds
 _POSTS: list[str] = []  # the ids of the posts that are made up, as paths have them
@@ -38,7 +48,7 @@ _RUN = os.urandom(4).hex()  # each run on the same data has its own keys
 @schemathesis.hook
 def map_case(context: HookContext, case: Case) -> Case:
     """Change a valid request so that it obeys the rules."""
-    if case.meta is None or not case.meta.generation.mode.is_positive:
+    if not _is_positive(case):
         return case
     body = {name: _value(value) for name, value in case.body.items()} if isinstance(case.body, dict) else {}
     if case.media_type == "text/plain":  # the body is JSON in a string; schemathesis knows only the string
@@ -48,6 +58,7 @@ def map_case(context: HookContext, case: Case) -> Case:
     if "url" in body:
         body["url"] = _page(str(body["url"]))
     _fit_query(case)
+    _fit_range(case)
     if "counter" in (case.path_parameters or {}):
         _fit_counter(case, body)
     if case.operation.label == operations.CHANGE.route and body.get("visible") == "soon":
@@ -86,7 +97,7 @@ def _page(raw: str) -> str:
 
 
 def _fit_query(case: Case) -> None:
-    """Make a cursor that a listing could return (an encoded user), and a URL that is a page."""
+    """Make a cursor that a listing could return (an encoded user), a URL that is a page, and an id of its counter."""
     query = dict(case.query)
     if "url" in query:
         query["url"] = _page(str(query["url"]))
@@ -95,8 +106,36 @@ def _fit_query(case: Case) -> None:
     if "target" in query:
         target = str(query["target"])
         query["target"] = _page(target) if query["operation"] == "visit" else _cut(target, fields.PAGE_BYTES_MAX)
+    if case.operation.label == operations.GET_DETAILS.route:
+        text = str(query["id"])
+        of_pages = counters.COUNTERS[query["counter"]] in OF_PAGES
+        query["id"] = _page(text) if of_pages else re.sub(r"[^A-Za-z0-9]", "-", text)[: fields.ID_CHARACTERS_MAX]
     if query != case.query:
         case.query = query
+
+
+def _fit_range(case: Case) -> None:
+    """Make a range of a series that is not empty and not too long, and a span of a top list in the form of `by`."""
+    query = dict(case.query)
+    if "tz" in query:
+        query["tz"] = ZONE
+    for name in ("from", "to"):  # without `from` it begins before `to`
+        if case.operation.label in _SERIES and not _is_range(query):
+            query.pop(name, None)
+    if "span" in query:
+        form = top.FORMS[query.get("by", top.DAY)]
+        query["span"] = datetime.fromtimestamp(next(_NUMBERS) * 3600, UTC).strftime(form)
+    if query != case.query:
+        case.query = query
+
+
+def _is_range(query: dict[str, Any]) -> bool:
+    try:
+        from_s, to_s = (fields.time(query[name], name) if name in query else None for name in ("from", "to"))
+        read.range_of(query.get("by", read.HOUR), from_s, to_s, query.get("tz"), time.time())
+    except InvalidInputError:
+        return False
+    return True
 
 
 def _fit_counter(case: Case, body: dict[str, Any]) -> None:
@@ -142,22 +181,40 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it.
 
-    A link may have named the counter of a period, too.
+    A link may have named the counter of a period, too, or brought a page's URL, or the empty id of all tallies.
     """
+    path = case.path_parameters or {}
+    if case.operation.label == operations.GET_SERIES.route and _is_positive(case) and not _is_id(path["id"]):
+        case.path_parameters = {**path, "id": STOCKED}
     if case.operation.label == operations.DELETE_POST.route and unquote(case.path_parameters["id"]) == POSTED:
         case.path_parameters = {"id": _POSTS.pop() if _POSTS else f"{_RUN}-{next(_NUMBERS)}"}
-    if case.operation.label == operations.GET_COUNTER.route and "period" in case.query:
+    if case.operation.label in _WITH_PERIODS and "period" in case.query:
         _fit_period(case)
 
 
 def _fit_period(case: Case) -> None:
     """Ask for the current period, or for none of a counter without periods. A link may have named the counter."""
-    counter = counters.COUNTERS.get(unquote(str(case.path_parameters["counter"])))
-    if case.meta is None or not case.meta.generation.mode.is_positive or counter is None:
+    counter = _counter(case)
+    if not _is_positive(case) or counter is None:
         return
     shown = periods.shown(periods.tally_id(counter, "x", time.time()))
     rest = {name: value for name, value in case.query.items() if name != "period"}
     case.query = {**rest, "period": shown["period"]} if "period" in shown else rest
+
+
+def _is_positive(case: Case) -> bool:
+    return case.meta is not None and case.meta.generation.mode.is_positive
+
+
+def _is_id(quoted: object) -> bool:
+    text = unquote(str(quoted))
+    return len(text) <= fields.ID_CHARACTERS_MAX and fields.ID_FORM.fullmatch(text) is not None
+
+
+def _counter(case: Case) -> Counter | None:
+    """The counter that the path or the query names, if it is one."""
+    named = {**(case.query or {}), **(case.path_parameters or {})}.get("counter")
+    return counters.COUNTERS.get(unquote(str(named)))
 
 
 @schemathesis.hook
@@ -173,9 +230,11 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 @schemathesis.hook
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
     """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405. A public counter needs no token."""
-    if response.status_code == 200 and case.operation.label == operations.GET_COUNTER.route:
-        counter = counters.COUNTERS.get(unquote(str(case.path_parameters["counter"])))
-        if counter is not None and counter.public and "Authorization" not in (response.request.headers or {}):
+    operation = _BY_LABEL.get(case.operation.label)
+    if response.status_code in (200, 429) and operation is not None and operation.opens:
+        counter = _counter(case)
+        bare = "Authorization" not in (response.request.headers or {})
+        if counter is not None and counter.public and (bare or isinstance(failure, IgnoredAuth)):
             return False
     routed = not isinstance(failure, UnsupportedMethodResponse)
     return routed or response.status_code != 404 or response.json() != {"message": "Not Found"}

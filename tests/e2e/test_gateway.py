@@ -222,6 +222,15 @@ def test_of_the_people_who_sign_in_to_the_console_only_operators_read_what_a_sco
     assert dev.call("GET", path, token=dev.token("a-program", scope="tally/read")).status == 200
 
 
+@pytest.mark.parametrize("id_", ["series", "top"])
+def test_a_tally_may_have_the_name_of_a_route(dev: Dev, id_: str) -> None:
+    token = dev.token("a-program", scope="tally/read tally/write")
+    path = f"/counters/stock/{id_}"
+    assert dev.call("PUT", path, {"value": 3}, token=token, if_match='"0"').body["value"] == 3
+    assert dev.call("GET", path, token=token).body["value"] == 3
+    assert dev.call("GET", f"/counters/plays/{id_}").body["id"] == id_
+
+
 def test_behind_dev_lost_the_work_is_done_and_the_answer_is_lost(dev: Dev) -> None:
     for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):
         with pytest.raises(http.client.RemoteDisconnected):

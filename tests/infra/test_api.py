@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -26,6 +27,14 @@ def stage(template: Template) -> Json:
 
 def test_the_routes_are_the_operations(dev: Template) -> None:
     assert sorted(dev.routes()) == sorted(operation.route for operation in ROUTES)
+
+
+def test_no_route_hides_a_tally_of_another() -> None:
+    """API Gateway takes the most specific route, so `/counters/{counter}/top` would hide the tally `top`."""
+    counted = [route for route in ROUTES if route.path.endswith("/{id}")]
+    for route in counted:
+        below = route.path.removesuffix("{id}")
+        assert not [one.route for one in ROUTES if re.fullmatch(re.escape(below) + "[^/{]+", one.path)], route.route
 
 
 @BY_NAME
@@ -93,7 +102,7 @@ def assert_told(template: Template, likers: str) -> None:
 def test_writes_in_the_name_of_a_user_need_a_token(dev: Template) -> None:
     """A second check beside the comparison with the declarations, which could be wrong themselves."""
     signed_in = {key for key, route in dev.routes().items() if route["AuthorizationType"] == "JWT"}
-    counters = {key for key in dev.routes() if "/counters/{" in key} - {BADGE}
+    counters = {key for key in dev.routes() if "/{counter}" in key} - {BADGE}
     posts = {
         "PUT /posts/{id}",
         "DELETE /posts/{id}",
@@ -120,7 +129,7 @@ def test_counters_and_drift_need_a_scope_and_nothing_else_does(dev: Template) ->
     scopes = {
         key: route["AuthorizationScopes"] for key, route in dev.routes().items() if "AuthorizationScopes" in route
     }
-    counters = {key for key in dev.routes() if "/counters/{" in key} - {BADGE}
+    counters = {key for key in dev.routes() if "/{counter}" in key} - {BADGE}
     assert scopes == {
         key: ["tally/read"] if key.startswith("GET ") else ["tally/write"]
         for key in {*counters, "POST /changes", "GET /drift", "GET /status", "GET /details", "GET /tallies/any"}

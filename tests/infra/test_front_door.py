@@ -111,7 +111,8 @@ def test_no_answer_is_kept_but_of_the_paths_that_are_revalidated(edge: Template)
     policy = edge.only_name("AWS::CloudFront::CachePolicy")
     kept = {behavior["PathPattern"]: behavior["CachePolicyId"] for behavior in found["CacheBehaviors"]}
     kept_paths = {"/beacon.js", "/openapi.json", "/visits/badge.svg", "/visits", "/tallies"}
-    kept_paths |= {"/videos/*", "/posts/*", "/counters/*", "/console", "/console/*", "/top", "/visits/series"}
+    kept_paths |= {"/videos/*", "/posts/*", "/counters/*", "/console", "/console/*", "/visits/series"}
+    kept_paths |= {"/top", "/top/*", "/series/*"}
     assert kept == {path: {"Ref": policy} for path in kept_paths}
 
 

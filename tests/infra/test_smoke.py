@@ -52,8 +52,8 @@ GOOD: dict[str, tuple[int, Any]] = {
     "GET /visits/series": (200, {"by": "hour"}),
     "GET /top": (200, {"by": "day"}),
     "GET /counters/{counter}/{id}/series": (200, {"series": []}),
-    "GET /counters/{counter}/series": (200, {"series": []}),
-    "GET /counters/{counter}/top": (200, {"top": []}),
+    "GET /series/{counter}": (200, {"series": []}),
+    "GET /top/{counter}": (200, {"top": []}),
     "GET /tallies": (200, {"tallies": [{"value": 1}, {"error": {}}]}),
     "GET /tallies/any": (200, {"tallies": [{"value": 1}]}),
     "GET /counters/{counter}/{id}/badge.svg": (200, "<svg/>"),
@@ -96,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = re.sub(r"^/(videos|posts)/[^/]+", r"/\1/{id}", self.path.split("?")[0])
-        path = re.sub(r"^/counters/[^/]+/(top|series)$", r"/counters/{counter}/\1", path)
+        path = re.sub(r"^/(top|series)/[^/]+$", r"/\1/{counter}", path)
         path = re.sub(r"^/counters/(?!plays/[^/]+$|{counter}/)[^/]+/[^/]+", "/counters/{counter}/{id}", path)
         path = re.sub(r"^/counters/plays/[^/]+$", "/counters/plays/{id}", path)
         path = re.sub(r"/holds/[^/]+", "/holds/{hold}", path)

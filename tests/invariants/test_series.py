@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
+import time
 from collections import Counter as Sums
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.watch import Meter
+from counters import CALLS
+from functions import drifts
 from tally.counter import Counter, Guarantee
+from tally.counting import periods
+from tally.counting.increments import Increment, count
 from tally.drift import history
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
@@ -255,6 +261,18 @@ def test_all_tallies_of_a_counter_are_one_more_and_an_id_has_one_series_over_its
     assert series(store, "c", counter=calls) == {H: 5, H + 1: 6}
     assert series(store, hours.TOTAL, counter=calls) == {H: 5, H + 1: 5}
     assert [one["id"] for one in top.over(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"]] == ["w", "v"]
+
+
+def test_a_change_of_a_counter_with_periods_is_in_the_series_of_its_id(store: Store, stream: StreamWorld) -> None:
+    call = Call(store, "ann")
+    count(call, Increment(CALLS, periods.tally_id(CALLS, "c", time.time()), 5, "increment", "k", {}))
+    [receipt] = stream.scan(store.settings.receipts_table)
+    stream.deliver("drift", "receipts", SHARD, [record(1, "INSERT", {"NewImage": receipt}, time.time())])
+    [(minute, _, [entry])] = stream.pages()
+    assert re.fullmatch(r"c#\d{4}-\d\d-\d\d", entry.id)
+    fold(store, minute)
+    told: Any = drifts.get_series(Call(store), counter=CALLS, id="c").body
+    assert sum(point["value"] for point in told["series"]) == 5
 
 
 def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store: Store) -> None:

@@ -54,6 +54,13 @@ def test_keys_that_a_gateway_could_have_joined_or_mangled_are_refused(bad: objec
         fields.idempotency_key(bad, "key", anonymous=True)
 
 
+def test_a_time_leaves_room_for_what_is_reckoned_from_it() -> None:
+    assert fields.time("5138-11-16T09:46:39Z", "to") == fields.time("99999999999", "to")
+    for bad in ("9999-12-31T23:59:59Z", "5138-11-16T09:46:40Z", "2026-99-99", "now"):
+        with pytest.raises(InvalidInputError):
+            fields.time(bad, "to")
+
+
 def test_a_sub_may_hold_anything_and_comes_back_whole() -> None:
     for name in ("auth0|123", "a#b", "ü", "x y", "%7C"):
         quoted = fields.user(name, "caller")

@@ -9,7 +9,7 @@ from tally import fields, pages
 from tally.api.entry import Answer, Entry
 from tally.counter import Counter
 from tally.counting import periods
-from tally.drift import details, rows, status
+from tally.drift import details, looks, rows
 from tally.dynamo.client import Call
 from tally.series import hours, read, top
 from tally.shipped import LIKES, PLAYS, VISITS
@@ -22,7 +22,7 @@ def get_drift(call: Call, *, limit: int = fields.PAGE_SIZE_DEFAULT, cursor: str 
 
 def get_status(call: Call) -> Answer:
     """Whether all is well, part by part, and which counters there are."""
-    return Answer(status.status(call, counters.COUNTERS))
+    return Answer(looks.status(call, counters.COUNTERS))
 
 
 def get_details(call: Call, *, counter: Counter, id: str, period: str | None = None) -> Answer:

@@ -7,8 +7,7 @@ from html import escape
 from ..stack.template import Template
 
 _COMMANDS = """\
-  # look at the numbers in a browser: any name signs in
-  {url}/console
+  # look at the numbers in a browser (any name signs in): {url}/console
 
   # count a play, once for its key (send it twice: Idempotency-Replayed), and read the count
   curl -i -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: first-play-of-9f3a-0001'

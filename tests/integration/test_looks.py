@@ -16,7 +16,7 @@ import counters
 from tally.api.entry import Entry
 from tally.counter import Counter, Guarantee
 from tally.counting import tallies
-from tally.drift import details, history, status
+from tally.drift import details, history, looks
 from tally.dynamo.client import Call, Store
 from tally.streams import evidence, set_aside
 from tests.contexts import Context
@@ -128,7 +128,7 @@ class Looked:
         self.store = replace(store, settings=self.settings)
         self.alarms = {"Tally-prod-sweep": ("OK", TOPIC), "Tally-prod-2-sweep": ("ALARM", OTHER)}
         self.refuses = False
-        monkeypatch.setattr(status, "_cloudwatch", self.client)
+        monkeypatch.setattr(looks, "_cloudwatch", self.client)
 
     def client(self) -> Any:
         made = boto3.client("cloudwatch", region_name="eu-west-1")

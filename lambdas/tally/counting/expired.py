@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .. import observe
 from ..counter import Counter
-from ..dynamo import items, queries
+from ..dynamo import items
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import Page
@@ -25,7 +25,6 @@ from ..errors import ConfigurationError, LimitReachedError, RetryableError, Stor
 from .holds import BUCKETS, EXPIRED, HELD, OVERDUE, due, move, overdue, owner_of, settled_key
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
-LEFT_MAX = 20  # enough to say that holds are left
 RETURN_S_MAX = 1.0  # for one hold: the others wait
 
 
@@ -61,21 +60,6 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
     finished = finished and not turns
     run.report(all_seen=finished)
     return Swept(run.returned, len(run.failed), finished)
-
-
-def left(store: Store, since_s: float) -> int:
-    """How many holds are not given back though they expired before this time, or their return was refused.
-
-    Of each bucket it counts at most LEFT_MAX of either kind.
-    """
-    end = str(int(since_s))
-    ranges = ((queries.FIRST, end), (OVERDUE, f"{OVERDUE}{queries.LAST}"))
-    return sum(
-        hold.get("state") == {"S": HELD}
-        for bucket in range(BUCKETS)
-        for low, high in ranges
-        for hold in queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=LEFT_MAX)
-    )
 
 
 @dataclass

@@ -36,6 +36,7 @@ from .receipts import KEY_PREFIX, Body, Counted, Keyed, Stamp, once, refuse_reti
 from .tallies import minute_now
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
+LEFT_MAX = 20  # enough to say that holds are left
 OVERDUE = "OVERDUE#"  # behind all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # as long as receipts by default: a late commit or release gets the hold's state
 LOOK_MAX = 80  # holds that one look before a refusal reads: 5 read units, with UUIDs as ids
@@ -228,6 +229,21 @@ def overdue(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
     """Holds of a bucket whose return was refused, `most` a page."""
     partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.LAST}"
     return queries.pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
+
+
+def left(store: Store, since_s: float) -> int:
+    """How many holds are not given back though they expired before this time, or their return was refused.
+
+    Of each bucket it counts at most LEFT_MAX of either kind.
+    """
+    end = str(int(since_s))
+    ranges = ((queries.FIRST, end), (OVERDUE, f"{OVERDUE}{queries.LAST}"))
+    return sum(
+        hold.get("state") == {"S": HELD}
+        for bucket in range(BUCKETS)
+        for low, high in ranges
+        for hold in queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=LEFT_MAX)
+    )
 
 
 def _returning() -> StoreBusyError:

@@ -11,7 +11,7 @@ from ..counting import periods, tallies
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..streams import evidence
-from . import history, looks, recount, rows
+from . import history, recount, rows
 
 REPAIRS_MAX = 100
 
@@ -36,7 +36,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
             for shard, item in sorted(shards.items())
         ],
         "drift": {name: drift[name] for name in ("drift", "since", "confirmed")} if drift else None,
-        "judged_up_to": looks.judged_up_to(store.settings, seen) if counter.tracked else None,
+        "judged_up_to": seen.judged_up_to(store.settings) if counter.tracked else None,
         "repairs": [
             {"at": one["at"], "amount": one["amount"], "how": one["how"], "who": one["by"], "why": one["why"]}
             for one in history.latest(store, counter.name, tally, REPAIRS_MAX)

@@ -1,29 +1,40 @@
-"""Whether all is well, as far as the store says: one look for each part.
+"""Whether all is well: one look for each part, and the answer of `GET /status`.
 
-`tally status` shows these beside what only it can know, and `GET /status` beside the alarms. A look that finds no
-evidence says so, and calls nothing well.
+`tally status` shows the same looks beside what only it can know. A look that finds no evidence says so, and calls
+nothing well.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ..counting import expired
-from ..dynamo import items
+from botocore.exceptions import BotoCoreError, ClientError
+
+from .. import observe
+from ..counter import Counter
+from ..counting import holds as held
+from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
+from ..errors import TallyError
 from ..settings import Settings
+from ..shipped import OF_PAGES
 from ..streams import evidence, set_aside
-from ..streams.evidence import Evidence
 from . import rows
 
 BEHIND = 10  # minutes without evidence: when the alarm `evidence-age` goes off
 UNJUDGED = 20  # minutes: a minute is judged about four minutes after its end, and `unjudged` waits for fifteen
 UNRETURNED = 5  # minutes after a hold has expired: when the alarm `holds` goes off
+READ_MAX = 1000  # rows that drift, and records that are set aside: an answer comes within seconds
+STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally drift` and CloudWatch list them all
+_DECLARED = (
+    "name", "tracked", "public", "retired", "numbered", "max_shards", "delta", "start", "floor", "ceiling", "period",
+)  # fmt: skip
 
 
 class Seen(NamedTuple):
@@ -58,17 +69,12 @@ def lag(store: Store) -> Seen:
 
 def judged(store: Store) -> Seen:
     """The end of the last judged minute."""
-    until_s = judged_up_to(store.settings, evidence.read(store, time.time()))
+    until_s = evidence.read(store, time.time()).judged_up_to(store.settings)
     if until_s is None:
         return Seen("nothing yet: a new stack needs some minutes", {"until": None}, None)
     age_s = int(time.time() - until_s)
     late = age_s > UNJUDGED * store.settings.minute_s
     return Seen(f"until {moment(until_s)}, {_ago(age_s)}", {"until": until_s, "age_s": age_s}, late)
-
-
-def judged_up_to(settings: Settings, seen: Evidence) -> int | None:
-    """The end of the last judged minute, epoch seconds; None before judging starts."""
-    return None if seen.judged < 0 else (seen.judged + 1) * settings.minute_s
 
 
 def drift(store: Store, most: int | None = None) -> Seen:
@@ -93,7 +99,7 @@ def aside(store: Store, most: int | None = None) -> Seen:
 
 def holds(store: Store) -> Seen:
     """The holds that expired some minutes ago, and whose amount is not given back."""
-    number = expired.left(store, time.time() - UNRETURNED * store.settings.minute_s)
+    number = held.left(store, time.time() - UNRETURNED * store.settings.minute_s)
     return Seen(f"{number} expired and not given back", {"not_returned": number}, number > 0)
 
 
@@ -131,3 +137,97 @@ def _ago(age_s: int | None) -> str:
 
 
 _UNITS = {"days": 86400, "hours": 3600, "minutes": 60}
+
+
+def status(call: Call, counters: Mapping[str, Counter]) -> dict[str, Any]:
+    """`{"well","parts":[{"name","state","line"}],"at","as_of","judged_up_to","stack","stage","where","counters"}`.
+
+    `well`: true if every part is, false if one is wrong, null if nobody can tell. `where`: the options that lead the
+    command `tally` to this stack. Times are epoch seconds, null if they are not known.
+    """
+    settings, seen = call.store.settings, _parts(call)
+    wrong = {one.wrong for one in seen.values()}
+    return {
+        "well": False if True in wrong else None if None in wrong else True,
+        "parts": [{"name": name, "state": one.word, "line": one.line} for name, one in seen.items()],
+        "at": int(time.time()),
+        "as_of": seen["lag"].facts.get("as_of"),
+        "judged_up_to": seen["judged"].facts.get("until"),
+        "stack": settings.stack,
+        "stage": settings.stack.removeprefix(STACK_START),
+        "where": f"--local --port {settings.local_port}" if settings.local_port else f"--stack {settings.stack}",
+        "counters": [_described(counter) for counter in counters.values()],
+    }
+
+
+def _parts(call: Call) -> dict[str, Seen]:
+    """Every look. If the store does not answer the first one, those that need it are not tried: each would wait."""
+    store = call.store
+    parts: dict[str, Callable[[], Seen]] = {
+        "lag": lambda: lag(store),
+        "judged": lambda: judged(store),
+        "drift": lambda: drift(store, READ_MAX),
+        "set aside": lambda: aside(store, READ_MAX),
+        "holds": lambda: holds(store),
+    }
+    reached = _reached(store)
+    untold = Seen("the store does not answer", {}, None)
+    found = {name: untold if reached.wrong else _tried(look) for name, look in parts.items()}
+    return {"store": reached, **found, "alarms": _alarms(store.settings)}
+
+
+def _reached(store: Store) -> Seen:
+    try:
+        queries.probe(store)
+    except TallyError as error:
+        observe.logger.warning("the store does not answer", exc_info=error)
+        return Seen(error.detail, {}, True)
+    return Seen("it answers", {})
+
+
+def _tried(look: Callable[[], Seen]) -> Seen:
+    """One look. What fails is unknown, and the others still look."""
+    try:
+        return look()
+    except TallyError as error:
+        observe.logger.warning("a look failed", exc_info=error)
+        return Seen(error.detail, {}, None)
+
+
+def _alarms(settings: Settings) -> Seen:
+    """The alarms that publish to the stack's topic. The role may list those of the stack's own name."""
+    if settings.local_port:
+        return no_alarms()
+    if not settings.alarm_topic:
+        return Seen("this stack does not say which alarms are its own", {}, None)
+    try:
+        pages = _cloudwatch().get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
+        found = [alarm for page in pages for alarm in page["MetricAlarms"]]
+    except (ClientError, BotoCoreError) as error:
+        observe.logger.warning("CloudWatch does not answer", exc_info=error)
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        return Seen(f"CloudWatch does not say: {code}", {}, None)
+    # `Tally-shop-` is also how those of a stage `shop-2` begin.
+    own = (alarm for alarm in found if settings.alarm_topic in alarm["AlarmActions"])
+    return alarms({alarm["AlarmName"]: alarm["StateValue"] for alarm in own})
+
+
+@functools.cache
+def _cloudwatch() -> Any:
+    """Made when somebody first asks: it adds 50 ms to a cold start."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2, "mode": "standard"})
+    return boto3.client("cloudwatch", config=config)
+
+
+def _described(counter: Counter) -> dict[str, Any]:
+    """What a page that lists counters needs to know of one."""
+    facts = {name: getattr(counter, name) for name in _DECLARED}
+    return {
+        **facts,
+        "guarantee": counter.guarantee.value,
+        "pages": counter in OF_PAGES,
+        "children": counter.counts_children,
+    }

@@ -55,6 +55,10 @@ class Evidence:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without evidence."""
         return int(self.rolled_s - SKEW * settings.minute_s) if self.rolled_s else None
 
+    def judged_up_to(self, settings: Settings) -> int | None:
+        """The end of the last judged minute, epoch seconds; None before judging starts."""
+        return None if self.judged < 0 else (self.judged + 1) * settings.minute_s
+
 
 def read(store: Store, now_s: float) -> Evidence:
     """The evidence that may be used now: noted long enough ago, or the one before."""

@@ -18,7 +18,7 @@ READS = Throttle(rate_per_s=1000, burst=2000)
 WRITES = Throttle(rate_per_s=500, burst=1000)
 SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
-A_PAGE_LOAD = Throttle(rate_per_s=20, burst=200)  # the console loads a dozen files at once
+A_FILE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen at once
 
 _COUNTS_CHILDREN: Callable[[Counter], bool] = attrgetter("counts_children")
 _SETTABLE: Callable[[Counter], bool] = attrgetter("settable")
@@ -590,7 +590,7 @@ GET_CONSOLE = Operation(
     method="GET",
     path="/console",
     access=Access.ANYONE,
-    throttle=A_PAGE_LOAD,
+    throttle=RARE,
     success=(200, 304),
     media_type="text/html",
     any_query=True,
@@ -601,7 +601,7 @@ GET_CONSOLE_FILE = Operation(
     method="GET",
     path="/console/{file}",
     access=Access.ANYONE,
-    throttle=A_PAGE_LOAD,
+    throttle=A_FILE,
     fields=(Field("file", Kind.ID, Source.PATH, "file"),),
     success=(200, 304),
     media_type="text/*",
@@ -612,7 +612,7 @@ GET_CONSOLE_CONFIG = Operation(
     method="GET",
     path="/console/config.json",
     access=Access.ANYONE,
-    throttle=A_PAGE_LOAD,
+    throttle=RARE,
 )
 ON_CONSOLE = (GET_CONSOLE, GET_CONSOLE_FILE, GET_CONSOLE_CONFIG)
 

@@ -90,10 +90,11 @@ def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_s
     fold(brief, M + 3)
     assert {item["expiration"]["N"] for item in days(brief)} == {str((H // 24 + 2 + hours.LATE_DAYS) * hours.DAY_S)}
     fold(brief, M + 4 * 24 * 3)  # three days later
-    told = read.read(Call(brief), PLAYS, "v", EVER._replace(end=H + 24 * 4))
+    told = read.read(Call(store), PLAYS, "v", EVER._replace(end=H + 24 * 4))  # a command has no such setting
     first = (H // 24 + 1) * 24
     assert told["since"] == 3600 * first
     assert told["series"][0] == {"from": 3600 * first, "value": 0}
+    fold(store, M + 4 * 24 * 4)
     assert series(store) == {H: 5}, "for ever, without the option"
 
 

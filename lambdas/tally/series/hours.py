@@ -7,7 +7,7 @@ sorted by digest and compressed, every PART minutes. When the hour is over, each
 All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
 
 In the ledger, PK, SK -> attributes:
-    progress    PROGRESS, PROGRESS -> since, through, hour, after
+    progress    PROGRESS, PROGRESS -> since, through, hour, after, kept_days
     running     RUNNING#hour#through, digest of the first tally -> body
     day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (if series are not kept for ever)
     top lists   as top.py says
@@ -94,7 +94,8 @@ def fold(store: Store, judged: int, *, until_s: float) -> int:
 def _note(store: Store, was: Progress, now: Progress) -> Progress:
     """Note how far the fold has come, unless another fold was faster; how far it is then."""
     seen = was.values if was.since >= 0 else items.NO_ITEM
-    write = items.update(store.settings.ledger_table, PROGRESS, now.values, was=seen)
+    noted = {**now.values, "kept_days": store.settings.series_days}
+    write = items.update(store.settings.ledger_table, PROGRESS, noted, was=seen)
     return now if apply_once(store, [write]) else progress.read(store)
 
 

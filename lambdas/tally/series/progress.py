@@ -24,15 +24,17 @@ class Progress:
     """The first hour, in hours since 1970, that is not yet in the items of the days."""
     after: str = ""
     """The digest of the last tally whose item of that hour is written; empty: none yet."""
+    kept_days: int = 0
+    """For how many days the fold that wrote this keeps series; 0: for ever. Readers have no such setting."""
 
     @property
     def values(self) -> dict[str, str | float]:
-        """Its attributes in the ledger."""
+        """Its attributes in the ledger, but for `kept_days`: they say how far it has come."""
         return {"since": self.since, "through": self.through, "hour": self.hour, "after": self.after}
 
     def first_hour(self, settings: Settings) -> int:
         """The first hour that is shown: that of `since`, or the first that is still kept."""
-        kept = (self.hour // 24 - settings.series_days) * 24 if settings.series_days else 0
+        kept = (self.hour // 24 - self.kept_days) * 24 if self.kept_days else 0
         return max(hour_of(settings, self.since), kept)
 
     def as_of(self, settings: Settings) -> int | None:
@@ -47,7 +49,8 @@ def read(store: Store) -> Progress:
     """How far the fold has come."""
     item = queries.get(store.client, store.settings.ledger_table, PROGRESS)
     since, through, hour = (items.number(item, name, -1) for name in ("since", "through", "hour"))
-    return Progress(since, through, hour, item["after"]["S"]) if item else Progress()
+    kept_days = items.number(item, "kept_days", 0)
+    return Progress(since, through, hour, item["after"]["S"], kept_days) if item else Progress()
 
 
 def hour_of(settings: Settings, minute: int) -> int:

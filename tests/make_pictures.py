@@ -11,8 +11,6 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +30,7 @@ from demo.dev import running
 from demo.replay import replay
 from demo.report import complaints, report
 from demo.weblog import read_log
+from local.base.engine import free_port
 from tests.e2e import chromium
 from tests.infra.template import Json, Template
 
@@ -152,9 +151,7 @@ def _settled(page: Page) -> None:
 
 def main() -> int:
     """Take all pictures. Returns 1 if the demo fails."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     dashboard = synthesized()
     with running(port, APP):
         outcome = asyncio.run(replay(read_log(APP / LOG), port, 8))
@@ -164,11 +161,8 @@ def main() -> int:
             return 1
         url = f"http://localhost:{port}"
         FOLDER.mkdir(exist_ok=True)
-        found = chromium.find()
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=found.executable, env={**os.environ, **found.environment}
-            )
+            browser = chromium.launch(playwright)
             take(browser, url, dict(hours.log))
             with urlopen(f"{url}/dev/metrics?format=json") as answer:
                 reported = json.load(answer)["metrics"]

@@ -81,16 +81,16 @@ node_modules/.tests: package-lock.json | node_modules/.ready
 	@touch $@
 
 dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tally), AWS_ENDPOINT_URL_DYNAMODB
-	@$(PY) -m local --port $(PORT)
+	@$(PY) -m dev --port $(PORT)
 
 demo: setup ## replay a real web server log against `make dev` and recount it
-	@$(PY) -m demo --port $(PORT) $(ARGS)
+	@$(PY) -m dev.demo --port $(PORT) $(ARGS)
 
 bench: setup-tests ## the same play counted in seven ways, what each thing costs, the streams, the journal, one hot key
 	@$(PY) -m bench $(ARGS)
 
 soak: setup ## a million changes while requests fail and consumers are killed, then every tally compared (ARGS=--operations=20000)
-	@$(PY) -m soak $(ARGS)
+	@$(PY) -m bench.soak $(ARGS)
 
 test: setup-tests lint $(OF_ENGINE) ## lint and every test; with ENGINE=dynamodb-local, the invariants and integration tests on that engine
 	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ON_ENGINE) $(ARGS)

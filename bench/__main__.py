@@ -16,7 +16,7 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 
 from . import ROOT
 from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy

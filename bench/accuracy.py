@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import counters
-from faults import LOSE_RESPONSE, Fault, FaultProxy
+from dev.faults import LOSE_RESPONSE, Fault, FaultProxy
 from tally.streams import rollup
 
 from .clients import SETTINGS, clients_of, fresh_engine

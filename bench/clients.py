@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 
 import counters
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings

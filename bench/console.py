@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from playwright.sync_api import Browser, BrowserContext, Request, sync_playwright
 
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 from tests.e2e import chromium
 
 from .rolled_up import local_stack

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from faults import FaultProxy, always, late_answer
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
+from dev.faults import FaultProxy, always, late_answer
 
 from .clients import fresh_engine
 from .rolled_up import local_stack

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 
 from . import ROOT
 from .clients import SETTINGS

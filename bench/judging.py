@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.queries import get

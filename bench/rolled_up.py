@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 
 from . import ROOT
 
@@ -76,7 +76,7 @@ def local_stack(**environment: str) -> Iterator[str]:
         output = Path(folder) / "output"
         with output.open("wb") as into:
             process = subprocess.Popen(
-                [sys.executable, "-m", "local", "--data", f"{folder}/data", "--port", "0"],
+                [sys.executable, "-m", "dev", "--data", f"{folder}/data", "--port", "0"],
                 cwd=ROOT, env=kept, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:

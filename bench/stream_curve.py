@@ -26,8 +26,8 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from local.base.engine import Engine
-from local.base.errors import LocalError
+from dev.base.engine import Engine
+from dev.base.errors import LocalError
 
 from .rolled_up import local_stack
 

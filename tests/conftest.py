@@ -26,7 +26,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.engines import expect_failures, new_engine

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path.cwd() / "lambdas"))
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 import app
-from demo.__main__ import APP, LOG
-from demo.dev import running
-from demo.replay import replay
-from demo.report import complaints, report
-from demo.weblog import read_log
-from local.base.engine import free_port
+from dev.base.engine import free_port
+from dev.demo.__main__ import APP, LOG
+from dev.demo.dev import running
+from dev.demo.replay import replay
+from dev.demo.report import complaints, report
+from dev.demo.weblog import read_log
 from tests.e2e import chromium
 from tests.infra.template import Json, Template
 

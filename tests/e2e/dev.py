@@ -40,7 +40,7 @@ class Dev:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "local", "--data", str(data), *(arguments or ("--port", "0"))],
+                [sys.executable, "-W", "error", "-m", "dev", "--data", str(data), *(arguments or ("--port", "0"))],
                 cwd=ROOT,
                 env=kept | environment,
                 stdin=subprocess.DEVNULL,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from local.base.errors import LocalError
-from local.stack.mappings import StreamMapping, matches, read_mapping
-from local.streams.batches import STATE_BYTES_MAX, WINDOW_GRACE_S, Buffer, Record, halves, judge
+from dev.base.errors import LocalError
+from dev.stack.mappings import StreamMapping, matches, read_mapping
+from dev.streams.batches import STATE_BYTES_MAX, WINDOW_GRACE_S, Buffer, Record, halves, judge
 
 NOW_S = 1_000_020.0
 RECORDS = [Record(str(number), NOW_S, "{}") for number in range(1, 5)]

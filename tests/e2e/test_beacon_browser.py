@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Route
 
 from counters import PAGES
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.api.entry import Entry
 from tally.dynamo.client import Store
 from tests.contexts import Context

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from playwright.sync_api import expect, sync_playwright
 
-from demo import hours
-from demo.weblog import read_log
+from dev.demo import hours
+from dev.demo.weblog import read_log
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
 
@@ -24,11 +24,11 @@ DEMO_S_MAX = 150
 
 def test_the_demo_and_the_console_have_every_page_as_the_log_says(start: Callable[..., Dev], tmp_path: Path) -> None:
     log = tmp_path / "first-lines.log.gz"
-    whole = gzip.decompress((ROOT / "data/nasa-http-aug95-first-lines.log.gz").read_bytes())
+    whole = gzip.decompress((ROOT / "bench/data/nasa-http-aug95-first-lines.log.gz").read_bytes())
     log.write_bytes(gzip.compress(b"\n".join(whole.split(b"\n")[:LINES]) + b"\n"))
     dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # judged and folded in 25 s
     done = subprocess.run(
-        [sys.executable, "-m", "demo", "--port", str(dev.port), "--log", str(log)],
+        [sys.executable, "-m", "dev.demo", "--port", str(dev.port), "--log", str(log)],
         capture_output=True, text=True, timeout=DEMO_S_MAX, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from local.base.options import MINUTE_DEFAULT_S
-from local.stack import tables
+from dev.base.options import MINUTE_DEFAULT_S
+from dev.stack import tables
 from tally.streams import evidence
 from tests.e2e.dev import ROOT, Dev, wait_for
 

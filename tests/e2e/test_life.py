@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from local.base.engine import Engine
-from local.base.errors import LocalError
-from local.base.options import Options
-from local.stack import tables
-from local.stack.prepared import prepared
+from dev.base.engine import Engine
+from dev.base.errors import LocalError
+from dev.base.options import Options
+from dev.stack import tables
+from dev.stack.prepared import prepared
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running, wait_for
 
 Start = Callable[..., Dev]
@@ -103,7 +103,7 @@ def test_ctrl_c_in_the_middle_of_an_exec_ends_it_with_status_0(tmp_path: Path) -
     """Every dataclass is made by an `exec`: after a KeyboardInterrupt there, even caught, CPython ends by SIGINT."""
     code = """
 import sys
-from local import __main__ as it
+from dev import __main__ as it
 it.run = lambda options: exec("print('in', flush=True); import time; time.sleep(30)")
 sys.argv[1:] = []
 sys.exit(it.main())

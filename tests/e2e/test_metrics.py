@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from local.functions import metrics
-from local.functions.metrics import Metrics
+from dev.functions import metrics
+from dev.functions.metrics import Metrics
 from tests.e2e.dev import KEY, Dev, wait_for
 
 

@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from local.base.objects import ObjectError, Objects
+from dev.base.objects import ObjectError, Objects
 from tests.e2e.dev import Dev
 
 

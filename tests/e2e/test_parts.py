@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from local.gateway import cors, event
-from local.gateway.event import AnswerError, Request, Response
-from local.gateway.routes import Bucket, Routes
-from local.gateway.tokens import claim_text, scopes
-from local.stack.template import Cors, Route, Throttle
+from dev.gateway import cors, event
+from dev.gateway.event import AnswerError, Request, Response
+from dev.gateway.routes import Bucket, Routes
+from dev.gateway.tokens import claim_text, scopes
+from dev.stack.template import Cors, Route, Throttle
 from tests.events import sample
 
 
@@ -173,7 +173,7 @@ def test_without_a_default_there_is_no_match() -> None:
 
 def test_a_bucket_lets_the_burst_through_and_refills(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("local.gateway.routes.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("dev.gateway.routes.time.monotonic", lambda: now_s[0])
     bucket = Bucket(Throttle(2, 3))
     assert [bucket.take() for _ in range(5)] == [True, True, True, False, False]
     now_s[0] = 0.5

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from local.functions import pool, runtime
-from local.functions.pool import Pool, ThrottledError
-from local.functions.runtime import Outcome
-from local.stack.template import Function
+from dev.functions import pool, runtime
+from dev.functions.pool import Pool, ThrottledError
+from dev.functions.runtime import Outcome
+from dev.stack.template import Function
 from tests.e2e.dev import running
 
 HANDLER = """

@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from local.stack import tables
+from dev.stack import tables
 from tests.e2e.dev import KEY, ROOT, Dev, wait_for
 from tests.e2e.kill_rollup import killed
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from faults import Kind
-from soak import weather
-from soak.notes import Accepted, Note
-from soak.verdict import Found, complaints
+from bench.soak import weather
+from bench.soak.notes import Accepted, Note
+from bench.soak.verdict import Found, complaints
+from dev.faults import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = 20_000
@@ -21,7 +21,7 @@ OPERATIONS = 20_000
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # half a minute on two cores of its own
 def test_20_000_operations_through_faults_and_kills_are_exact(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "soak", f"--operations={OPERATIONS}", "--minute-s=1", f"--keep={tmp_path}"]
+    command = [sys.executable, "-m", "bench.soak", f"--operations={OPERATIONS}", "--minute-s=1", f"--keep={tmp_path}"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from local.base import engine_file
-from local.base.engine import Engine
-from local.base.wire import Wire
-from local.functions import runtime
-from local.functions.pool import Pool
-from local.stack import tables
-from local.stack.mappings import StreamMapping
-from local.stack.template import Function, Table
-from local.streams import batches, pump
-from local.streams.positions import Positions
-from local.streams.pump import Pump
+from dev.base import engine_file
+from dev.base.engine import Engine
+from dev.base.wire import Wire
+from dev.functions import runtime
+from dev.functions.pool import Pool
+from dev.stack import tables
+from dev.stack.mappings import StreamMapping
+from dev.stack.template import Function, Table
+from dev.streams import batches, pump
+from dev.streams.positions import Positions
+from dev.streams.pump import Pump
 from tally.streams.record import expired
 
 TABLE = "tally-test-streamed"

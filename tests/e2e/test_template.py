@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from local.__main__ import main as local_main
-from local.base.engine import LOCKED, VERSION, Engine
-from local.base.engine_file import index_stream_records
-from local.base.errors import LocalError
-from local.functions import runtime
-from local.stack import synth, tables
-from local.stack.mappings import StreamMapping
-from local.stack.template import Authorizer, Cors, Throttle, parse, read, synthesized
+from dev.__main__ import main as local_main
+from dev.base.engine import LOCKED, VERSION, Engine
+from dev.base.engine_file import index_stream_records
+from dev.base.errors import LocalError
+from dev.functions import runtime
+from dev.stack import synth, tables
+from dev.stack.mappings import StreamMapping
+from dev.stack.template import Authorizer, Cors, Throttle, parse, read, synthesized
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE: dict[str, Any] = json.loads(Path(__file__).with_name("miniature.template.json").read_text())

@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from local.base.engine import die_with_parent, free_port
+from dev.base.engine import die_with_parent, free_port
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from local.base.wire import Wire
-from local.functions.pool import Pool
-from local.functions.runtime import Outcome
-from local.stack import template
-from local.stack.cloudformation import STACK
-from local.streams.positions import Positions
-from local.streams.pump import Pump
+from dev.base.wire import Wire
+from dev.functions.pool import Pool
+from dev.functions.runtime import Outcome
+from dev.stack import template
+from dev.stack.cloudformation import STACK
+from dev.streams.positions import Positions
+from dev.streams.pump import Pump
 from tests.emulator.stack import Stack
 
 

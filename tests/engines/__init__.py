@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tests.engines.dynamodb_local import FAILS, DynamoDBLocal
 
 ENGINES: dict[str, type[Engine]] = {"": Engine, "dynamodb-local": DynamoDBLocal}

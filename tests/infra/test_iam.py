@@ -19,7 +19,7 @@ from policy_sentry.querying.actions import get_action_data
 import counters
 import operations
 import permissions
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.dynamo.client import Store, dynamodb_client
 from tally.operation import Table
 from tests.conftest import fresh_tables

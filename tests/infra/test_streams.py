@@ -7,7 +7,7 @@ import json
 import pytest
 
 import operations
-from local.stack.mappings import read_mapping
+from dev.stack.mappings import read_mapping
 from tally.dynamo import keys
 from tally.operation import Table
 from tests.infra.template import Json, Template, listed

@@ -29,7 +29,7 @@ import counters
 from cli import charts, commands, connection, series, watch
 from cli.__main__ import main
 from cli.terminal import clock
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import history, reconcile, rows

@@ -11,7 +11,7 @@ import pytest
 import counters
 import operations
 import permissions
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.counter import Guarantee
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import ConfigurationError

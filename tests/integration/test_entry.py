@@ -14,7 +14,7 @@ from aws_lambda_powertools import Logger
 
 import operations
 from cli.cost import units
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally import observe
 from tally.api.entry import Answer, Entry
 from tally.dynamo.client import Call, Store, dynamodb_client

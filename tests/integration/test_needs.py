@@ -22,8 +22,8 @@ import operations
 import permissions
 from cli import commands, options, watch
 from cli.connection import Connection, Stack
+from dev.base.engine import Engine
 from functions import sweep
-from local.base.engine import Engine
 from tally.counting import holds, tallies
 from tally.drift import rows
 from tally.dynamo import items

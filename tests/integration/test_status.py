@@ -15,7 +15,7 @@ from botocore.stub import Stubber
 
 import counters
 from cli.__main__ import main
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store

@@ -11,8 +11,8 @@ import pytest
 from botocore.config import Config
 from botocore.retries.standard import ExponentialBackoff
 
-from faults import FaultProxy
-from local.base.engine import Engine
+from dev.base.engine import Engine
+from dev.faults import FaultProxy
 from tally.counter import Counter
 from tally.drift.reconcile import Reconciler
 from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import counters
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.counter import Counter
 from tally.counting import children, increments, posts, receipts, tallies
 from tally.counting.increments import Increment

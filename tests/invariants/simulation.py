@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.drift import judge, rows
 from tally.dynamo.client import Store
 from tally.series import hours

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import counters
-import faults
-from local.base.engine import Engine
+from dev import faults
+from dev.base.engine import Engine
 from tally import fields
 from tally.counter import AMOUNT_MAX, Counter, Guarantee
 from tally.counting import changes, holds

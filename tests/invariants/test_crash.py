@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-import faults
 import tally
-from local.base.engine import die_with_parent
+from dev import faults
+from dev.base.engine import die_with_parent
 from tests.invariants.threads import at_once
 from tests.invariants.world import World
 

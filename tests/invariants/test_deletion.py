@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-import faults
-from local.base.engine import Engine
+from dev import faults
+from dev.base.engine import Engine
 from tally.counting import children, deletion, posts, tallies
 from tally.counting.children import GONE_KEPT_S
 from tally.counting.deletion import Swept

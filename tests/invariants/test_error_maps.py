@@ -13,8 +13,8 @@ import botocore.session
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
-import faults
 import tally
+from dev import faults
 from tally import errors
 from tally.drift.reconcile import NotProvenError, OutOfBoundsError, RestlessError
 from tally.drift.restored import NotAtRestError

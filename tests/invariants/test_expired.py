@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import counters
-import faults
+from dev import faults
 from functions import holds as handler
 from functions import sweep as sweep_handler
 from tally.counter import Counter, declared

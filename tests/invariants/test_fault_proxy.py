@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-import faults
-from faults import Fault, FaultProxy, Kind
-from local.base.engine import Engine
+from dev import faults
+from dev.base.engine import Engine
+from dev.faults import Fault, FaultProxy, Kind
 from tally.dynamo.client import dynamodb_client
 from tests.invariants.world import World
 

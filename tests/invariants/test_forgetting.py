@@ -17,7 +17,7 @@ import counters
 from cli import __main__ as command
 from cli import connection
 from cli.connection import Connection
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally import fields
 from tally.counting import children, deletion, forgetting, holds, increments, posts, tallies
 from tally.counting.forgetting import Kind

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import counters
-import faults
 from cli.cost import units
+from dev import faults
 from tally.counter import Guarantee
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED

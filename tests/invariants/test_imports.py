@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import counters
-import faults
 from cli import commands, imports, options
 from cli.connection import CommandError, Connection, Stack
-from local.base.engine import Engine
+from dev import faults
+from dev.base.engine import Engine
 from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
 from tally.counting import imports as chunks

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import counters
-import faults
+from dev import faults
 from tally.counting import batches
 from tally.counting.increments import Increment
 from tally.counting.receipts import Counted

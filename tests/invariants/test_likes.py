@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import counters
-import faults
+from dev import faults
 from tally.counting import tallies
 from tally.counting.children import TURNS_MAX, is_there, parents_of
 from tally.dynamo.contention import Spread

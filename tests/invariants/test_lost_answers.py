@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import counters
-import faults
-from faults import Fault, FaultProxy
-from local.base.engine import Engine
+from dev import faults
+from dev.base.engine import Engine
+from dev.faults import Fault, FaultProxy
 from tally.counter import Counter, Guarantee
 from tally.counting import batches
 from tally.counting.increments import Increment

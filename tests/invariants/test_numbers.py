@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import counters
-import faults
+from dev import faults
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.errors import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aws_lambda_powertools.warnings import PowertoolsUserWarning
 
-import faults
+from dev import faults
 from tally.errors import ConfigurationError, KeyReusedError, NotCommittedError, TallyError
 from tally.settings import Settings
 from tests.invariants.world import VIDEO, World

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import counters
-import faults
 import operations
+from dev import faults
 from functions import plays as plays_handler
 from tally.api.entry import Answer, Entry, Function
 from tally.counter import Counter, Guarantee

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import faults
-from faults.plans import Fault
+from dev import faults
+from dev.faults.plans import Fault
 from functions import increments as handler
 from tally.counter import Counter, Guarantee
 from tally.counting import batches, periods

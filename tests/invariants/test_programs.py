@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import counters
-import faults
-from faults import Fault, FaultProxy
-from local.base.engine import Engine
+from dev import faults
+from dev.base.engine import Engine
+from dev.faults import Fault, FaultProxy
 from tally.counting.children import GONE
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client

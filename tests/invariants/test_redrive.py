@@ -8,10 +8,10 @@ import time
 import pytest
 
 import counters
-import faults
 from cli import commands, options
 from cli.connection import Connection, Stack
-from faults import FaultProxy
+from dev import faults
+from dev.faults import FaultProxy
 from tally.counting import tallies
 from tally.dynamo.client import Call
 from tally.errors import StoreUnreachableError

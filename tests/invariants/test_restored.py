@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import counters
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.counting import tallies
 from tally.drift import history, rebuild, recount, restored
 from tally.drift.rebuild import Accepted

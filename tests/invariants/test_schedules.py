@@ -17,8 +17,8 @@ from random import SystemRandom
 import pytest
 
 import counters
-import faults
-from faults import Fault, Plan
+from dev import faults
+from dev.faults import Fault, Plan
 from tally.counter import Counter
 from tally.counting import posts
 from tally.dynamo.contention import ATTEMPTS_MAX, CALM_S, RETRY_S_MAX, Spread

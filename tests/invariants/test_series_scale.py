@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from bench.watch import Meter
-from demo import weblog
+from dev.demo import weblog
 from tally.dynamo.client import Call
 from tally.series import hours, read, top
 from tally.series.read import HOUR, Range
@@ -35,7 +35,7 @@ from tests.invariants.streaming import CONSUMERS, StreamWorld
 CHANGES = int(os.environ.get("SERIES_CHANGES", "2000"))
 DEATHS = float(os.environ.get("SERIES_DEATHS", "0.2"))  # the share of folds that die at one of their writes
 TALLIES = max(20, CHANGES // 100)
-LOG = next((Path(__file__).parents[2] / "data").glob("*.log.gz"))
+LOG = next((Path(__file__).parents[2] / "bench/data").glob("*.log.gz"))
 START_S, MINUTES = 1_800_000_000, 180
 FOREVER = float("inf")
 

@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 import counters
-import faults
-from faults import Fault
+from dev import faults
+from dev.faults import Fault
 from tally import observe
 from tally.counter import Counter, Guarantee
 from tally.counting import batches as packs

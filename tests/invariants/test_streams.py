@@ -14,8 +14,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
-import faults
-from faults import FaultProxy
+from dev import faults
+from dev.faults import FaultProxy
 from tally.counting import tallies
 from tally.dynamo import keys
 from tally.dynamo.client import Store

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import faults
-from faults import FaultProxy
-from local.base.engine import Engine
+from dev import faults
+from dev.base.engine import Engine
+from dev.faults import FaultProxy
 from tally.dynamo import keys
 from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.keys import Item

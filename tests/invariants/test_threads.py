@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 import counters
-import faults
+from dev import faults
 from tally.counter import Counter
 from tally.counting import posts, tallies
 from tests.invariants.threads import at_once

@@ -19,9 +19,9 @@ from aws_lambda_powertools.utilities.idempotency import (
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyPersistenceLayerError
 
 import counters
-import faults
 import permissions
-from faults import Fault
+from dev import faults
+from dev.faults import Fault
 from tally.counting import receipts, tallies
 from tally.counting.receipts import Body, Keyed, NoContext, Stamp
 from tally.dynamo.client import Call

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import boto3
 
 import counters
-from faults import FaultProxy, Plan
+from dev.faults import FaultProxy, Plan
 from tally.counter import Counter, Guarantee
 from tally.counting import children, increments, posts, tallies
 from tally.counting.children import GONE

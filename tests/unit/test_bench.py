@@ -43,7 +43,7 @@ from bench.rolled_up import RolledUp
 from bench.rollups import RollupCost, Rollups
 from bench.speed import Cost
 from bench.watch import Crasher, CrashError, Meter
-from faults import LOSE_RESPONSE, FaultProxy, script
+from dev.faults import LOSE_RESPONSE, FaultProxy, script
 
 GOOD = Results(
     times_us={

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import web
 
-from demo import __main__ as demo
-from demo import dev, drift_watch, hours, replay, visitors
-from demo.weblog import SITE, read_log
+from dev.demo import __main__ as demo
+from dev.demo import dev, drift_watch, hours, replay, visitors
+from dev.demo.weblog import SITE, read_log
 
 HEALTHY = {"status": "ok", "version": "test"}
 LINE = 'host - - [01/Aug/1995:00:00:01 -0400] "GET {path} HTTP/1.0" 200 1839'
@@ -369,7 +369,7 @@ def test_nasas_log_is_complete() -> None:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None:
-    """A script in place of `python -m local`."""
+    """A script in place of `python -m dev`."""
     path = folder / "python"
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(0o755)
@@ -399,7 +399,7 @@ def test_ctrl_c_is_one_line(serve: Serve, log: Path) -> None:
     """SIGTERM, which acts like Ctrl-C."""
     tally = serve(refuses_every=1)  # keeps the demo busy
     process = subprocess.Popen(
-        [sys.executable, "-m", "demo", "--port", str(tally.port), "--log", str(log)],
+        [sys.executable, "-m", "dev.demo", "--port", str(tally.port), "--log", str(log)],
         cwd=demo.APP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline_s = time.monotonic() + 20

@@ -9,7 +9,7 @@ import pytest
 import operations
 from bench.clients import LOCAL
 from bench.imports import HEAVY, HOT_HANDLERS, imported
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 from tally.dynamo.client import dynamodb_client
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
 
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.dynamo.shards import Shards, streams_client
 from tally.errors import StoreBusyError, StoreRefusedError, StoreUnreachableError

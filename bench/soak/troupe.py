@@ -28,7 +28,7 @@ _context = multiprocessing.get_context("forkserver")
 
 def prepare() -> None:
     """Start the process that the others are forked from."""
-    _context.set_forkserver_preload(["soak.preloaded"])
+    _context.set_forkserver_preload(["bench.soak.preloaded"])
 
 
 def begin_proxies(stage: Stage) -> tuple[Stage, Any, Any]:

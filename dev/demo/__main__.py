@@ -1,4 +1,4 @@
-"""`make demo`, or `python -m demo` in the folder of the app."""
+"""`make demo`, or `python -m dev.demo` in the folder of the app."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path.cwd() / "lambdas"))  # the recount normalises URLs with the server's own function
 
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 
 from .dev import running
 from .replay import SETTLE_S_MAX, Outcome, replay
@@ -20,14 +20,14 @@ from .report import complaints, report
 from .weblog import read_log
 
 APP = Path.cwd()
-LOG = Path("data/nasa-http-aug95-first-lines.log.gz")
+LOG = Path("bench/data/nasa-http-aug95-first-lines.log.gz")
 PORT_DEFAULT = 8080
 CONCURRENCY_DEFAULT, CONCURRENCY_MAX = 8, 256
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m demo",
+        prog="python -m dev.demo",
         description="Replay a web server's log as visits of its pages. The demo uses the `make dev` on the port, or"
         " starts one. It sends some visits twice and loses the answers of others, then counts the log itself. Every"
         f" page must have the same number within {SETTLE_S_MAX:.0f} s, nothing may drift, and series and top list must"

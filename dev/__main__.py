@@ -1,4 +1,4 @@
-"""`make dev`, or `python -m local` in the folder of the app: the whole stack on this machine."""
+"""`make dev`, or `python -m dev` in the folder of the app: the whole stack on this machine."""
 
 from __future__ import annotations
 

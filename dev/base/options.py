@@ -59,7 +59,7 @@ class Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m local", description="Run Tally on this machine.")
+    parser = argparse.ArgumentParser(prog="python -m dev", description="Run Tally on this machine.")
     parser.add_argument("--port", help="port of the HTTP API on 127.0.0.1 (PORT, or 8080; 0: any free port)")
     parser.add_argument("--data", help="folder of the data, which survive a restart (TALLY_DATA, or .tally)")
     parser.add_argument("--verbose", action="store_true", help="print the functions' logs here too")

@@ -13,9 +13,9 @@ from typing import Any
 
 import boto3
 
-from local.base.engine import Engine, die_with_parent
-from local.base.engine_file import index_stream_records
-from local.base.wire import NO_ANSWER, Wire, WireError
+from dev.base.engine import Engine, die_with_parent
+from dev.base.engine_file import index_stream_records
+from dev.base.wire import NO_ANSWER, Wire, WireError
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 

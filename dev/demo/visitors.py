@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 
 TWICE_EVERY = 10
 """Every tenth visit is sent twice, at the same moment."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from counters import PAGES
-from local.base.errors import LocalError
+from dev.base.errors import LocalError
 from tally.errors import InvalidInputError
 from tally.fields import page
 

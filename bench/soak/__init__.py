@@ -1,4 +1,4 @@
-"""A million changes through the core while everything fails: `python -m soak --help`.
+"""A million changes through the core while everything fails: `python -m bench.soak --help`.
 
 Workers make changes through a proxy that fails (weather.py, proxies.py), write down every answer (notes.py), and send
 again what got none. Consumers and the judge run in processes that are killed and frozen (stage.py). Meanwhile the watch
@@ -8,5 +8,5 @@ looks for false drift and a false `as_of` (watch.py). At the end every tally is 
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "lambdas"))  # what is soaked

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import counters
-from local.base.engine_file import trim
+from dev.base.engine_file import trim
 from tally.counting import tallies
 from tally.drift import rows
 from tally.dynamo import keys, queries

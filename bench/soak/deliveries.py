@@ -16,7 +16,7 @@ from typing import Any
 
 import counters
 import operations
-from local.base.wire import WireError
+from dev.base.wire import WireError
 from tally.operation import Consumer as Declaration
 from tally.operation import Table
 from tally.streams import bookkeeper, rollup

@@ -1,4 +1,4 @@
-"""The stack on one machine: `make dev`, or `python -m local`.
+"""The stack on one machine: `make dev`, or `python -m dev`.
 
 The rooms, each of which imports only those above it:
 

@@ -1,4 +1,4 @@
-"""`make soak`, or `python -m soak`. Exit status 1 if anything is off."""
+"""`make soak`, or `python -m bench.soak`. Exit status 1 if anything is off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import counters
-from local.base.engine import Engine
+from dev.base.engine import Engine
 from tally.counting import posts
 from tally.dynamo.client import Call
 
@@ -37,7 +37,7 @@ ENGINE = "engine.db"
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m soak",
+        prog="python -m bench.soak",
         description="Make changes of every kind through the core, on the embedded engine, while one request in twenty"
         " fails in one of fifteen ways and the consumers and the sweep are killed and frozen. Then compare every tally"
         " with what was accepted. Exit status 1 if anything is off.",

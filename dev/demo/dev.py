@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from local.base.engine import die_with_parent
-from local.base.errors import LocalError
+from dev.base.engine import die_with_parent
+from dev.base.errors import LocalError
 
 from .visitors import Server
 from .weblog import SITE
@@ -36,7 +36,7 @@ def running(port: int, app: Path) -> Iterator[bool]:
         output = Path(folder, "output")
         with output.open("wb") as sink:
             process = subprocess.Popen(
-                [sys.executable, "-m", "local", "--port", str(port), "--data", str(Path(folder, "data"))],
+                [sys.executable, "-m", "dev", "--port", str(port), "--data", str(Path(folder, "data"))],
                 cwd=app,
                 env={**os.environ, "TALLY_PAGE_HOSTS": urlsplit(SITE).netloc},
                 stdin=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 
-from faults import FaultProxy, no_faults
+from dev.faults import FaultProxy, no_faults
 
 from .stage import Stage, become
 from .weather import plan

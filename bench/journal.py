@@ -1,7 +1,7 @@
 """What the journal costs: the pages of 1,000 changes, and the judge's look at them, in write units.
 
 The changes are real, and their stream records reach the real bookkeeper in batches of 1,000. All are of one minute; one
-that goes on into a second minute costs a page more a batch. Checkpoints are included. Pulses are not: they cost the
+that goes on into a second minute costs a page more a batch. Checkpoints are included. Heartbeats are not: they cost the
 same without traffic (docs/cost.md).
 """
 
@@ -19,10 +19,10 @@ from tally.counting.increments import Increment, count
 from tally.drift import judge
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
-from tally.streams import bookkeeper, evidence, rollup
-from tally.streams.evidence import Evidence
+from tally.streams import bookkeeper, rollup, watermark
 from tally.streams.fold import Consumer
 from tally.streams.record import INSERT, Record
+from tally.streams.watermark import Watermark
 
 from .bounds import Bounded, plural
 from .clients import SETTINGS, Clients, clients_of, fresh_engine
@@ -114,7 +114,7 @@ def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> flo
 
 
 def _note_judged(store: Store, minute: int) -> None:
-    item = evidence.JUDGE | {"judged": {"N": str(minute)}}
+    item = watermark.JUDGE | {"judged": {"N": str(minute)}}
     assert apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 
@@ -122,8 +122,8 @@ def track(endpoint: str, clients: Clients, clock: WallClock, skipped: int = 0) -
     """Deliver the records to the bookkeeper, but for the first `skipped` of counts, and judge their minute."""
     hand_over(endpoint, clients, clock, bookkeeper.CONSUMER, skipped)
     minute = SETTINGS.minute(clock.now_s)
-    known_s = (minute + 1 + evidence.LATE + 1) * SETTINGS.minute_s
-    seen = Evidence(judged=minute - 1, known_s=known_s)
+    known_s = (minute + 1 + watermark.LATE + 1) * SETTINGS.minute_s
+    seen = Watermark(judged=minute - 1, known_s=known_s)
     found = judge.judge(clients.store, seen, known_s, until_s=clients.store.clock() + 60)
     assert (found.minutes, found.changes) == (1, 0), f"judged: {found}"
 

@@ -22,9 +22,9 @@ from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.queries import get
 from tally.dynamo.transactions import apply_once
-from tally.streams import evidence, pages
-from tally.streams.evidence import Evidence
+from tally.streams import segments, watermark
 from tally.streams.fold import BUCKETS
+from tally.streams.watermark import Watermark
 
 from . import ROOT
 from .bounds import Bounded
@@ -65,18 +65,18 @@ def _fill(store: Store, tallies: int) -> None:
     """Put the pages of MINUTE: batches of receipts, then batches of tallies in another order."""
     chance = random.Random(SEED)
     ids = [f"{number:08x}" for number in chance.sample(range(2**32), tallies)]
-    _put(store, "receipts", [pages.Entry("plays", id_, "", 1, 0) for id_ in ids])
+    _put(store, "receipts", [segments.Entry("plays", id_, "", 1, 0) for id_ in ids])
     chance.shuffle(ids)
-    _put(store, "counts", [pages.Entry("plays", id_, "", 0, 1) for id_ in ids])
-    judged = evidence.JUDGE | {"judged": {"N": str(MINUTE - 1)}}
+    _put(store, "counts", [segments.Entry("plays", id_, "", 0, 1) for id_ in ids])
+    judged = watermark.JUDGE | {"judged": {"N": str(MINUTE - 1)}}
     apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": judged}}])
 
 
-def _put(store: Store, shard: str, entries: Sequence[pages.Entry]) -> None:
+def _put(store: Store, shard: str, entries: Sequence[segments.Entry]) -> None:
     for number, first in enumerate(range(0, len(entries), BATCH_RECORDS)):
         batch = entries[first : first + BATCH_RECORDS]
         name = f"{shard}#{first}"
-        apply_once(store, [pages.write(SETTINGS, MINUTE, number % BUCKETS, name, batch, time.time())])
+        apply_once(store, [segments.write(SETTINGS, MINUTE, number % BUCKETS, name, batch, time.time())])
 
 
 def _run(endpoint: str) -> Judging:
@@ -90,14 +90,14 @@ def _run(endpoint: str) -> Judging:
 def judge_once(endpoint: str) -> Judging:
     """Judge MINUTE in this process, and then take that back."""
     store = clients_of(endpoint).store
-    known_s = (MINUTE + evidence.LATE + 2) * SETTINGS.minute_s
-    seen = Evidence(judged=MINUTE - 1, known_s=known_s)
+    known_s = (MINUTE + watermark.LATE + 2) * SETTINGS.minute_s
+    seen = Watermark(judged=MINUTE - 1, known_s=known_s)
     cpu_s, took_s = time.process_time(), time.perf_counter()
     found = judge.judge(store, seen, known_s, until_s=store.clock() + RUN_S_MAX)
     cpu_s, took_s = time.process_time() - cpu_s, time.perf_counter() - took_s
-    if (found.minutes, found.changes, evidence.judged(store)) != (1, 0, MINUTE):
+    if (found.minutes, found.changes, watermark.judged(store)) != (1, 0, MINUTE):
         raise LocalError(f"judged wrongly: {found}")
-    item = get(store.client, SETTINGS.ledger_table, evidence.JUDGE) | {"judged": {"N": str(MINUTE - 1)}}
+    item = get(store.client, SETTINGS.ledger_table, watermark.JUDGE) | {"judged": {"N": str(MINUTE - 1)}}
     apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
     return Judging(cpu_s, took_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 

@@ -19,7 +19,7 @@ import counters
 from tally.counting import tallies
 from tally.drift import judge, rows
 from tally.dynamo.shards import Shards, streams_client
-from tally.streams import bookkeeper, evidence, rollup
+from tally.streams import bookkeeper, rollup, watermark
 from tally.streams.record import Record
 
 from .bounds import Bounded
@@ -53,7 +53,7 @@ def measure_manual_edits(phases: int = PHASES) -> list[Bounded]:
 
 
 def quiet_minute() -> float:
-    """Write units of a minute without traffic: two pulses, four checkpoints, the JUDGE item twice."""
+    """Write units of a minute without traffic: two heartbeats, four checkpoints, the JUDGE item twice."""
     start_s = time.time() // 60 * 60
     with fresh_engine(streams=True) as endpoint, WallClock(start_s) as clock:
         timeline = _Timeline(endpoint, clients_of(endpoint), clock)
@@ -132,8 +132,8 @@ class _Timeline:
         """What a sweep does for the journal. The next one follows a minute later."""
         self.at(self.clock.now_s + SWEEP_S, self.sweep)
         store, now_s = self.clients.store, self.clock.now_s
-        seen = evidence.read(store, now_s)
-        evidence.renew(store, self._shards, seen, now_s)
+        seen = watermark.read(store, now_s)
+        watermark.renew(store, self._shards, seen, now_s)
         judge.judge(store, seen, now_s, until_s=store.clock() + 50)
         for drift in rows.every(store):
             expected = int(drift.target.partition("-")[2]) + 1

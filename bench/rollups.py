@@ -19,9 +19,9 @@ from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
 from tally.streams import fold, rollup
 from tally.streams.consumer import Handler
+from tally.streams.dead_letters import Objects
 from tally.streams.fold import Consumer, Place
 from tally.streams.record import Declared, Record
-from tally.streams.set_aside import Objects
 
 from .clients import LOCAL, SETTINGS, Clients, clients_of, fresh_engine
 from .watch import Meter

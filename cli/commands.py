@@ -12,9 +12,9 @@ from tally.drift import history, recount, rows
 from tally.drift.looks import moment
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
-from tally.streams import bookkeeper, evidence, rollup, set_aside
+from tally.streams import bookkeeper, dead_letters, rollup, watermark
+from tally.streams.dead_letters import Marker, Outcome
 from tally.streams.record import Declared
-from tally.streams.set_aside import Marker, Outcome
 
 from . import exports, imports
 from .connection import CommandError, Stack
@@ -32,7 +32,7 @@ _CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeep
 
 def drifts(given: argparse.Namespace, stack: Stack) -> int:
     """Print what drifts, and until when the ledger has judged. Returns 1 if something drifts, 2 if nobody can tell."""
-    seen = evidence.read(stack.store, time.time())
+    seen = watermark.read(stack.store, time.time())
     found = list(rows.every(stack.store))
     for row in found:
         confirmed = "  confirmed" if row.confirmed(seen) else ""
@@ -64,19 +64,19 @@ def get(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def redrive(given: argparse.Namespace, stack: Stack) -> int:
-    """Apply each set-aside record once; with --drop, remove the markers of those that have expired.
+    """Apply each dead letter once; with --drop, remove the markers of those that have expired.
 
     Returns 1 if a record is left.
     """
     objects = stack.at.objects
     if objects is None:
-        raise CommandError("the stack has no output 'SetAsideBucketName', where the records would be")
+        raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
     done = dict.fromkeys(Outcome, 0)
     call, declared = Call(stack.store), Declared(stack.counters, stack.store.settings.minute_s)
-    with bar(list(set_aside.listed(call)), "record", "redriven") as markers:
+    with bar(list(dead_letters.listed(call)), "record", "redriven") as markers:
         for marker in markers:
-            judged = evidence.judged(stack.store)
-            outcome, why = set_aside.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker, judged)
+            judged = watermark.judged(stack.store)
+            outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker, judged)
             done[outcome] += 1
             if outcome is Outcome.KEPT:
                 say(f"kept     {marker.object}: {why}")
@@ -90,10 +90,10 @@ def redrive(given: argparse.Namespace, stack: Stack) -> int:
 def _lose(given: argparse.Namespace, stack: Stack, marker: Marker, why: str) -> None:
     """Say that nobody can apply this record any more; remove its marker if that is asked for."""
     if given.drop:
-        set_aside.drop(Call(stack.store), marker)
-        say(f"dropped  {marker.object}, set aside {moment(marker.at_s)}: {why}")
+        dead_letters.drop(Call(stack.store), marker)
+        say(f"dropped  {marker.object}, a dead letter since {moment(marker.at_s)}: {why}")
     else:
-        say(f"lost     {marker.object}, set aside {moment(marker.at_s)}: {why}; --drop removes its marker")
+        say(f"lost     {marker.object}, a dead letter since {moment(marker.at_s)}: {why}; --drop removes its marker")
 
 
 def past(given: argparse.Namespace, stack: Stack) -> int:

@@ -18,7 +18,7 @@ from tally.counter import Counter
 from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.errors import TallyError
 from tally.settings import MINUTE_DEFAULT_S, Settings
-from tally.streams.set_aside import Objects
+from tally.streams.dead_letters import Objects
 
 LOCAL_TIMEOUT_S = 5
 _LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 @dataclass(frozen=True)
 class Connection:
-    """The store, and the bucket of set-aside records (None without one)."""
+    """The store, and the bucket of dead letters (None without one)."""
 
     store: Store
     objects: Objects | None
@@ -88,7 +88,7 @@ def deployed(stack: str) -> Connection:
         [found] = described["Stacks"]
         outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
         tables = {table: outputs[name] for table, name in _TABLES.items()}
-        bucket = outputs.get("SetAsideBucketName", "")
+        bucket = outputs.get("DeadLetterBucketName", "")
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, MINUTE_DEFAULT_S))
         return Connection(store, Objects(bucket) if bucket else None, outputs, found.get("StackStatus", ""))
     except KeyError as missing:
@@ -116,7 +116,7 @@ def _settings(tables: dict[str, str], bucket: str, minute_s: int) -> Settings:
         receipt_ttl_s=0,
         version="command",
         minute_s=int(minute_s),
-        set_aside_bucket=bucket,
+        dead_letter_bucket=bucket,
     )
 
 

@@ -15,7 +15,7 @@ from tally.drift.history import Forgetting
 from tally.drift.looks import moment
 from tally.dynamo.client import Call
 from tally.errors import TallyError
-from tally.streams import set_aside
+from tally.streams import dead_letters
 
 from .connection import Stack, explained
 from .terminal import bar, note, say, show
@@ -37,8 +37,8 @@ def forget(given: argparse.Namespace, stack: Stack) -> int:
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in Kind})}")
     if run.removed["posts"]:
         note("the sweep removes the likes of the posts in the background")
-    if set_aside.any_left(stack.store):
-        note("records are set aside, and may name the user: `tally redrive`, then look again")
+    if dead_letters.any_left(stack.store):
+        note("there are dead letters, which may name the user: `tally redrive`, then look again")
     say(f"{left} left: run it again" if left else "nothing is left")
     return 1 if left else 0
 

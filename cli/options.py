@@ -30,7 +30,7 @@ _EXAMPLES = """examples:
   tally import plays.csv --counter plays         what is in the file; with --yes, import it
   tally export plays plays.csv                   the tallies of a counter
   tally series plays 9f3a --by day               a bar for each day; also: top plays, watch plays 9f3a
-  tally redrive                                  apply the records that were set aside, once
+  tally redrive                                  apply the dead letters, once
   tally rebuild --all                            what consumers lost that were stalled for a day
   tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod
   tally forget --user 'auth0|7c20'               what there is of a user; with --yes, remove it
@@ -69,7 +69,7 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
     _where(made)
     made.add_argument("--version", action="version", version=f"tally {version()}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _command(commands, "status", "whether all is well: version, alarms, lag, drift, dead letters", json=True)
+    _command(commands, "status", "whether all is well: version, alarms, lag, drift, failed events", json=True)
     _reconcile(commands, counters)
     _command(commands, "drift", "the tallies that drift now", json=True)
     get = _command(commands, "get", "a tally, shard by shard, with its drift", json=True)
@@ -78,7 +78,7 @@ def parser(counters: Mapping[str, Counter]) -> Parser:
         get.add_argument("counter", metavar="COUNTER", type=counter, help=f"one of: {', '.join(counters)}")
     )
     get.add_argument("id", metavar="ID", help=_ID)
-    redrive = _command(commands, "redrive", "apply the stream records that were set aside, once")
+    redrive = _command(commands, "redrive", "apply the dead letters, once")
     redrive.add_argument("--drop", action="store_true", help="remove the markers of records that have expired")
     history = _command(commands, "history", "who repaired a tally, when, why and by how much", json=True)
     history.add_argument("id", metavar="ID", nargs="?", help=_ID)
@@ -155,7 +155,7 @@ def _rebuild(commands: argparse._SubParsersAction[Parser], counters: Mapping[str
 def _restore(commands: argparse._SubParsersAction[Parser]) -> None:
     made = _command(commands, "restore", "make new tables from the backups of a moment, ready to be adopted")
     made.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
-    made.add_argument("--without-set-aside", action="store_true", help="give up what was set aside at that moment")
+    made.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters at that moment")
     _signed(made, required=True)
 
 

@@ -22,7 +22,7 @@ from tally.dynamo.client import Store
 from tally.errors import TallyError
 from tally.settings import MINUTE_DEFAULT_S
 from tally.shipped import LIKES
-from tally.streams import evidence
+from tally.streams import watermark
 
 from .connection import CommandError, Stack
 from .terminal import bar, note, say
@@ -180,7 +180,7 @@ def rebuilt(given: argparse.Namespace, stack: Stack) -> int:
         hint = "`tally reconcile` counts its items again" if given.counter.child else "it is never rolled up"
         raise CommandError(f"{given.counter.name} has no receipts to rebuild it from: {hint}")
     store, reconciler = stack.store, Reconciler(stack.store)
-    seen, found = evidence.read(store, time.time()), rebuild.Accepted()
+    seen, found = watermark.read(store, time.time()), rebuild.Accepted()
     days = rebuild.window(store, seen, time.time())
     with bar(rebuild.accepted(store, stack.counters, days, found), "page", "scanned") as pages:
         for _ in pages:

@@ -144,14 +144,14 @@ def _settle(given: argparse.Namespace, stack: Stack, new: Store) -> None:
         return
     scanned = tqdm(desc="put right", unit=" item", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr)
     why = restored.Why(given.by, given.why)
-    how: dict[str, Any] = {"without_set_aside": given.without_set_aside, "tell": scanned.update}
+    how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
     try:
         with scanned:
             for one in restored.settle(new, stack.counters, why, given.to, time.time(), **how):
                 after = one.before + one.amount
                 say(f"put right {one.counter} {one.target}: {one.amount:+d} ({one.before} to {after}), by {one.how}")
     except NotProvenError as error:
-        raise CommandError(f"{error.detail} Choose another second, or give them up: --without-set-aside") from None
+        raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
 
 
 def _set(client: DynamoDBClient, source: str, target: str) -> None:

@@ -100,11 +100,11 @@ def _alarms(stack: Stack) -> Seen:
     return looks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
 
 
-def _dead_letters(stack: Stack) -> Seen:
+def _failed_events(stack: Stack) -> Seen:
     """The asynchronous events that Lambda gave up: those that wait, and those that a person has taken out just now."""
     if not stack.at.status:
         return Seen("`make dev` has no queue of them", {"messages": None})
-    queue = stack.at.outputs["DeadLetterQueueUrl"]
+    queue = stack.at.outputs["FailedEventsUrl"]
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     sqs = boto3.client("sqs", config=PATIENT)
     found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
@@ -115,6 +115,6 @@ def _dead_letters(stack: Stack) -> Seen:
 LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
     "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,
     "lag": lambda stack: looks.lag(stack.store), "judged": lambda stack: looks.judged(stack.store),
-    "drift": lambda stack: looks.drift(stack.store), "dead letters": _dead_letters,
-    "set aside": lambda stack: looks.aside(stack.store),
+    "drift": lambda stack: looks.drift(stack.store), "failed events": _failed_events,
+    "dead letters": lambda stack: looks.aside(stack.store),
 }  # fmt: skip

@@ -634,7 +634,7 @@ CONSUMERS = (
         function="rollup",
         does="adds up what was accepted without its tally",
         streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
-        prefixes={Table.COUNTS: "PULSE#"},  # a pulse is written over the one before
+        prefixes={Table.COUNTS: "HEARTBEAT#"},  # a heartbeat is written over the one before
     ),
     Consumer(
         function="drift",

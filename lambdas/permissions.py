@@ -95,7 +95,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.GET_DRIFT: _READ_JUDGE | _on_ledger({"DRIFT": ["Query"]}),
         operations.GET_STATUS: _PROBE
         | _READ_JUDGE
-        | _on_ledger({"DRIFT": ["Query"], "SETASIDE": ["Query"], "HOLDS#": ["Query"]}),
+        | _on_ledger({"DRIFT": ["Query"], "DEADLETTER": ["Query"], "HOLDS#": ["Query"]}),
         operations.GET_DETAILS: _on(counters.values(), "Query")
         | _READ_JUDGE
         | _on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]}),
@@ -108,9 +108,9 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
 def of_operator(counters: Mapping[str, Counter]) -> Needs:
     """What the command `tally` does beside scanning counts and receipts: it reads, repairs a tally, and redrives."""
     on_ledger = {
-        "PAGE#": ("PutItem",),  # a redriven record is booked on a page of its own
+        "SEGMENT#": ("PutItem",),  # a redriven record is booked on a page of its own
         "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
-        "SETASIDE": ("Query", "GetItem", "DeleteItem"),
+        "DEADLETTER": ("Query", "GetItem", "DeleteItem"),
         "HISTORY#": ("Query", "PutItem"),
         "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
         "DELETED": ("PutItem",),
@@ -124,14 +124,14 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
 
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
-    """The sweep writes pulses, reads how far the consumers have come, judges, and releases expired holds. It takes back
-    the likes of deleted posts.
+    """The sweep writes heartbeats, reads how far the consumers have come, judges, and releases expired holds. It takes
+    back the likes of deleted posts.
     """
-    pulses = {Need("PutItem", Table.COUNTS, "PULSE#"), Need("PutItem", Table.RECEIPTS, "pulse#")}
+    heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
     checkpoints = [f"CHECKPOINT#{one.function}#{table.value}" for one in operations.CONSUMERS for table in one.streams]
     judging = {
         "JUDGE": ("GetItem", "UpdateItem"),
-        "PAGE#": ("Query",),
+        "SEGMENT#": ("Query",),
         "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
         "PROGRESS": ("GetItem", "UpdateItem"),
         "SERIES#": ("UpdateItem",),
@@ -141,20 +141,20 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     }
     deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")
     deleting |= _on_ledger({"DELETED": ["Query", "PutItem", "DeleteItem"]})
-    return {"sweep": _release_expired(counters) | pulses | _on_ledger(judging) | deleting}
+    return {"sweep": _release_expired(counters) | heartbeats | _on_ledger(judging) | deleting}
 
 
 def _of_consumers(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     rolled_up = _those(counters, lambda counter: counter.rolls_up)
     return {
         "rollup": _consume("rollup") | _on(rolled_up, "UpdateItem"),
-        "drift": _consume("drift") | _READ_JUDGE | _on_ledger({"PAGE#": ["PutItem"]}),  # none of a judged minute
+        "drift": _consume("drift") | _READ_JUDGE | _on_ledger({"SEGMENT#": ["PutItem"]}),  # none of a judged minute
     }
 
 
 def _consume(consumer: str) -> Needs:
     """Its checkpoints, and markers of the records that it could not apply."""
-    return _on_ledger({f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "SETASIDE": ("PutItem",)})
+    return _on_ledger({f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)})
 
 
 def _increment(counters: Mapping[str, Counter]) -> Needs:

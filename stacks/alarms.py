@@ -36,14 +36,14 @@ class Alarm:
 
 
 # IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its
-# state, and `sweep` or `iterator-age` reports the silence. Those two are MISSING: the pulse keeps every function busy
-# each minute, so silence turns them to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in that
-# state and notifies nobody; with BREACHING it would.
+# state, and `sweep` or `iterator-age` reports the silence. Those two are MISSING: the heartbeat keeps every function
+# busy each minute, so silence turns them to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in
+# that state and notifies nobody; with BREACHING it would.
 DRIFT = Alarm("drift", "Tallies have differed from what was accepted for 5 judged minutes", 0, 1, _Missing.IGNORE)
 # Held up in one shard is enough, for drift is judged on proof alone. Lambda reports the age of records per function: a
 # disabled mapping, or a shard that nobody reads, hides there behind the others.
-EVIDENCE_AGE = Alarm(
-    "evidence-age",
+WATERMARK_AGE = Alarm(
+    "watermark-age",
     "For over 10 minutes nothing proves that a stream consumer has passed every shard",
     600,
     5,
@@ -52,7 +52,9 @@ EVIDENCE_AGE = Alarm(
 ITERATOR_AGE = Alarm(
     "iterator-age", "A stream consumer has been over a minute behind for 10 minutes", 60_000, 2, _Missing.MISSING
 )
-SET_ASIDE = Alarm("set-aside", "A stream consumer put records aside that it could not apply: redrive them", 0, 1)
+DEAD_LETTERS = Alarm(
+    "dead-letters", "A stream consumer could not apply records and kept them as dead letters: redrive them", 0, 1
+)
 SWEEP = Alarm("sweep", "No sweep has ended well for 10 minutes: nothing is judged", 1, 2, _Missing.MISSING, BELOW)
 UNJUDGED = Alarm(
     "unjudged", "No sweep has judged all that it could for 15 minutes: drift shows late", 0, 15, _Missing.IGNORE
@@ -62,8 +64,8 @@ FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", 60, 5)
 # SQS reports nothing about a queue that is idle for six hours. Its events are still there.
-DEAD_LETTERS = Alarm(
-    "dead-letters", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
+FAILED_EVENTS = Alarm(
+    "failed-events", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
 )
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 

@@ -1,66 +1,76 @@
-"""A queue for asynchronous events that Lambda gave up. Without it Lambda drops a change after two retries."""
+"""The bucket for stream records that no consumer could apply. They stay until an operator redrives them, or expire."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_sqs as sqs
+from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from tally.operation import Operation
+from tally.operation import Consumer
 
-from .functions import ALIAS
+from .names import Names
 
-KEPT = Duration.days(14)  # the longest that SQS keeps a message
+# Versions below the newest: a record that becomes a dead letter again is the same record, and what is redriven is
+# applied.
+OVERWRITTEN_KEPT = Duration.days(7)
 
 
 class DeadLetters(Construct):
-    """The queue, as the failure destination of each function that writes for its callers."""
+    """The bucket. It holds the last copy of an accepted change: a stream forgets its records after a day.
 
-    queue: sqs.Queue
+    It is versioned, so that no consumer can overwrite a record that waits. Nothing empties it when the stack goes: that
+    would take a Lambda function with the right to delete, for a bucket that is usually empty. In `dev` an empty bucket
+    goes with the stack; any other bucket stays.
+    """
 
-    def __init__(
-        self,
-        scope: Construct,
-        id: str,
-        *,
-        functions: Mapping[str, Sequence[Operation]],
-        aliases: Mapping[str, lambda_.Alias],
-        keeps_data: bool,
-    ) -> None:
+    bucket: s3.Bucket
+    logical_id: str
+
+    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool, expires_days: int) -> None:
         super().__init__(scope, id)
-        self.queue = sqs.Queue(
+        self.bucket = s3.Bucket(
             self,
-            "Queue",
-            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            "Bucket",
+            encryption=s3.BucketEncryption.S3_MANAGED,  # KMS would bill and limit each write, as it would on the tables
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             enforce_ssl=True,
-            retention_period=KEPT,
+            versioned=True,
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    expiration=Duration.days(expires_days), noncurrent_version_expiration=OVERWRITTEN_KEPT
+                ),
+                s3.LifecycleRule(expired_object_delete_marker=True),
+            ],
             removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
         )
-        Validations.of(self.queue).acknowledge(
+        resource = self.bucket.node.default_child
+        assert isinstance(resource, s3.CfnBucket)
+        self.logical_id = names.logical_id("DeadLetterBucket")
+        resource.override_logical_id(self.logical_id)  # another logical id would be an empty bucket
+        Validations.of(self.bucket).acknowledge(
             Acknowledgment(
-                id="AwsSolutions-SQS3",
-                reason="It is the dead letter queue itself: nothing reads it but a person, after its alarm",
+                id="AwsSolutions-S1",
+                reason="Two functions write here, and only when something is wrong: each write is in their logs, with"
+                " its key, and raises an alarm. Access logs would need a second bucket to say it once more",
             )
         )
-        for module, found in functions.items():
-            if any(operation.writes for operation in found):
-                self._catch(module, aliases[module])
 
-    def _catch(self, module: str, alias: lambda_.Alias) -> None:
-        """Send failed events to the queue. The construct's own destination would grant more than sending."""
-        assert isinstance(alias.role, iam.Role)
-        alias.role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self.queue.queue_arn]))
-        config = lambda_.CfnEventInvokeConfig(
-            self,
-            module.capitalize(),
-            function_name=alias.lambda_.function_name,
-            qualifier=ALIAS,
-            destination_config=lambda_.CfnEventInvokeConfig.DestinationConfigProperty(
-                on_failure=lambda_.CfnEventInvokeConfig.OnFailureProperty(destination=self.queue.queue_arn)
-            ),
+    def let_put(self, consumer: Consumer, alias: lambda_.Alias) -> None:
+        """Let a consumer put records under its own name. It may not read, delete, or touch another consumer's."""
+        role = alias.role
+        assert isinstance(role, iam.Role)
+        role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["s3:PutObject"], resources=[self.bucket.arn_for_objects(f"{consumer.function}/*")]
+            )
         )
-        config.node.add_dependency(alias)  # it refers to the alias by name only
+        Validations.of(role).acknowledge(
+            Acknowledgment(
+                id=f"AwsSolutions-IAM5[Resource::<{self.logical_id}.Arn>/{consumer.function}/*]",
+                reason="Its records lie under shard and sequence number, which nobody knows before: it may put them"
+                " under its own name and do nothing else",
+            )
+        )

@@ -17,9 +17,9 @@ from declarations import Declarations
 from tally.operation import Consumer, Need, Operation, Schedule, Table, Visible
 
 from .bundling import Bundle
+from .dead_letters import DeadLetters
 from .names import Names
 from .options import Options
-from .set_aside import SetAside
 from .tables import Tables
 
 MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
@@ -59,13 +59,13 @@ class Functions(Construct):
         declarations: Declarations,
         bundle: Bundle,
         tables: Tables,
-        set_aside: SetAside,
+        dead_letters: DeadLetters,
         options: Options,
     ) -> None:
         super().__init__(scope, id)
         self._names = names
         self._tables = tables
-        self._set_aside = set_aside
+        self._dead_letters = dead_letters
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
@@ -104,10 +104,10 @@ class Functions(Construct):
             consumer.function,
             consumer.does,
             timeout=CONSUMER_TIMEOUT,
-            environment={"TALLY_SET_ASIDE_BUCKET": self._set_aside.bucket.bucket_name},
+            environment={"TALLY_DEAD_LETTER_BUCKET": self._dead_letters.bucket.bucket_name},
             reserved=self._options.reserved_concurrency,
         )
-        self._set_aside.let_put(consumer, alias)
+        self._dead_letters.let_put(consumer, alias)
         return alias
 
     def _scheduled(self, schedule: Schedule) -> lambda_.Alias:

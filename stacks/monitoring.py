@@ -30,7 +30,7 @@ from tally import observe
 from . import alarms, metrics
 from .alarms import AlarmTopic, watched
 from .api import Api
-from .dead_letters import DeadLetters
+from .failed_events import FailedEvents
 from .functions import Functions
 from .metrics import OwnMetrics
 from .names import Names
@@ -47,7 +47,7 @@ class Parts:
     tables: Tables
     functions: Functions
     api: Api
-    dead_letters: DeadLetters
+    failed_events: FailedEvents
 
 
 class Monitoring(Construct):
@@ -183,22 +183,21 @@ class Monitoring(Construct):
             consumer: metrics.of_function(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
             for consumer, alias in self._parts.functions.consumers.items()
         }
-        evidence = self._own.by_consumer(observe.EVIDENCE_AGE, "Maximum")
-        put_aside = self._own.by_consumer(observe.SET_ASIDE, "Sum", period=metrics.FIVE_MINUTES)
+        watermark = self._own.by_consumer(observe.WATERMARK_AGE, "Maximum")
+        dead = self._own.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
         self._section(
             "Behind",
             "How far behind are the numbers that are rolled up, and the ledger?",
             {
                 "Age of the proof that a consumer passed every shard, seconds": [
-                    watched(self._names, metric, alarms.EVIDENCE_AGE, of=consumer)
-                    for consumer, metric in evidence.items()
+                    watched(self._names, metric, alarms.WATERMARK_AGE, of=consumer)
+                    for consumer, metric in watermark.items()
                 ],
                 "Age of the oldest record read, ms": [
                     watched(self._names, age, alarms.ITERATOR_AGE, of=consumer) for consumer, age in ages.items()
                 ],
-                "Records set aside": [
-                    watched(self._names, metric, alarms.SET_ASIDE, of=consumer)
-                    for consumer, metric in put_aside.items()
+                "Dead letters": [
+                    watched(self._names, metric, alarms.DEAD_LETTERS, of=consumer) for consumer, metric in dead.items()
                 ],
             },
         )
@@ -210,7 +209,7 @@ class Monitoring(Construct):
             "What does the journal hold, and how far is it judged?",
             {
                 "Age of the newest judged minute, seconds": [own.of_stack(observe.JUDGED_AGE, "Maximum")],
-                "Pages of the minutes judged": [metrics.summed(own.of_stack(observe.JOURNAL_PAGES))],
+                "Pages of the minutes judged": [metrics.summed(own.of_stack(observe.JOURNAL_SEGMENTS))],
                 "Bytes of these pages": [metrics.summed(own.of_stack(observe.JOURNAL_BYTES))],
             },
         )
@@ -228,7 +227,7 @@ class Monitoring(Construct):
                 "Write units": [*_of_tables(tables, "ConsumedWriteCapacityUnits").values()],
             },
         )
-        left = self._parts.dead_letters.queue.metric_approximate_number_of_messages_visible(
+        left = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(
             period=metrics.FIVE_MINUTES, statistic="Maximum", label="events"
         )
         unattended = self._parts.functions.unattended
@@ -243,7 +242,7 @@ class Monitoring(Construct):
                     metrics.of_function(found, "Throttles", label=name) for name, found in unattended.items()
                 ],
                 "Sweeps that ended well": [watched(self._names, metrics.ended_well(unattended["sweep"]), alarms.SWEEP)],
-                "Asynchronous events given up": [watched(self._names, left, alarms.DEAD_LETTERS)],
+                "Asynchronous events given up": [watched(self._names, left, alarms.FAILED_EVENTS)],
             },
         )
 

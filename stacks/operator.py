@@ -13,8 +13,8 @@ from constructs import Construct
 
 from tally.operation import Need
 
+from .dead_letters import DeadLetters
 from .functions import statements
-from .set_aside import SetAside
 from .tables import Tables
 
 
@@ -22,7 +22,7 @@ from .tables import Tables
 class Runbooks:
     """What docs/operations.md tells an operator to do beside the command `tally`."""
 
-    dead_letters: sqs.Queue
+    failed_events: sqs.Queue
     mappings: Sequence[lambda_.CfnEventSourceMapping]
     sweep: lambda_.Alias
 
@@ -31,7 +31,7 @@ class Runbooks:
         return [
             iam.PolicyStatement(
                 actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
-                resources=[self.dead_letters.queue_arn],
+                resources=[self.failed_events.queue_arn],
             ),
             # The first takes no other resource. The second is asked for the alarms of one topic, so for any name.
             iam.PolicyStatement(
@@ -57,7 +57,7 @@ class Operator(Construct):
         *,
         needs: Iterable[Need],
         tables: Tables,
-        set_aside: SetAside,
+        dead_letters: DeadLetters,
         runbooks: Runbooks,
     ) -> None:
         super().__init__(scope, id)
@@ -69,7 +69,7 @@ class Operator(Construct):
             resource_name=f"{stack.stack_name}/*",
             arn_format=ArnFormat.SLASH_RESOURCE_NAME,
         )
-        bucket = set_aside.bucket
+        bucket = dead_letters.bucket
         self.policy = iam.ManagedPolicy(
             self,
             "Policy",
@@ -90,15 +90,15 @@ class Operator(Construct):
                 *runbooks.statements(),
             ],
         )
-        self._acknowledge(stack, set_aside)
+        self._acknowledge(stack, dead_letters)
 
-    def _acknowledge(self, stack: Stack, set_aside: SetAside) -> None:
-        objects = f"<{set_aside.logical_id}.Arn>/*"
+    def _acknowledge(self, stack: Stack, dead_letters: DeadLetters) -> None:
+        objects = f"<{dead_letters.logical_id}.Arn>/*"
         stacks = f"arn:<AWS::Partition>:cloudformation:<AWS::Region>:<AWS::AccountId>:stack/{stack.stack_name}/*"
         reasons = {
             "*": "lambda:ListEventSourceMappings knows no resources, and cloudwatch:DescribeAlarms is asked for those"
             " of a topic, whatever their names: both only show a state",
-            objects: "What is set aside lies under shard and sequence number, which nobody knows before; the bucket"
+            objects: "A dead letter lies under shard and sequence number, which nobody knows before; the bucket"
             " holds nothing else",
             stacks: "It is this one stack, whose arn ends in an id that the command does not know",
         }

@@ -24,7 +24,7 @@ WARM_WRITES_MIN, WARM_READS_MIN = 4000, 12000  # every on-demand table starts wi
 RESERVED_MIN = 10  # of a consumer: a new table's two streams have eight shards, each with an invocation of its own
 RESERVED_MAX = 10_000
 LIKERS_VISIBLE = tuple(visible.value for visible in Visible)
-SET_ASIDE_DAYS, SET_ASIDE_DAYS_MAX = 90, 3650
+DEAD_LETTER_DAYS, DEAD_LETTER_DAYS_MAX = 90, 3650
 SERIES_DAYS_MAX = 36_500
 WARM_MAX = 10**7  # far above any quota; AWS enforces the account's own (usually 40,000 of each a table)
 # API callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
@@ -48,7 +48,7 @@ _KEYS = (
     "tracing",
     "logSampling",
     "likersVisible",
-    "setAsideDays",
+    "deadLetterDays",
     "seriesDays",
     "tables",
 )
@@ -93,8 +93,8 @@ class Options:
     """The share of the invocations that log their successes. Errors and refusals are always logged."""
     likers_visible: Visible = Visible.ANYONE
     """Who sees over HTTP which users like a post."""
-    set_aside_days: int = SET_ASIDE_DAYS
-    """After so many days, a record that was set aside and not redriven expires."""
+    dead_letter_days: int = DEAD_LETTER_DAYS
+    """A dead letter that nobody redrove expires after so many days."""
     series_days: int | None = None
     """For how many days series are kept; None: for ever."""
 
@@ -139,7 +139,7 @@ class Options:
             tracing=_one_of(given, "tracing", TRACING) or TRACING[0],
             log_sampling=_share(given, "logSampling"),
             likers_visible=Visible(_one_of(given, "likersVisible", LIKERS_VISIBLE) or Visible.ANYONE),
-            set_aside_days=_whole(given, "setAsideDays", 1, SET_ASIDE_DAYS_MAX) or SET_ASIDE_DAYS,
+            dead_letter_days=_whole(given, "deadLetterDays", 1, DEAD_LETTER_DAYS_MAX) or DEAD_LETTER_DAYS,
             series_days=_whole(given, "seriesDays", 1, SERIES_DAYS_MAX),
         )
 

@@ -42,7 +42,7 @@ class Tables(Construct):
         self._keeps_data = options.keeps_data or bool(self._restored)
         warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
-        # Only tallies of a period and pulses carry the TTL attribute: every other count is kept.
+        # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
         # Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
         images = dynamodb.StreamViewType.NEW_AND_OLD_IMAGES
         self.counts = self._table("Counts", "PK", sort_key="SK", stream=images, warm=warm)

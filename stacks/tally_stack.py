@@ -13,12 +13,12 @@ from .api import Api
 from .budget import Budget
 from .bundling import Bundle
 from .dead_letters import DeadLetters
+from .failed_events import FailedEvents
 from .functions import RUNTIME, Functions
 from .monitoring import Monitoring, Parts
 from .names import Names, stack_name
 from .operator import Operator, Runbooks
 from .options import Options
-from .set_aside import SetAside
 from .streams import Streams
 from .tables import Tables
 
@@ -50,8 +50,8 @@ class Tally:
         self._scope = scope
         names = Names.of(scope)
         tables = Tables(scope, "Tables", names=names, options=options)
-        set_aside = SetAside(
-            scope, "SetAside", names=names, keeps_data=options.keeps_data, expires_days=options.set_aside_days
+        dead_letters = DeadLetters(
+            scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
         )
         functions = Functions(
             scope,
@@ -60,21 +60,21 @@ class Tally:
             declarations=declarations,
             bundle=bundle,
             tables=tables,
-            set_aside=set_aside,
+            dead_letters=dead_letters,
             options=options,
         )
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
         api = Api(scope, "Api", names=names, operations=declarations.routes, aliases=functions.aliases, options=options)
         self._tell_of_console(functions, declarations, api, names, options)
-        dead_letters = DeadLetters(
+        failed_events = FailedEvents(
             scope,
-            "DeadLetters",
+            "FailedEvents",
             functions=declarations.functions,
             aliases=functions.aliases,
             keeps_data=options.keeps_data,
         )
-        parts = Parts(tables, functions, api, dead_letters)
+        parts = Parts(tables, functions, api, failed_events)
         monitoring = Monitoring(
             scope,
             "Monitoring",
@@ -90,12 +90,12 @@ class Tally:
             "Operator",
             needs=declarations.operator_needs,
             tables=tables,
-            set_aside=set_aside,
-            runbooks=Runbooks(dead_letters.queue, streams.mappings, functions.unattended["sweep"]),
+            dead_letters=dead_letters,
+            runbooks=Runbooks(failed_events.queue, streams.mappings, functions.unattended["sweep"]),
         )
         self._name_what_is_deployed(functions, declarations)
         self._name_what_callers_use(tables, functions, api, options)
-        self._name_what_operators_use(set_aside, dead_letters, monitoring, operator)
+        self._name_what_operators_use(dead_letters, failed_events, monitoring, operator)
 
     def _tell_of_console(
         self, functions: Functions, declarations: Declarations, api: Api, names: Names, options: Options
@@ -152,13 +152,13 @@ class Tally:
 
     def _name_what_operators_use(
         self,
-        set_aside: SetAside,
         dead_letters: DeadLetters,
+        failed_events: FailedEvents,
         monitoring: Monitoring,
         operator: Operator,
     ) -> None:
-        self._output("SetAsideBucketName", set_aside.bucket.bucket_name, "Records that no consumer could apply")
-        self._output("DeadLetterQueueUrl", dead_letters.queue.queue_url, "Asynchronous events that Lambda gave up")
+        self._output("DeadLetterBucketName", dead_letters.bucket.bucket_name, "Records that no consumer could apply")
+        self._output("FailedEventsUrl", failed_events.queue.queue_url, "Asynchronous events that Lambda gave up")
         self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to those who run `tally`")
         self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this: every alarm goes there")
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")

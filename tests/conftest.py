@@ -16,7 +16,7 @@ os.environ["TALLY_COUNTS_TABLE"] = "tally-test-counts"
 os.environ["TALLY_RECEIPTS_TABLE"] = "tally-test-receipts"
 os.environ["TALLY_LEDGER_TABLE"] = "tally-test-ledger"
 os.environ["TALLY_PAGE_HOSTS"] = "*"
-os.environ["TALLY_SET_ASIDE_BUCKET"] = "tally-test-set-aside"
+os.environ["TALLY_DEAD_LETTER_BUCKET"] = "tally-test-dead-letters"
 
 # A shell starts what it runs in the background with SIGINT ignored, and children inherit that. Tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

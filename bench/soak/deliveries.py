@@ -21,7 +21,7 @@ from tally.operation import Consumer as Declaration
 from tally.operation import Table
 from tally.streams import bookkeeper, rollup
 from tally.streams.consumer import Handler
-from tally.streams.set_aside import Objects
+from tally.streams.dead_letters import Objects
 
 from .stage import STREAMED, Raw, Stage, become
 
@@ -49,14 +49,14 @@ class Context:
 
 
 class Folder:
-    """Takes records that are set aside, as S3 does. There should be none."""
+    """Takes dead letters, as S3 does. There should be none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def put_object(self, Key: str, Body: bytes, **_: Any) -> None:
         """Keep it."""
-        (self._path / f"set-aside-{Key.replace('/', '-')}").write_bytes(Body)
+        (self._path / f"dead-letter-{Key.replace('/', '-')}").write_bytes(Body)
 
 
 def consume(stage: Stage, name: str) -> None:

@@ -53,7 +53,7 @@ class Stage:
             "TALLY_COUNTS_STREAM": _arn(self.folder, "counts"),
             "TALLY_RECEIPTS_STREAM": _arn(self.folder, "receipts"),
             "TALLY_MINUTE_S": str(self.minute_s),
-            "TALLY_SET_ASIDE_BUCKET": "soak-set-aside",
+            "TALLY_DEAD_LETTER_BUCKET": "soak-dead-letter",
             "TALLY_PAGE_HOSTS": "*",
         }
 

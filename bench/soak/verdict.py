@@ -12,7 +12,7 @@ import counters
 from tally.counting import holds, tallies
 from tally.counting.children import GONE
 from tally.dynamo import keys
-from tally.streams import pages
+from tally.streams import segments
 from tally.streams.record import Declared
 
 from .notes import EXPIRED, Accepted, Tally
@@ -36,7 +36,7 @@ class Found:
     expected: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     observed: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     drifts: list[str] = field(default_factory=list)
-    set_aside: list[str] = field(default_factory=list)
+    dead_letters: list[str] = field(default_factory=list)
 
 
 def counted(raw: Raw) -> Found:
@@ -67,19 +67,19 @@ def everything(raw: Raw) -> Found:
 
 def _ledger(item: dict[str, Any], found: Found) -> None:
     partition = item["PK"]["S"]
-    if partition.startswith("PAGE#"):
-        page = {name: {"B": b64decode(value["B"])} for name, value in item.items() if "B" in value}
-        for counter, (ids, expected, observed, *_) in pages.sums(page).items():
+    if partition.startswith("SEGMENT#"):
+        segment = {name: {"B": b64decode(value["B"])} for name, value in item.items() if "B" in value}
+        for counter, (ids, expected, observed, *_) in segments.sums(segment).items():
             for id_, more, moved in zip(ids, expected, observed, strict=True):
                 found.expected[counter, id_] += more
                 found.observed[counter, id_] += moved
-        for half in pages.pairs(page):
+        for half in segments.pairs(segment):
             found.expected[half.counter, half.id] += half.expected
             found.observed[half.counter, half.id] += half.observed
     elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":
         found.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {item['drift']['N']}")
-    elif partition == keys.SET_ASIDE_KEY:
-        found.set_aside.append(item["SK"]["S"])
+    elif partition == keys.DEAD_LETTER_KEY:
+        found.dead_letters.append(item["SK"]["S"])
     elif partition.startswith("HOLDS#SETTLED#"):
         found.holds[item["SK"]["S"]] = item["state"]["S"]
     elif partition.startswith("HOLDS#"):
@@ -113,7 +113,7 @@ def complaints(accepted: Accepted, found: Found) -> list[str]:
     said += differences("expected by the journal", wanted, found.expected)
     said += differences("observed by the journal", wanted, found.observed)
     said += [*_likes(accepted, found), *_holds(accepted, found), *_numbers(accepted)]
-    return [*said, *found.drifts, *(f"set aside: {name}" for name in found.set_aside)]
+    return [*said, *found.drifts, *(f"dead letters: {name}" for name in found.dead_letters)]
 
 
 def _likes(accepted: Accepted, found: Found) -> Iterable[str]:

@@ -14,7 +14,7 @@ from tally.counting import tallies
 from tally.drift import rows
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
-from tally.streams import evidence
+from tally.streams import watermark
 
 from . import notes
 from .notes import Accepted, Note, Reader, Tally
@@ -61,7 +61,7 @@ class Watch:
         self.accepted.add(new)
         for note in new:
             self._grow(note)
-        seen = evidence.read(self.store, time.time())
+        seen = watermark.read(self.store, time.time())
         if seen.judged >= 0:
             self._first = seen.judged if self._first is None else self._first
             self.judged, self.last_judged = seen.judged - self._first, seen.judged

@@ -157,19 +157,19 @@ def trace(used: Usage, invocations: float, seconds: float) -> None:
 
 
 def consume(month: Month, stage: Stage, used: Usage) -> None:
-    """The two consumers, on both streams of each table, pulses and ends of windows included."""
+    """The two consumers, on both streams of each table, heartbeats and ends of windows included."""
     shards = max(units.SHARDS, math.ceil(used["write"] / MONTH_S / units.SHARD_WRITES_PER_S))
     per_s = 1 / MONTH_S / shards
     receipts = sum(amount * change.receipts for change, amount in month.changes) * per_s
     counts = sum(amount * change.counts for change, amount in month.changes) * per_s
     new = sum(amount * change.counts_new for change, amount in month.changes) * per_s
     rolled_up = sum(amount for change, amount in month.changes if change.rolled_up) * per_s
-    pulse = 1 / 60
+    heartbeat = 1 / 60
     batch = _Batch(month.items, stage, shards, used)
-    updates = batch.read("rollup", receipts + pulse, rolled_up)
-    batch.read("rollup", new + pulse, 0)
-    batch.read("drift", receipts + pulse, receipts)
-    batch.read("drift", counts + updates + pulse, counts + updates)
+    updates = batch.read("rollup", receipts + heartbeat, rolled_up)
+    batch.read("rollup", new + heartbeat, 0)
+    batch.read("drift", receipts + heartbeat, receipts)
+    batch.read("drift", counts + updates + heartbeat, counts + updates)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class _Batch:
 
 
 def _sweeps(month: Month, stage: Stage, used: Usage) -> None:
-    """The sweep of every minute: a pulse for each shard, the look for holds, and the judge."""
+    """The sweep of every minute: a heartbeat for each shard, the look for holds, and the judge."""
     minutes = MONTH_S / 60
     used["write"] += minutes * (units.JUDGE_WRITES + units.FOLD_WRITES + 2 * units.SHARDS)
     used["read"] += minutes * (units.QUIET_READS + units.FOLD_READS)

@@ -83,7 +83,7 @@ PAGE_READS = 4  # the judge reads a page up to three times, the fold of the seri
 SERIES_WRITES = 1.1  # for each tally and hour in which it moved
 SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 170, 8  # of a day in which it moved, DynamoDB's own 100 included; of each hour
 
-# A minute without traffic, beside two consumers' checkpoints for each pulse.
+# A minute without traffic, beside two consumers' checkpoints for each heartbeat.
 JUDGE_WRITES = 2
 FOLD_WRITES = 1 / 20  # how far the series are
 QUIET_READS = 57.0
@@ -94,7 +94,7 @@ JUDGED_PER_S = 200_000
 # Milliseconds, of which nobody has measured any in an account.
 REQUEST_MS = 15.0  # computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB
 BATCH_ENTRY_MS = 2.0  # beside that, for each change in a batch
-CONSUMER_MS = 20.0  # a pulse or a small batch: two requests
+CONSUMER_MS = 20.0  # a heartbeat or a small batch: two requests
 CONSUMER_TALLY_MS = 0.3
 WINDOW_END_MS = 2.0
 SWEEP_WAITS_MS = 5.0 * SWEEP_REQUESTS
@@ -118,7 +118,7 @@ TOKENS_A_MONTH = 730  # of one program that keeps its token for the hour that it
 # Custom metrics that the sweep writes every minute while nothing drifts: of each counter whose drift is measured, of
 # each consumer, of the stack.
 METRICS_OF_COUNTER, METRICS_OF_CONSUMER, METRICS_OF_STACK = 1, 1, 3
-# Replayed, Refused, Conflicts and Spilled; JournalPages and JournalBytes; and Counted of each counter.
+# Replayed, Refused, Conflicts and Spilled; JournalSegments and JournalBytes; and Counted of each counter.
 METRICS_OF_TRAFFIC = 6
 
 

@@ -1,4 +1,4 @@
-"""A small S3 for the records that stream consumers set aside: files in the data folder.
+"""A small S3 for the dead letters: files in the data folder.
 
 It knows put, get, head, delete and list, in path style, without versions or parts. Other calls get NotImplemented.
 Source: "Amazon S3 REST API", API reference (2006-03-01).

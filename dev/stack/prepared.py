@@ -86,12 +86,12 @@ class Stack:
 
     def where(self) -> dict[str, object]:
         """The endpoints and names of the stack's parts, for /dev/stack."""
-        set_aside = self._named("TALLY_SET_ASIDE_BUCKET") or list(self.template.buckets)
+        dead_letters = self._named("TALLY_DEAD_LETTER_BUCKET") or list(self.template.buckets)
         return {
             "dynamodb": self.endpoint,
             "s3": self.store,
             **self.tables,
-            "bucket": next(iter(set_aside), None),
+            "bucket": next(iter(dead_letters), None),
             "minute_s": self.options.minute_s,
             "url": self.url,
             "outputs": {

@@ -13,7 +13,7 @@ from tally.counting.increments import Increment
 from tally.counting.receipts import VISIBLE_NOW, VISIBLE_SOON
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
-from tally.streams import evidence
+from tally.streams import watermark
 
 
 def increment(
@@ -61,7 +61,7 @@ def get_counter(call: Call, *, counter: Counter, id: str, period: str | None = N
         state = tallies.read_state(call, counter, tally)
         body |= {"value": state.value, "version": state.version}
     elif counter.guarantee is Guarantee.ROLLUP:
-        as_of = evidence.as_of(call)  # before the number, which may then be newer but never older
+        as_of = watermark.as_of(call)  # before the number, which may then be newer but never older
         body |= {"value": tallies.read(call, counter, tally), "as_of": as_of}
     else:
         body["value"] = tallies.read(call, counter, tally)

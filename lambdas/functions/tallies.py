@@ -17,7 +17,7 @@ from tally.dynamo.client import Call
 from tally.errors import CallerError, ForbiddenError, NotFoundError, problem
 from tally.fields import Kind
 from tally.shipped import OF_PAGES
-from tally.streams import evidence
+from tally.streams import watermark
 
 Asked = tuple[str, str]
 
@@ -65,7 +65,7 @@ def _read(call: Call, of: list[Asked], found: Mapping[Asked, Tally | CallerError
     """The answer. Each tally is read once, however often it was asked for."""
     wanted = {one for one in found.values() if isinstance(one, Tally)}
     rolled_up = any(tally.counter.guarantee is Guarantee.ROLLUP for tally in wanted)
-    as_of = evidence.as_of(call) if rolled_up else None  # before the numbers, which may then be newer but never older
+    as_of = watermark.as_of(call) if rolled_up else None  # before the numbers, which may then be newer but never older
     numbers = many.read(call, wanted)
 
     def entry(name: str, id_: str) -> dict[str, Any]:

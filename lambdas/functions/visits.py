@@ -12,7 +12,7 @@ from tally.counting import tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.shipped import BOT_VISITS, VISITS
-from tally.streams import evidence
+from tally.streams import watermark
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
 _PAGES = pages.declared(vars(counters))
@@ -35,7 +35,7 @@ def visit(call: Call, *, url: str, idempotency_key: str, user_agent: str | None 
 
 def get_visits(call: Call, *, url: str) -> Answer:
     """The visits of the page by people and by crawlers, and as of when."""
-    as_of = evidence.as_of(call)  # before the numbers, which may then be newer but never older
+    as_of = watermark.as_of(call)  # before the numbers, which may then be newer but never older
     visits, bot_visits = tallies.read_together(call, [VISITS, BOT_VISITS], url)
     return Answer({"url": url, "visits": visits, "bot_visits": bot_visits, "as_of": as_of}, max_age_s=VISITS.kept_s)
 

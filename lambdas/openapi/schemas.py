@@ -165,7 +165,7 @@ SCHEMAS: dict[str, Schema] = {
         repairs={
             "type": "array",
             "items": _object(
-                "One repair: by how much, by what evidence, by whom and why.",
+                "One repair: by how much, by what watermark, by whom and why.",
                 at=_SECONDS, amount=_WHOLE, how=_TEXT, who=_TEXT, why=_TEXT,
             ),
         },

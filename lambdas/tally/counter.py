@@ -30,7 +30,7 @@ _FORMS = {
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
 }
 _RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration"})
-_RESERVED_PREFIXES = frozenset({"PULSE", "HEALTH"})  # items of the counts table that count nothing
+_RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
 class Guarantee(Enum):

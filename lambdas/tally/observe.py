@@ -21,7 +21,7 @@ SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "tally")
 NAMESPACE = "Tally"
 COUNTER, CONSUMER = "counter", "consumer"  # the other dimensions: a metric has one of them, or none
 COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter
-EVIDENCE_AGE, SET_ASIDE = "EvidenceAgeSeconds", "RecordsSetAside"  # of each consumer
+WATERMARK_AGE, DEAD_LETTERS = "WatermarkAgeSeconds", "DeadLetters"  # of each consumer
 REPLAYED, REFUSED, CONFLICTS, SPILLED = (
     "Replayed",
     "Refused",
@@ -30,7 +30,7 @@ REPLAYED, REFUSED, CONFLICTS, SPILLED = (
 )  # of the stack, as all that follow
 DRIFT_ABSOLUTE, DRIFTING_TALLIES, OLDEST_DRIFT = "DriftAbsolute", "DriftingTallies", "OldestDriftSeconds"
 SWEEP_UNFINISHED, HOLDS_NOT_RETURNED = "SweepUnfinished", "HoldsNotReturned"
-JUDGED_AGE, JOURNAL_PAGES, JOURNAL_BYTES = "JudgedAgeSeconds", "JournalPages", "JournalBytes"
+JUDGED_AGE, JOURNAL_SEGMENTS, JOURNAL_BYTES = "JudgedAgeSeconds", "JournalSegments", "JournalBytes"
 
 logger = Logger(service=SERVICE)
 

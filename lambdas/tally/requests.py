@@ -168,7 +168,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Repair:
-    """One repair of a tally: by how much, by what evidence (`how`), by whom and why."""
+    """One repair of a tally: by how much, by what watermark (`how`), by whom and why."""
 
     at: int
     """Epoch seconds."""

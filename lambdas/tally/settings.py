@@ -32,8 +32,8 @@ class Settings:
     counts_stream: str = ""
     receipts_stream: str = ""
     """The ARNs of the tables' streams; empty for functions that do not look at their shards."""
-    set_aside_bucket: str = ""
-    """The bucket for records that stream consumers cannot apply; empty for other functions."""
+    dead_letter_bucket: str = ""
+    """The bucket for dead letters; empty for other functions."""
     stack: str = ""
     """The name of the stack: `Tally-prod`."""
     alarm_topic: str = ""
@@ -70,7 +70,7 @@ class Settings:
             minute_s=_seconds(environment, "TALLY_MINUTE_S", MINUTE_DEFAULT_S),
             counts_stream=environment.get("TALLY_COUNTS_STREAM", "").strip(),
             receipts_stream=environment.get("TALLY_RECEIPTS_STREAM", "").strip(),
-            set_aside_bucket=environment.get("TALLY_SET_ASIDE_BUCKET", "").strip(),
+            dead_letter_bucket=environment.get("TALLY_DEAD_LETTER_BUCKET", "").strip(),
             stack=environment.get("POWERTOOLS_SERVICE_NAME", "").strip(),
             alarm_topic=environment.get("TALLY_ALARM_TOPIC", "").strip(),
             local_port=int(environment.get("TALLY_LOCAL_PORT", "0")),

@@ -105,7 +105,7 @@ def _fit_query(case: Case) -> None:
         query["cursor"] = fields.to_cursor(quote(str(query["cursor"]), safe="")[: fields.USER_BYTES_MAX])
     if "target" in query:
         target = str(query["target"])
-        query["target"] = _page(target) if query["operation"] == "visit" else _cut(target, fields.PAGE_BYTES_MAX)
+        query["target"] = _page(target) if query["operation"] == "visit" else _cut(target, fields.SEGMENT_BYTES_MAX)
     if case.operation.label == operations.GET_DETAILS.route:
         text = str(query["id"])
         of_pages = counters.COUNTERS[query["counter"]] in OF_PAGES

@@ -46,7 +46,7 @@ def test_the_commands_that_it_prints_work(dev: Dev) -> None:
         assert expected in run.stdout.replace(" ", ""), (expected, run.stdout)
     # A busy machine may take longer than the command waits. Then `as_of` says that the visit is not in the count.
     seen = json.loads(run.stdout[run.stdout.rindex("{") :])
-    # Just after the start it may be null: there is no evidence yet.
+    # Just after the start it may be null: there is no watermark yet.
     as_of = seen["as_of"]
     assert seen["visits"] == 1 or as_of is None or as_of <= int(time.time()) - 2, seen
     assert as_of is None or before_s - AS_OF_AGE_S_MAX <= as_of <= time.time()

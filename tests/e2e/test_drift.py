@@ -21,13 +21,13 @@ import pytest
 
 from dev.base.options import MINUTE_DEFAULT_S
 from dev.stack import tables
-from tally.streams import evidence
+from tally.streams import watermark
 from tests.e2e.dev import ROOT, Dev, wait_for
 
 LIKERS, LATE_LIKERS = 200, 40
 LOOK_EVERY_S = 0.5  # a look opens the tables or starts the command
 EDITED_BY = 50
-BEGINS_WITHIN_S = 90.0  # the first evidence, and the first minute after it
+BEGINS_WITHIN_S = 90.0  # the first watermark, and the first minute after it
 CONFIRMED_WITHIN_S = 120.0
 STALLED_S = 6.0 * MINUTE_DEFAULT_S
 RECOVERS_WITHIN_S = 120.0
@@ -67,18 +67,18 @@ def drifting(dev: Dev) -> dict[tuple[str, str], int]:
 def judged_minute(dev: Dev) -> int:
     """The last minute that is judged, from the ledger; 0 before there is one."""
     where, client = dev.call("GET", "/dev/stack").body, tables.client(dev.endpoint)
-    item = client.get_item(TableName=where["ledger"], Key=evidence.JUDGE, ConsistentRead=True).get("Item", {})
+    item = client.get_item(TableName=where["ledger"], Key=watermark.JUDGE, ConsistentRead=True).get("Item", {})
     client.close()
     return int(item.get("judged", {"N": "0"})["N"])
 
 
-def evidence_age_s(dev: Dev, consumer: str) -> int:
+def watermark_age_s(dev: Dev, consumer: str) -> int:
     """The last value of the metric."""
     metrics = dev.call("GET", "/dev/metrics?format=json").body["metrics"]
     [found] = [
         one["last"]
         for one in metrics
-        if one["metric"] == "EvidenceAgeSeconds" and one["dimensions"]["consumer"] == consumer
+        if one["metric"] == "WatermarkAgeSeconds" and one["dimensions"]["consumer"] == consumer
     ]
     return int(found)
 
@@ -190,9 +190,9 @@ def stall_and_edit(dev: Dev) -> None:
             no_drift()
             time.sleep(LOOK_EVERY_S)
         assert page()["as_of"] <= stalled_s
-        assert (judged_minute(dev) + 1 + evidence.LATE) * MINUTE_DEFAULT_S <= page()["as_of"], "judged without proof"
+        assert (judged_minute(dev) + 1 + watermark.LATE) * MINUTE_DEFAULT_S <= page()["as_of"], "judged without proof"
         for consumer in ("rollup", "drift"):  # nobody knows what the rollup would still move
-            assert evidence_age_s(dev, consumer) >= STALLED_S / 2
+            assert watermark_age_s(dev, consumer) >= STALLED_S / 2
         like(dev, range(LIKERS // 2))
         edit(dev)
         like(dev, range(LIKERS // 2, LIKERS))
@@ -202,4 +202,4 @@ def stall_and_edit(dev: Dev) -> None:
         wait_for(lambda: page()["as_of"] > enabled_s, RECOVERS_WITHIN_S)
     until_judged(dev, time.time(), no_drift)
     assert page()["visits"] == visited()
-    assert evidence_age_s(dev, "rollup") < STALLED_S / 2
+    assert watermark_age_s(dev, "rollup") < STALLED_S / 2

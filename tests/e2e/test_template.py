@@ -118,9 +118,9 @@ def streamed(**changes: Any) -> dict[str, Any]:
     document = copy.deepcopy(MINIATURE)
     resources = document["Resources"]
     resources["Mapping"] = {"Type": "AWS::Lambda::EventSourceMapping", "Properties": MAPPING | changes}
-    resources["SetAsideBucket"] = {"Type": "AWS::S3::Bucket"}
+    resources["DeadLetterBucket"] = {"Type": "AWS::S3::Bucket"}
     variables = resources["PlaysFunction"]["Properties"]["Environment"]["Variables"]
-    variables |= {"BUCKET": {"Ref": "SetAsideBucket"}, "BUCKET_ARN": {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}}
+    variables |= {"BUCKET": {"Ref": "DeadLetterBucket"}, "BUCKET_ARN": {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}}
     return document
 
 
@@ -151,7 +151,7 @@ def test_event_source_mappings_and_buckets() -> None:
     ("change", "says"),
     [
         ({"EventSourceArn": {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}}, "ReceiptsTable, which has no stream"),
-        ({"EventSourceArn": {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}}, "knows tables' streams only"),
+        ({"EventSourceArn": {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}}, "knows tables' streams only"),
         ({"FunctionName": "elsewhere:live"}, "invokes elsewhere:live, which is no function"),
         ({"DestinationConfig": {"OnFailure": {}}}, "Mapping has DestinationConfig"),
     ],

@@ -18,7 +18,7 @@ import counters
 import operations
 import permissions
 from tally.operation import Need, Table
-from tally.streams import evidence
+from tally.streams import watermark
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Json, Stack, bridged, rewritten, synthesize
 from tests.emulator.steps import begin, deployed, play, smoke, step
@@ -84,9 +84,9 @@ def change(stack: Stack, token: str, first: Path, second: Path) -> None:
                 traffic.wait_for(NEW, 20)
                 notes.append(f"accepted so far: {dict(traffic.accepted)}")
         ended_s = time.time()
-        with step("judged: no drift, nothing set aside") as notes:
+        with step("judged: no drift, no dead letters") as notes:
             until_judged(stack, ended_s)
-            assert stack.items("Ledger", "SETASIDE") == []
+            assert stack.items("Ledger", "DEADLETTER") == []
             assert counted(stack, token) == dict(traffic.accepted)
             assert stack.call("GET", "/drift", token=token).body["drift"] == []
             notes.append(f"counted: {counted(stack, token)}")
@@ -179,7 +179,7 @@ def until_judged(stack: Stack, epoch_s: float) -> None:
     while judged <= epoch_s // MINUTE_S:
         assert time.monotonic() < deadline_s, f"minute {judged} was the last to be judged"
         time.sleep(0.5)
-        for item in stack.items("Ledger", evidence.JUDGE["PK"]["S"]):
+        for item in stack.items("Ledger", watermark.JUDGE["PK"]["S"]):
             judged = int(item.get("judged", {"N": "0"})["N"])
 
 

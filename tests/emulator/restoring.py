@@ -18,7 +18,7 @@ import pytest
 from cli import restore
 from cli.__main__ import main
 from tally.dynamo.keys import Item
-from tally.streams import evidence
+from tally.streams import watermark
 from tests.emulator.server import Emulator
 from tests.emulator.stack import Json, Stack, bridged, synthesize
 from tests.emulator.steps import step
@@ -100,12 +100,12 @@ def restored(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> s
 def older(stack: Stack) -> None:
     """Make the stack three days old: only then its notes cover a whole day."""
     deadline_s, table = time.monotonic() + WAIT_S_MAX, f"{stack.name}-ledger"
-    while not stack.items("Ledger", evidence.JUDGE["PK"]["S"]):
+    while not stack.items("Ledger", watermark.JUDGE["PK"]["S"]):
         assert time.monotonic() < deadline_s, "no sweep"
         time.sleep(0.2)
     values = {":days": {"N": str(3 * DAY_S)}}
     stack.client("dynamodb").update_item(
-        TableName=table, Key=evidence.JUDGE, UpdateExpression="SET began = began - :days",
+        TableName=table, Key=watermark.JUDGE, UpdateExpression="SET began = began - :days",
         ExpressionAttributeValues=values,
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ def counted_on(stack: Stack, assembly: Path, prefix: str) -> None:
                 assert time.monotonic() < deadline_s, (before, accepted, found)
                 time.sleep(0.5)
             assert found["plays"][0] == before["plays"][0] + accepted["plays"]
-            assert stack.items("Ledger", "SETASIDE") == []
+            assert stack.items("Ledger", "DEADLETTER") == []
             notes.append(say(found))
     assert not counting.failures
 

@@ -42,8 +42,8 @@ BEHIND_CDN = {
     "clientRate": "3000",
 }
 FEW_SEE_LIKERS = {
-    "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody", "setAsideDays": "30",
-    "seriesDays": "400",
+    "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody",
+    "deadLetterDays": "30", "seriesDays": "400",
 }  # fmt: skip
 FRUGAL = {
     "stage": "prod", "snapStart": "false", "tracing": "off", "logSampling": "0.05", "warmWrites": "20000",

@@ -357,9 +357,9 @@ def test_what_cannot_be_deleted_is_one_line_with_the_reason(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws.deployed("Tally-dev", dev)
-    event = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "SetAsideBucket", "PhysicalResourceId": "b"}
+    event = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "DeadLetterBucket", "PhysicalResourceId": "b"}
     whole = event | {"LogicalResourceId": "Tally-dev", "PhysicalResourceId": "id of Tally-dev"}
     aws.stuck = [event | {"ResourceStatusReason": "The bucket is not empty"}, whole]
     assert destroy.main(["--yes"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "tally: Tally-dev is not deleted: SetAsideBucket: The bucket is not empty"
+    assert said == "tally: Tally-dev is not deleted: DeadLetterBucket: The bucket is not empty"

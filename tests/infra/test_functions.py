@@ -83,9 +83,9 @@ def test_roles_in_plain_words(dev: Template) -> None:
     assert set(grants(dev, functions["drift"])) == {
         Grant("GetItem", "LedgerTable", "CHECKPOINT#drift#*"),
         Grant("UpdateItem", "LedgerTable", "CHECKPOINT#drift#*"),
-        Grant("PutItem", "LedgerTable", "PAGE#*"),
+        Grant("PutItem", "LedgerTable", "SEGMENT#*"),
         Grant("GetItem", "LedgerTable", "JUDGE"),
-        Grant("PutItem", "LedgerTable", "SETASIDE"),
+        Grant("PutItem", "LedgerTable", "DEADLETTER"),
     }
 
 
@@ -110,7 +110,7 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_who_reads_stream
         expected += [(["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"], streams)]
     if module in CONSUMERS:
         on_all.insert(0, "dynamodb:ListStreams")
-        objects = {"Fn::Join": ["", [{"Fn::GetAtt": ["SetAsideBucket", "Arn"]}, f"/{module}/*"]]}
+        objects = {"Fn::Join": ["", [{"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}, f"/{module}/*"]]}
         expected += [(["s3:PutObject"], [objects])]
     found = [statement for statement in dev.statements(function) if not on_tables(statement)]
     assert {(statement["Effect"], "Condition" in statement) for statement in found} == {("Allow", False)}
@@ -236,7 +236,7 @@ def test_environment(dev: Template, module: str) -> None:
     variables = dict(dev.resources[dev.functions()[module]]["Properties"]["Environment"]["Variables"])
     del variables["TALLY_VERSION"]
     if module in CONSUMERS:  # and nobody else
-        assert variables.pop("TALLY_SET_ASIDE_BUCKET") == {"Ref": "SetAsideBucket"}
+        assert variables.pop("TALLY_DEAD_LETTER_BUCKET") == {"Ref": "DeadLetterBucket"}
     if module == operations.GET_STATUS.function:  # and nobody else
         assert variables.pop("TALLY_ALARM_TOPIC") == dev.outputs["AlarmTopicArn"]["Value"]
     if module == "sweep":  # and nobody else
@@ -276,7 +276,7 @@ def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Templat
     statements = policy["PolicyDocument"]["Statement"]
     on_keys = [found for found in statements if "Condition" in found]
     assert sorted(granted(on_keys), key=str) == sorted(map(wanted, permissions.of_operator(counters.COUNTERS)), key=str)
-    bucket = {"Fn::GetAtt": ["SetAsideBucket", "Arn"]}
+    bucket = {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}
     others = {str(found["Action"]): found["Resource"] for found in statements if "Condition" not in found}
     mappings = others.pop(str(["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]))
     assert sorted(arn["Fn::GetAtt"] for arn in mappings) == sorted(
@@ -348,7 +348,7 @@ def invoke_configs(template: Template, modules: Iterable[str]) -> list[Json]:
 
 
 def test_a_sweep_that_failed_or_waited_is_not_run_later(dev: Template) -> None:
-    """Lambda's own retries would run a second sweep beside the next one. Nor is its event a dead letter."""
+    """Lambda's own retries would run a second sweep beside the next one. Nor is its event a failed event."""
     [config] = invoke_configs(dev, SCHEDULED)
     assert config["Properties"] == {
         "FunctionName": {"Ref": dev.functions()["sweep"]},
@@ -387,7 +387,7 @@ def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template, prod: Tem
     assert properties == {"MessageRetentionPeriod": 14 * 24 * 3600, "SqsManagedSseEnabled": True}
     [denied] = dev.only("AWS::SQS::QueuePolicy")["PolicyDocument"]["Statement"]
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
-    assert dev.outputs["DeadLetterQueueUrl"]["Value"] == {"Ref": queue}
+    assert dev.outputs["FailedEventsUrl"]["Value"] == {"Ref": queue}
     assert (dev.resources[queue]["DeletionPolicy"], prod.resources[queue]["DeletionPolicy"]) == ("Delete", "Retain")
 
 

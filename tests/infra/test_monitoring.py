@@ -88,7 +88,7 @@ def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(dev: Templat
     """CloudWatch bills each metric that has data, whether anybody looks at it or not."""
     assert {name for _, name, _ in own(shown(dev)) | own(watched(dev))} == set(EMITTED)
     assert {name for _, name, _ in own(watched(dev))} == {
-        "DriftConfirmed", "EvidenceAgeSeconds", "HoldsNotReturned", "RecordsSetAside", "SweepUnfinished",
+        "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReturned", "DeadLetters", "SweepUnfinished",
     }  # fmt: skip
 
 
@@ -102,8 +102,8 @@ CONSUMERS = {found.function for found in operations.CONSUMERS}
 OF = {  # written out a second time; every other metric is of the stack
     "Counted": ("counter", {*counters.COUNTERS}),
     "DriftConfirmed": ("counter", {name for name, counter in counters.COUNTERS.items() if counter.tracked}),
-    "EvidenceAgeSeconds": ("consumer", CONSUMERS),
-    "RecordsSetAside": ("consumer", CONSUMERS),
+    "WatermarkAgeSeconds": ("consumer", CONSUMERS),
+    "DeadLetters": ("consumer", CONSUMERS),
 }
 
 
@@ -265,12 +265,12 @@ WHEN = {  # written out a second time, to check the declarations
         for name, counter in counters.COUNTERS.items()
         if counter.tracked
     },
-    "evidence-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
-    "evidence-age-drift": ("Maximum", "> 600", 5, 60, "ignore"),
+    "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
+    "watermark-age-drift": ("Maximum", "> 600", 5, 60, "ignore"),
     "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "missing"),
     "iterator-age-drift": ("Maximum", "> 60000", 2, 300, "missing"),
-    "set-aside-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
-    "set-aside-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
+    "dead-letters-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
+    "dead-letters-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
     "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),
@@ -279,7 +279,7 @@ WHEN = {  # written out a second time, to check the declarations
     "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),
     "throttles-receipts": ("Sum", "> 60", 5, 60, "notBreaching"),
     "throttles-ledger": ("Sum", "> 60", 5, 60, "notBreaching"),
-    "dead-letters": ("Maximum", "> 0", 1, 300, "ignore"),
+    "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
 }
 
 
@@ -305,7 +305,7 @@ def test_each_alarm_watches_a_resource_of_the_stack(prod: Template) -> None:
     assert dimension("throttles-receipts") == "${ReceiptsTable}"
     assert dimension("throttles-ledger") == "${LedgerTable}"
     assert dimension("5xx") == dimension("latency") == f"${{{prod.only_name('AWS::ApiGatewayV2::Api')}}}"
-    assert dimension("dead-letters") == f"${{{prod.only_name('AWS::SQS::Queue')}.QueueName}}"
+    assert dimension("failed-events") == f"${{{prod.only_name('AWS::SQS::Queue')}.QueueName}}"
 
 
 def test_a_new_stack_without_data_notifies_nobody(dev: Template) -> None:

@@ -74,7 +74,7 @@ def test_logical_ids_follow_the_path_in_the_stack(both: dict[str, Any], prod: Te
         return {version.sub(r"\1", id_) for id_ in ids}
 
     second = {id_ for id_ in both["Resources"] if id_.startswith("ShopLikes")}
-    assert {"ShopLikesCountsTable", "ShopLikesUserPool", "ShopLikesSetAsideBucket"} <= second
+    assert {"ShopLikesCountsTable", "ShopLikesUserPool", "ShopLikesDeadLetterBucket"} <= second
     assert stable(both["Resources"].keys() - second) == stable(prod.resources)
     outputs = {id_ for id_ in both["Outputs"] if not id_.startswith("ShopLikes")}
     assert outputs == set(prod.outputs)

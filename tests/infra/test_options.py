@@ -69,7 +69,7 @@ BAD = [
     ({"logSampling": "nan"}, "context logSampling is 'nan'"),
     ({"likersVisible": "friends"}, "likersVisible is 'friends': it must be one of anyone, signedIn, nobody"),
     ({"seriesDays": "0"}, "context seriesDays is '0': it must be a whole number from 1 to 36500"),
-    ({"setAsideDays": "0"}, "context setAsideDays is '0': it must be a whole number from 1 to 3650"),
+    ({"deadLetterDays": "0"}, "context deadLetterDays is '0': it must be a whole number from 1 to 3650"),
     ({"domainName": "api.example.com"}, "domainName and certificateArn go together"),
     ({"certificateArn": CERTIFICATE}, "domainName and certificateArn go together"),
     (DOMAIN | {"domainName": "API.example.com"}, "domainName is 'API.example.com': it must be a name like"),
@@ -117,7 +117,7 @@ def test_an_empty_value_counts_as_missing() -> None:
     keys += front_door_options.KEYS
     keys += ["alarmEmail", "warmWrites", "warmReads", "reservedConcurrency", "receiptTtlHours"]
     keys += ["snapStart", "tracing", "logSampling"]
-    keys += ["likersVisible", "setAsideDays", "seriesDays"]
+    keys += ["likersVisible", "deadLetterDays", "seriesDays"]
     keys += ["tables"]
     assert Options.from_context(dict.fromkeys(keys, "")) == Options.from_context({}) == Options()
 

@@ -1,4 +1,4 @@
-"""The streams in the stack: how they reach their consumers, and the bucket for records that are set aside."""
+"""The streams in the stack: how they reach their consumers, and the bucket for dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILTERS = {  # written out a second time: the consumers depend on them
     ("rollup", "ReceiptsTable"): [{"eventName": ["INSERT", "MODIFY"]}],
     ("rollup", "CountsTable"): [
         {"eventName": ["INSERT"]},
-        {"dynamodb": {"Keys": {"PK": {"S": [{"prefix": "PULSE#"}]}}}},
+        {"dynamodb": {"Keys": {"PK": {"S": [{"prefix": "HEARTBEAT#"}]}}}},
     ],
     ("drift", "ReceiptsTable"): [{"eventName": ["INSERT", "MODIFY"]}],
     ("drift", "CountsTable"): [],
@@ -73,18 +73,18 @@ def test_a_mapping_gives_up_no_record(dev: Template, which: tuple[str, str]) -> 
 
 
 @pytest.mark.parametrize("which", FILTERS, ids="-".join)
-def test_filters_look_at_the_kind_of_change_and_let_pulses_through(dev: Template, which: tuple[str, str]) -> None:
+def test_filters_look_at_the_kind_of_change_and_let_heartbeats_through(dev: Template, which: tuple[str, str]) -> None:
     criteria = mappings(dev)[which].get("FilterCriteria", {"Filters": []})
     assert [json.loads(entry["Pattern"]) for entry in criteria["Filters"]] == FILTERS[which]
 
 
-def test_the_filter_lets_those_pulses_through_that_the_sweep_writes() -> None:
+def test_the_filter_lets_those_heartbeats_through_that_the_sweep_writes() -> None:
     [rollup] = [consumer for consumer in operations.CONSUMERS if consumer.prefixes]
-    assert (rollup.function, rollup.prefixes) == ("rollup", {Table.COUNTS: keys.PULSE_START})
+    assert (rollup.function, rollup.prefixes) == ("rollup", {Table.COUNTS: keys.HEARTBEAT_START})
 
 
 LIKE: Json = {"Keys": {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#USER#b"}}}
-PULSE: Json = {"Keys": {"PK": {"S": "PULSE#7"}, "SK": {"S": "PULSE"}}}
+HEARTBEAT: Json = {"Keys": {"PK": {"S": "HEARTBEAT#7"}, "SK": {"S": "HEARTBEAT"}}}
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ PULSE: Json = {"Keys": {"PK": {"S": "PULSE#7"}, "SK": {"S": "PULSE"}}}
         ({"eventName": "INSERT", "dynamodb": LIKE}, True),
         ({"eventName": "MODIFY", "dynamodb": LIKE}, False),
         ({"eventName": "REMOVE", "dynamodb": LIKE}, False),
-        ({"eventName": "INSERT", "dynamodb": PULSE}, True),
-        ({"eventName": "MODIFY", "dynamodb": PULSE}, True),
-        ({"eventName": "MODIFY", "dynamodb": {"Keys": {"PK": {"S": "PULSE"}}}}, False),
+        ({"eventName": "INSERT", "dynamodb": HEARTBEAT}, True),
+        ({"eventName": "MODIFY", "dynamodb": HEARTBEAT}, True),
+        ({"eventName": "MODIFY", "dynamodb": {"Keys": {"PK": {"S": "HEARTBEAT"}}}}, False),
         ({"eventName": "MODIFY", "dynamodb": {"Keys": {"PK": {"N": "7"}}}}, False),
         ({"eventName": "INSERT", "dynamodb": {"Keys": {"PK": {"N": "7"}}}}, True),
         ({"eventName": "INSERT", "dynamodb": {}}, True),
         ({"eventName": "INSERT"}, True),
     ],
 )
-def test_the_rollup_gets_new_children_pulses_and_every_malformed_insert(
+def test_the_rollup_gets_new_children_heartbeats_and_every_malformed_insert(
     dev: Template, record: Json, does: bool
 ) -> None:
     """Through the local stack's filter, which the template's own patterns go into."""
@@ -134,7 +134,7 @@ def test_consumers_are_for_streams_only(dev: Template) -> None:
 
 def test_the_bucket_is_closed_encrypted_and_forgets_after_90_days(dev: Template, prod: Template) -> None:
     for template in (dev, prod):
-        assert set(template.of_type("AWS::S3::Bucket")) == {"SetAsideBucket"}, "another name is an empty bucket"
+        assert set(template.of_type("AWS::S3::Bucket")) == {"DeadLetterBucket"}, "another name is an empty bucket"
         bucket = template.only("AWS::S3::Bucket")
         assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
         assert len(bucket["PublicAccessBlockConfiguration"]) == 4
@@ -149,13 +149,13 @@ def test_the_bucket_is_closed_encrypted_and_forgets_after_90_days(dev: Template,
         [statement] = template.only("AWS::S3::BucketPolicy")["PolicyDocument"]["Statement"]
         assert (statement["Effect"], statement["Action"]) == ("Deny", "s3:*")
         assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
-        assert template.outputs["SetAsideBucketName"]["Value"] == {"Ref": "SetAsideBucket"}
+        assert template.outputs["DeadLetterBucketName"]["Value"] == {"Ref": "DeadLetterBucket"}
 
 
 @pytest.mark.parametrize("policy", ["DeletionPolicy", "UpdateReplacePolicy"])
 def test_the_bucket_outlives_the_stack_unless_it_is_dev(dev: Template, prod: Template, policy: str) -> None:
-    assert dev.resources["SetAsideBucket"][policy] == "Delete"
-    assert prod.resources["SetAsideBucket"][policy] == "Retain"
+    assert dev.resources["DeadLetterBucket"][policy] == "Delete"
+    assert prod.resources["DeadLetterBucket"][policy] == "Retain"
 
 
 def test_nothing_of_cdks_own_runs_in_the_account(dev: Template) -> None:

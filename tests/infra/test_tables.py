@@ -48,7 +48,7 @@ def test_streams(dev: Template) -> None:
 
 
 def test_every_table_drops_what_carries_an_expiration(dev: Template) -> None:
-    """Of counts, only tallies of a period and pulses carry one."""
+    """Of counts, only tallies of a period and heartbeats carry one."""
     expires = {"AttributeName": "expiration", "Enabled": True}
     for name in TABLES:
         assert table(dev, name)["TimeToLiveSpecification"] == expires

@@ -24,7 +24,7 @@ from tally.api import crawlers
 from tally.api.entry import Entry
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
-from tally.streams import evidence
+from tally.streams import watermark
 from tests import events
 from tests.contexts import Context
 
@@ -114,17 +114,17 @@ def test_people_and_crawlers_are_counted_apart_and_read_in_one_query(invoke: Inv
 
 
 def test_visits_say_as_of_when_they_are(invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Null without evidence; then the noted time, less what clocks may differ."""
+    """Null without watermark; then the noted time, less what clocks may differ."""
 
     def as_of() -> int | None:
-        monkeypatch.setattr(evidence, "_cached", None)
+        monkeypatch.setattr(watermark, "_cached", None)
         found: int | None = invoke("visits", {"operation": "get_visits", "url": PAGE})["body"]["as_of"]
         return found
 
     assert as_of() is None
     rolled_s = int(time.time()) - 90
     noted = {"noted": {"N": str(rolled_s + 60)}, "rolled": {"N": str(rolled_s)}}
-    store.client.put_item(TableName=store.settings.ledger_table, Item=evidence.JUDGE | noted)
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | noted)
     assert as_of() == rolled_s - 5
 
 

@@ -16,8 +16,8 @@ from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
 from tally.operation import Operation
 from tally.series import hours, progress
-from tally.streams import pages
-from tally.streams.pages import Entry
+from tally.streams import segments
+from tally.streams.segments import Entry
 from tests import events, make_events
 
 Invoke = Callable[..., dict[str, Any]]
@@ -48,7 +48,7 @@ def a_day_of_series(store: Store) -> None:
         store.client.put_item(TableName=store.settings.ledger_table, Item=progress.PROGRESS | items.wire(at.values))
         moved = [Entry(counter, id_, "", 90 + before, 0) for counter, id_ in SERIES.items()]
         moved += [Entry("plays", f"{number:04x}", "", 99 + number, 0) for number in range(99 if before == 1 else 0)]
-        assert apply_once(store, [pages.write(store.settings, minute, 0, "s#1", moved, 0)])
+        assert apply_once(store, [segments.write(store.settings, minute, 0, "s#1", moved, 0)])
         hours.fold(store, minute, until_s=float("inf"))
 
 

@@ -37,7 +37,7 @@ from tally.dynamo import items
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.dynamo.transactions import apply_once, put
 from tally.series import hours, progress
-from tally.streams import evidence, pages
+from tally.streams import segments, watermark
 from tests.commands import one_line
 from tests.conftest import create_tables, new_engine
 
@@ -108,7 +108,7 @@ def judged(store: Store, ahead: int = 5) -> None:
         "began": 1,
     }
     item = {name: {"N": str(number)} for name, number in numbers.items()}
-    store.client.put_item(TableName=store.settings.ledger_table, Item=evidence.JUDGE | item)
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | item)
 
 
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
@@ -128,7 +128,7 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
     """A drift row that was changed so many judged minutes ago."""
-    numbers = {"drift": amount, "upto": evidence.judged(store) - ago, "since": 1_800_000_000}
+    numbers = {"drift": amount, "upto": watermark.judged(store) - ago, "since": 1_800_000_000}
     item = {name: {"N": str(number)} for name, number in numbers.items()}
     item |= {"counter": {"S": counter}, "target": {"S": target}}
     store.client.put_item(TableName=store.settings.ledger_table, Item=rows.key(counter, target) | item)
@@ -137,7 +137,7 @@ def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
     assert run("reconcile") == (0, "all is well\n", "")
-    said = clock(60 * (evidence.judged(store) + 1), time.time())
+    said = clock(60 * (watermark.judged(store) + 1), time.time())
     assert run("drift") == (0, f"nothing drifts; judged up to {said}\n", "")
     assert run("drift", "--json") == (0, "", f"tally: judged up to {said}\n")
     assert run("history", "a91f") == (0, "a91f was never repaired\n", "")
@@ -146,7 +146,7 @@ def test_all_is_well_is_0(run: Run, store: Store) -> None:
 
 
 def test_ledger_that_is_not_judged_does_not_say_that_nothing_drifts(run: Run, store: Store) -> None:
-    store.client.delete_item(TableName=store.settings.ledger_table, Key=evidence.JUDGE)
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.JUDGE)
     said = "tally: nothing is judged yet: a new stack needs some minutes, and its sweep\n"
     assert run("drift") == (2, "", said)
     drifts(store, "plays", "v", -3)
@@ -318,7 +318,7 @@ def test_what_was_lost_is_listed_and_added_once(run: Run, store: Store) -> None:
 
 
 def test_stack_without_a_whole_day_cannot_tell_what_was_lost(run: Run, store: Store) -> None:
-    store.client.delete_item(TableName=store.settings.ledger_table, Key=evidence.JUDGE)
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.JUDGE)
     code, out, err = run("rebuild", "--all")
     assert (code, out) == (2, "")
     assert err.startswith("tally: Cannot tell yet: no whole day since the ledger began is judged")
@@ -481,8 +481,8 @@ def folded(store: Store) -> None:
         (HOUR * 60, "a", 40),
     ]
     for number, (minute, id_, amount) in enumerate(plays):
-        entries = [pages.Entry("plays", id_, "", amount, amount)]
-        put(Call(store), pages.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
+        entries = [segments.Entry("plays", id_, "", amount, amount)]
+        put(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
     hours.fold(store, HOUR * 60 + 20, until_s=store.clock() + 60)
     repaired = {"before": 900, "amount": -5}
     apply_once(
@@ -709,7 +709,7 @@ def test_stack_is_found_by_its_outputs(
     assert main(["drift", "--stack", "Tally-prod"]) == 1
     assert capsys.readouterr().out.startswith("plays v: +2")
     assert main(["redrive"]) == 2
-    assert "no output 'SetAsideBucketName'" in capsys.readouterr().err
+    assert "no output 'DeadLetterBucketName'" in capsys.readouterr().err
 
 
 def test_stack_of_another_app_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import ConfigurationError
 from tally.operation import Consumer
 from tally.streams.consumer import Handler
-from tally.streams.set_aside import Objects
+from tally.streams.dead_letters import Objects
 from tests import events
 from tests.contexts import Context
 from tests.integration.test_needs import Recorder
@@ -105,7 +105,8 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
 def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
     for consumer in operations.CONSUMERS:
         assert (
-            importlib.import_module(f"functions.{consumer.function}").handler.objects.bucket == "tally-test-set-aside"
+            importlib.import_module(f"functions.{consumer.function}").handler.objects.bucket
+            == "tally-test-dead-letters"
         )
 
 
@@ -113,7 +114,7 @@ def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
 def test_a_consumer_does_what_it_declares_and_no_more(
     consumer: Consumer, consume: Callable[..., dict[str, Any]], store: Store
 ) -> None:
-    """Changes of every counter, a record that is set aside, one without a number, and a batch without effect."""
+    """Changes of every counter, a dead letter, one without a number, and a batch without effect."""
     recorder = ConsumersRecorder(store)
     receipts, likes = events.sample("rollup/stream-receipts"), events.sample("drift/stream-counts")
     alone = events.sample("rollup/stream-likes")

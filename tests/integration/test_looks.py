@@ -18,7 +18,7 @@ from tally.counter import Counter, Guarantee
 from tally.counting import tallies
 from tally.drift import details, history, looks
 from tally.dynamo.client import Call, Store
-from tally.streams import evidence, set_aside
+from tally.streams import dead_letters, watermark
 from tests.contexts import Context
 from tests.integration.test_needs import Bucket, drift_row, judged_up_to_now
 
@@ -52,7 +52,7 @@ def repaired(store: Store, counter: str, id_: str, amounts: range) -> None:
 def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: Invoke, store: Store) -> None:
     stored(store, counters.PLAYS, "9f3a", 7, 0, 5)
     judged = judged_up_to_now(store)
-    drift_row(store, "plays", "9f3a", 3, judged - evidence.SETTLE)
+    drift_row(store, "plays", "9f3a", 3, judged - watermark.SETTLE)
     repaired(store, "plays", "9f3a", range(1, 3))
     body = look(invoke, "plays", "9f3a")
     repairs = body.pop("repairs")
@@ -61,7 +61,7 @@ def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: 
         "id": "9f3a",
         "value": 12,
         "shards": [{"shard": 0, "value": 7}, {"shard": 1, "value": 0}, {"shard": 2, "value": 5}],
-        "drift": {"drift": 3, "since": 60 * (judged - evidence.SETTLE), "confirmed": True},
+        "drift": {"drift": 3, "since": 60 * (judged - watermark.SETTLE), "confirmed": True},
         "judged_up_to": 60 * (judged + 1),
     }
     assert repairs == [
@@ -167,24 +167,24 @@ def looked(store: Store, monkeypatch: pytest.MonkeyPatch) -> Looked:
 
 def test_all_is_well_when_every_part_is(looked: Looked) -> None:
     """A drift that is not confirmed may be gone in a minute, and the alarms of another stage are not this one's."""
-    drift_row(looked.store, "plays", "9f3a", 3, evidence.judged(looked.store))
+    drift_row(looked.store, "plays", "9f3a", 3, watermark.judged(looked.store))
     body = looked.answer()
     assert body["well"] is True, body["parts"]
     assert [part["name"] for part in body["parts"]] == [
-        "store", "lag", "judged", "drift", "set aside", "holds", "alarms",
+        "store", "lag", "judged", "drift", "dead letters", "holds", "alarms",
     ]  # fmt: skip
     lines = {part["name"]: part["line"] for part in body["parts"]}
     assert (lines["drift"], lines["alarms"]) == ("0 confirmed, 1 not yet", "0 of 1 in alarm")
-    assert body["judged_up_to"] == 60 * (evidence.judged(looked.store) + 1)
+    assert body["judged_up_to"] == 60 * (watermark.judged(looked.store) + 1)
     assert 0 < body["as_of"] <= body["at"] <= time.time()
     assert (body["stack"], body["stage"], body["where"]) == ("Tally-prod", "prod", "--stack Tally-prod")
 
 
 def test_what_is_wrong_is_named(looked: Looked) -> None:
     looked.alarms["Tally-prod-drift-likes"] = ("ALARM", TOPIC)
-    drift_row(looked.store, "likes", "a91f", 5, evidence.judged(looked.store) - evidence.SETTLE)
+    drift_row(looked.store, "likes", "a91f", 5, watermark.judged(looked.store) - watermark.SETTLE)
     ledger, call = looked.settings.ledger_table, Call(looked.store)
-    kept = set_aside.keep(call, set_aside.Objects("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test")
+    kept = dead_letters.keep(call, dead_letters.Objects("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test")
     looked.store.client.put_item(**kept["Put"])
     late = str(int(time.time()) - 301)
     for number, (start, state) in enumerate(((late, "held"), (f"OVERDUE#{late}", "held"), (f"{late}x", "expired"))):
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_named(looked: Looked) -> None:
     assert body["well"] is False
     assert {part["name"]: part["line"] for part in body["parts"] if part["state"] == "wrong"} == {
         "drift": "1 confirmed, 0 not yet: likes a91f +5",
-        "set aside": body["parts"][4]["line"],
+        "dead letters": body["parts"][4]["line"],
         "holds": "2 expired and not given back",
         "alarms": "1 of 2 in alarm: Tally-prod-drift-likes",
     }
@@ -209,7 +209,7 @@ def test_a_hold_that_expired_just_now_is_the_sweeps_to_give_back(looked: Looked)
 
 def test_silence_is_not_called_well(looked: Looked) -> None:
     """A new stack, a CloudWatch that refuses, one that lists nothing, and a function that does not know its topic."""
-    looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=evidence.JUDGE)
+    looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=watermark.JUDGE)
     assert looked.states() == (None, {"lag": "unknown", "judged": "unknown"})
     judged_up_to_now(looked.store)
     assert looked.states(alarm_topic="") == (None, {"alarms": "unknown"})
@@ -228,7 +228,7 @@ def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Look
     body = looked.answer()
     assert body["well"] is False
     unknown = {part["name"]: part["line"] for part in body["parts"] if part["state"] == "unknown"}
-    assert unknown == dict.fromkeys(("lag", "judged", "drift", "set aside", "holds"), "the store does not answer")
+    assert unknown == dict.fromkeys(("lag", "judged", "drift", "dead letters", "holds"), "the store does not answer")
     assert [part["name"] for part in body["parts"] if part["state"] == "wrong"] == ["store"]
 
 

@@ -32,7 +32,7 @@ from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.series import progress
 from tally.shipped import OF_PAGES
-from tally.streams import evidence, pages, set_aside
+from tally.streams import dead_letters, segments, watermark
 from tests.contexts import Context
 from tests.events import KEY
 
@@ -328,7 +328,7 @@ def test_an_operation_does_what_it_declares_and_no_more(
 
 
 class OneShard:
-    """The streams' shards: one of each, without a pulse so far."""
+    """The streams' shards: one of each, without a heartbeat so far."""
 
     def listed(self, table: str) -> Tree:
         return {f"shardId-{table}": None}
@@ -341,28 +341,28 @@ def something_to_judge(store: Store) -> None:
     """A closed minute: one tally that comes out even, one that begins to drift, and one that ends to."""
     now_s = int(time.time())
     minute = judged_up_to_now(store, less=3) + 1
-    entries = [pages.Entry("plays", "even", "", 1, 1), pages.Entry("plays", "begins", "", 0, 1)]
-    entries.append(pages.Entry("plays", "ends", "", 3, 0))
-    page = pages.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
+    entries = [segments.Entry("plays", "even", "", 1, 1), segments.Entry("plays", "begins", "", 0, 1)]
+    entries.append(segments.Entry("plays", "ends", "", 3, 0))
+    page = segments.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**page["Put"])
     drift_row(store, "plays", "ends", 3, minute - 1)
 
 
 def something_to_fold(store: Store) -> None:
     """The last minute of an hour."""
-    hour = progress.hour_of(store.settings, evidence.judged(store)) - 1
+    hour = progress.hour_of(store.settings, watermark.judged(store)) - 1
     minute = folded_up_to(store, 58, hour) + 1
-    page = pages.write(store.settings, minute, 0, "s#1", [pages.Entry("plays", "v", "", 1, 1)], int(time.time()))
+    page = segments.write(store.settings, minute, 0, "s#1", [segments.Entry("plays", "v", "", 1, 1)], int(time.time()))
     store.client.put_item(**page["Put"])
 
 
 def judged_up_to_now(store: Store, less: int = 0) -> int:
-    """Evidence, and every minute that it closes judged, `less` some; the last one that is."""
+    """Watermark, and every minute that it closes judged, `less` some; the last one that is."""
     now_s = int(time.time())
     known_s = now_s // 60 * 60 + 5
     judged = known_s // 60 - 2 - less
     facts = {"judged": judged, "known": known_s, "rolled": known_s, "noted": now_s - 60, "began": now_s - 5 * 86400}
-    item = evidence.JUDGE | {name: {"N": str(value)} for name, value in facts.items()}
+    item = watermark.JUDGE | {name: {"N": str(value)} for name, value in facts.items()}
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
     return judged
 
@@ -418,7 +418,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
 
 
 class Bucket:
-    """S3, as far as what is set aside needs it."""
+    """S3, as far as dead letters need it."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -433,7 +433,7 @@ class Bucket:
         del self.objects[Key]
 
 
-def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) -> None:
+def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Objects) -> None:
     """A post with a like and a tally that is off, one that was off before the ledger began, a video that drifts, and a
     receipt for each consumer to redrive."""
     old = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
@@ -445,8 +445,8 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
         UpdateExpression="ADD likeTally :two", ExpressionAttributeValues={":two": {"N": "2"}},
     )  # fmt: skip
     minute = judged_up_to_now(store, less=-4)  # a repair waits until the present minute is judged
-    drift_row(store, "likes", "a91f", 2, minute - evidence.SETTLE)
-    drift_row(store, "plays", "9f3a", -3, minute - evidence.SETTLE)
+    drift_row(store, "likes", "a91f", 2, minute - watermark.SETTLE)
+    drift_row(store, "plays", "9f3a", -3, minute - watermark.SETTLE)
     image = {
         "id": {"S": "tally#x"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}, "amount": {"N": "1"},
         "at": {"N": "28000000"}, "rollup": {"BOOL": True},
@@ -463,7 +463,7 @@ def something_to_mend(invoke: Invoke, store: Store, objects: set_aside.Objects) 
     lost = image | {"target": {"S": "lost"}, "at": {"N": str(int(time.time()) // 60 - 3 * tallies.DAY)}}
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
     for consumer in ("rollup", "drift"):
-        marker = set_aside.keep(Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test")
+        marker = dead_letters.keep(Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test")
         store.client.put_item(**marker["Put"])
 
 
@@ -475,7 +475,7 @@ def test_the_command_does_what_its_policy_allows(
     plays.write_text("new,9\n")
     likes.write_text("a91f,carol,1700000000\n")
     bucket = Bucket()
-    objects = set_aside.Objects("bucket", lambda: bucket)
+    objects = dead_letters.Objects("bucket", lambda: bucket)
     something_to_mend(invoke, store, objects)
     stocked_and_held(invoke)
     judged_up_to_now(store, less=-5)
@@ -500,7 +500,7 @@ def test_the_command_does_what_its_policy_allows(
     assert recorder.needs <= permissions.of_operator(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {
         ("UpdateItem", "POST#"), ("UpdateItem", "VID#"), ("UpdateItem", "DRIFT"), ("GetItem", "JUDGE"),
-        ("DeleteItem", "SETASIDE"), ("PutItem", "PAGE#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),
+        ("DeleteItem", "DEADLETTER"), ("PutItem", "SEGMENT#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),
         ("ConditionCheckItem", "POST#"), ("ConditionCheckItem", "VID#"), ("PutItem", "DELETED"),
         ("DeleteItem", "HOLDS#"), ("PutItem", "HOLDS#"), ("Query", "HOLDS#"), ("DeleteItem", "POST#"),
         ("GetItem", "PROGRESS"), ("Query", "SERIES#"), ("Query", "RUNNING#"), ("Query", "TOP#"),

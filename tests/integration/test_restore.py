@@ -27,7 +27,7 @@ from tally.drift import recount
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.transactions import put_receipt
 from tally.settings import Settings
-from tally.streams import evidence
+from tally.streams import watermark
 from tests.events import KEY
 
 WHO = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
@@ -101,7 +101,7 @@ def count(tables: Store) -> None:
         stamp = receipts.stamp(call, receipts.Keyed("visit", "https://example.com/a", f"{KEY}{number}", {}))
         facts = tallies.facts(counters.VISITS, "https://example.com/a", 1, tallies.minute_now(call))
         put_receipt(call, stamp.alone(call, {}, **facts))
-    judge = evidence.JUDGE | {"began": {"N": str(int(time.time()) - 3 * 24 * 3600)}, "noted": {"N": "1"}}
+    judge = watermark.JUDGE | {"began": {"N": str(int(time.time()) - 3 * 24 * 3600)}, "noted": {"N": "1"}}
     tables.client.put_item(TableName=tables.settings.ledger_table, Item=judge)
 
 
@@ -210,14 +210,14 @@ def test_a_table_of_another_origin_is_not_taken(aws: Any, run: Run) -> None:
     assert len(aws.list_tables()["TableNames"]) == 4
 
 
-def test_what_is_set_aside_is_a_choice(aws: Any, run: Run) -> None:
-    marker = {"PK": {"S": "SETASIDE"}, "SK": {"S": "rollup#shard#1"}, "at": {"N": "1"}}
+def test_what_becomes_a_dead_letter_is_a_choice(aws: Any, run: Run) -> None:
+    marker = {"PK": {"S": "DEADLETTER"}, "SK": {"S": "rollup#shard#1"}, "at": {"N": "1"}}
     marker |= {name: {"S": "x"} for name in ("object", "reason", "table")}
     aws.put_item(TableName="Tally-prod-ledger", Item=marker)
     code, out, err = run("restore", "--to", WHEN.isoformat(), *WHO)
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1].endswith("Choose another second, or give them up: --without-set-aside")
-    assert run("restore", "--to", WHEN.isoformat(), "--without-set-aside", *WHO)[0] == 0
+    assert err.splitlines()[-1].endswith("Choose another second, or give them up: --without-dead-letters")
+    assert run("restore", "--to", WHEN.isoformat(), "--without-dead-letters", *WHO)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
-from tally.streams import evidence
+from tally.streams import watermark
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
@@ -36,26 +36,26 @@ class Deployed:
         self.alarms = {"Tally-prod-sweep": "OK", "Tally-prod-drift-likes": "INSUFFICIENT_DATA"}
         self.refuses = False
         """Whether CloudWatch refuses the caller."""
-        self.dead_letters = 0
+        self.failed_events = 0
         self.judge(judged_s=240, known_s=70)
 
     def judge(self, judged_s: float, known_s: float) -> None:
-        """Judged until so many seconds ago, with evidence of so many seconds ago."""
+        """Judged until so many seconds ago, with watermark of so many seconds ago."""
         now_s = time.time()
         numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "noted": int(now_s) - 99, "began": 1}
         numbers |= dict.fromkeys(("known", "rolled"), int(now_s - known_s))
-        self.put(evidence.JUDGE, **numbers)
+        self.put(watermark.JUDGE, **numbers)
 
     def put(self, key: Any, **values: Any) -> None:
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | items.wire(values))
 
     def drift(self, ago: int) -> None:
         """A drift that has not changed for so many judged minutes."""
-        upto = evidence.judged(self.store) - ago
+        upto = watermark.judged(self.store) - ago
         self.put(rows.key("likes", "p"), counter="likes", target="p", drift=5, upto=upto, since=1_800_000_000)
 
-    def set_aside(self) -> None:
-        sort_key = keys.SET_ASIDE_KEY, "rollup#shardId-0#7"
+    def dead_letters(self) -> None:
+        sort_key = keys.DEAD_LETTER_KEY, "rollup#shardId-0#7"
         self.put(keys.key(*sort_key), object="o", reason="r", table="counts", at=1_800_000_000)
 
     def client(self, service: str) -> Any:
@@ -71,7 +71,7 @@ class Deployed:
             stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"ActionPrefix": TOPIC})
         else:
             names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
-            found = {"Attributes": dict(zip(names, (str(self.dead_letters), "0"), strict=True))}
+            found = {"Attributes": dict(zip(names, (str(self.failed_events), "0"), strict=True))}
             stubber.add_response("get_queue_attributes", found, {"QueueUrl": QUEUE, "AttributeNames": names})
         stubber.activate()
         return made
@@ -81,7 +81,7 @@ class Deployed:
         outputs = {
             "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
             "LedgerTableName": settings.ledger_table, "ApiUrl": self.url, "AlarmTopicArn": TOPIC,
-            "DeadLetterQueueUrl": QUEUE, "Version": "0123456789ab", "Runtime": "python3.14",
+            "FailedEventsUrl": QUEUE, "Version": "0123456789ab", "Runtime": "python3.14",
             "Counters": ", ".join(counters.COUNTERS),
         }  # fmt: skip
         listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
@@ -131,7 +131,7 @@ def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, capsys: pyte
     assert (code, err) == (0, ""), out
     assert out.splitlines()[-1] == "all is well"
     for said in ("0123456789ab on python3.14, UPDATE_COMPLETE", "plays, likes, visits", "0 of 2 in alarm, 1 without",
-                 "0 confirmed, 1 not yet", "evidence: rollup 7"):  # fmt: skip
+                 "0 confirmed, 1 not yet", "watermark: rollup 7"):  # fmt: skip
         assert said in out
     assert len(out.splitlines()) <= 24, "one screen"
 
@@ -146,8 +146,8 @@ def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, capsys: pyte
         ("lag", lambda stack: stack.judge(judged_s=240, known_s=601), "drift 10 minutes ago"),
         ("judged", lambda stack: stack.judge(judged_s=1300, known_s=70), "minutes ago"),
         ("drift", lambda stack: stack.drift(ago=9), "1 confirmed, 0 not yet: likes p +5"),
-        ("dead letters", lambda stack: setattr(stack, "dead_letters", 2), "2"),
-        ("set aside", lambda stack: stack.set_aside(), "1, the oldest since 2027-01-15 08:00:00 UTC"),
+        ("failed events", lambda stack: setattr(stack, "failed_events", 2), "2"),
+        ("dead letters", lambda stack: stack.dead_letters(), "1, the oldest since 2027-01-15 08:00:00 UTC"),
     ],
 )  # fmt: skip
 def test_what_needs_a_person_is_1_and_named(
@@ -178,7 +178,7 @@ def test_what_cannot_be_told_is_2_and_the_rest_is_shown(deployed: Deployed, caps
 
 def test_a_new_stack_is_not_called_well(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is known yet, and silence is no proof."""
-    deployed.store.client.delete_item(TableName=deployed.store.settings.ledger_table, Key=evidence.JUDGE)
+    deployed.store.client.delete_item(TableName=deployed.store.settings.ledger_table, Key=watermark.JUDGE)
     assert run(capsys)[::2] == (2, "tally: cannot tell: lag, judged\n")
 
 
@@ -188,17 +188,17 @@ def test_a_topic_without_alarms_is_not_called_well(deployed: Deployed, capsys: p
 
 
 def test_what_is_wrong_goes_before_what_is_unknown(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
-    deployed.refuses, deployed.dead_letters = True, 1
+    deployed.refuses, deployed.failed_events = True, 1
     code, out, err = run(capsys, "--json")
     assert (code, err) == (1, "tally: cannot tell: alarms\n")
     [document] = map(json.loads, out.splitlines())
     assert (document["stack"], document["well"]) == ("Tally-prod", False)
     parts = document["parts"]
     assert {name: part["state"] for name, part in parts.items() if part["state"] != "ok"} == {
-        "alarms": "unknown", "dead letters": "wrong",
+        "alarms": "unknown", "failed events": "wrong",
     }  # fmt: skip
     assert parts["version"] | {"state": ""} == {
         "state": "", "version": "0123456789ab", "runtime": "python3.14", "deploy": "UPDATE_COMPLETE",
     }  # fmt: skip
-    assert parts["dead letters"]["messages"] == 1
-    assert 0 <= parts["lag"]["evidence_age_s"]["rollup"] - 70 < 60
+    assert parts["failed events"]["messages"] == 1
+    assert 0 <= parts["lag"]["watermark_age_s"]["rollup"] - 70 < 60

@@ -1,4 +1,4 @@
-"""The sweep: pulses, judge, drift, holds, deleted posts. None of them is kept from its turn by another."""
+"""The sweep: heartbeats, judge, drift, holds, deleted posts. None of them is kept from its turn by another."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tally.dynamo.shards import Tree
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError, TallyError
 from tally.series import hours, progress
-from tally.streams import evidence, pages
-from tally.streams.evidence import Evidence
-from tally.streams.pages import Entry
+from tally.streams import segments, watermark
+from tally.streams.segments import Entry
+from tally.streams.watermark import Watermark
 from tests.contexts import Context
 
 
@@ -52,11 +52,11 @@ class Ledger:
     def mark(self, consumer: str, table: str, ago_s: int) -> None:
         key = keys.key(*keys.checkpoint_key(consumer, table, f"shard-{table}"))
         through, rolled = self.now_s - ago_s, self.now_s - ago_s - 60
-        self.put(key, sequence="9", through=through, pulse="k", rolled=rolled)
+        self.put(key, sequence="9", through=through, heartbeat="k", rolled=rolled)
 
     def book(self, minute: int, *amounts: int) -> None:
         entries = [Entry("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
-        assert apply_once(self.store, [pages.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
+        assert apply_once(self.store, [segments.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
 
     def drift(self) -> list[int]:
         return [drift.drift for drift in rows.every(self.store)]
@@ -64,10 +64,10 @@ class Ledger:
     def page_bytes(self) -> int:
         """The compressed bytes of all pages."""
         stored = self.store.client.scan(TableName=self.store.settings.ledger_table)["Items"]
-        return sum(len(item["body"]["B"]) for item in stored if item["PK"]["S"].startswith("PAGE#"))
+        return sum(len(item["body"]["B"]) for item in stored if item["PK"]["S"].startswith("SEGMENT#"))
 
-    def pulses(self) -> list[str]:
-        """The keys of the pulses in both tables."""
+    def heartbeats(self) -> list[str]:
+        """The keys of the heartbeats in both tables."""
         counts = self.store.client.scan(TableName=self.store.settings.counts_table)["Items"]
         receipts = self.store.client.scan(TableName=self.store.settings.receipts_table)["Items"]
         return sorted([item["PK"]["S"] for item in counts] + [item["id"]["S"] for item in receipts])
@@ -81,7 +81,7 @@ def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     monkeypatch.setattr(sweep, "_shards", Streams())
     known_s = 60 * (made.minute - 3) + 5
     made.put(
-        evidence.JUDGE, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
+        watermark.JUDGE, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
         known_before=known_s - 60, rolled_before=known_s - 60, began=made.now_s - 3600, unreached="{}",
     )  # fmt: skip
     for consumer in ("rollup", "drift"):
@@ -113,16 +113,16 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     }  # fmt: skip
     told = metrics(capsys.readouterr().out)
     assert set(told) == {*counters.COUNTERS, "rollup", "drift", "stack"}
-    assert (told["rollup"]["EvidenceAgeSeconds"], told["drift"]["EvidenceAgeSeconds"]) == ([60.0], [62.0])
+    assert (told["rollup"]["WatermarkAgeSeconds"], told["drift"]["WatermarkAgeSeconds"]) == ([60.0], [62.0])
     assert told["stack"]["SweepUnfinished"] == [0.0]
     assert told["stack"]["JudgedAgeSeconds"] == [4 * 60 + 30.0], "since the end of the minute five before this one"
-    assert (told["stack"]["JournalPages"], told["stack"]["JournalBytes"]) == ([1.0], [float(ledger.page_bytes())])
+    assert (told["stack"]["JournalSegments"], told["stack"]["JournalBytes"]) == ([1.0], [float(ledger.page_bytes())])
     names = ("DriftAbsolute", "DriftingTallies", "OldestDriftSeconds", "HoldsNotReturned")
     assert [told["stack"][name] for name in names] == [[5.0], [1.0], [9 * 60 + 30.0], [0.0]]
     assert {name: told[name]["DriftConfirmed"] for name in counters.COUNTERS} == {
         name: [0.0] for name in counters.COUNTERS
     }
-    assert (ledger.drift(), ledger.pulses()) == ([5], ["PULSE#k", "pulse#k"])
+    assert (ledger.drift(), ledger.heartbeats()) == ([5], ["HEARTBEAT#k", "heartbeat#k"])
     sweep.handler({}, Context())
     assert metrics(capsys.readouterr().out)["plays"]["DriftConfirmed"] == [0.0], "four judged minutes are too few"
 
@@ -130,7 +130,7 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
 def test_judge_gets_what_was_noted_a_sweep_ago_and_never_what_this_one_finds(ledger: Ledger) -> None:
     ledger.book(-4, 7)
     assert sweep.handler({}, Context())["minutes"] == 5
-    assert (ledger.drift(), evidence.judged(ledger.store)) == ([5], ledger.minute - 5)
+    assert (ledger.drift(), watermark.judged(ledger.store)) == ([5], ledger.minute - 5)
     ledger.now_s += 60
     assert sweep.handler({}, Context())["minutes"] == 2
     assert ledger.drift() == [12]
@@ -140,17 +140,17 @@ def test_sweep_that_does_not_come_to_the_end_says_so(ledger: Ledger, capsys: pyt
     swept = sweep.handler({}, Context(remaining_ms=int(sweep.RESERVE_S * 1000)))
     assert (swept["minutes"], swept["finished"]) == (0, 0)
     assert metrics(capsys.readouterr().out)["stack"]["SweepUnfinished"] == [1.0]
-    assert ledger.pulses() == ["PULSE#k", "pulse#k"], "pulses come first"
+    assert ledger.heartbeats() == ["HEARTBEAT#k", "heartbeat#k"], "heartbeats come first"
     assert sweep.handler({}, Context())["minutes"] == 5
     assert ledger.drift() == [5]
 
 
-def test_each_part_has_its_share_of_the_time_that_the_pulses_leave(
+def test_each_part_has_its_share_of_the_time_that_the_heartbeats_leave(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, given = [100.0], dict[str, float]()
     monkeypatch.setattr(sweep, "_store", replace(ledger.store, clock=lambda: clock[0]))
-    renew = evidence.renew
+    renew = watermark.renew
 
     def slowly(*how: Any) -> Any:
         clock[0] += 8
@@ -163,7 +163,7 @@ def test_each_part_has_its_share_of_the_time_that_the_pulses_leave(
 
         return run
 
-    monkeypatch.setattr(evidence, "renew", slowly)
+    monkeypatch.setattr(watermark, "renew", slowly)
     monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
     monkeypatch.setattr(expired, "sweep", note("holds", expired.Swept(0, 0, True)))
     monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.Swept(0, 0, 0, True)))
@@ -177,7 +177,7 @@ def test_consumer_that_is_behind_is_named_with_the_shard(
     ledger.mark("rollup", "receipts", 700)
     sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
-    assert (told["rollup"]["EvidenceAgeSeconds"], told["drift"]["EvidenceAgeSeconds"]) == ([700.0], [62.0])
+    assert (told["rollup"]["WatermarkAgeSeconds"], told["drift"]["WatermarkAgeSeconds"]) == ([700.0], [62.0])
     [named] = [vars(record) for record in caplog.records if record.message == "behind"]
     assert (named["consumer"], named["in"][0]) == ("rollup", "receipts shard-receipts")
 
@@ -195,7 +195,7 @@ def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("module", "function"),
-    [(evidence, "renew"), (judge, "judge"), (rows, "summary"), (expired, "sweep"), (deletion, "sweep")],
+    [(watermark, "renew"), (judge, "judge"), (rows, "summary"), (expired, "sweep"), (deletion, "sweep")],
 )
 def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str
@@ -207,7 +207,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     with pytest.raises(TallyError, match="busy"):
         sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
-    assert (bool(ledger.pulses()), "rollup" in told) == (module is not evidence,) * 2
+    assert (bool(ledger.heartbeats()), "rollup" in told) == (module is not watermark,) * 2
     assert (ledger.drift() == [5], "SweepUnfinished" in told.get("stack", {})) == (module is not judge,) * 2
     assert ("plays" in told) == (module is not rows)
     assert ("holds" in swept) == (module is not expired)
@@ -217,7 +217,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
 def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke: Any) -> None:
     ledger.book(-8, *(0 if number % 2 else number + 1 for number in range(10)))
     ledger.book(-7, -1, *[0] * 8, 4)
-    judge.judge(store, Evidence(ledger.minute - 9, ledger.now_s), ledger.now_s, until_s=float("inf"))
+    judge.judge(store, Watermark(ledger.minute - 9, ledger.now_s), ledger.now_s, until_s=float("inf"))
     found, cursor = [], None
     for _ in range(3):
         event = {"operation": "get_drift", "caller": "watch", "limit": 2} | ({"cursor": cursor} if cursor else {})
@@ -252,7 +252,9 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
             for table in ("counts", "receipts"):
                 for shard in FourShards().listed(table):
                     key = keys.key(*keys.checkpoint_key(consumer, table, shard))
-                    ledger.put(key, sequence="9", through=ledger.now_s - 2, pulse=shard[-1], rolled=ledger.now_s - 62)
+                    ledger.put(
+                        key, sequence="9", through=ledger.now_s - 2, heartbeat=shard[-1], rolled=ledger.now_s - 62
+                    )
         meter.reset()
         capsys.readouterr()
         sweep.handler({}, Context())

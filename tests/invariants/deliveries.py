@@ -14,7 +14,7 @@ import pytest
 from tally.counting import tallies
 from tally.dynamo.client import Store
 from tally.streams import consumer as streams
-from tally.streams import set_aside
+from tally.streams import dead_letters
 from tests.invariants.processes import Crash, interrupted, killed
 from tests.invariants.streaming import CONSUMERS, Context, StreamWorld, failed
 
@@ -155,7 +155,7 @@ def clock_jumps(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
     offset = turn.chance.choice((-7200, 7200, 10**6))
     with pytest.MonkeyPatch.context() as patch:
         moved = SimpleNamespace(time=lambda: time.time() + offset, monotonic=time.monotonic)
-        for module in (streams, tallies, set_aside):
+        for module in (streams, tallies, dead_letters):
             patch.setattr(module, "time", moved)
         return turn.run(turn.world.store, batch)
 

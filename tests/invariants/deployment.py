@@ -11,7 +11,7 @@ import counters
 from tally.dynamo.client import Store
 from tally.streams import bookkeeper, rollup
 from tally.streams.consumer import Handler
-from tally.streams.set_aside import Objects
+from tally.streams.dead_letters import Objects
 from tests.contexts import Context
 from tests.invariants.stream_model import TABLES, Record, passes_filter
 from tests.invariants.streaming import Bucket

@@ -18,7 +18,7 @@ from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.dynamo.transactions import put_receipt
-from tally.streams import evidence
+from tally.streams import watermark
 from tests.engines import new_engine
 from tests.invariants.deployment import CONSUMERS
 from tests.invariants.simulation import CALM, Clock, Stall, World, seeded
@@ -83,12 +83,12 @@ class Deployment(World):
 
     @property
     def judged(self) -> int:
-        return evidence.judged(self.store)
+        return watermark.judged(self.store)
 
     def as_of(self) -> float | None:
         """What readers are told."""
-        evidence._cached = None
-        return evidence.as_of(Call(self.store))
+        watermark._cached = None
+        return watermark.as_of(Call(self.store))
 
     def reconciler(self, client: Any = None, **how: Any) -> Reconciler:
         """The command of somebody."""
@@ -167,7 +167,7 @@ def deployed(shards: int = 1, engine: Engine | None = None, store: Store | None 
     """A deployment that has judged its first minutes."""
     with undeployed(shards, engine, store) as made:
         began = {"began": {"N": str(int(made.now_s) - 600)}}  # else the judge would let some minutes pass
-        made.wire.put_item(TableName=made.settings.ledger_table, Item=evidence.JUDGE | began)
+        made.wire.put_item(TableName=made.settings.ledger_table, Item=watermark.JUDGE | began)
         made.sweep_each_minute()
         for _ in range(20):
             made.run(1)

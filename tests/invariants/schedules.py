@@ -16,7 +16,7 @@ from tally.dynamo.client import Call
 from tally.series import hours
 from tally.series import read as series
 from tally.series.read import Range
-from tally.streams import evidence
+from tally.streams import watermark
 from tests.invariants.processes import Crash, Sleeper, killed
 from tests.invariants.simulation import World
 from tests.invariants.traffic import Traffic
@@ -148,7 +148,7 @@ class Schedule:
 
     def judged(self) -> int:
         """The last minute that is judged; -1: none."""
-        judged = evidence.judged(self.world.store)
+        judged = watermark.judged(self.world.store)
         if self.first_judged is None and judged >= 0:
             self.first_judged = judged
         return judged
@@ -171,9 +171,9 @@ class Schedule:
     def check_as_of(self) -> None:
         """Compare what readers are told with the oldest change that is not in its tally; at any time."""
         self.world.soon(self.chance.uniform(1, 30), self.check_as_of)
-        evidence._cached = None
+        watermark._cached = None
         with self.world.skewed():
-            claimed = evidence.as_of(Call(self.world.store))
+            claimed = watermark.as_of(Call(self.world.store))
         if claimed is not None and claimed > min(self.truth.alone.values(), default=self.world.clock.now_s):
             self.bad["as_of ahead"] += 1
 

@@ -27,7 +27,7 @@ from tally.drift import judge, rows
 from tally.dynamo.client import Store
 from tally.series import hours
 from tally.settings import Settings
-from tally.streams import evidence
+from tally.streams import watermark
 from tests.conftest import create_tables
 from tests.contexts import Context
 from tests.invariants.deployment import CONSUMERS, Tables
@@ -143,11 +143,11 @@ class World(Tables):
     def sweep(self, client: Any = None) -> None:
         """As functions/sweep does it each minute."""
         store, now_s = self.process(client), self.clock()
-        seen = evidence.read(store, now_s)
-        evidence.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
+        seen = watermark.read(store, now_s)
+        watermark.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
         judge.judge(store, seen, now_s, until_s=float("inf"))
         if self.series:
-            hours.fold(store, evidence.judged(store), until_s=float("inf"))
+            hours.fold(store, watermark.judged(store), until_s=float("inf"))
 
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""

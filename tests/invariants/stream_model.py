@@ -18,7 +18,7 @@ from tally.dynamo.shards import Tree
 
 TABLES = ("counts", "receipts")
 COLLECTIONS = 40  # places of item collections on the line of keys
-OPEN_MAX = 7  # shards of a table: each more is a pulse, four deliveries and two checkpoints a minute
+OPEN_MAX = 7  # shards of a table: each more is a heartbeat, four deliveries and two checkpoints a minute
 Record = dict[str, Any]
 
 
@@ -140,4 +140,4 @@ def passes_filter(consumer: str, table: str, record: Record) -> bool:
         return table == "counts" or record["eventName"] != "REMOVE"
     if table == "receipts":
         return bool(record["eventName"] != "REMOVE")
-    return bool(record["eventName"] == "INSERT" or record["dynamodb"]["Keys"]["PK"]["S"].startswith("PULSE#"))
+    return bool(record["eventName"] == "INSERT" or record["dynamodb"]["Keys"]["PK"]["S"].startswith("HEARTBEAT#"))

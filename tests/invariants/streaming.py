@@ -19,12 +19,12 @@ from tally.counter import Counter, Guarantee
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
-from tally.streams import bookkeeper, evidence, pages, rollup, set_aside
+from tally.streams import bookkeeper, dead_letters, rollup, segments, watermark
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records
+from tally.streams.dead_letters import Objects
 from tally.streams.fold import Consumer
-from tally.streams.pages import Entry
-from tally.streams.set_aside import Objects
+from tally.streams.segments import Entry
 from tests.contexts import Context
 from tests.invariants.processes import Watched
 
@@ -72,8 +72,8 @@ class Facts:
     """What the rollup must have added: (counter, target) -> amount."""
     ledger: defaultdict[tuple[str, str, int], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     """(counter, target, minute) -> expected, observed."""
-    set_aside: dict[str, set[str]] = field(default_factory=lambda: {"rollup": set(), "drift": set()})
-    """Sequence numbers of what must be set aside, by consumer."""
+    dead_letters: dict[str, set[str]] = field(default_factory=lambda: {"rollup": set(), "drift": set()})
+    """Sequence numbers of what must become a dead letter, by consumer."""
     redriven: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """What redriving must add, once the retired counter is declared again."""
     sequence: int = 0
@@ -111,25 +111,25 @@ class Facts:
         if counter not in ("retired", "fast"):
             self.ledger[counter, target, self.label(at)][0] += amount
         if alone and counter == "retired":
-            for consumer in self.set_aside.values():
+            for consumer in self.dead_letters.values():
                 consumer.add(str(self.sequence))
             self.redriven[counter, target] += amount
         return made
 
     def nothing(self) -> dict[str, Any]:
-        """A record of the receipts that has no effect: an expiry, a keyed like's receipt, a pulse."""
+        """A record of the receipts that has no effect: an expiry, a keyed like's receipt, a heartbeat."""
         image = _receipt("plays", self.target(), 5, self.minute(), True)
         of_receipt = {"Keys": {"id": image["id"]}}
         kind = self.chance.randrange(3)
         if kind == 0:
             return self.record("REMOVE", of_receipt)
         if kind == 1:
-            return self.pulse({"id": {"S": f"pulse#{self.chance.randrange(9)}"}})
+            return self.heartbeat({"id": {"S": f"heartbeat#{self.chance.randrange(9)}"}})
         bare = {name: value for name, value in image.items() if name in ("id", "status", "data", "expiration")}
         return self.record("INSERT", of_receipt | {"NewImage": bare})
 
-    def pulse(self, key: Item) -> dict[str, Any]:
-        """A pulse of the sweep; each carries a later time."""
+    def heartbeat(self, key: Item) -> dict[str, Any]:
+        """A heartbeat of the sweep; each carries a later time."""
         image = {**key, "at": {"N": "1"}, "rolled": {"N": str(int(NOW_S) + self.made)}, "expiration": {"N": "2"}}
         return self.record(self.chance.choice(("INSERT", "MODIFY")), {"Keys": key, "NewImage": image})
 
@@ -151,11 +151,11 @@ class Facts:
         else:
             image["target"] = {"S": LONG}
         made = self.record(name, {"Keys": {"id": {"S": "x"}}} | ({} if image is None else {"NewImage": image}))
-        self.set_aside["rollup"].add(str(self.sequence))
+        self.dead_letters["rollup"].add(str(self.sequence))
         if kind == 5:  # DynamoDB refuses it as a key; the ledger has only its digest in one
             self.ledger["plays", LONG, self.label(int(image["at"]["N"]))][0] += 1
         else:
-            self.set_aside["drift"].add(str(self.sequence))
+            self.dead_letters["drift"].add(str(self.sequence))
         return made
 
     def receipts(self, length: int, poisoned: bool) -> list[dict[str, Any]]:
@@ -229,11 +229,13 @@ class Facts:
         return self.record("MODIFY" if there else "INSERT", {"Keys": keys, **images})
 
     def other(self) -> dict[str, Any]:
-        """An item that is no tally and no child: a post's text, a pulse, an item of another team's."""
-        partition, sort = self.chance.choice((("POST#p", "META.BODY"), ("PULSE#7", "PULSE"), ("VID#v", "STATS#TOTALS")))
+        """An item that is no tally and no child: a post's text, a heartbeat, an item of another team's."""
+        partition, sort = self.chance.choice(
+            (("POST#p", "META.BODY"), ("HEARTBEAT#7", "HEARTBEAT"), ("VID#v", "STATS#TOTALS"))
+        )
         keys = {"PK": {"S": partition}, "SK": {"S": sort}}
-        if sort == "PULSE":
-            return self.pulse(keys)
+        if sort == "HEARTBEAT":
+            return self.heartbeat(keys)
         return self.record("INSERT", {"Keys": keys, "NewImage": {**keys, "likeTally": {"N": "3"}}})
 
 
@@ -303,12 +305,12 @@ class StreamWorld:
     def rows(self, prefix: str) -> list[Item]:
         return [item for item in self.scan(self.store.settings.ledger_table) if item["PK"]["S"].startswith(prefix)]
 
-    def pages(self) -> list[tuple[int, str, list[Entry]]]:
+    def segments(self) -> list[tuple[int, str, list[Entry]]]:
         """The minute of each page, its sort key, and its entries: both those of plain changes and halves of unlikes."""
         found = []
-        for row in self.rows("PAGE#"):
-            entries = pages.pairs(row)
-            for counter, (ids, *columns) in pages.sums(row).items():
+        for row in self.rows("SEGMENT#"):
+            entries = segments.pairs(row)
+            for counter, (ids, *columns) in segments.sums(row).items():
                 entries += [Entry(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
             found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], entries))
         return found
@@ -316,7 +318,7 @@ class StreamWorld:
     def ledger(self) -> dict[tuple[str, str, int], list[int]]:
         """(counter, target, minute) -> expected and observed, summed over the pages; zeros left out."""
         found: defaultdict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
-        for minute, _, entries in self.pages():
+        for minute, _, entries in self.segments():
             for entry in entries:
                 sums = found[entry.counter, entry.id, minute]
                 sums[0] += entry.expected
@@ -325,7 +327,7 @@ class StreamWorld:
 
     def put_judged(self, minute: int) -> None:
         """Say that the minutes up to this one are judged."""
-        item = evidence.JUDGE | {"judged": {"N": str(minute)}}
+        item = watermark.JUDGE | {"judged": {"N": str(minute)}}
         self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
@@ -337,22 +339,22 @@ class StreamWorld:
         return {name: next(iter(value.values())) for name, value in item.items()}  # type: ignore[misc,call-overload]
 
     def marked(self) -> dict[str, set[str]]:
-        """Sequence numbers of what is set aside, by consumer."""
+        """Sequence numbers of the dead letters, by consumer."""
         found: dict[str, set[str]] = {name: set() for name in CONSUMERS}
-        for marker in set_aside.listed(Call(replace(self.store, client=self.raw))):
+        for marker in dead_letters.listed(Call(replace(self.store, client=self.raw))):
             consumer, *_, sequence = marker.sort_key.split("#")
             found[consumer].add(sequence)
             assert marker.object in self.bucket.objects
         return found
 
     def redrive(self, declared: Mapping[str, Counter] = REDECLARED, store: Store | None = None) -> list[str]:
-        """Redrive everything that is set aside; what became of each."""
+        """Redrive every dead letter; what became of each."""
         call = Call(store or self.store)
         objects = Objects("bucket", lambda: self.bucket)
         known = stream_records.Declared(declared)
         return [
-            set_aside.redrive(call, objects, CONSUMERS, known, marker, evidence.judged(call.store))[0].value
-            for marker in list(set_aside.listed(call))
+            dead_letters.redrive(call, objects, CONSUMERS, known, marker, watermark.judged(call.store))[0].value
+            for marker in list(dead_letters.listed(call))
         ]
 
 

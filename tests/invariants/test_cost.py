@@ -220,7 +220,7 @@ def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
     assert units.packed(units.BATCH, 1) <= results.BATCH_WRITE_UNITS_MAX < units.packed(units.BATCH, 3)
     assert units.BATCH_RECORDS == rollups.BATCH_RECORDS
     assert units.JUDGED_PER_S == judging.JUDGED_PER_S_MIN
-    # Two pulses, four checkpoints, and the judge: `make bench` measures it.
+    # Two heartbeats, four checkpoints, and the judge: `make bench` measures it.
     assert units.JUDGE_WRITES + 2 + 4 == manual_edits.QUIET_MAX
     # 1,000 visits of pages of their own: the receipt, the rollup, the journal of both streams, the judge.
     visits = 1000 + units.rolled_up(1000, 1e9) + 2 * units.booked(1000) + 1

@@ -161,7 +161,7 @@ def test_deleted_post_is_gone_at_once_for_readers_and_likers(judged: Deployment,
     with pytest.raises(NotFoundError):  # written alone
         judged.like("new")
     assert not [item for item in stored(world) if item["SK"]["S"].endswith("#new") or "body" in item]
-    assert [item for item in world.receipts() if not item["id"]["S"].startswith("pulse#")] == []
+    assert [item for item in world.receipts() if not item["id"]["S"].startswith("heartbeat#")] == []
 
 
 def test_id_of_a_deleted_post_is_taken_until_its_likes_are_gone(judged: Deployment, world: World) -> None:

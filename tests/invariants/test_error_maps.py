@@ -23,8 +23,8 @@ from tally.errors import RetryableError, StoreBusyError, StoreUnreachableError, 
 from tally.records import RecordChangedError, RecordExistsError
 from tally.records.attribute_values import RecordMismatchError
 from tally.records.expression_syntax import ExpressionError
+from tally.streams.dead_letters import ObjectGoneError
 from tally.streams.record import UnreadableError
-from tally.streams.set_aside import ObjectGoneError
 from tests.invariants.world import World, persist
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")

@@ -25,7 +25,7 @@ from tally.counting.increments import Increment
 from tally.drift import history
 from tally.dynamo.client import Call
 from tally.errors import TallyError
-from tally.streams import set_aside
+from tally.streams import dead_letters
 from tests.invariants.judged import LIKES, Deployment, deployed
 from tests.invariants.threads import at_once
 from tests.invariants.world import World
@@ -282,11 +282,11 @@ def test_likes_of_a_post_that_is_deleted_meanwhile_are_the_sweeps(judged: Deploy
     assert traces(judged) == ["child acme", "child hot", "hold", "hold", "like b", "like c", "post own2"]
 
 
-def test_records_that_are_set_aside_are_mentioned(judged: Deployment, run: Run) -> None:
+def test_records_that_are_dead_letters_are_mentioned(judged: Deployment, run: Run) -> None:
     leave_traces(judged)
-    marker = set_aside.keep(Call(judged.store), judged.objects, "drift", "counts", "s-0", "7", {}, "for a test")
+    marker = dead_letters.keep(Call(judged.store), judged.objects, "drift", "counts", "s-0", "7", {}, "for a test")
     judged.store.client.put_item(**marker["Put"])
-    assert "records are set aside, and may name the user" in remove(run)[2]
+    assert "there are dead letters, which may name the user" in remove(run)[2]
 
 
 @pytest.mark.parametrize(

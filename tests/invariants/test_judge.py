@@ -15,9 +15,9 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError
-from tally.streams import evidence, pages
-from tally.streams.evidence import Evidence
-from tally.streams.pages import Entry
+from tally.streams import segments, watermark
+from tally.streams.segments import Entry
+from tally.streams.watermark import Watermark
 from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.threads import at_once
@@ -34,23 +34,23 @@ def _judged(store: Store) -> None:
 
 
 def book(store: Store, minute: int, *entries: Entry, name: str = "s#1", bucket: int = 0) -> None:
-    assert apply_once(store, [pages.write(store.settings, minute, bucket, name, entries, 0)])
+    assert apply_once(store, [segments.write(store.settings, minute, bucket, name, entries, 0)])
 
 
 def plays(amount: int, target: str = "v", expected: int = 0) -> Entry:
     return Entry("plays", target, "", expected, expected + amount)
 
 
-def seen(store: Store, closed: int) -> Evidence:
+def seen(store: Store, closed: int) -> Watermark:
     """What may be concluded when the minutes up to `closed` are closed."""
-    return Evidence(evidence.judged(store), 60 * (closed + 2) + 5)
+    return Watermark(watermark.judged(store), 60 * (closed + 2) + 5)
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.Judged:
     """What a run did, without what it read."""
     judged = judge.judge(store, seen(store, closed), now_s, until_s=until_s)
-    assert judged.last == evidence.judged(store)
-    return replace(judged, last=-1, pages=0, bytes=0)
+    assert judged.last == watermark.judged(store)
+    return replace(judged, last=-1, segments=0, bytes=0)
 
 
 def row(store: Store, target: str = "v", counter: str = "plays") -> Drift | None:
@@ -78,17 +78,17 @@ def test_a_minute_is_summed_up_over_its_pages_and_what_is_even_has_no_row(store:
     assert row(store) == Drift("plays", "v", 7, M, 60 * M)
     assert row(store, counter="likes") == Drift("likes", "v", -3, M, 60 * M)
     assert len(list(rows.every(store))) == 2
-    assert evidence.judged(store) == M
+    assert watermark.judged(store) == M
 
 
 @pytest.mark.parametrize(
-    "known", [Evidence(), Evidence(-1, 60 * 6), Evidence(M - 1), Evidence(M - 1, 60 * (M + 2) + 4)]
+    "known", [Watermark(), Watermark(-1, 60 * 6), Watermark(M - 1), Watermark(M - 1, 60 * (M + 2) + 4)]
 )
-def test_without_evidence_nothing_is_judged(store: Store, known: Evidence) -> None:
+def test_without_watermark_nothing_is_judged(store: Store, known: Watermark) -> None:
     book(store, M, plays(3))
     book(store, 0, plays(3))
     assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.Judged(last=known.judged)
-    assert (drifts(store), evidence.judged(store)) == ({}, M - 1)
+    assert (drifts(store), watermark.judged(store)) == ({}, M - 1)
 
 
 def test_what_is_taken_back_in_a_later_minute_ends_at_zero(store: Store) -> None:
@@ -159,7 +159,7 @@ def test_row_says_since_when_and_a_row_at_zero_goes_after_two_days(store: Store)
 def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
     short = replace(store, settings=replace(store.settings, minute_s=5))
     book(store, M, plays(5))
-    judge.judge(short, Evidence(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
+    judge.judge(short, Watermark(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
     assert row(store) == Drift("plays", "v", 5, M, 5 * M)
 
 
@@ -205,7 +205,7 @@ def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store
     with pytest.raises(Crash):
         run(through(store, killed(store.client, at, committed=after)), M + 2)
     run(store, M + 2)
-    assert (drifts(store), evidence.judged(store)) == (wanted, M + 2)
+    assert (drifts(store), watermark.judged(store)) == (wanted, M + 2)
 
 
 @pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN - 3))
@@ -213,13 +213,13 @@ def test_judge_that_sleeps_while_another_one_judges_changes_nothing_more(store: 
     wanted = uneven(store)
     sleeping = through(store, interrupted(store.client, at, lambda: run(store, M + 2)))
     judge.judge(sleeping, seen(store, M + 1), NOW_S, until_s=FOREVER)
-    assert (drifts(store), evidence.judged(store)) == (wanted, M + 2)
+    assert (drifts(store), watermark.judged(store)) == (wanted, M + 2)
 
 
 def test_judges_at_once_come_to_the_same_rows(store: Store) -> None:
     wanted = uneven(store, minutes=4, targets=30)
     at_once([lambda: run(store, M + 3)] * 4)
-    assert (drifts(store), evidence.judged(store)) == (wanted, M + 3)
+    assert (drifts(store), watermark.judged(store)) == (wanted, M + 3)
 
 
 def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Store) -> None:
@@ -228,7 +228,7 @@ def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Stor
     early = seen(store, M)
     run(store, M + 1)
     judge.judge(store, early, NOW_S, until_s=FOREVER)
-    assert (drifts(store), evidence.judged(store)) == ({}, M + 1)
+    assert (drifts(store), watermark.judged(store)) == ({}, M + 1)
 
 
 def repair(store: Store, found: Drift | None) -> bool:
@@ -273,7 +273,7 @@ def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again
     client.before = change
     with pytest.raises(StoreBusyError):
         run(through(store, client), M)
-    assert evidence.judged(store) == M - 1
+    assert watermark.judged(store) == M - 1
     run(store, M)
     assert drifts(store) == {"v": judge.TRIES_MAX + 5}
 
@@ -301,10 +301,10 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
 
     client.after = pass_time
     assert run(passing, M + 1, until_s=150) == judge.Judged(minutes=0, changes=200, finished=False)
-    assert (len(drifts(store)), evidence.judged(store)) == (200, M - 1)
+    assert (len(drifts(store)), watermark.judged(store)) == (200, M - 1)
     now[0] = 0
     assert run(passing, M + 1, until_s=50) == judge.Judged(minutes=1, changes=250, finished=False)
-    assert (drifts(store), evidence.judged(store)) == (targets, M)
+    assert (drifts(store), watermark.judged(store)) == (targets, M)
     assert run(passing, M + 1) == judge.Judged(minutes=1, changes=1)
     assert drifts(store) == targets | {"v1": 2 + 7}
 
@@ -315,14 +315,14 @@ def test_judge_says_what_the_pages_of_its_minutes_hold_each_page_once(store: Sto
     book(store, M + 1, UNLIKED)
     book(store, M + 2, GONE)  # read for its half of the unlike, and not judged
     stored = store.client.scan(TableName=store.settings.ledger_table)["Items"]
-    judged_pages = [item for item in stored if item["PK"]["S"].startswith((f"PAGE#{M}#", f"PAGE#{M + 1}#"))]
+    judged_pages = [item for item in stored if item["PK"]["S"].startswith((f"SEGMENT#{M}#", f"SEGMENT#{M + 1}#"))]
     size = sum(len(item[name]["B"]) for item in judged_pages for name in ("body", "pairs") if name in item)
     now = iter(range(10))
     passing = replace(store, clock=lambda: next(now))
     unfinished = judge.judge(passing, seen(store, M + 1), NOW_S, until_s=1)
-    assert (unfinished.minutes, unfinished.pages, unfinished.bytes, unfinished.finished) == (0, 0, 0, False)
+    assert (unfinished.minutes, unfinished.segments, unfinished.bytes, unfinished.finished) == (0, 0, 0, False)
     judged = judge.judge(store, seen(store, M + 1), NOW_S, until_s=FOREVER)
-    assert (judged.last, judged.minutes, judged.pages, judged.bytes) == (M + 1, 2, 3, size)
+    assert (judged.last, judged.minutes, judged.segments, judged.bytes) == (M + 1, 2, 3, size)
     assert judge.judge(store, seen(store, M + 1), NOW_S, until_s=FOREVER) == judge.Judged(last=M + 1)
 
 

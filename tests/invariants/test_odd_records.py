@@ -51,7 +51,7 @@ def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_o
     assert stream.ledger() == {("plays", "v", MINUTE): [6, 0]}
 
 
-def test_what_was_set_aside_for_want_of_a_declaration_is_no_drift_once_redriven(stream: StreamWorld) -> None:
+def test_what_became_a_dead_letter_for_want_of_a_declaration_is_no_drift_once_redriven(stream: StreamWorld) -> None:
     keys = {"PK": {"S": "OLD#v"}, "SK": {"S": "LIKE#USER#ann"}}
     child = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}}
     batches = {
@@ -98,18 +98,18 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("image", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
-def test_a_broken_receipt_is_set_aside_with_what_is_wrong_and_blocks_nothing(
+def test_a_broken_receipt_becomes_a_dead_letter_with_what_is_wrong_and_blocks_nothing(
     stream: StreamWorld, image: dict[str, Any], reason: str
 ) -> None:
     good = [record(number, "INSERT", NewImage=receipt()) for number in (1, 3)]
     records = [good[0], record(2, "INSERT", NewImage=image), good[1]]
     for consumer in CONSUMERS:
         assert stream.deliver(consumer, "receipts", SHARD, records) is None
-    assert [row["reason"]["S"] for row in stream.rows("SETASIDE")] == [reason] * 2
+    assert [row["reason"]["S"] for row in stream.rows("DEADLETTER")] == [reason] * 2
     assert stream.tallies() == {("plays", "v"): 6}
 
 
-def test_a_receipt_of_more_tallies_than_a_transaction_takes_is_set_aside(stream: StreamWorld) -> None:
+def test_a_receipt_of_more_tallies_than_a_transaction_takes_becomes_a_dead_letter(stream: StreamWorld) -> None:
     """Tally writes none. The bookkeeper's page takes it."""
     ids = {f"v{number}": {"N": "1"} for number in range(100)}
     images = (receipt(), many({"M": {"plays": {"M": ids}}}), receipt())
@@ -147,7 +147,7 @@ PLAYS: dict[str, Any] = {"Keys": tallies.key(counters.PLAYS, "v", 0)}
 )
 def test_what_is_wrong_with_a_record_is_said(table: str, broken: Any, reason: str) -> None:
     run = fold.next_run(CONSUMERS["drift"], Declared(counters.COUNTERS), Place(table, SHARD), [numbered(broken)], {})
-    assert [why for _, _, why in run.set_aside] == [reason]
+    assert [why for _, _, why in run.dead_letters] == [reason]
 
 
 def numbered(broken: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(stream: S
     assert tallies.read(call, counters.PLAYS, "v") == 2
     assert recount.number(counters.PLAYS, recount.shards_of(call, counters.PLAYS, "v")) == 2
     assert stream.deliver("drift", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
-    assert stream.pages() == []
+    assert stream.segments() == []
 
 
 class Crowded(Watched):

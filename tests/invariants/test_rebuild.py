@@ -12,7 +12,7 @@ from tally.drift import history, rebuild, recount
 from tally.drift.rebuild import Accepted, Window
 from tally.drift.reconcile import Finding, NotProvenError, Reconciler
 from tally.dynamo.client import Call
-from tally.streams import evidence, set_aside
+from tally.streams import dead_letters, watermark
 from tests.invariants.judged import PLAYS, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, interrupted, killed
 from tests.invariants.test_reconcile import redrive, set_one_aside
@@ -57,7 +57,7 @@ def judge_on(world: Deployment, days: int = 2) -> None:
 
 def losses(reconciler: Reconciler) -> dict[tuple[str, str], Finding]:
     store, found = reconciler.store, Accepted()
-    days = rebuild.window(store, evidence.read(store, reconciler.clock()), reconciler.clock())
+    days = rebuild.window(store, watermark.read(store, reconciler.clock()), reconciler.clock())
     list(rebuild.accepted(store, counters.COUNTERS, days, found))
     looks = {name: rebuild.look(store, counters.COUNTERS[name[0]], name[1], of) for name, of in found.items()}
     return {name: loss for name, loss in looks.items() if loss.difference}
@@ -78,7 +78,7 @@ def mend(reconciler: Reconciler) -> dict[tuple[str, str], int]:
 def accepted(reconciler: Reconciler, loss: Finding) -> dict[int, int]:
     store, found = reconciler.store, Accepted()
     name = (loss.counter.name, loss.target)
-    days = rebuild.window(store, evidence.read(store, reconciler.clock()), reconciler.clock())
+    days = rebuild.window(store, watermark.read(store, reconciler.clock()), reconciler.clock())
     list(rebuild.accepted(store, counters.COUNTERS, days, found))
     return found[name]
 
@@ -115,7 +115,7 @@ def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, r
 
 
 def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment, reconciler: Reconciler) -> None:
-    """Not what moved with its receipt, nor a receipt that the rollup would set aside."""
+    """Not what moved with its receipt, nor a receipt that the rollup would make a dead letter."""
 
     def together(key: str, *ids: str) -> None:
         sent = [{"counter": "plays", "id": id_} for id_ in ids]
@@ -200,19 +200,19 @@ def losses_or_none(reconciler: Reconciler) -> dict[tuple[str, str], Finding] | N
 
 def test_days_before_notes_were_kept_are_not_looked_at(world: Deployment, reconciler: Reconciler) -> None:
     """An older version rolled up without a note on the tally."""
-    item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=evidence.JUDGE)["Item"]
+    item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=watermark.JUDGE)["Item"]
     began = int(int(item["began"]["N"]) // 60 // DAY)
     now_s = (began + 20) * DAY * 60.0
-    seen = evidence.Evidence(judged=(began + 4) * DAY - 1, item=item)
+    seen = watermark.Watermark(judged=(began + 4) * DAY - 1, item=item)
     assert rebuild.window(world.store, seen, (began + 4) * DAY * 60.0) == Window(began + 1, began + 2)
-    seen = evidence.Evidence(judged=(began + 20) * DAY - 1, item=item)
+    seen = watermark.Watermark(judged=(began + 20) * DAY - 1, item=item)
     assert rebuild.window(world.store, seen, now_s) == Window(began + 13, began + 18)
     for judged in (-1, (began + 3) * DAY - 2):
         with pytest.raises(NotProvenError, match="Cannot tell yet"):
-            rebuild.window(world.store, evidence.Evidence(judged=judged, item=item), now_s - 17 * DAY * 60)
+            rebuild.window(world.store, watermark.Watermark(judged=judged, item=item), now_s - 17 * DAY * 60)
 
 
-def test_rebuild_waits_for_the_judge_and_for_what_is_set_aside(world: Deployment, reconciler: Reconciler) -> None:
+def test_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, reconciler: Reconciler) -> None:
     lose(world, EVERYBODY, world.spill)
     judge_on(world)
     (loss,) = losses(reconciler).values()
@@ -220,8 +220,8 @@ def test_rebuild_waits_for_the_judge_and_for_what_is_set_aside(world: Deployment
     with pytest.raises(NotProvenError, match="judged up to"):
         rebuild.rebuild(reconciler, loss, days, "ann", "x", reconciler.asked())
     set_one_aside(world)
-    assert list(set_aside.listed(tallies.Call(world.store)))
-    with pytest.raises(NotProvenError, match="set aside"):
+    assert list(dead_letters.listed(tallies.Call(world.store)))
+    with pytest.raises(NotProvenError, match="dead letters"):
         rebuild.rebuild(reconciler, loss, days, "ann", "x", -1)
 
 

@@ -15,7 +15,7 @@ from tally.drift import history, reconcile, recount, rows
 from tally.drift.reconcile import NotProvenError, Reconciler
 from tally.dynamo import keys
 from tally.dynamo.keys import Item
-from tally.streams import evidence, set_aside
+from tally.streams import dead_letters, watermark
 from tally.streams.record import Declared
 from tests.invariants.deployment import CONSUMERS
 from tests.invariants.judged import LIKES, PLAYS, VISITS, Deployment, deployed
@@ -223,23 +223,25 @@ def set_one_aside(world: Deployment) -> None:
     for item in broken:
         world.delete({name: item[name] for name in ("PK", "SK")})
     world.forget()
-    assert len(list(set_aside.listed(tallies.Call(world.store)))) == 1
+    assert len(list(dead_letters.listed(tallies.Call(world.store)))) == 1
 
 
 def redrive(world: Deployment) -> None:
     call = tallies.Call(world.store)
-    for marker in list(set_aside.listed(call)):
-        set_aside.redrive(call, world.objects, CONSUMERS, Declared(counters.COUNTERS), marker, world.judged)
+    for marker in list(dead_letters.listed(call)):
+        dead_letters.redrive(call, world.objects, CONSUMERS, Declared(counters.COUNTERS), marker, world.judged)
 
 
-def test_record_that_is_set_aside_is_redriven_or_repaired_never_both(world: Deployment, reconciler: Reconciler) -> None:
+def test_record_that_becomes_a_dead_letter_is_redriven_or_repaired_never_both(
+    world: Deployment, reconciler: Reconciler
+) -> None:
     """p10."""
     set_one_aside(world)
     world.run(14)
     assert world.drifts() == {("plays", "v"): -1}
-    with pytest.raises(NotProvenError, match="set aside"):
+    with pytest.raises(NotProvenError, match="dead letters"):
         reconciler.asked()
-    with pytest.raises(NotProvenError, match="set aside"):
+    with pytest.raises(NotProvenError, match="dead letters"):
         reconciler.repair(PLAYS, "v", *MENDED)
     redrive(world)
     mend(reconciler, PLAYS, "v")
@@ -249,7 +251,7 @@ def test_record_that_is_set_aside_is_redriven_or_repaired_never_both(world: Depl
 
 
 def test_consumer_that_is_stuck_in_one_shard_lets_nothing_be_judged_or_repaired() -> None:
-    """p12: it sees the receipts of ten plays, the pulses in the other shards, and not the tally that they moved."""
+    """p12: it sees the receipts of ten plays, the heartbeats in the other shards, and not the tally that they moved."""
     with deployed(shards=3) as world:
         reconciler = world.reconciler()
         world.stall("drift", "counts", world.streams.number(tallies.key(PLAYS, "v", 0)))
@@ -277,7 +279,7 @@ def test_consumer_that_is_stuck_after_the_drift_was_confirmed_lets_nothing_be_re
 
 
 def test_new_stack_that_judges_nothing_says_so(world: Deployment, reconciler: Reconciler) -> None:
-    world.wire.delete_item(TableName=world.settings.ledger_table, Key=evidence.JUDGE)
+    world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.JUDGE)
     with pytest.raises(NotProvenError, match="not judged yet"):
         reconciler.repair(PLAYS, "v", *MENDED)
 
@@ -301,13 +303,13 @@ def test_spilled_like_under_way_while_both_consumers_are_silent_is_not_repaired(
     assert reconciler.count(LIKES, "p").unclear == ""
 
 
-def test_count_without_evidence_is_unclear_when_a_child_was_written_alone(
+def test_count_without_watermark_is_unclear_when_a_child_was_written_alone(
     world: Deployment, reconciler: Reconciler
 ) -> None:
     world.post(1)
     world.like_alone("u1")
     world.run(10)
-    world.wire.delete_item(TableName=world.settings.ledger_table, Key=evidence.JUDGE)
+    world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.JUDGE)
     assert reconciler.count(LIKES, "p").unclear == recount.UNDER_WAY
 
 
@@ -503,7 +505,7 @@ def test_row_of_the_old_ledger_is_listed_confirmed_and_repaired(world: Deploymen
     world.forget()
     put_row(world, 4, PLAYS, "v", upto=None, judged=1_800_000_000)
     (row,) = rows.every(world.store)
-    assert row.body(evidence.read(world.store, world.now_s))["confirmed"] is True
+    assert row.body(watermark.read(world.store, world.now_s))["confirmed"] is True
     assert mend(reconciler, PLAYS, "v") is not None
     assert (world.tally(PLAYS, "v"), world.drifts()) == (3, {})
     world.edit(2, PLAYS, "v")

@@ -1,4 +1,4 @@
-"""Records that were set aside are redriven: each takes effect once, on the current minute."""
+"""Dead letters are redriven: each takes effect once, on the current minute."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ from dev.faults import FaultProxy
 from tally.counting import tallies
 from tally.dynamo.client import Call
 from tally.errors import StoreUnreachableError
+from tally.streams import dead_letters
 from tally.streams import record as stream_records
-from tally.streams import set_aside
-from tally.streams.pages import Entry
-from tally.streams.set_aside import Objects
+from tally.streams.dead_letters import Objects
+from tally.streams.segments import Entry
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
 from tests.invariants.streaming import CONSUMERS, LONG, REDECLARED, StreamWorld
 from tests.invariants.threads import at_once
 
 
 def aside(stream: StreamWorld) -> None:
-    """Two plays of a counter that is not declared, set aside."""
+    """Two plays of a counter that is not declared, as dead letters."""
     retired = {"counter": {"S": "retired"}}
     stream.deliver("rollup", "receipts", SHARD, [play(1, **retired), play(2, amount=5, **retired), play(3)])
     assert stream.marked()["rollup"] == {"1", "2"}
 
 
-def test_a_redriven_record_takes_effect_once_and_is_set_aside_no_more(stream: StreamWorld) -> None:
+def test_a_redriven_record_takes_effect_once_and_becomes_a_dead_letter_no_more(stream: StreamWorld) -> None:
     aside(stream)
     assert stream.redrive() == ["applied", "applied"]
     assert stream.redrive() == []
     assert stream.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
     assert stream.bucket.objects == {}
-    assert stream.rows("SETASIDE") == []
+    assert stream.rows("DEADLETTER") == []
 
 
 def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: StreamWorld) -> None:
     stream.deliver("rollup", "receipts", SHARD, [BAD, play(51, LONG), play(52, counter={"S": "retired"})])
     call, known = Call(stream.store), stream_records.Declared(counters.COUNTERS)
     objects = Objects("bucket", lambda: stream.bucket)
-    found = [set_aside.redrive(call, objects, CONSUMERS, known, marker, -1) for marker in list(set_aside.listed(call))]
+    found = [
+        dead_letters.redrive(call, objects, CONSUMERS, known, marker, -1) for marker in list(dead_letters.listed(call))
+    ]
     assert {outcome.value for outcome, _ in found} == {"kept"}
     for (_, why), part in zip(found, ("malformed: ValueError", "", "retired"), strict=True):
         assert part in why
@@ -67,12 +69,12 @@ def test_a_tally_item_of_the_wrong_type_is_mended_and_what_it_kept_out_redriven(
 
 def test_two_who_redrive_at_once_apply_it_once(stream: StreamWorld) -> None:
     aside(stream)
-    marked = list(set_aside.listed(Call(stream.store)))
+    marked = list(dead_letters.listed(Call(stream.store)))
     known, objects = stream_records.Declared(REDECLARED), Objects("bucket", lambda: stream.bucket)
 
     def redrive() -> list[str]:
         call = Call(stream.store)
-        return [set_aside.redrive(call, objects, CONSUMERS, known, marker, -1)[0].value for marker in marked]
+        return [dead_letters.redrive(call, objects, CONSUMERS, known, marker, -1)[0].value for marker in marked]
 
     found = at_once([redrive] * 4)
     assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
@@ -92,7 +94,7 @@ def test_a_redrive_whose_answer_is_lost_applies_once(lossy: StreamWorld, proxy: 
 
 
 @pytest.mark.parametrize("judged", [-1, 10**9], ids=["as it should", "our clock is behind"])
-def test_what_drift_set_aside_is_booked_on_the_current_minute_when_redriven(stream: StreamWorld, judged: int) -> None:
+def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(stream: StreamWorld, judged: int) -> None:
     stream.deliver("drift", "receipts", SHARD, [play(1, at=10**11), play(2)])
     stream.put_judged(judged)
     (key,) = stream.bucket.objects
@@ -100,7 +102,7 @@ def test_what_drift_set_aside_is_booked_on_the_current_minute_when_redriven(stre
     kept["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # the operator has mended it
     stream.bucket.objects[key] = json.dumps(kept).encode()
     assert stream.redrive() == ["applied"]
-    (first, _, entries), (second, name, redriven) = sorted(stream.pages())
+    (first, _, entries), (second, name, redriven) = sorted(stream.segments())
     assert entries == redriven == [Entry("plays", "v", "", 1, 0)]
     assert (first, name) == (MINUTE, f"receipts#redrive#drift#{SHARD}#1#1")
     assert 0 <= second - max(int(time.time() // 60) - 1, judged + 2) <= 1
@@ -121,9 +123,9 @@ def test_a_record_that_expired_is_lost_until_somebody_drops_its_marker(
     ):
         given = options.parsed(line.split(), options.parser(counters.COUNTERS))
         assert commands.COMMANDS["redrive"](given, stack) == 1
-        assert len(stream.rows("SETASIDE")) == markers
+        assert len(stream.rows("DEADLETTER")) == markers
         assert said in capsys.readouterr().out
     stream.bucket.objects.clear()
     assert commands.COMMANDS["redrive"](given, stack) == 0
     assert capsys.readouterr().out.endswith("0 applied, 0 already gone, 0 kept, 1 dropped\n")
-    assert stream.rows("SETASIDE") == []
+    assert stream.rows("DEADLETTER") == []

@@ -54,7 +54,7 @@ def expire(world: Deployment) -> int:
     taken, world.records = world.records, lambda table: ({**each, **BY_TTL} for each in taken(table))  # type: ignore[method-assign]
     world.written()
     world.records = taken  # type: ignore[method-assign]
-    return len([item for item in gone if not item["PK"]["S"].startswith("PULSE#")])
+    return len([item for item in gone if not item["PK"]["S"].startswith("HEARTBEAT#")])
 
 
 def judge(world: Deployment) -> None:
@@ -158,7 +158,7 @@ def test_a_rebuild_adds_nothing_to_a_tally_that_is_gone(
 
 
 @pytest.mark.parametrize("target", ["7c20", "7c20#2026-11", "7c20#2026-11-22#"])
-def test_what_was_counted_under_another_declaration_is_set_aside_or_left_alone_by_both(
+def test_what_was_counted_under_another_declaration_becomes_a_dead_letter_or_left_alone_by_both(
     stream: StreamWorld, target: str
 ) -> None:
     """A counter had no periods, or others: nobody reads such a tally any more."""

@@ -19,7 +19,7 @@ from tally.drift.reconcile import NotProvenError
 from tally.drift.restored import NotAtRestError, PutRight, Why
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
-from tally.streams import evidence, set_aside
+from tally.streams import dead_letters, watermark
 from tests.engines import new_engine
 from tests.invariants.judged import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, interrupted, killed
@@ -182,14 +182,14 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     world.run(14)
     reconciler = world.reconciler()
     assert reconciler.repair(LIKES, "p", "ann", "x")
-    began = evidence.read(world.store, 0).item["began"]
+    began = watermark.read(world.store, 0).item["began"]
     rest = copied(world)
     settle(world, rest)
     found = everything(world, rest.settings.ledger_table)
     kinds = {one["PK"]["S"].partition("#")[0] for one in found}
-    assert kinds == {"JUDGE", "HISTORY", "DRIFT", "PAGE"}
+    assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT"}
     [judge] = [one for one in found if one["PK"]["S"] == "JUDGE"]
-    assert judge == evidence.JUDGE | {"restored": {"N": str(int(world.now_s))}, "notes": began}
+    assert judge == watermark.JUDGE | {"restored": {"N": str(int(world.now_s))}, "notes": began}
     assert [one["by"] for one in history.read(rest, "likes", "p")] == ["ann"]
 
 
@@ -259,22 +259,22 @@ def test_loss_after_a_restore_is_found_on_any_day(world: Deployment, adopt: Adop
     reconciler = after.reconciler()
     assert {name: loss.difference for name, loss in losses(reconciler).items()} == {("plays", "v"): 4}
     found = Accepted()
-    days = rebuild.window(after.store, evidence.read(after.store, after.now_s), after.now_s)
+    days = rebuild.window(after.store, watermark.read(after.store, after.now_s), after.now_s)
     list(rebuild.accepted(after.store, counters.COUNTERS, days, found))
     assert sum(found["plays", "v"].values()) == 9
 
 
-def test_records_that_are_set_aside_are_a_choice(world: Deployment, adopt: Adopt) -> None:
+def test_records_that_are_dead_letters_are_a_choice(world: Deployment, adopt: Adopt) -> None:
     """A redrive would add what the receipts have added. So would a repair by drift that such a record explains."""
     set_one_aside(world)
     world.edit(5, PLAYS, "v")
     world.run(14)
     assert world.drifts()
     rest = copied(world)
-    with pytest.raises(NotProvenError, match="Records were set aside at that moment"):
+    with pytest.raises(NotProvenError, match="There were dead letters at that moment"):
         settle(world, rest)
-    settle(world, rest, without_set_aside=True)
-    assert not set_aside.any_left(rest)
+    settle(world, rest, without_dead_letters=True)
+    assert not dead_letters.any_left(rest)
     after = adopt(rest)
     after.run(14)
     assert after.drifts() == {}

@@ -32,8 +32,8 @@ from tally.errors import InvalidInputError
 from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
 from tally.shipped import PLAYS
-from tally.streams import pages
-from tally.streams.pages import Entry
+from tally.streams import segments
+from tally.streams.segments import Entry
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import SHARD, record
 from tests.invariants.streaming import FAST, StreamWorld
@@ -53,7 +53,7 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def book(store: Store, minute: int, *entries: Entry, name: str = "s#1") -> None:
-    assert apply_once(store, [pages.write(store.settings, minute, 0, name, entries, 0)])
+    assert apply_once(store, [segments.write(store.settings, minute, 0, name, entries, 0)])
 
 
 def plays(amount: int, video: str = "v") -> Entry:
@@ -170,7 +170,7 @@ def test_fast_counters_are_in_it_by_what_was_observed_and_never_drift(stream: St
     old, new = ({**item, "number": {"N": number}, "nonce": {"S": number}} for number in "25")
     change = {"Keys": item, "NewImage": new, "OldImage": old}
     stream.deliver("drift", "counts", SHARD, [record(1, "MODIFY", change)])
-    assert [entry for _, _, entries in stream.pages() for entry in entries] == [Entry("fast", "a", "", 3, 3)]
+    assert [entry for _, _, entries in stream.segments() for entry in entries] == [Entry("fast", "a", "", 3, 3)]
     assert FAST.guarantee is Guarantee.FAST
 
 
@@ -179,7 +179,7 @@ def test_a_fold_that_dies_anywhere_comes_to_the_same_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before and after each write, in small parts, pages and steps."""
-    monkeypatch.setattr(hours, "PAGE_BYTES", 150)
+    monkeypatch.setattr(hours, "SEGMENT_BYTES", 150)
     monkeypatch.setattr(hours, "DAYS_AT_ONCE", 11)
     monkeypatch.setattr(hours, "SUMS_MAX", 23)
     chance, truth = random.Random(seed), defaultdict[int, Sums[str]](Sums)
@@ -269,7 +269,7 @@ def test_a_change_of_a_counter_with_periods_is_in_the_series_of_its_id(store: St
     count(call, Increment(CALLS, periods.tally_id(CALLS, "c", time.time()), 5, "increment", "k", {}))
     [receipt] = stream.scan(store.settings.receipts_table)
     stream.deliver("drift", "receipts", SHARD, [record(1, "INSERT", {"NewImage": receipt}, time.time())])
-    [(minute, _, [entry])] = stream.pages()
+    [(minute, _, [entry])] = stream.segments()
     assert re.fullmatch(r"c#\d{4}-\d\d-\d\d", entry.id)
     fold(store, minute)
     told: Any = drifts.get_series(Call(store), counter=CALLS, id="c").body

@@ -21,16 +21,16 @@ from tally.dynamo import keys
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError, StoreRefusedError
 from tally.streams import consumer as streams
-from tally.streams import fold, pages, rollup
+from tally.streams import fold, rollup, segments
 from tests.invariants.stream_records import (
     BAD,
     MINUTE,
     SHARD,
     Writes,
     bucket,
+    heartbeat,
     like,
     play,
-    pulse,
     record,
     recording,
 )
@@ -61,7 +61,7 @@ def test_a_stream_of_another_table_is_a_fault_of_the_configuration(stream: Strea
 
 
 def test_a_consumer_without_a_bucket_does_not_start(store: Store) -> None:
-    with pytest.raises(ConfigurationError, match="TALLY_SET_ASIDE_BUCKET"):
+    with pytest.raises(ConfigurationError, match="TALLY_DEAD_LETTER_BUCKET"):
         streams.Handler(rollup.CONSUMER, counters.COUNTERS, store)
 
 
@@ -74,7 +74,7 @@ def test_an_empty_window_end_is_answered_with_state(stream: StreamWorld) -> None
 @pytest.mark.parametrize("name", CONSUMERS)
 def test_records_without_effect_move_the_checkpoint_in_one_plain_update(stream: StreamWorld, name: str) -> None:
     store, client = recording(stream)
-    records = [pulse(1), record(2, "INSERT", {"NewImage": {"id": {"S": "tally#2"}}}), record(3, "REMOVE", {})]
+    records = [heartbeat(1), record(2, "INSERT", {"NewImage": {"id": {"S": "tally#2"}}}), record(3, "REMOVE", {})]
     assert stream.deliver(name, "receipts", SHARD, records, store=store) is None
     assert [operation for operation, _ in client.sent] == ["update_item"]
     assert stream.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
@@ -120,7 +120,9 @@ def test_two_stream_shards_add_to_different_tally_items(stream: StreamWorld) -> 
 
 def test_stream_shards_use_all_buckets_and_each_has_the_same_one_in_every_process() -> None:
     assert (
-        {bucket(f"shardId-{number}") for number in range(200)} == set(range(fold.BUCKETS)) == set(range(pages.BUCKETS))
+        {bucket(f"shardId-{number}") for number in range(200)}
+        == set(range(fold.BUCKETS))
+        == set(range(segments.BUCKETS))
     )
     assert [bucket(f"shardId-{number}") for number in range(1, 6)] == [9, 6, 5, 1, 1]
 
@@ -132,30 +134,30 @@ def test_a_spilled_like_never_makes_a_post(stream: StreamWorld) -> None:
     assert stream.tallies() == {("likes", "p"): 40}
 
 
-def test_the_checkpoint_says_how_far_and_carries_the_newest_pulse(stream: StreamWorld) -> None:
+def test_the_checkpoint_says_how_far_and_carries_the_newest_heartbeat(stream: StreamWorld) -> None:
     timeless = {"eventName": "INSERT", "dynamodb": {**play(4)["dynamodb"], "ApproximateCreationDateTime": None}}
     batches = [
-        ([play(1), pulse(2, "a", 600, NOW_S + 1.9)], ("2", NOW_S + 1, "a", 600)),
+        ([play(1), heartbeat(2, "a", 600, NOW_S + 1.9)], ("2", NOW_S + 1, "a", 600)),
         ([record(3, "INSERT", {"NewImage": {}}, NOW_S + 3), timeless], ("4", NOW_S + 3, "a", 600)),
-        ([pulse(5, "b", 540, NOW_S + 5)], ("5", NOW_S + 5, "b", 600)),  # of another sweep: the time never falls
-        ([pulse(6, "c", 660, NOW_S + 5), pulse(7, "a", 720, NOW_S + 5)], ("7", NOW_S + 5, "a", 720)),
-        ([pulse(8, "a", "x", NOW_S + 6)], ("8", NOW_S + 6, "a", 720)),  # type: ignore[arg-type]
+        ([heartbeat(5, "b", 540, NOW_S + 5)], ("5", NOW_S + 5, "b", 600)),  # of another sweep: the time never falls
+        ([heartbeat(6, "c", 660, NOW_S + 5), heartbeat(7, "a", 720, NOW_S + 5)], ("7", NOW_S + 5, "a", 720)),
+        ([heartbeat(8, "a", "x", NOW_S + 6)], ("8", NOW_S + 6, "a", 720)),  # type: ignore[arg-type]
     ]
     for name in CONSUMERS:
         for batch, (sequence, through, key, rolled) in batches:
             assert stream.deliver(name, "receipts", SHARD, batch) is None
             found = stream.checkpoint(name, "receipts", SHARD)
-            assert [found[fact] for fact in ("sequence", "pulse", "rolled")] == [sequence, key, str(rolled)]
+            assert [found[fact] for fact in ("sequence", "heartbeat", "rolled")] == [sequence, key, str(rolled)]
             assert int(found["through"]) == through
             assert abs(int(found["expiration"]) - time.time() - keys.CHECKPOINT_KEPT_S) < 60
 
 
-def test_the_time_of_pulses_does_not_fall_from_run_to_run_of_a_batch(stream: StreamWorld) -> None:
-    batch = [play(1, at=MINUTE - 1), pulse(2, "a", 600), play(3), pulse(4, "b", 540)]
-    batch += [play(5, at=MINUTE + 1), pulse(6, "c", 550)]
+def test_the_time_of_heartbeats_does_not_fall_from_run_to_run_of_a_batch(stream: StreamWorld) -> None:
+    batch = [play(1, at=MINUTE - 1), heartbeat(2, "a", 600), play(3), heartbeat(4, "b", 540)]
+    batch += [play(5, at=MINUTE + 1), heartbeat(6, "c", 550)]
     assert stream.deliver("rollup", "receipts", SHARD, batch) is None
     checkpoint = stream.checkpoint("rollup", "receipts", SHARD)
-    assert (checkpoint["pulse"], checkpoint["rolled"]) == ("c", "600")
+    assert (checkpoint["heartbeat"], checkpoint["rolled"]) == ("c", "600")
 
 
 POISON = {
@@ -179,7 +181,7 @@ POISON = {
 
 @pytest.mark.parametrize("bad", POISON.values(), ids=POISON)
 @pytest.mark.parametrize("place", ["first", "last", "in the middle", "alone"])
-def test_a_poison_record_is_set_aside_and_holds_up_nothing(stream: StreamWorld, bad: Any, place: str) -> None:
+def test_a_poison_record_becomes_a_dead_letter_and_holds_up_nothing(stream: StreamWorld, bad: Any, place: str) -> None:
     before = [] if place in ("first", "alone") else [play(number) for number in range(40, 50)]
     after = [] if place in ("last", "alone") else [play(number) for number in range(51, 61)]
     assert stream.deliver("rollup", "receipts", SHARD, [*before, bad, *after]) is None
@@ -192,7 +194,7 @@ def test_a_poison_record_is_set_aside_and_holds_up_nothing(stream: StreamWorld, 
     assert stream.checkpoint("rollup", "receipts", SHARD)["sequence"] == str(50 + len(after))
 
 
-def test_a_batch_of_nothing_but_poison_is_set_aside_whole(stream: StreamWorld) -> None:
+def test_a_batch_of_nothing_but_poison_becomes_a_dead_letter_whole(stream: StreamWorld) -> None:
     records = [play(number, amount="x") if number % 2 else play(number, LONG) for number in range(1, 121)]
     assert stream.deliver("rollup", "receipts", SHARD, records) is None
     assert len(stream.marked()["rollup"]) == 120
@@ -201,7 +203,9 @@ def test_a_batch_of_nothing_but_poison_is_set_aside_whole(stream: StreamWorld) -
 @pytest.mark.parametrize(
     "bad", [None, 7, "x", [], {}, {"dynamodb": {"SequenceNumber": 7}}, play("1e3"), play("9" * 41)]
 )
-def test_a_record_without_a_sequence_number_is_set_aside_once_and_never_applied(stream: StreamWorld, bad: Any) -> None:
+def test_a_record_without_a_sequence_number_becomes_a_dead_letter_once_and_never_applied(
+    stream: StreamWorld, bad: Any
+) -> None:
     for _ in range(2):
         assert stream.deliver("rollup", "receipts", SHARD, [play(1), bad, play(2)]) is None
     assert len(stream.marked()["rollup"]) == 1
@@ -209,7 +213,7 @@ def test_a_record_without_a_sequence_number_is_set_aside_once_and_never_applied(
     assert stream.tallies() == {("plays", "v"): 2}
 
 
-def test_what_is_too_much_for_one_transaction_is_split_and_nothing_set_aside(stream: StreamWorld) -> None:
+def test_what_is_too_much_for_one_transaction_is_split_and_nothing_becomes_a_dead_letter(stream: StreamWorld) -> None:
     """DynamoDB takes 4 MB at once, and the items that stand there may be large."""
     store, client = stream.watched()
 
@@ -348,7 +352,7 @@ def test_many_processes_with_one_shard_apply_each_record_once(stream: StreamWorl
     assert sum(counted) == 100
 
 
-def test_a_metric_says_what_was_set_aside_and_nothing_if_nothing_was(
+def test_a_metric_says_what_became_a_dead_letter_and_nothing_if_nothing_was(
     stream: StreamWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {})])
@@ -356,4 +360,4 @@ def test_a_metric_says_what_was_set_aside_and_nothing_if_nothing_was(
     stream.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {}), play(3), play(4), BAD])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
     metrics = json.loads(line)
-    assert (metrics["consumer"], metrics["RecordsSetAside"]) == ("rollup", [1.0])
+    assert (metrics["consumer"], metrics["DeadLetters"]) == ("rollup", [1.0])

@@ -99,7 +99,7 @@ def check(world: StreamWorld, facts: Facts, delivered: list[Deliveries], judged:
     assert stands == {
         keys.checkpoint_key(one.consumer, one.table, one.shard): _end(one.records) for one in delivered if one.records
     }
-    assert world.marked() == facts.set_aside
+    assert world.marked() == facts.dead_letters
 
 
 def check_pages(world: StreamWorld, facts: Facts, judged: int) -> None:
@@ -114,7 +114,7 @@ def check_pages(world: StreamWorld, facts: Facts, judged: int) -> None:
     assert {key: sums for key, sums in booked.items() if any(sums)} == {
         key: sums for key, sums in wanted.items() if any(sums)
     }
-    pairs = [entry.pair for _, _, entries in world.pages() for entry in entries if entry.pair]
+    pairs = [entry.pair for _, _, entries in world.segments() for entry in entries if entry.pair]
     assert judged < 0 or not pairs
 
 
@@ -123,7 +123,9 @@ def _add(sums: Sums, key: tuple[str, str, int], more: list[int]) -> None:
 
 
 def _stand(row: Item) -> tuple[str, ...]:
-    return tuple(next(iter(row[name].values())) for name in ("sequence", "through", "pulse", "rolled") if name in row)
+    return tuple(
+        next(iter(row[name].values())) for name in ("sequence", "through", "heartbeat", "rolled") if name in row
+    )
 
 
 def _end(records: list[dict[str, Any]]) -> tuple[str, ...]:

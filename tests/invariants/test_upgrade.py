@@ -24,7 +24,7 @@ def old() -> Iterator[Deployment]:
         made.deliver()  # the rollup adds what was written alone
         made.edit(EDIT, PLAYS, "v")
         made.deliver()
-        for page in (item for item in _ledger(made) if item["PK"]["S"].startswith("PAGE#")):
+        for page in (item for item in _ledger(made) if item["PK"]["S"].startswith("SEGMENT#")):
             made.wire.delete_item(TableName=made.settings.ledger_table, Key=keys.key(page["PK"]["S"], page["SK"]["S"]))
         now = {"N": str(int(made.now_s))}
         for consumer in CONSUMERS:
@@ -41,11 +41,11 @@ def old() -> Iterator[Deployment]:
 
 
 def _old_attributes(made: Deployment, key: Any, now: Any) -> None:
-    """The old version's checkpoint: without a pulse, with `moved`, `late`, `began` and `pending`."""
+    """The old version's checkpoint: without a heartbeat, with `moved`, `late`, `began` and `pending`."""
     made.wire.update_item(
         TableName=made.settings.ledger_table,
         Key=key,
-        UpdateExpression="SET moved = :now, late = :now, began = :now, pending = :one REMOVE pulse, rolled",
+        UpdateExpression="SET moved = :now, late = :now, began = :now, pending = :one REMOVE heartbeat, rolled",
         ExpressionAttributeValues={":now": now, ":one": {"S": "1"}},
     )
 

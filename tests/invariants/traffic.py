@@ -249,7 +249,7 @@ class Traffic:
         self.world.wire.put_item(TableName=self.world.names["counts"], Item=item)
 
     def expire(self) -> None:
-        """Remove what has expired from counts, as TTL does: what unlikes left, and pulses."""
+        """Remove what has expired from counts, as TTL does: what unlikes left, and heartbeats."""
         for item in self.world.wire.scan(TableName=self.world.names["counts"])["Items"]:
             if int(item.get("expiration", {"N": str(10**12)})["N"]) < self.world.clock.now_s:
                 key = {name: item[name] for name in ("PK", "SK")}

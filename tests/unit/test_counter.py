@@ -58,7 +58,7 @@ WRONG = [
     ("attribute", {"attribute": "at"}, "attribute of Tally itself"),
     ("attribute", {"attribute": "version"}, "attribute of Tally itself"),
     ("attribute", {"attribute": "expiration"}, "attribute of Tally itself"),
-    ("prefix", {"prefix": "PULSE"}, "prefix of Tally itself"),
+    ("prefix", {"prefix": "HEARTBEAT"}, "prefix of Tally itself"),
     ("guarantee", {"guarantee": "EXACT"}, "must be a Guarantee"),
     ("guarantee", {"guarantee": None}, "must be a Guarantee"),
     ("numbered", {"numbered": "yes"}, "must be True or False"),

@@ -11,10 +11,10 @@ from tally.counter import Counter, Guarantee
 from tally.counting import children, tallies
 from tally.dynamo.keys import pair_of
 from tally.streams import bookkeeper, rollup
-from tally.streams.bookkeeper import PageRun
+from tally.streams.bookkeeper import SegmentRun
 from tally.streams.fold import Effect, Place
-from tally.streams.pages import Entry
 from tally.streams.record import Declared, Record
+from tally.streams.segments import Entry
 
 NOW = 29_916_666
 FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
@@ -168,10 +168,10 @@ def test_minutes_have_the_length_that_the_deployment_says() -> None:
 
 def entries(*effects: Effect, judged: int = -1) -> dict[int, list[Entry]]:
     """The pages of a run of these, one record each."""
-    run = PageRun("1", Place("counts", "s", NOW, judged))
+    run = SegmentRun("1", Place("counts", "s", NOW, judged))
     for effect in effects:
         run.add([effect])
-    return run.pages()
+    return run.segments()
 
 
 GONE = Effect("likes", "p", NOW, -1, pair="x")

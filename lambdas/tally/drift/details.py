@@ -10,7 +10,7 @@ from ..counter import Counter
 from ..counting import periods, tallies
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
-from ..streams import evidence
+from ..streams import watermark
 from . import history, recount, rows
 
 REPAIRS_MAX = 100
@@ -23,7 +23,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     is judged, or if nobody judges this counter. `repairs`: `{"at","amount","how","who","why"}`, the newest first.
     """
     store = call.store
-    seen = evidence.read(store, time.time())
+    seen = watermark.read(store, time.time())
     row = rows.read(store, counter.name, tally)
     shards = recount.shards_of(call, counter, tally)
     drift = row.body(seen) if row.drift else None

@@ -1,6 +1,6 @@
 """The judge: it compares, minute by minute, what was expected of each tally with what was observed.
 
-A minute is judged once it is closed (streams/evidence.py): its pages are complete. The judge writes a drift row for
+A minute is judged once it is closed (streams/watermark.py): its segments are complete. The judge writes a drift row for
 each tally that is uneven. A row takes each minute once: two judges, one that dies and one that wakes up agree.
 """
 
@@ -15,9 +15,9 @@ from ..dynamo import items
 from ..dynamo.client import Store
 from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
-from ..streams import evidence, pages
-from ..streams.evidence import Evidence
-from ..streams.pages import Entry
+from ..streams import segments, watermark
+from ..streams.segments import Entry
+from ..streams.watermark import Watermark
 from . import rows
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
@@ -28,10 +28,10 @@ Net = dict[str, dict[str, int]]  # by counter and id: observed less expected; on
 
 @dataclass
 class Reading:
-    """What a run has read: halves of unlikes by minute; pages of the newest minute, and their compressed bytes."""
+    """What a run has read: halves of unlikes by minute; segments of the newest minute, and their compressed bytes."""
 
     halves: dict[int, list[Entry]] = field(default_factory=dict)
-    pages: int = 0
+    segments: int = 0
     bytes: int = 0
 
 
@@ -39,18 +39,18 @@ class Reading:
 class Judged:
     """What one run did: minutes judged, changes of drift rows (by whomever), and whether it came to the end.
 
-    `last`: the last judged minute; -1: none. `pages` and `bytes`: of the minutes that it judged.
+    `last`: the last judged minute; -1: none. `segments` and `bytes`: of the minutes that it judged.
     """
 
     minutes: int = 0
     changes: int = 0
     finished: bool = True
     last: int = -1
-    pages: int = 0
+    segments: int = 0
     bytes: int = 0
 
 
-def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judged:
+def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Judged:
     """Judge every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
     The next run goes on where this one stopped. `seen`: what may be concluded now.
@@ -64,11 +64,12 @@ def judge(store: Store, seen: Evidence, now_s: float, *, until_s: float) -> Judg
                 return replace(result, finished=False)
             _add(store, chunk, minute, now_s)
             result.changes += len(chunk)
-        note = items.update(store.settings.ledger_table, evidence.JUDGE, {"judged": minute}, was={"judged": minute - 1})
+        was = {"judged": minute - 1}
+        note = items.update(store.settings.ledger_table, watermark.JUDGE, {"judged": minute}, was=was)
         apply_once(store, [note])  # another judge may have been faster
         result.minutes += 1
         result.last = minute
-        result.pages += read.pages
+        result.segments += read.segments
         result.bytes += read.bytes
         if store.clock() >= until_s:
             result.finished = minute == seen.closed(store.settings)
@@ -80,19 +81,21 @@ def differences(store: Store, minute: int, read: Reading | None = None) -> Net:
     """How uneven each tally is in a minute. An unlike counts on its older half's. `read`: what a run has read."""
     net: Net = defaultdict(dict)
     read = read or Reading()
-    halves, read.pages, read.bytes = read.halves, 0, 0
+    halves, read.segments, read.bytes = read.halves, 0, 0
     halves[minute] = []
-    for page in pages.read(store, minute):
-        read.pages += 1
-        read.bytes += pages.size(page)
-        halves[minute] += pages.pairs(page)
-        for counter, (ids, expected, observed) in pages.sums(page).items():
+    for segment in segments.read(store, minute):
+        read.segments += 1
+        read.bytes += segments.size(segment)
+        halves[minute] += segments.pairs(segment)
+        for counter, (ids, expected, observed) in segments.sums(segment).items():
             _sum_up(net[counter], ids, expected, observed)
     oldest: dict[tuple[str, str, str], int] = {}
     amounts: dict[tuple[str, str, str], int] = defaultdict(int)
     for at in (minute - 1, minute, minute + 1) if halves[minute] else ():  # else none of them counts here
         if at not in halves:
-            halves[at] = [half for page in pages.read(store, at, **pages.HALVES) for half in pages.pairs(page)]
+            halves[at] = [
+                half for segment in segments.read(store, at, **segments.HALVES) for half in segments.pairs(segment)
+            ]
         for counter, id_, pair, more, moved in halves[at]:
             oldest.setdefault((counter, id_, pair), at)
             amounts[counter, id_, pair] += moved - more

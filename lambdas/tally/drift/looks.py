@@ -1,6 +1,6 @@
 """Whether all is well: one look for each part, and the answer of `GET /status`.
 
-`tally status` shows the same looks beside what only it can know. A look that finds no evidence says so, and calls
+`tally status` shows the same looks beside what only it can know. A look that finds no watermark says so, and calls
 nothing well.
 """
 
@@ -23,13 +23,13 @@ from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
 from ..shipped import OF_PAGES
-from ..streams import evidence, set_aside
+from ..streams import dead_letters, watermark
 from . import rows
 
-BEHIND = 10  # minutes without evidence: when the alarm `evidence-age` goes off
+BEHIND = 10  # minutes without watermark: when the alarm `watermark-age` goes off
 UNJUDGED = 20  # minutes: a minute is judged about four minutes after its end, and `unjudged` waits for fifteen
 UNRETURNED = 5  # minutes after a hold has expired: when the alarm `holds` goes off
-READ_MAX = 1000  # rows that drift, and records that are set aside: an answer comes within seconds
+READ_MAX = 1000  # rows that drift, and dead letters: an answer comes within seconds
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally drift` and CloudWatch list them all
 _DECLARED = (
@@ -51,25 +51,25 @@ class Seen(NamedTuple):
 
 
 def lag(store: Store) -> Seen:
-    """How far behind numbers that are rolled up are, and the evidence of each consumer."""
+    """How far behind numbers that are rolled up are, and the watermark of each consumer."""
     now_s, minute_s = time.time(), store.settings.minute_s
-    found = evidence.read(store, now_s)
+    found = watermark.read(store, now_s)
     as_of = found.as_of(store.settings)
     passed = {"rollup": items.number(found.item, "rolled"), "drift": items.number(found.item, "known")}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
-    facts = {"as_of": as_of, "as_of_age_s": age_s, "evidence_age_s": ages}
+    facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
     if not found.item:
         return Seen("no sweep has run yet: a new stack needs some minutes", facts, None)
     rolled_up = f"rolled up as of {_ago(age_s)}"
-    line = f"{rolled_up}; evidence: {', '.join(f'{consumer} {_ago(age)}' for consumer, age in ages.items())}"
+    line = f"{rolled_up}; watermark: {', '.join(f'{consumer} {_ago(age)}' for consumer, age in ages.items())}"
     late = any(age is not None and age > BEHIND * minute_s for age in ages.values())
     return Seen(line, facts, late or (None if None in ages.values() else False))
 
 
 def judged(store: Store) -> Seen:
     """The end of the last judged minute."""
-    until_s = evidence.read(store, time.time()).judged_up_to(store.settings)
+    until_s = watermark.read(store, time.time()).judged_up_to(store.settings)
     if until_s is None:
         return Seen("nothing yet: a new stack needs some minutes", {"until": None}, None)
     age_s = int(time.time() - until_s)
@@ -79,7 +79,7 @@ def judged(store: Store) -> Seen:
 
 def drift(store: Store, most: int | None = None) -> Seen:
     """The tallies that drift. One that is not confirmed may come to 0 by itself. `most`: it reads no more of them."""
-    seen = evidence.read(store, time.time())
+    seen = watermark.read(store, time.time())
     found = list(islice(rows.every(store), most))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in found if row.confirmed(seen)]
     facts = {"confirmed": len(confirmed), "unconfirmed": len(found) - len(confirmed)}
@@ -90,7 +90,7 @@ def drift(store: Store, most: int | None = None) -> Seen:
 
 def aside(store: Store, most: int | None = None) -> Seen:
     """The records that no consumer could apply. `most`: it reads no more of them."""
-    markers = list(islice(set_aside.listed(Call(store)), most))
+    markers = list(islice(dead_letters.listed(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {moment(oldest_s)}" if oldest_s is not None else ""
     least = "at least " if len(markers) == most else ""
@@ -167,7 +167,7 @@ def _parts(call: Call) -> dict[str, Seen]:
         "lag": lambda: lag(store),
         "judged": lambda: judged(store),
         "drift": lambda: drift(store, READ_MAX),
-        "set aside": lambda: aside(store, READ_MAX),
+        "dead letters": lambda: aside(store, READ_MAX),
         "holds": lambda: holds(store),
     }
     reached = _reached(store)

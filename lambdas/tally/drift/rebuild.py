@@ -23,8 +23,8 @@ from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..streams import record
-from ..streams.evidence import Evidence
 from ..streams.record import YES, UnreadableError
+from ..streams.watermark import Watermark
 from . import history, recount, rows
 from .reconcile import Finding, NotProvenError, Reconciler
 
@@ -47,12 +47,12 @@ def rebuildable(counter: Counter) -> bool:
     return counter.rolls_up and counter.child is None
 
 
-def notes_began_s(seen: Evidence) -> int:
+def notes_began_s(seen: Watermark) -> int:
     """Since when tallies note what the rollup adds: since the ledger began, or the one that it was restored from."""
     return items.number(seen.item, "notes", items.number(seen.item, "began"))
 
 
-def window(store: Store, seen: Evidence, now_s: float) -> Window:
+def window(store: Store, seen: Watermark, now_s: float) -> Window:
     """The days whose receipts are there, noted from the beginning, and judged. Raises NotProvenError without one."""
     minute = store.settings.minute
     began = minute(notes_began_s(seen))
@@ -128,7 +128,7 @@ def rebuild(
     `asked`: the minute to be judged. Raises NotProvenError, RestlessError.
     """
 
-    def proven(_: Evidence) -> Finding | None:
+    def proven(_: Watermark) -> Finding | None:
         now = look(reconciler.store, lost.counter, lost.target, days)
         if now.difference and now.differs:
             raise NotProvenError(f"{now.name} drifts by {now.drift.drift:+d}: `tally reconcile` comes first.")

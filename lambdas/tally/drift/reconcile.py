@@ -4,12 +4,12 @@ The drift row of a tally says by how much it is wrong. A repair takes that back 
 the row is as it was read, and books it nowhere: its nonce tells the bookkeeper. What is under way meanwhile comes to
 the row later, whatever the repair did. So nothing has to stand still.
 
-Children that can be counted exactly are better evidence: they also show what was wrong before the streams. What the
+Children that can be counted exactly are better watermark: they also show what was wrong before the streams. What the
 ledger will know a minute later must not be repaired twice: so two exact counts need the same result, and between them
 the ledger must have judged the time of the first one.
 
 A repair is refused until the ledger has judged the minute in which it was asked for: an edit that was undone, or a
-record that was redriven, is in the row by then. It is refused while a record is set aside.
+record that was redriven, is in the row by then. It is refused while there is a dead letter.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ..dynamo.items import Was
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
-from ..streams import evidence, set_aside
-from ..streams.evidence import Evidence
+from ..streams import dead_letters, watermark
+from ..streams.watermark import Watermark
 from . import history, recount, rows
 from .recount import Recount
 from .rows import Drift
 
 REPAIRS_MAX = 20  # tries to commit a repair: a change of the drift row, or a conflict on the tally, spoils one
 PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
-WAIT_MAX = 20  # minutes for the judge: three to six behind while nobody stalls, 13 where no pulse reaches a shard
+WAIT_MAX = 20  # minutes for the judge: three to six behind while nobody stalls, 13 where no heartbeat reaches a shard
 WAITS_PER_MINUTE = 12
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
 
 
 class NotProvenError(TallyError):
-    """The evidence does not allow a repair yet. The message says what is missing."""
+    """The watermark does not allow a repair yet. The message says what is missing."""
 
 
 class RestlessError(TallyError):
@@ -85,7 +85,7 @@ class Reconciler:
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
-    def look(self, counter: Counter, target: str, seen: Evidence | None = None) -> Finding:
+    def look(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:
         """What the ledger says of one tally."""
         drift = rows.read(self.store, counter.name, target)
         difference = -drift.drift if periods.kept(counter, target, self.clock()) else 0
@@ -100,7 +100,7 @@ class Reconciler:
 
     def asked(self) -> int:
         """The minute through which the ledger must be judged for a repair asked for now. Raises NotProvenError."""
-        self._check_set_aside()
+        self._check_dead_letters()
         minute, noted_s = self.store.settings.minute, self._seen().noted_s
         return max(minute(self.clock()), minute(noted_s) + 1)  # the sweep's clock is better than a laptop's
 
@@ -122,7 +122,7 @@ class Reconciler:
         `asked`: the minute to be judged. Raises NotProvenError, OutOfBoundsError, RestlessError.
         """
 
-        def proven(seen: Evidence) -> Finding | None:
+        def proven(seen: Watermark) -> Finding | None:
             found = self.look(counter, target, seen)
             if counted is not None and not counted.unclear:
                 found = self._counted(found, counted)
@@ -138,7 +138,7 @@ class Reconciler:
         return self.commit(name, proven, asked, by, why)
 
     def commit(
-        self, name: str, proven: Callable[[Evidence], Finding | None], asked: int, by: str, why: str
+        self, name: str, proven: Callable[[Watermark], Finding | None], asked: int, by: str, why: str
     ) -> Finding | None:
         """Commit what `proven` finds, asked again if something changed meanwhile; None if that is nothing.
 
@@ -172,24 +172,25 @@ class Reconciler:
             raise NotProvenError(f"{found.name}: {said}: try again.")
         return replace(found, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
-    def _check_judged(self, seen: Evidence, asked: int) -> None:
-        """Raise NotProvenError if the ledger is not judged through this minute, or a record is set aside by now."""
+    def _check_judged(self, seen: Watermark, asked: int) -> None:
+        """Raise NotProvenError if the ledger is not judged through this minute, or there is a dead letter by now."""
         if seen.judged < max(0, asked):
             late = self.store.settings.minute(self.clock()) - seen.judged
             until = f"judged up to {late} minutes ago only" if seen.judged >= 0 else "not judged yet"
             raise NotProvenError(f"The ledger is {until}: do its consumers and sweep run?")
-        self._check_set_aside()
+        self._check_dead_letters()
 
-    def _check_set_aside(self) -> None:  # a redrive would add it again
-        if set_aside.any_left(self.store):
-            raise NotProvenError("Records are set aside, and may be what drifts: run `tally redrive` first.")
+    def _check_dead_letters(self) -> None:  # a redrive would add it again
+        if dead_letters.any_left(self.store):
+            raise NotProvenError("There are dead letters. They may be what drifts: run `tally redrive` first.")
 
-    def _seen(self) -> Evidence:
-        return evidence.read(self.store, self.clock())
+    def _seen(self) -> Watermark:
+        return watermark.read(self.store, self.clock())
 
 
 def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> list[Write]:
-    """One repair, as one transaction: the tally moved, its drift row, the history; each shard as its evidence was read.
+    """One repair, as one transaction: the tally moved, its drift row, the history; each shard as its watermark was
+    read.
 
     Lost receipts may be what the ledger knows as a drift: then it becomes less. Any other repair brings it to 0.
     """

@@ -12,7 +12,7 @@ from ..counting.children import GONE, SINCE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..streams import evidence
+from ..streams import watermark
 from . import history
 
 Family = tuple[Counter, str, int, int]  # as a scan saw a tally, a hint: counter, id, number, number of children
@@ -43,9 +43,9 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
 
     The result is exact if the tally did not move, and if the rollup has provably added every child that it adds.
     """
-    seen, settings = evidence.read(store, now_s), store.settings  # before the first look at the tally
+    seen, settings = watermark.read(store, now_s), store.settings  # before the first look at the tally
     as_of_s, repaired = seen.as_of(settings), history.newest(store, counter.name, id_)
-    added_s = None if as_of_s is None else as_of_s - evidence.LATE * settings.minute_s
+    added_s = None if as_of_s is None else as_of_s - watermark.LATE * settings.minute_s
     for _ in range(TURNS_MAX):
         found = counted(store, counter, id_, added_s)
         if found.unclear != MOVED:

@@ -1,12 +1,12 @@
 """Puts tables right that were restored from a backup, before a stack adopts them.
 
 Three tables that were restored to one second are no snapshot. What the streams had not delivered by then never comes:
-restored tables get new streams. But they are at rest: nobody writes to them, and no stream is on. So no evidence has to
-be waited for. Every receipt and every child that is there either is in its tally by now, or is added here.
+restored tables get new streams. But they are at rest: nobody writes to them, and no stream is on. So no watermark has
+to be waited for. Every receipt and every child that is there either is in its tally by now, or is added here.
 
-What the ledger knows of the old streams is forgotten: checkpoints, and pages that nobody judged. It begins again as in
-a new stack. The history stays, and so does drift that was confirmed. Other drift goes: it may be half of a late change
-whose other half is on a page that nobody judges any more. Half of it may also be a record that was set aside.
+What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
+in a new stack. The history stays, and so does drift that was confirmed. Other drift goes: it may be half of a late
+change whose other half is in a segment that nobody judges any more. Half of it may also be a dead letter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Store
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
-from ..streams import evidence, set_aside
+from ..streams import dead_letters, watermark
 from ..streams.lineage import COUNTS, DRIFT, RECEIPTS, ROLLUP
 from . import history, rebuild, recount, rows
 from .rebuild import Accepted, Window
@@ -57,7 +57,7 @@ class Why(NamedTuple):
 
 def settled(store: Store, restored_s: float) -> bool:
     """Whether all is put right since the tables were restored to this moment."""
-    return items.number(evidence.read(store, 0).item, "restored") == int(restored_s)
+    return items.number(watermark.read(store, 0).item, "restored") == int(restored_s)
 
 
 def settle(
@@ -67,22 +67,22 @@ def settle(
     restored_s: float,
     now_s: float,
     *,
-    without_set_aside: bool = False,
+    without_dead_letters: bool = False,
     tell: Tell = lambda scanned: None,
 ) -> Iterator[PutRight]:
     """Put every tally right and begin the ledger again. A second run continues where the first was interrupted.
 
     `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read.
-    `without_set_aside`: give up the records that are set aside. Raises NotProvenError if there are any otherwise: a
+    `without_dead_letters`: give up the dead letters. Raises NotProvenError if there are any otherwise: a
     redrive would add again what is added here. Raises NotAtRestError if somebody writes to the tables.
     """
     if settled(store, restored_s):
         return
-    waits = set_aside.any_left(store)
-    if waits and not without_set_aside:
-        raise NotProvenError("Records were set aside at that moment, and a redrive would add them once more.")
+    waits = dead_letters.any_left(store)
+    if waits and not without_dead_letters:
+        raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
     _drop_drift(store, everything=waits)
-    _forget(store, keys.SET_ASIDE_KEY)
+    _forget(store, keys.DEAD_LETTER_KEY)
     yield from _add_receipts(store, counters, why, restored_s, now_s, tell)
     yield from _add_children(store, counters, why, now_s, tell)
     _begin_again(store, restored_s)
@@ -90,7 +90,7 @@ def settle(
 
 def _drop_drift(store: Store, *, everything: bool) -> None:
     """Remove the drift rows that prove nothing: those that were not confirmed, or everything."""
-    seen = evidence.read(store, EVER)
+    seen = watermark.read(store, EVER)
     for row in list(rows.every(store)):
         if everything or not row.confirmed(seen):
             where = {"TableName": store.settings.ledger_table, "Key": rows.key(row.counter, row.target)}
@@ -100,7 +100,7 @@ def _drop_drift(store: Store, *, everything: bool) -> None:
 def window(store: Store, restored_s: float) -> Window | None:
     """The days whose receipts and notes are all there; None if there is no such day."""
     minute = store.settings.minute
-    began_s = rebuild.notes_began_s(evidence.read(store, 0))
+    began_s = rebuild.notes_began_s(watermark.read(store, 0))
     if not began_s:
         return None
     today = minute(restored_s) // tallies.DAY
@@ -146,9 +146,9 @@ def _begin_again(store: Store, restored_s: float) -> None:
     for consumer in (ROLLUP, DRIFT):
         for table in (COUNTS, RECEIPTS):
             _forget(store, keys.checkpoint_key(consumer, table, "")[0])
-    began_s = rebuild.notes_began_s(evidence.read(store, 0))
+    began_s = rebuild.notes_began_s(watermark.read(store, 0))
     values = {"restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
-    _write(store, "The ledger", [items.put(store.settings.ledger_table, evidence.JUDGE, values)])
+    _write(store, "The ledger", [items.put(store.settings.ledger_table, watermark.JUDGE, values)])
 
 
 def _forget(store: Store, partition: str) -> None:

@@ -19,8 +19,8 @@ from ..dynamo.items import Was
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..fields import to_cursor
-from ..streams import evidence
-from ..streams.evidence import Evidence
+from ..streams import watermark
+from ..streams.watermark import Watermark
 
 ZERO_KEPT_S = 2 * 24 * 3600  # of a row at 0: no judge sleeps that long over a minute
 LOGGED_MAX = 20  # lines in a run; GET /drift lists them all
@@ -40,15 +40,15 @@ class Drift(NamedTuple):
     upto: int = -1
     since: int = 0
 
-    def left(self, seen: Evidence) -> int:
+    def left(self, seen: Watermark) -> int:
         """Judged minutes that are left until the drift is confirmed: it must have stood for SETTLE."""
-        return max(0, evidence.SETTLE - (seen.judged - self.upto)) if self.drift else 0
+        return max(0, watermark.SETTLE - (seen.judged - self.upto)) if self.drift else 0
 
-    def confirmed(self, seen: Evidence) -> bool:
+    def confirmed(self, seen: Watermark) -> bool:
         """Whether it drifts, and has for long enough."""
         return self.drift != 0 and not self.left(seen)
 
-    def body(self, seen: Evidence) -> dict[str, Any]:
+    def body(self, seen: Watermark) -> dict[str, Any]:
         """The row as `GET /drift` lists it."""
         named = {"counter": self.counter, **periods.shown(self.target)}
         return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed(seen)}
@@ -109,7 +109,7 @@ def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str,
 
     `after`: the digest whose successors follow. `cursor` is null on the last page.
     """
-    seen = evidence.read(call.store, now_s)
+    seen = watermark.read(call.store, now_s)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
     found = list(islice(every(call.store, start), limit + 1))
     cursor = to_cursor(keys.digest(*found[limit - 1][:2])) if len(found) > limit else None
@@ -117,7 +117,7 @@ def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str,
 
 
 def summary(
-    store: Store, counters: Mapping[str, Counter], seen: Evidence, now_s: float
+    store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Log the drifts. The metrics of the stack, and how many tallies of each tracked counter are confirmed to drift."""
     whole = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)

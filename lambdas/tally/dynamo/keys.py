@@ -1,18 +1,18 @@
 """Keys of the items of the ledger table, and the minute that items carry.
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
-    page        PAGE#minute#bucket, table#stream shard#first sequence -> body, pairs
+    page        SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs
     judge       JUDGE, JUDGE -> judged, known, rolled, noted, known_before, rolled_before, began, unreached
                 of a restored ledger: restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since
-    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, pulse, rolled
-    set aside   SETASIDE, consumer#shard#sequence -> object, reason, table, at
+    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, rolled
+    dead letters   DEADLETTER, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     deleted     DELETED, epoch s#post -> post, calm
 
-A page holds what a run of stream records says of one minute (streams/pages.py). Holds are here too (holds.py).
+A page holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
-DRIFT_KEY, SET_ASIDE_KEY, DELETED_KEY = "DRIFT", "SETASIDE", "DELETED"
+DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
 JUDGE_KEY = "JUDGE"
 IMPORT_KEY = "HISTORY#IMPORT"
-PULSE_START, RECEIPT_PULSE_START = "PULSE#", "pulse#"  # a pulse in counts, and in receipts
+HEARTBEAT_START, RECEIPT_HEARTBEAT_START = "HEARTBEAT#", "heartbeat#"  # a heartbeat in counts, and in receipts
 MINUTE_MAX = 10**10
 
 

@@ -1,8 +1,8 @@
-"""Hours: how much of each tally was accepted in each hour, folded from the journal's pages.
+"""Hours: how much of each tally was accepted in each hour, folded from the journal's segments.
 
-The fold reads each judged minute once: then its pages never change. What an hour has so far is kept as running pages,
-sorted by digest and compressed, every PART minutes. When the hour is over, each tally that moved gets one attribute,
-`h13`, in its item of the day. It is SET, so a fold that dies, or that runs twice, changes nothing.
+The fold reads each judged minute once: then its segments never change. What an hour has so far is kept as running
+segments, sorted by digest and compressed, every PART minutes. When the hour is over, each tally that moved gets one
+attribute, `h13`, in its item of the day. It is SET, so a fold that dies, or that runs twice, changes nothing.
 
 All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
 
@@ -32,15 +32,15 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply, apply_once, put
 from ..settings import Settings
-from ..streams import pages
+from ..streams import segments
 from . import progress, top
 from .progress import PROGRESS, Progress, hour_of, minutes_of
 
-PART = 20  # minutes between two sets of running pages: a tally and hour then costs less than 1.1 WCU
-BEFORE = 20  # minutes before the first sweep whose pages are read too: changes were booked before there was one
+PART = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
+BEFORE = 20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
 RUNNING_KEPT_S = 2 * 24 * 3600
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are folded in more parts
-PAGE_BYTES = 60_000  # of a running page, before it is compressed: a reader takes one
+SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
 ENTRY_BYTES = 20  # of an entry, beside its id
 WRITERS = 16  # at once: days of 1,000 tallies take about a second
 DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
@@ -100,7 +100,8 @@ def _note(store: Store, was: Progress, now: Progress) -> Progress:
 
 
 def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
-    """Fold the minutes up to `last` into new running pages of their hour: fewer if the time or the memory runs out."""
+    """Fold the minutes up to `last` into new running segments of their hour: fewer if the time or the memory runs
+    out."""
     sums: Sums = defaultdict(int)
     through = at.through
     for minute in range(at.through + 1, last + 1):
@@ -114,7 +115,7 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
     together = _merged(running(store, at.hour, at.through), new)
     board = top.Board()
     for entries in _cut(together):
-        put(Call(store), _running_page(store.settings, at.hour, through, entries))
+        put(Call(store), _running_segment(store.settings, at.hour, through, entries))
         for moved in entries:
             if moved.id != TOTAL:
                 board.add(*moved[1:])
@@ -123,12 +124,12 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
 
 
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
-    """Add what was accepted in a minute: the expected amounts on its pages, halves of unlikes among them."""
-    for page in pages.read(store, minute):
-        for counter, (ids, expected, _) in pages.sums(page).items():
+    """Add what was accepted in a minute: the expected amounts in its segments, halves of unlikes among them."""
+    for segment in segments.read(store, minute):
+        for counter, (ids, expected, _) in segments.sums(segment).items():
             for id_, amount in zip(ids, expected, strict=True):
                 sums[counter, id_.partition("#")[0]] += amount  # without its period
-        for half in pages.pairs(page):
+        for half in segments.pairs(segment):
             sums[half.counter, half.id.partition("#")[0]] += half.expected
 
 
@@ -158,19 +159,19 @@ def _entries(item: Item) -> Iterator[Moved]:
 
 
 def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
-    """The entries of one running page after the other."""
+    """The entries of one running segment after the other."""
     entries, size = list[Moved](), 0
     for moved in moves:
         entries.append(moved)
         size += len(moved.id) + ENTRY_BYTES
-        if size >= PAGE_BYTES:
+        if size >= SEGMENT_BYTES:
             yield entries
             entries, size = [], 0
     if entries:
         yield entries
 
 
-def _running_page(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
+def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
     body = json.dumps([moved[1:] for moved in entries], separators=(",", ":")).encode()
     key = keys.key(f"RUNNING#{hour}#{through}", entries[0].digest)
     values: items.Values = {"body": {"B": zlib.compress(body)}, "expiration": int(time.time()) + RUNNING_KEPT_S}

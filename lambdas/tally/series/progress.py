@@ -19,7 +19,7 @@ class Progress:
     since: int = -1
     """The first minute that the series have."""
     through: int = -1
-    """The last minute that is folded into running pages."""
+    """The last minute that is folded into running segments."""
     hour: int = -1
     """The first hour, in hours since 1970, that is not yet in the items of the days."""
     after: str = ""

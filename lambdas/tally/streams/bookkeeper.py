@@ -1,4 +1,4 @@
-"""The drift consumer: it books on journal pages what is expected of each tally and what is observed.
+"""The drift consumer: it books on journal segments what is expected of each tally and what is observed.
 
 Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. Observed: every
 change of a tally item, but for repairs. On which minute a half of a change is booked is a pure function of its record
@@ -19,9 +19,8 @@ from ..counting.children import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
-from . import pages, rollup
+from . import rollup, segments
 from .fold import Consumer, Effect, Run
-from .pages import Entry
 from .record import (
     INSERT,
     REMOVE,
@@ -38,9 +37,10 @@ from .record import (
     expired,
     label,
 )
+from .segments import Entry
 
-PAGES_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them records that are set aside
-PAGE_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
+SEGMENTS_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them dead letters
+SEGMENT_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
 ENTRY_BYTES = 60  # of an entry, beside its id
 _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is never later than this after its record's minute
 
@@ -48,8 +48,8 @@ _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is never later than this af
 def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
     """An accepted change: expected. An expiry has no effect, nor has a receipt that does not say what it counted.
 
-    A record that the rollup sets aside for lack of a declaration is set aside here too: redriven only there, it would
-    be drift.
+    A record that becomes a dead letter of the rollup for lack of a declaration becomes one here too: redriven only
+    there, it would be drift.
     """
     image = accepted(record)
     if image is None or SAYS.isdisjoint(image):
@@ -128,15 +128,15 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
 
 
 @dataclass
-class PageRun(Run):
-    """A run that writes one page for each minute. Entries of judged minutes go to the current one."""
+class SegmentRun(Run):
+    """A run that writes one segment for each minute. Entries of judged minutes go to the current one."""
 
     bytes: int = 0
     minutes: set[int] = field(default_factory=set)
 
     def takes(self, effects: Sequence[Effect]) -> bool:
         minutes = self.minutes.union(effect.minute for effect in effects)
-        return len(minutes) <= PAGES_MAX and self.bytes <= PAGE_BYTES_MAX
+        return len(minutes) <= SEGMENTS_MAX and self.bytes <= SEGMENT_BYTES_MAX
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -152,11 +152,11 @@ class PageRun(Run):
         settings, now_s = call.store.settings, time.time()
         name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has it: it never comes again
         return [
-            pages.write(settings, minute, self.place.bucket, name, entries, now_s)
-            for minute, entries in self.pages().items()
+            segments.write(settings, minute, self.place.bucket, name, entries, now_s)
+            for minute, entries in self.segments().items()
         ]
 
-    def pages(self) -> dict[int, list[Entry]]:
+    def segments(self) -> dict[int, list[Entry]]:
         """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
         sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
         for counter, id_, at, expected, observed, pair, _ in self.sums.values():
@@ -167,4 +167,4 @@ class PageRun(Run):
         return {at: entries for at, entries in found.items() if entries}
 
 
-CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, PageRun, heeds_judge=True)
+CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, SegmentRun, heeds_judge=True)

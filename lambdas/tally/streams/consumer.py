@@ -3,7 +3,7 @@
 Lambda delivers batches at least once, again after a failure, and cut as it likes. A consumer reads its checkpoint in
 this stream shard, skips the records at or below it, folds the rest (fold.py) and commits run by run, each on condition
 that the checkpoint has not moved. If it has, another invocation was here: the consumer reads the checkpoint again. A
-record that it cannot apply is set aside (set_aside.py), and delays no other one.
+record that it cannot apply becomes a dead letter (dead_letters.py), and delays no other one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..dynamo.queries import get
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRefusedError
 from ..settings import Settings
-from . import evidence, fold, set_aside
-from .fold import Consumer, Place, Run, SetAside
+from . import dead_letters, fold, watermark
+from .dead_letters import Objects
+from .fold import Consumer, DeadLetter, Place, Run
 from .lineage import Checkpoint
 from .record import Declared, Record, sequence
-from .set_aside import Objects
 
 STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
@@ -47,13 +47,13 @@ class Handler:
         store: Store | None = None,
         objects: Objects | None = None,
     ) -> None:
-        """Raises ConfigurationError without a bucket for records to set aside: one bad record would block the rest."""
+        """Raises ConfigurationError without a bucket for dead letters: one bad record would block the rest."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
         self.declared = Declared(counters, self.store.settings.minute_s)
-        if objects is None and not self.store.settings.set_aside_bucket:
-            raise ConfigurationError("TALLY_SET_ASIDE_BUCKET is not set")
-        self.objects = objects or Objects(self.store.settings.set_aside_bucket)
+        if objects is None and not self.store.settings.dead_letter_bucket:
+            raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set")
+        self.objects = objects or Objects(self.store.settings.dead_letter_bucket)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> Answer:
         """Apply one batch. Raises ConfigurationError, and StoreRefusedError for a fault of the deployment."""
@@ -85,13 +85,13 @@ class Batch:
         store, (numbered, unnumbered) = self.call.store, fold.in_order(records)
         failed = next(map(sequence, numbered.values()), FAILED_WHOLE)
         try:
-            for record in unnumbered:  # under a hash of its content: set aside twice, it is one
+            for record in unnumbered:  # under a hash of its content: delivered twice, it is one dead letter
                 name = "unnumbered-" + hashlib.sha256(json.dumps(record, default=str).encode()).hexdigest()[:32]
                 kept = [(name, record, "no sequence number")]
                 apply(self.call, self._kept(kept))
                 self._report(kept)
             for _ in range(STARTS_MAX):
-                judged = evidence.judged(store) if self.handler.consumer.heeds_judge else -1
+                judged = watermark.judged(store) if self.handler.consumer.heeds_judge else -1
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `judged` grows
                 place = Place(self.table, self.shard, store.settings.minute(time.time()), judged)
                 try:
@@ -117,11 +117,11 @@ class Batch:
             run = fold.next_run(consumer, declared, place, records[:most], self.refused)
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
                 return self._warn("out of time", run.first)
-            after = seen.after(run.last, run.through_s, run.pulse)
+            after = seen.after(run.last, run.through_s, run.heartbeat)
             try:
                 apply(self.call, self._writes(run, seen, after))
             except RejectedError as rejected:
-                if run.records == 1 and run.set_aside:
+                if run.records == 1 and run.dead_letters:
                     raise StoreRefusedError(f"The ledger does not take a checkpoint: {rejected.detail}") from rejected
                 if run.records == 1:
                     self.refused[run.first] = f"refused: {rejected.detail}"
@@ -134,7 +134,7 @@ class Batch:
                     most = run.records // 2
                     continue
                 return self._warn("stopped", run.first, error)
-            self._report(run.set_aside)
+            self._report(run.dead_letters)
             records, seen, most = records[run.records :], after, 2 * most
         return None
 
@@ -147,17 +147,17 @@ class Batch:
         values = after.values | {"expiration": int(time.time()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
         moved = items.update(table, self._key, values, was={"sequence": seen.sequence})
-        return [*run.writes(self.call, self.handler.declared), *self._kept(run.set_aside), moved]
+        return [*run.writes(self.call, self.handler.declared), *self._kept(run.dead_letters), moved]
 
-    def _kept(self, kept: Sequence[SetAside]) -> list[Write]:
-        """The markers of records that are set aside. Their objects are put first."""
+    def _kept(self, kept: Sequence[DeadLetter]) -> list[Write]:
+        """The markers of dead letters. Their objects are put first."""
         where = self.handler.objects, self.handler.consumer.name, self.table, self.shard
-        return [set_aside.keep(self.call, *where, *one) for one in kept]
+        return [dead_letters.keep(self.call, *where, *one) for one in kept]
 
-    def _report(self, kept: Sequence[SetAside]) -> None:
+    def _report(self, kept: Sequence[DeadLetter]) -> None:
         for spelled, _, reason in kept:
-            observe.count(observe.SET_ASIDE, consumer=self.handler.consumer.name)
-            observe.logger.error("set aside", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
+            observe.count(observe.DEAD_LETTERS, consumer=self.handler.consumer.name)
+            observe.logger.error("dead letter", extra={"sequence": spelled, "shard": self.shard, "reason": reason})
 
     def _warn(self, what: str, first: str | None, error: Exception | None = None) -> str | None:
         """Log why the records from `first` on are left, and return it."""

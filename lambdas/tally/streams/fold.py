@@ -1,7 +1,7 @@
 """Folds stream records, purely, into runs: the writes of one transaction, and how far it moves the checkpoint.
 
 A run covers records without a gap, and ends where it is full: the checkpoint that commits with it says exactly which
-records have taken effect. The rollup's runs write tallies, the bookkeeper's write pages.
+records have taken effect. The rollup's runs write tallies, the bookkeeper's write segments.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
-from .record import MALFORMED, Declared, Record, UnreadableError, created_s, pulse, sequence
+from .record import MALFORMED, Declared, Record, UnreadableError, created_s, heartbeat, sequence
 
-SET_ASIDE_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
-SetAside = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
+DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
+DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
 BUCKETS = 16
 
 
@@ -61,9 +61,9 @@ class Run(ABC):
     last: str = ""
     records: int = 0
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
-    set_aside: list[SetAside] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
     through_s: float | None = None  # when the last record was made that says so
-    pulse: tuple[str, int] | None = None  # the newest one: its key, and the time that it carries
+    heartbeat: tuple[str, int] | None = None  # the newest one: its key, and the time that it carries
 
     @abstractmethod
     def takes(self, effects: Sequence[Effect]) -> bool:
@@ -77,8 +77,8 @@ class Run(ABC):
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another record that is set aside."""
-        return len(self.set_aside) >= SET_ASIDE_MAX
+        """Whether there is no room for another record that becomes a dead letter."""
+        return len(self.dead_letters) >= DEAD_LETTERS_MAX
 
     def _add(self, key: tuple[Any, ...], effect: Effect) -> None:
         there = self.sums.get(key)
@@ -98,7 +98,7 @@ class Consumer:
     heeds_judge: bool = False  # whether it must know which minutes are judged
 
     def effects(self, declared: Declared, table: str, record: Record) -> Sequence[Effect]:
-        """What a record does. Raises UnreadableError for one that is to be set aside."""
+        """What a record does. Raises UnreadableError for one that is to become a dead letter."""
         try:
             return self.read[table](declared, record)
         except MALFORMED as error:
@@ -135,11 +135,11 @@ def next_run(
         if run.records and (run.full if reason is not None else effects and not run.takes(effects)):
             break
         if reason is not None:
-            run.set_aside.append((spelled, record, reason))
+            run.dead_letters.append((spelled, record, reason))
         elif effects:
             run.add(effects)
         else:
-            run.pulse = pulse(record) or run.pulse
+            run.heartbeat = heartbeat(record) or run.heartbeat
         run.records += 1
         run.last = spelled
         run.through_s = run.through_s if created is None else created

@@ -24,8 +24,8 @@ SETTLE = 5  # judged ones that a drift must stand to be confirmed: one that come
 START = 2  # from the first sweep to the first minute that may be judged: older ones may lack a half
 SKEW = 1 / 12  # how far clocks and DynamoDB's stamps may differ: 5 s
 LISTING = 1  # how late DynamoDB may list a new shard
-FRESH = 1 / 6  # how old noted evidence must be to be used: 10 s
-UNREACHED = 1.5  # how long no pulse may reach a shard before the sweep reads the shard itself
+FRESH = 1 / 6  # how old noted watermark must be to be used: 10 s
+UNREACHED = 1.5  # how long no heartbeat may reach a shard before the sweep reads the shard itself
 
 ROLLUP, DRIFT = "rollup", "drift"
 COUNTS, RECEIPTS = "counts", "receipts"
@@ -39,30 +39,31 @@ class Checkpoint(NamedTuple):
 
     sequence: str | None = None
     through_s: int = 0  # when the last record was made that it applied or skipped
-    pulse: str = ""  # the key of the newest pulse that it has passed
-    rolled_s: int = 0  # the newest time that a pulse carried
+    heartbeat: str = ""  # the key of the newest heartbeat that it has passed
+    rolled_s: int = 0  # the newest time that a heartbeat carried
 
     @classmethod
     def of(cls, item: Item) -> Checkpoint:
         """A stored checkpoint; without an item the consumer has not begun."""
-        name, pulse = (item.get(part, {}).get("S") for part in ("sequence", "pulse"))
-        return cls(name, items.number(item, "through"), pulse or "", items.number(item, "rolled"))
+        name, heartbeat = (item.get(part, {}).get("S") for part in ("sequence", "heartbeat"))
+        return cls(name, items.number(item, "through"), heartbeat or "", items.number(item, "rolled"))
 
-    def after(self, last: str, through_s: float | None, pulse: tuple[str, int] | None) -> Checkpoint:
+    def after(self, last: str, through_s: float | None, heartbeat: tuple[str, int] | None) -> Checkpoint:
         """The checkpoint after a run that begins behind it; the run says how (fold.py)."""
         through_s = self.through_s if through_s is None else int(through_s)
-        name, rolled_s = pulse or (self.pulse, 0)
+        name, rolled_s = heartbeat or (self.heartbeat, 0)
         return Checkpoint(last, through_s, name, max(self.rolled_s, rolled_s))
 
     @property
     def values(self) -> dict[str, str | float]:
         """What is stored of it: what is known."""
-        named = zip(("sequence", "through", "pulse", "rolled"), self, strict=True)
+        named = zip(("sequence", "through", "heartbeat", "rolled"), self, strict=True)
         return {name: value for name, value in named if value}
 
 
 class Unreached(NamedTuple):
-    """A leaf that no pulse has reached: since when; when the sweep last sent pulses, and the time that they carried."""
+    """A leaf that no heartbeat has reached: since when; when the sweep last sent heartbeats, and the time that they
+    carried."""
 
     since_s: float
     sent_s: float = 0
@@ -105,18 +106,18 @@ class Look:
         return min([*passed, self.listed_s - self._s(LISTING)]) if passed else 0
 
     def rolled_s(self) -> int:
-        """The newest time whose pulses the bookkeeper has passed in every shard of counts; 0: not known."""
+        """The newest time whose heartbeats the bookkeeper has passed in every shard of counts; 0: not known."""
         return min((self._passed(DRIFT, COUNTS, leaf)[1] for leaf in self.leaves[COUNTS]), default=0)
 
     def behind(self, consumer: str) -> list[str]:
-        """The leaves in which a consumer has passed least, for the log: those that hold up the evidence."""
+        """The leaves in which a consumer has passed least, for the log: those that hold up the watermark."""
         leaves = [(table, leaf) for table, leaves in self.leaves.items() for leaf in leaves]
         leaves.sort(key=lambda leaf: self._passed(consumer, *leaf)[0])
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
-    def pulses(self, table: str, leaf: Line) -> tuple[str, set[str]]:
-        """The key of a pulse that has reached a leaf, if one has; and those that reached the shards before it."""
-        own, *before = (mark.pulse for mark in self._lineage(DRIFT, table, leaf))
+    def heartbeats(self, table: str, leaf: Line) -> tuple[str, set[str]]:
+        """The key of a heartbeat that has reached a leaf, if one has; and those that reached the shards before it."""
+        own, *before = (mark.heartbeat for mark in self._lineage(DRIFT, table, leaf))
         return own, set(filter(None, before))
 
     def _lineage(self, consumer: str, table: str, leaf: Line) -> list[Checkpoint]:
@@ -124,16 +125,17 @@ class Look:
         return [self.marks.get((consumer, table, id_), Checkpoint()) for id_ in leaf]
 
     def _passed(self, consumer: str, table: str, leaf: Line) -> tuple[float, int]:
-        """The time until which a consumer has passed a leaf, and the newest that a pulse carried which it has passed.
+        """The time until which a consumer has passed a leaf, and the newest that a heartbeat carried which it has
+        passed.
 
-        For a leaf that no pulse reaches the last ones speak, if the consumer has passed the time of their sweep. It has
-        if it has passed a later record, or if no record is left for it. The latter is weak: an empty answer is no
-        proof. An error makes a passing difference, because no entry is lost.
+        For a leaf that no heartbeat reaches the last ones speak, if the consumer has passed the time of their sweep.
+        It has if it has passed a later record, or if no record is left for it. The latter is weak: an empty answer is
+        no proof. An error makes a passing difference, because no entry is lost.
         """
         marks = self._lineage(consumer, table, leaf)
         through_s, rolled_s = max(mark.through_s for mark in marks), max(mark.rolled_s for mark in marks)
         last = self.unreached.get(leaf[0], Unreached(0))
-        if not last.sent_s or self.pulses(table, leaf)[0]:
+        if not last.sent_s or self.heartbeats(table, leaf)[0]:
             return through_s, rolled_s
         if through_s - self._s(SKEW) < last.sent_s and self._left(consumer, table, leaf):
             return through_s, rolled_s
@@ -173,8 +175,8 @@ def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
     kind = record["eventName"]
     if table == RECEIPTS:
         return kind in (INSERT, MODIFY)
-    is_pulse = record["dynamodb"]["Keys"]["PK"]["S"].startswith(keys.PULSE_START)
-    return bool(consumer == DRIFT or kind == INSERT or is_pulse)
+    is_heartbeat = record["dynamodb"]["Keys"]["PK"]["S"].startswith(keys.HEARTBEAT_START)
+    return bool(consumer == DRIFT or kind == INSERT or is_heartbeat)
 
 
 def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:

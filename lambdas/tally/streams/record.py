@@ -3,7 +3,8 @@
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "111", "ApproximateCreationDateTime": 1700000000.0,
      "Keys": {…}, "NewImage": {"PK": {"S": …}, …}, "OldImage": {…}}, "eventSourceARN": …}
 
-Readers take what they need unchecked, in microseconds. A record that lacks it raises one of MALFORMED: it is set aside.
+Readers take what they need unchecked, in microseconds. A record that lacks it raises one of MALFORMED: it becomes a
+dead letter.
 """
 
 from __future__ import annotations
@@ -115,11 +116,12 @@ def created_s(record: Record) -> float:
     return created
 
 
-def pulse(record: Record) -> tuple[str, int] | None:
-    """The key of a pulse, and the time that it carries: until when the rollup had come. None for any other record."""
+def heartbeat(record: Record) -> tuple[str, int] | None:
+    """The key of a heartbeat, and the time that it carries: until when the rollup had come. None for any other
+    record."""
     try:
         change, found = record["dynamodb"], record["dynamodb"]["Keys"]
-        name, start = ("id", keys.RECEIPT_PULSE_START) if "id" in found else ("PK", keys.PULSE_START)
+        name, start = ("id", keys.RECEIPT_HEARTBEAT_START) if "id" in found else ("PK", keys.HEARTBEAT_START)
         key = found[name]["S"]
         return (key[len(start) :], int(change["NewImage"]["rolled"]["N"])) if key.startswith(start) else None
     except MALFORMED:

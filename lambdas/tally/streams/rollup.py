@@ -95,7 +95,7 @@ class TallyRun(Run):
             new += there is None
             if there is not None and (there.minute, there.day) != (effect.minute, effect.day):
                 return False
-        return len(self.sums) + len(self.set_aside) + new <= ITEMS_MAX
+        return len(self.sums) + len(self.dead_letters) + new <= ITEMS_MAX
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -103,7 +103,7 @@ class TallyRun(Run):
 
     @property
     def full(self) -> bool:
-        return super().full or len(self.sums) + len(self.set_aside) >= ITEMS_MAX
+        return super().full or len(self.sums) + len(self.dead_letters) >= ITEMS_MAX
 
     def writes(self, call: Call, declared: Declared) -> list[Write]:
         found: list[Write] = []

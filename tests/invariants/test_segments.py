@@ -1,4 +1,4 @@
-"""The journal pages that a run of stream records becomes: written once, with the checkpoint, and never too large."""
+"""The journal segments that a run of stream records becomes: written once, with the checkpoint, and never too large."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tally.dynamo.transactions import apply_once
-from tally.streams import pages
-from tally.streams.pages import Entry
+from tally.streams import segments
+from tally.streams.segments import Entry
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import MINUTE, SHARD, like, play, record, recording
 from tests.invariants.streaming import NOW_S, StreamWorld
@@ -23,19 +23,19 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWor
         Entry("likes", "é/ü", "", 3, -(10**38)),
         Entry("plays", "v", "", 1, 1),
     ]
-    for bucket in range(pages.BUCKETS):
-        assert apply_once(stream.store, [pages.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
-        assert apply_once(stream.store, [pages.write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
-    assert apply_once(stream.store, [pages.write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
-    found = list(pages.read(stream.store, MINUTE))
-    assert len(found) == 2 * pages.BUCKETS
-    assert [pages.pairs(page) for page in found] == [written[:2], []] * pages.BUCKETS
+    for bucket in range(segments.BUCKETS):
+        assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
+        assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
+    assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
+    found = list(segments.read(stream.store, MINUTE))
+    assert len(found) == 2 * segments.BUCKETS
+    assert [segments.pairs(segment) for segment in found] == [written[:2], []] * segments.BUCKETS
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["v"], [1], [1]]}
-    assert [pages.sums(page) for page in found] == [sums, {"plays": sums["plays"]}] * pages.BUCKETS
-    halves = list(pages.read(stream.store, MINUTE, **pages.HALVES))
-    assert [half for page in halves for half in pages.pairs(page)] == written[:2] * pages.BUCKETS
-    assert {name for page in halves for name in page} == {"pairs"}
-    assert list(pages.read(stream.store, MINUTE + 2)) == []
+    assert [segments.sums(segment) for segment in found] == [sums, {"plays": sums["plays"]}] * segments.BUCKETS
+    halves = list(segments.read(stream.store, MINUTE, **segments.HALVES))
+    assert [half for segment in halves for half in segments.pairs(segment)] == written[:2] * segments.BUCKETS
+    assert {name for segment in halves for name in segment} == {"pairs"}
+    assert list(segments.read(stream.store, MINUTE + 2)) == []
 
 
 def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
@@ -44,12 +44,12 @@ def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(strea
     stream.deliver("drift", "receipts", SHARD, records, store=store)
     ((_, sent),) = client.sent
     assert len(sent["TransactItems"]) == 3 + 1
-    assert sorted(stream.pages()) == [
+    assert sorted(stream.segments()) == [
         (minute, f"receipts#{SHARD}#1", [Entry("plays", "v", "", amount, 0)])
         for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
     ]
-    for row in stream.rows("PAGE#"):
-        assert abs(int(row["expiration"]["N"]) - time.time() - pages.KEPT_S) < 60
+    for row in stream.rows("SEGMENT#"):
+        assert abs(int(row["expiration"]["N"]) - time.time() - segments.KEPT_S) < 60
 
 
 def test_what_sums_up_to_nothing_has_no_page(stream: StreamWorld) -> None:
@@ -76,7 +76,7 @@ def test_a_run_is_cut_before_its_pages_grow_too_large_for_items(stream: StreamWo
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
     assert stream.deliver("drift", "receipts", SHARD, records, store=store) is None
     assert len(client.sent) == 2
-    assert {len(row["body"]["B"]) < 400_000 for row in stream.rows("PAGE#")} == {True}
+    assert {len(row["body"]["B"]) < 400_000 for row in stream.rows("SEGMENT#")} == {True}
     assert {target for _, target, _ in stream.ledger()} == set(targets)
 
 
@@ -91,10 +91,10 @@ def test_a_page_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, aft
     with pytest.raises(Crash):
         stream.deliver("drift", "receipts", SHARD, records, store=store)
     passed = int(stream.checkpoint("drift", "receipts", SHARD)["sequence"])
-    assert (passed, len(stream.pages())) == ((61, 61) if after else (40, 40))
+    assert (passed, len(stream.segments())) == ((61, 61) if after else (40, 40))
     for _ in range(2):
         assert stream.deliver("drift", "receipts", SHARD, records[10:]) is None
-    assert len(stream.pages()) == 61
+    assert len(stream.segments()) == 61
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
@@ -105,7 +105,7 @@ def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream:
     assert stream.deliver("drift", "receipts", SHARD, receipts) is None
     assert stream.deliver("drift", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
     current = max(int(time.time() // 60), judged + 2)
-    booked = {(minute, entry) for minute, _, entries in stream.pages() for entry in entries}
+    booked = {(minute, entry) for minute, _, entries in stream.segments() for entry in entries}
     assert {(current - 1 <= minute <= current + 1, entry) for minute, entry in booked if minute > MINUTE + 1} == {
         (True, Entry("plays", "v", "", 2 if judged == MINUTE else 3, 0)),
         (True, Entry("likes", "p", "", -1, 0)),

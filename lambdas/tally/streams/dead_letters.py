@@ -1,7 +1,7 @@
 """Records that could not be applied: kept whole in S3, marked in the ledger, and applied later, once.
 
 The object is put first, and the marker in the transaction that moves the checkpoint over the record. So none is lost,
-and one that was set aside twice is one. A redrive deletes the marker and applies the effect in one transaction.
+and one that becomes a dead letter twice is one. A redrive deletes the marker and applies the effect in one transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REDRIVEN = "redrive"
 
 
 def _s3_client() -> Any:
-    """Made when the first record is set aside, which should be never: it adds 50 ms to a cold start."""
+    """Made when the first record becomes a dead letter, which should be never: it adds 50 ms to a cold start."""
     import boto3
     from botocore.config import Config
 
@@ -39,7 +39,7 @@ def _s3_client() -> Any:
 
 
 class ObjectGoneError(UnreadableError):
-    """The object of a record that was set aside is not in the bucket: it expired, or somebody removed it."""
+    """The object of a dead letter is not in the bucket: it expired, or somebody removed it."""
 
 
 @dataclass
@@ -75,11 +75,11 @@ class Objects:
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
                 raise ObjectGoneError("its object is not in the bucket") from None
-            raise StoreUnreachableError(f"The bucket of the records that are set aside failed: {error}") from error
+            raise StoreUnreachableError(f"The bucket of the dead letters failed: {error}") from error
 
 
 class Marker(NamedTuple):
-    """A record that is set aside. `sort_key`: consumer, shard and sequence number; `object`: its key in the bucket."""
+    """A dead letter. `sort_key`: consumer, shard and sequence number; `object`: its key in the bucket."""
 
     sort_key: str
     object: str
@@ -89,7 +89,7 @@ class Marker(NamedTuple):
 
     @property
     def key(self) -> Item:
-        return keys.key(keys.SET_ASIDE_KEY, self.sort_key)
+        return keys.key(keys.DEAD_LETTER_KEY, self.sort_key)
 
 
 def keep(
@@ -104,21 +104,21 @@ def keep(
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(time.time())}
     return items.put(
-        call.store.settings.ledger_table, keys.key(keys.SET_ASIDE_KEY, f"{consumer}#{shard}#{name}"), values
+        call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, f"{consumer}#{shard}#{name}"), values
     )
 
 
 def listed(call: Call) -> Iterator[Marker]:
     """The markers, by consumer, shard and sequence number. Raises what botocore's errors map to."""
-    for page in queries.pages(call.store, call.store.settings.ledger_table, keys.SET_ASIDE_KEY):
+    for page in queries.pages(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
         for item in page:
             object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
             yield Marker(item["SK"]["S"], object_key, reason, table, items.number(item, "at"))
 
 
 def any_left(store: Store) -> bool:
-    """Whether a record is set aside."""
-    return bool(queries.query(store, store.settings.ledger_table, keys.SET_ASIDE_KEY, Limit=1))
+    """Whether there is a dead letter."""
+    return bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
 
 
 class Outcome(Enum):
@@ -137,7 +137,7 @@ class Outcome(Enum):
 def redrive(
     call: Call, objects: Objects, consumers: Mapping[str, Consumer], declared: Declared, marker: Marker, judged: int
 ) -> tuple[Outcome, str]:
-    """Apply a record that was set aside, once; the outcome, and the reason if it was kept.
+    """Apply a dead letter, once; the outcome, and the reason if it was kept.
 
     `judged`: the last minute that is judged; the effects are booked on the current one. Raises StoreUnreachableError
     and StoreBusyError: the record can be redriven again.
@@ -171,7 +171,7 @@ def _removal(call: Call, marker: Marker) -> Write:
 
 
 def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any, place: Place) -> list[Write]:
-    """The effects of a record that was set aside. Raises UnreadableError if they cannot be read."""
+    """The effects of a dead letter. Raises UnreadableError if they cannot be read."""
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]
     except MALFORMED as error:

@@ -1,7 +1,7 @@
-"""The journal: what a run of stream records says of the tallies in one minute, as one compressed page.
+"""The journal: what a run of stream records says of the tallies in one minute, as one compressed segment.
 
-The bookkeeper writes them in the transaction that moves its checkpoint; a redrive writes one. None ever changes. A page
-takes 5 to 30 bytes for each tally that moved.
+The bookkeeper writes them in the transaction that moves its checkpoint; a redrive writes one. None ever changes. A
+segment takes 5 to 30 bytes for each tally that moved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..dynamo.transactions import Write
 from ..settings import Settings
 
 HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # `read` them alone
-BUCKETS = 16  # partitions of a minute: pages of 16,000 records a second fit
+BUCKETS = 16  # partitions of a minute: segments of 16,000 records a second fit
 KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
 
 
@@ -32,11 +32,11 @@ class Entry(NamedTuple):
     observed: int
 
 
-Sums = dict[str, list[list[Any]]]  # by counter, the columns of a page: ids, expected, observed
+Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, expected, observed
 
 
 def write(settings: Settings, minute: int, bucket: int, name: str, entries: Collection[Entry], now_s: float) -> Write:
-    """The write of a page. `name`: table, stream shard and first sequence number, which no other page has."""
+    """The write of a segment. `name`: table, stream shard and first sequence number, which no other segment has."""
     columns: Sums = {}
     halves = [entry for entry in sorted(entries) if entry.pair]
     for counter, id_, pair, expected, observed in sorted(entries):
@@ -45,30 +45,30 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
                 column.append(value)
     body = {"body": _compressed(columns)} | ({"pairs": _compressed(halves)} if halves else {})
     values: items.Values = {**body, "expiration": int(now_s) + KEPT_S}
-    return items.put(settings.ledger_table, keys.key(f"PAGE#{minute}#{bucket}", name), values)
+    return items.put(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
 
 def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
-    """The pages of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
+    """The segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
     for bucket in range(BUCKETS):
-        partition = f"PAGE#{minute}#{bucket}"
+        partition = f"SEGMENT#{minute}#{bucket}"
         for page in queries.pages(store, store.settings.ledger_table, partition, **wanted):
             yield from page
 
 
-def sums(page: Item) -> Sums:
-    """The entries of a page that are not halves of an unlike."""
-    return dict(_decoded(page["body"]))
+def sums(segment: Item) -> Sums:
+    """The entries of a segment that are not halves of an unlike."""
+    return dict(_decoded(segment["body"]))
 
 
-def pairs(page: Item) -> list[Entry]:
-    """The entries of a page that are halves of an unlike."""
-    return [Entry(*entry) for entry in _decoded(page["pairs"])] if "pairs" in page else []
+def pairs(segment: Item) -> list[Entry]:
+    """The entries of a segment that are halves of an unlike."""
+    return [Entry(*entry) for entry in _decoded(segment["pairs"])] if "pairs" in segment else []
 
 
-def size(page: Item) -> int:
-    """The compressed bytes of a page."""
-    return sum(len(page[name]["B"]) for name in ("body", "pairs") if name in page)
+def size(segment: Item) -> int:
+    """The compressed bytes of a segment."""
+    return sum(len(segment[name]["B"]) for name in ("body", "pairs") if name in segment)
 
 
 def _compressed(body: object) -> Item:

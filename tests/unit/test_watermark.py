@@ -1,4 +1,4 @@
-"""Until when the consumers have provably passed everything: shard trees, pulses, peeks, and the JUDGE item."""
+"""Until when the consumers have provably passed everything: shard trees, heartbeats, peeks, and the JUDGE item."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Tree
 from tally.errors import StoreBusyError
-from tally.streams import evidence, lineage
-from tally.streams.evidence import Evidence
+from tally.streams import lineage, watermark
 from tally.streams.lineage import Look
+from tally.streams.watermark import Watermark
 
 
 class Shard(NamedTuple):
@@ -33,7 +33,7 @@ CONSUMERS, TABLES = ("rollup", "drift"), ("counts", "receipts")
 ONE = {"counts": [Shard("c")], "receipts": [Shard("r")]}
 INSERT = {"eventName": "INSERT", "dynamodb": {"Keys": {"PK": {"S": "POST#p"}, "SK": {"S": "META"}}}}
 MODIFY, REMOVE = INSERT | {"eventName": "MODIFY"}, INSERT | {"eventName": "REMOVE"}
-PULSE = {"eventName": "MODIFY", "dynamodb": {"Keys": {"PK": {"S": "PULSE#3"}, "SK": {"S": "PULSE"}}}}
+HEARTBEAT = {"eventName": "MODIFY", "dynamodb": {"Keys": {"PK": {"S": "HEARTBEAT#3"}, "SK": {"S": "HEARTBEAT"}}}}
 
 
 @dataclass
@@ -61,27 +61,27 @@ class Stack:
     streams: Streams = field(default_factory=Streams)
 
     def mark(
-        self, shard: str, ago_s: float = 2, *, consumer: str = "", rolled_ago_s: float = 60, pulse: str = "k"
+        self, shard: str, ago_s: float = 2, *, consumer: str = "", rolled_ago_s: float = 60, heartbeat: str = "k"
     ) -> None:
-        """The checkpoint of a consumer, or of both, in a shard; which has passed a pulse, if that has a key."""
+        """The checkpoint of a consumer, or of both, in a shard; which has passed a heartbeat, if that has a key."""
         for name in [consumer] if consumer else CONSUMERS:
             item = keys.key(*keys.checkpoint_key(name, "receipts" if shard[0] == "r" else "counts", shard))
             item |= {"sequence": {"S": "9"}, "through": {"N": str(int(NOW_S - ago_s))}}
-            if pulse:
-                item |= {"pulse": {"S": pulse}, "rolled": {"N": str(int(NOW_S - rolled_ago_s))}}
+            if heartbeat:
+                item |= {"heartbeat": {"S": heartbeat}, "rolled": {"N": str(int(NOW_S - rolled_ago_s))}}
             self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def look(self, now_s: float = NOW_S, item: Any = None) -> Look:
         return lineage.look(self.store, self.streams, item or {}, now_s)  # type: ignore[arg-type]
 
-    def sweep(self, now_s: float) -> Evidence:
-        """A sweep; the evidence that it began with."""
-        seen = evidence.read(self.store, now_s)
-        evidence.renew(self.store, self.streams, seen, now_s)  # type: ignore[arg-type]
+    def sweep(self, now_s: float) -> Watermark:
+        """A sweep; the watermark that it began with."""
+        seen = watermark.read(self.store, now_s)
+        watermark.renew(self.store, self.streams, seen, now_s)  # type: ignore[arg-type]
         return seen
 
-    def pulses(self, table: str) -> dict[str, int]:
-        """The time that each pulse carries, by its key."""
+    def heartbeats(self, table: str) -> dict[str, int]:
+        """The time that each heartbeat carries, by its key."""
         settings = self.store.settings
         items = self.store.client.scan(
             TableName=settings.counts_table if table == "counts" else settings.receipts_table
@@ -91,13 +91,13 @@ class Stack:
 
     def noted(self) -> dict[str, Any]:
         """The JUDGE item."""
-        item = queries.get(self.store.client, self.store.settings.ledger_table, evidence.JUDGE)
+        item = queries.get(self.store.client, self.store.settings.ledger_table, watermark.JUDGE)
         return {name: next(iter(value.values())) for name, value in item.items()}
 
 
 @pytest.fixture(autouse=True)
-def _few_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "PULSES_TRIED", 2)
+def _few_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watermark, "HEARTBEATS_TRIED", 2)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_consumer_has_passed_what_it_has_passed_in_every_shard(stack: Stack) -> 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("shard", ["c1", "r1"])
 def test_consumer_behind_in_one_shard_holds_up_what_depends_on_it(stack: Stack, consumer: str, shard: str) -> None:
-    """Though the pulses in the other shards are passed."""
+    """Though the heartbeats in the other shards are passed."""
     stack.streams.trees = {table: [Shard(f"{table[0]}{number}") for number in range(3)] for table in TABLES}
     for number in range(3):
         stack.mark(f"c{number}")
@@ -177,7 +177,7 @@ def test_shard_that_was_not_begun_counts_by_the_one_that_it_follows(stack: Stack
     look = stack.look()
     assert [leaf[0] for leaf in look.leaves["counts"]] == ["c1", "c3"]
     assert (ago_s(look.counted_s()), ago_s(look.known_s())) == (300, 400)
-    stack.mark("c2", 200, pulse="")
+    stack.mark("c2", 200, heartbeat="")
     assert (ago_s(stack.look().counted_s()), ago_s(stack.look().known_s())) == (200, 400)
     stack.streams.trees["counts"] = stack.streams.trees["counts"][1:]  # c0 is listed no more, and its checkpoint stands
     assert (ago_s(stack.look().counted_s()), ago_s(stack.look().known_s())) == (200, 400)
@@ -198,16 +198,16 @@ def test_shards_that_follow_each_other_in_a_circle_end_the_walk(stack: Stack) ->
     assert ago_s(stack.look().counted_s()) == 70
 
 
-# Pulses
+# Heartbeats
 
 
-def test_pulse_reaches_a_leaf_by_the_key_that_its_checkpoint_notes(stack: Stack) -> None:
+def test_heartbeat_reaches_a_leaf_by_the_key_that_its_checkpoint_notes(stack: Stack) -> None:
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), Shard("c2", "c0")]
     for shard, key in (("c0", "old"), ("c1", "one"), ("c2", "two"), ("r", "three")):
-        stack.mark(shard, pulse=key)
+        stack.mark(shard, heartbeat=key)
     stack.sweep(NOW_S)
-    assert stack.pulses("counts") == {"one": 0, "two": 0}
-    assert stack.pulses("receipts") == {"three": 0}
+    assert stack.heartbeats("counts") == {"one": 0, "two": 0}
+    assert stack.heartbeats("receipts") == {"three": 0}
     for table in TABLES:
         name = stack.store.settings.counts_table if table == "counts" else stack.store.settings.receipts_table
         for item in stack.store.client.scan(TableName=name)["Items"]:
@@ -216,35 +216,35 @@ def test_pulse_reaches_a_leaf_by_the_key_that_its_checkpoint_notes(stack: Stack)
 
 def test_leaf_without_a_key_is_sent_fixed_and_random_ones_and_those_of_the_shards_before_it(stack: Stack) -> None:
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
-    stack.mark("c0", pulse="old")
+    stack.mark("c0", heartbeat="old")
     stack.sweep(NOW_S)
-    first = set(stack.pulses("counts"))
+    first = set(stack.heartbeats("counts"))
     stack.sweep(NOW_S + 60)
-    second = set(stack.pulses("counts"))
+    second = set(stack.heartbeats("counts"))
     fixed = {"0", "1"}
     assert first > fixed | {"old"}
     assert (len(first), len(second)) == (5, 5 + 2), "others in each sweep: what all miss at once is not missed for ever"
-    assert len(stack.pulses("receipts")) == 2 + 2 * 2
+    assert len(stack.heartbeats("receipts")) == 2 + 2 * 2
 
 
-def test_pulses_that_are_tried_have_a_bound(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "PULSES_TRIED", 32)
+def test_heartbeats_that_are_tried_have_a_bound(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watermark, "HEARTBEATS_TRIED", 32)
     stack.streams.trees["counts"] = [Shard(f"c{number}") for number in range(100)]
     stack.sweep(NOW_S)
-    assert len(stack.pulses("counts")) == 32 + evidence.PULSES_TRIED_MAX
+    assert len(stack.heartbeats("counts")) == 32 + watermark.HEARTBEATS_TRIED_MAX
 
 
-def test_pulses_carry_the_time_that_was_noted_a_sweep_ago_and_never_what_is_found_now(abreast: Stack) -> None:
+def test_heartbeats_carry_the_time_that_was_noted_a_sweep_ago_and_never_what_is_found_now(abreast: Stack) -> None:
     times = []
     for minute in range(4):
         abreast.mark("c", -60 * minute)
         abreast.mark("r", -60 * minute)
         abreast.sweep(NOW_S + 60 * minute)
-        times.append(abreast.pulses("counts")["k"])
+        times.append(abreast.heartbeats("counts")["k"])
     assert times == [0, *(int(NOW_S) + 60 * (minute - 1) for minute in range(3))]
 
 
-# Leaves that no pulse reaches
+# Leaves that no heartbeat reaches
 
 
 @pytest.fixture
@@ -260,11 +260,11 @@ def unreached(stack: Stack) -> Stack:
 
 
 def peek(stack: Stack) -> Look:
-    item = queries.get(stack.store.client, stack.store.settings.ledger_table, evidence.JUDGE)
+    item = queries.get(stack.store.client, stack.store.settings.ledger_table, watermark.JUDGE)
     return stack.look(item=item)
 
 
-def test_leaf_is_peeked_at_once_no_pulse_has_reached_it_for_two_sweeps(stack: Stack) -> None:
+def test_leaf_is_peeked_at_once_no_heartbeat_has_reached_it_for_two_sweeps(stack: Stack) -> None:
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c2", "c0")]
     stack.mark("c0", 400)
     stack.mark("r", 1)
@@ -275,13 +275,13 @@ def test_leaf_is_peeked_at_once_no_pulse_has_reached_it_for_two_sweeps(stack: St
     stack.mark("c2", 200)
     stack.streams.asked.clear()
     stack.sweep(NOW_S)
-    assert ("c2" in stack.noted()["unreached"], stack.streams.asked) == (False, []), "a pulse has reached it"
+    assert ("c2" in stack.noted()["unreached"], stack.streams.asked) == (False, []), "a heartbeat has reached it"
 
 
-def test_what_is_quiet_counts_as_the_pulses_of_the_last_sweep_say(unreached: Stack) -> None:
+def test_what_is_quiet_counts_as_the_heartbeats_of_the_last_sweep_say(unreached: Stack) -> None:
     look = peek(unreached)
     assert ago_s(look.counted_s()) == 120 + 60
-    assert ago_s(look.rolled_s()) == 400, "the time that those pulses carried"
+    assert ago_s(look.rolled_s()) == 400, "the time that those heartbeats carried"
     for minute in range(-1, 4):
         for shard in ("c1", "r"):
             unreached.mark(shard, -60 * minute, rolled_ago_s=60 - 60 * minute)
@@ -291,8 +291,8 @@ def test_what_is_quiet_counts_as_the_pulses_of_the_last_sweep_say(unreached: Sta
 
 @pytest.mark.parametrize(
     ("record", "rollup", "drift"),
-    [(INSERT, 400, 500), (PULSE, 400, 500), (MODIFY, 180, 500), (REMOVE, 180, 500)],
-    ids=["a new item", "a pulse", "a change", "a removal"],
+    [(INSERT, 400, 500), (HEARTBEAT, 400, 500), (MODIFY, 180, 500), (REMOVE, 180, 500)],
+    ids=["a new item", "a heartbeat", "a change", "a removal"],
 )
 def test_record_that_is_left_in_a_leaf_holds_up_whom_it_is_for(
     unreached: Stack, record: Any, rollup: int, drift: int
@@ -338,7 +338,7 @@ def test_shard_is_not_read_if_the_consumer_has_begun_one_behind_it_nor_twice(unr
 
 
 def test_shard_is_read_from_the_checkpoint_on(unreached: Stack) -> None:
-    unreached.mark("c2", 300, consumer="rollup", pulse="")
+    unreached.mark("c2", 300, consumer="rollup", heartbeat="")
     unreached.streams.asked.clear()
     peek(unreached).counted_s()
     assert unreached.streams.asked == [("c2", "9")]
@@ -351,14 +351,14 @@ def test_shard_with_more_behind_it_than_is_read_is_not_at_its_end(unreached: Sta
     assert ago_s(peek(unreached).counted_s()) == 180
 
 
-def test_leaf_that_is_never_quiet_counts_once_a_record_is_passed_that_is_younger_than_the_pulses(
+def test_leaf_that_is_never_quiet_counts_once_a_record_is_passed_that_is_younger_than_the_heartbeats(
     unreached: Stack,
 ) -> None:
-    """A viral post may have a shard of its own, where no pulse comes and records always are under way."""
+    """A viral post may have a shard of its own, where no heartbeat comes and records always are under way."""
     unreached.streams.answers["c2"] = [[INSERT]]
-    unreached.mark("c2", 116, pulse="")
+    unreached.mark("c2", 116, heartbeat="")
     assert ago_s(peek(unreached).known_s()) == 500, "within 5 s, clocks may be wrong"
-    unreached.mark("c2", 115, pulse="")
+    unreached.mark("c2", 115, heartbeat="")
     assert (ago_s(peek(unreached).known_s()), ago_s(peek(unreached).counted_s())) == (400, 115)
 
 
@@ -382,38 +382,38 @@ def test_judge_starts_once_a_whole_minute_since_the_first_sweep_is_closed(stack:
         started.append(stack.noted().get("judged"))
     first = 7 if not stalled else stalled + 2
     assert started == [None] * first + [str(MINUTE + first - 5)] * (20 - first), "only the judge moves it on"
-    assert evidence.judged(stack.store) == MINUTE + first - 5
+    assert watermark.judged(stack.store) == MINUTE + first - 5
 
 
-def test_evidence_is_used_when_it_is_old_enough_and_until_then_the_one_before(abreast: Stack) -> None:
+def test_watermark_is_used_when_it_is_old_enough_and_until_then_the_one_before(abreast: Stack) -> None:
     abreast.sweep(NOW_S)
     for shard in "cr":
         abreast.mark(shard, -60, rolled_ago_s=0)
     abreast.sweep(NOW_S + 60)
-    younger, older = (evidence.read(abreast.store, NOW_S + 60 + after_s) for after_s in (9.9, 10))
+    younger, older = (watermark.read(abreast.store, NOW_S + 60 + after_s) for after_s in (9.9, 10))
     assert (younger.known_s, younger.rolled_s) == (NOW_S - 60, NOW_S - 60)
     assert (older.known_s, older.rolled_s) == (NOW_S, NOW_S)
     fast = replace(abreast.store, settings=replace(abreast.store.settings, minute_s=6))
-    assert [evidence.read(fast, NOW_S + 60 + after_s).known_s for after_s in (0.9, 1)] == [NOW_S - 60, NOW_S]
+    assert [watermark.read(fast, NOW_S + 60 + after_s).known_s for after_s in (0.9, 1)] == [NOW_S - 60, NOW_S]
 
 
-def test_first_evidence_is_no_evidence_until_it_is_old_enough(abreast: Stack) -> None:
+def test_first_watermark_is_no_watermark_until_it_is_old_enough(abreast: Stack) -> None:
     abreast.sweep(NOW_S)
-    seen = evidence.read(abreast.store, NOW_S + 1)
+    seen = watermark.read(abreast.store, NOW_S + 1)
     assert (seen.known_s, seen.rolled_s, seen.as_of(abreast.store.settings)) == (0, 0, None)
 
 
 def test_of_two_sweeps_at_once_one_notes_and_nothing_young_is_used(abreast: Stack) -> None:
     abreast.sweep(NOW_S)
-    first, second = (evidence.read(abreast.store, NOW_S + 60 + after_s) for after_s in (0, 1))
+    first, second = (watermark.read(abreast.store, NOW_S + 60 + after_s) for after_s in (0, 1))
     for shard in "cr":
         abreast.mark(shard, -60, rolled_ago_s=0)
-    evidence.renew(abreast.store, abreast.streams, first, NOW_S + 60)  # type: ignore[arg-type]
-    evidence.renew(abreast.store, abreast.streams, second, NOW_S + 61)  # type: ignore[arg-type]
+    watermark.renew(abreast.store, abreast.streams, first, NOW_S + 60)  # type: ignore[arg-type]
+    watermark.renew(abreast.store, abreast.streams, second, NOW_S + 61)  # type: ignore[arg-type]
     assert float(abreast.noted()["noted"]) == NOW_S + 60
     abreast.sweep(NOW_S + 65)  # another one, before what the first noted may be used
-    assert evidence.read(abreast.store, NOW_S + 66).known_s == NOW_S - 60
-    assert evidence.read(abreast.store, NOW_S + 76).known_s == NOW_S
+    assert watermark.read(abreast.store, NOW_S + 66).known_s == NOW_S - 60
+    assert watermark.read(abreast.store, NOW_S + 76).known_s == NOW_S
 
 
 def test_what_was_once_passed_stays_passed(abreast: Stack) -> None:
@@ -422,7 +422,7 @@ def test_what_was_once_passed_stays_passed(abreast: Stack) -> None:
     abreast.streams.trees["counts"] = [Shard("c7")]
     for minute in (1, 2, 3):
         abreast.sweep(NOW_S + 60 * minute)
-        seen = evidence.read(abreast.store, NOW_S + 60 * minute + 10)
+        seen = watermark.read(abreast.store, NOW_S + 60 * minute + 10)
         assert (seen.known_s, seen.rolled_s) == (NOW_S - 60, NOW_S - 60)
 
 
@@ -433,7 +433,7 @@ def test_sweep_that_fails_notes_nothing(abreast: Stack, monkeypatch: pytest.Monk
     def fail(*_: Any) -> Any:
         raise StoreBusyError("The store is busy.")
 
-    monkeypatch.setattr(evidence, "put", fail)
+    monkeypatch.setattr(watermark, "put", fail)
     with pytest.raises(StoreBusyError):
         abreast.sweep(NOW_S + 60)
     assert abreast.noted() == before
@@ -443,13 +443,13 @@ def test_note_does_not_take_back_what_a_judge_did_meanwhile(abreast: Stack) -> N
     for minute in range(8):
         abreast_at(abreast, NOW_S + 60 * minute)
         abreast.sweep(NOW_S + 60 * minute)
-    seen = evidence.read(abreast.store, NOW_S + 600)
+    seen = watermark.read(abreast.store, NOW_S + 600)
     abreast.store.client.update_item(
-        TableName=abreast.store.settings.ledger_table, Key=evidence.JUDGE,
+        TableName=abreast.store.settings.ledger_table, Key=watermark.JUDGE,
         UpdateExpression="ADD judged :one", ExpressionAttributeValues={":one": {"N": "1"}},
     )  # fmt: skip
-    evidence.renew(abreast.store, abreast.streams, seen, NOW_S + 600)  # type: ignore[arg-type]
-    assert evidence.judged(abreast.store) == seen.judged + 1 > 1
+    watermark.renew(abreast.store, abreast.streams, seen, NOW_S + 600)  # type: ignore[arg-type]
+    assert watermark.judged(abreast.store) == seen.judged + 1 > 1
 
 
 # What follows from it
@@ -470,7 +470,7 @@ def test_minute_is_closed_two_minutes_and_a_skew_after_it_began(
     store: Store, known_s: int, minute_s: int, closed: int
 ) -> None:
     settings = replace(store.settings, minute_s=minute_s)
-    assert Evidence(known_s=known_s).closed(settings) == closed
+    assert Watermark(known_s=known_s).closed(settings) == closed
 
 
 def test_as_of_of_a_backlog_is_never_ahead(abreast: Stack) -> None:
@@ -482,34 +482,34 @@ def test_as_of_of_a_backlog_is_never_ahead(abreast: Stack) -> None:
             abreast.mark("r", 600 - 60 * minutes, consumer="rollup")
             abreast.mark("c", -60 * minutes, consumer="rollup")
         abreast.sweep(now_s)
-        as_of = evidence.read(abreast.store, now_s + 59).as_of(settings)
+        as_of = watermark.read(abreast.store, now_s + 59).as_of(settings)
         passed_s = min(now_s, NOW_S + 60 * 59) - 600
         assert as_of == passed_s - 5
 
 
-def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_evidence(
+def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_watermark(
     abreast: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "time", lambda: NOW_S + 20)
     call = Call(abreast.store)
-    assert evidence.as_of(call) is None
+    assert watermark.as_of(call) is None
     abreast.sweep(NOW_S)
-    clock[0] += evidence.CACHED_S / 2
-    assert evidence.as_of(call) is None
-    clock[0] += evidence.CACHED_S / 2
-    assert evidence.as_of(call) == NOW_S - 60 - 5
+    clock[0] += watermark.CACHED_S / 2
+    assert watermark.as_of(call) is None
+    clock[0] += watermark.CACHED_S / 2
+    assert watermark.as_of(call) == NOW_S - 60 - 5
     other = replace(abreast.store, settings=replace(abreast.store.settings, ledger_table="tally-none"))
     with pytest.raises(Exception, match="refused"):
-        evidence.as_of(Call(other))
+        watermark.as_of(Call(other))
 
 
 def test_age_is_since_the_time_that_a_consumer_has_passed_or_since_the_first_sweep(stack: Stack) -> None:
     def ages(now_s: float) -> dict[str, int]:
-        seen = evidence.read(stack.store, now_s)
-        look = evidence.renew(stack.store, stack.streams, seen, now_s)  # type: ignore[arg-type]
-        return evidence.ages_s(look, seen, now_s)
+        seen = watermark.read(stack.store, now_s)
+        look = watermark.renew(stack.store, stack.streams, seen, now_s)  # type: ignore[arg-type]
+        return watermark.ages_s(look, seen, now_s)
 
     assert ages(NOW_S - 120) == {"rollup": 0, "drift": 0}
     assert ages(NOW_S - 60) == {"rollup": 60, "drift": 60}
@@ -520,4 +520,4 @@ def test_age_is_since_the_time_that_a_consumer_has_passed_or_since_the_first_swe
 
 def test_drift_is_confirmed_after_five_judged_minutes() -> None:
     row = Drift("plays", "v", 5, upto=100, since=0)
-    assert [row.confirmed(Evidence(judged=judged)) for judged in (99, 100, 104, 105)] == [False] * 3 + [True]
+    assert [row.confirmed(Watermark(judged=judged)) for judged in (99, 100, 104, 105)] == [False] * 3 + [True]

@@ -16,6 +16,7 @@ from stacks import fold
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
 LOCKS = ("requirements.txt", "tests/requirements.txt", "package-lock.json")
+AUDITED = ("requirements.txt", "lambdas/requirements.txt", "tests/requirements.txt", "tests/emulator/requirements.txt")
 MADE_AGAIN = "-m venv --clear"
 
 
@@ -80,6 +81,20 @@ def test_the_lock_of_npm_has_a_hash_for_each_package_and_no_address() -> None:
     packages = {name: package for name, package in json.loads(text)["packages"].items() if name}
     assert [name for name, package in packages.items() if not package["integrity"].startswith("sha512-")] == []
     assert "resolved" not in text
+
+
+@pytest.mark.slow
+def test_an_audit_that_gets_no_answer_fails_and_says_so_of_each_lock() -> None:
+    """Never "no known vulnerability" of what nobody looked at."""
+    nobody = {"HTTPS_PROXY": "http://nobody.invalid:1", "npm_config_registry": "http://nobody.invalid:1"}
+    ready = [f"{sys.prefix}/.ready", f"{sys.prefix}/.tests", "node_modules/.ready", "node_modules/.tests"]
+    command = ["make", "audit", f"VENV={sys.prefix}", *(f"--assume-old={file}" for file in (*LOCKS, *ready))]
+    run = subprocess.run(command, cwd=ROOT, env=os.environ | nobody, capture_output=True, text=True, timeout=100)
+    assert (run.returncode, run.stdout) == (2, "")
+    *said, last = run.stderr.splitlines()
+    locks = [line.split(": ")[2] for line in said if line.startswith("tally: not audited: ")]
+    assert locks == [*AUDITED, "package-lock.json"]
+    assert len(said) == len(locks), last
 
 
 MODULES = ("made", "made/loaded", "made/idle", "made/interfaces", "made/interfaces/idle", "made/data")

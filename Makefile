@@ -38,7 +38,7 @@ setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## what `make dev` a
 
 setup-tests: setup $(VENV)/.tests node_modules/.tests ## what checks, tests and benchmarks need besides
 
-# pip brings uv, uv brings the rest, and stacks/fold.py packs the CDK: it is two thirds of it all.
+# pip brings uv, and uv brings the rest: two thirds of it are the CDK.
 $(VENV)/.ready: requirements.txt
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
@@ -48,13 +48,11 @@ $(VENV)/.ready: requirements.txt
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
 	@$(UV) pip install --quiet --require-hashes --requirement requirements.txt
 	@$(UV) pip uninstall --quiet pip setuptools
-	@$(PY) -m stacks.fold
 	@touch $@
 
 $(VENV)/.tests: tests/requirements.txt $(VENV)/.ready
 	@echo "tally: adding the packages of the tests"
-	@$(UV) pip install --quiet --require-hashes --reinstall-package aws-cdk-lib --requirement requirements.txt --requirement tests/requirements.txt
-	@rm -f $(VENV)/lib/python*/site-packages/cdk_folded.*
+	@$(UV) pip install --quiet --require-hashes --requirement requirements.txt --requirement tests/requirements.txt
 	@touch $@
 
 # The command runs from the checkout and reads its declarations.

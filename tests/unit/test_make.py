@@ -1,4 +1,4 @@
-"""What make would do, without doing it, and what it installs."""
+"""What make would do, without doing it, and what the locks hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from stacks import fold
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
@@ -95,47 +93,3 @@ def test_an_audit_that_gets_no_answer_fails_and_says_so_of_each_lock() -> None:
     locks = [line.split(": ")[2] for line in said if line.startswith("tally: not audited: ")]
     assert locks == [*AUDITED, "package-lock.json"]
     assert len(said) == len(locks), last
-
-
-MODULES = ("made", "made/loaded", "made/idle", "made/interfaces", "made/interfaces/idle", "made/data")
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """The folder with a package `made` as the CDK's."""
-    for name in MODULES:
-        (tmp_path / name).mkdir()
-        source = tmp_path / name / "__init__.py"
-        source.write_text(
-            f"from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\nis_ = {name!r}\n"
-        )
-    (tmp_path / "made/data/archive.tgz").write_text("data")
-    return tmp_path
-
-
-def test_a_folded_package_imports_as_before(made: Path) -> None:
-    """What the stacks load comes from its bytecode, the rest from its source, and a folder with data is as it was."""
-    fold.fold(made / "made", ["made.loaded", "made.interfaces.*", "made.gone"])
-    left = {path.parent.relative_to(made).as_posix() for path in made.rglob("__init__.py")}
-    assert left == {"made", "made/interfaces", "made/data"}
-    found = imported(made)
-    assert list(found) == list(MODULES)
-    assert found["made/loaded"].endswith("cdk_folded.zip/made/loaded/__init__.pyc")
-    assert found["made/interfaces/idle"].endswith("cdk_folded.zip/made/interfaces/idle/__init__.pyc")
-    assert found["made/idle"].endswith("cdk_folded.zip/made/idle/__init__.py")
-
-
-def imported(site: Path) -> dict[str, str]:
-    """Each module by what it says it is -> its file, in a process that has the folder as a site."""
-    modules = [name.replace("/", ".") for name in MODULES]
-    code = (
-        f"import importlib, site; site.addsitedir({str(site)!r})\n"
-        f"for module in map(importlib.import_module, {modules}): print(module.is_, module.__file__)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], cwd=site, check=True, capture_output=True, text=True)
-    return dict(line.split() for line in run.stdout.splitlines())
-
-
-def test_the_services_of_the_stacks_are_what_is_compiled() -> None:
-    """test_synth.py holds that the list has each of them."""
-    assert {"aws_cdk.aws_lambda", "aws_cdk.interfaces.*"} <= set(fold.loaded_by_the_stacks())

@@ -84,6 +84,16 @@ class Account:
             needed["AWS_DEFAULT_REGION"] = self.region
         return "".join(f"{name}={shlex.quote(value)} " for name, value in needed.items())
 
+    def outputs(self, stack: str) -> dict[str, str]:
+        """The outputs of a stack; none if there is no such stack."""
+        try:
+            [found] = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+        except ClientError as error:
+            if "does not exist" in str(error):
+                return {}
+            raise
+        return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
+
     def resources(self, stack: str, region: str = "") -> list[Any]:
         """The resources of a stack, as CloudFormation sums them up; none if there is no such stack."""
         listing = self.client("cloudformation", region).get_paginator("list_stack_resources")

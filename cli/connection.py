@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 
 from tally.counter import Counter
 from tally.dynamo.client import CLIENT_CONFIG, Store
+from tally.dynamo.keys import FORMAT
 from tally.errors import TallyError
 from tally.settings import MINUTE_DEFAULT_S, Settings
 from tally.streams.dead_letters import Objects
@@ -88,6 +89,7 @@ def deployed(stack: str) -> Connection:
         [found] = described["Stacks"]
         outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
         tables = {table: outputs[name] for table, name in _TABLES.items()}
+        check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, MINUTE_DEFAULT_S))
         return Connection(store, Objects(bucket) if bucket else None, outputs, found.get("StackStatus", ""))
@@ -105,6 +107,14 @@ def deployed(stack: str) -> Connection:
         ) from None
     except BotoCoreError as error:
         raise CommandError(f"the call to AWS failed: {error}") from None
+
+
+def check_format(stack: str, found: str, read: str) -> None:
+    """Raise CommandError if a stack stores its data in another format than the one that this checkout reads."""
+    if found != read:
+        raise CommandError(
+            f"the stack {stack} is in format {found}, and this is format {read}: use the version it runs"
+        )
 
 
 def _settings(tables: dict[str, str], bucket: str, minute_s: int) -> Settings:

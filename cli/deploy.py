@@ -21,7 +21,7 @@ from stacks.options import Options
 
 from . import account
 from .account import Account, Arguments
-from .connection import CommandError
+from .connection import CommandError, check_format
 
 CDK = Path("node_modules/.bin/cdk")
 ASSEMBLY = Path("cdk.out")
@@ -48,6 +48,8 @@ class Deployed(NamedTuple):
     """What its outputs say of themselves."""
     tables: frozenset[str]
     """The names of its tables."""
+    format: str
+    """The form of what it stores; empty for the edge."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,6 +81,7 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
     importing = [option for option in others if option.startswith("--import-existing-resources")]
+    check_format(stacks[0].name, at.outputs(stacks[0].name).get("Format", stacks[0].format), stacks[0].format)
     if not importing:
         _check_tables(at, stacks[0])
     if _cdk(at, "diff", "--app", str(assembly), *importing):
@@ -139,6 +142,7 @@ def stacks_of(assembly: Path, region: str) -> list[Deployed]:
                     bool(properties.get("terminationProtection")),
                     {output: one.get("Description", "") for output, one in outputs.items()},
                     frozenset(one["Properties"]["TableName"] for one in resources if one["Type"] == _TABLE),
+                    outputs.get("Format", {}).get("Value", ""),
                 )
             )
     return sorted(found, key=lambda stack: "ApiUrl" not in stack.descriptions)

@@ -63,8 +63,8 @@ def _seen(look: Callable[[Stack], Seen], stack: Stack) -> Seen:
 def _version(stack: Stack) -> Seen:
     """What is deployed, and how the last deploy ended."""
     outputs, ended = stack.at.outputs, stack.at.status
-    facts = {"version": outputs.get("Version"), "runtime": outputs.get("Runtime"), "deploy": ended or None}
-    named = f"{facts['version'] or 'of an older Tally'} on {facts['runtime'] or 'an unknown runtime'}"
+    facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": ended or None}
+    named = f"{facts['version']} on {facts['runtime']}"
     failed = "FAILED" in ended or ended.endswith("ROLLBACK_COMPLETE")
     return Seen(f"{named}, {ended}" if ended else named, facts, failed)
 
@@ -83,12 +83,13 @@ def _answers(stack: Stack) -> Seen:
 
 def _counters(stack: Stack) -> Seen:
     """The counters that are deployed. The command works with those of the checkout."""
-    deployed = [name for name in stack.at.outputs.get("Counters", "").split(", ") if name]
+    deployed = [name for name in stack.at.outputs["Counters"].split(", ") if name]
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
-    hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking and deployed)
-    hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead and deployed)
-    line = ", ".join(deployed) or "an older Tally does not say"
-    return Seen(line + "".join(hints), {"deployed": deployed, "declared": list(stack.counters)})
+    hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
+    hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
+    return Seen(
+        (", ".join(deployed) or "none") + "".join(hints), {"deployed": deployed, "declared": list(stack.counters)}
+    )
 
 
 def _alarms(stack: Stack) -> Seen:

@@ -55,9 +55,6 @@ _KEYS = (
 TRACING = ("callers", "all", "off")
 _SHARE = re.compile(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}")
 _TABLES = re.compile(rf"Tally-({_STAGE.pattern})-([0-9]{{8}}T[0-9]{{6}})")
-_REMOVED = {
-    "settleSeconds": "a minute is judged once both consumers have provably passed it, so there is no time to choose",
-}
 
 
 @dataclass(frozen=True)
@@ -147,9 +144,6 @@ class Options:
 def _refuse_unknown(context: Mapping[str, Any]) -> None:
     """A misspelt `-c Stage=prod` would deploy a stack without protection. CDK's own keys have `:` or `@`."""
     unknown = sorted(key for key in context if key not in _KEYS and ":" not in key and "@" not in key)
-    for key in unknown:
-        if key in _REMOVED:
-            raise OptionsError(f"context {key} is no option any more: {_REMOVED[key]}. Remove it")
     if unknown:
         raise OptionsError(f"context {unknown[0]!r} is unknown: there are {', '.join(_KEYS)}")
 

@@ -8,6 +8,7 @@ from constructs import Construct
 
 from declarations import Declarations
 from operations import GET_CONSOLE_CONFIG
+from tally.dynamo.keys import FORMAT
 
 from .api import Api
 from .budget import Budget
@@ -111,6 +112,9 @@ class Tally:
     def _name_what_is_deployed(self, functions: Functions, declarations: Declarations) -> None:
         self._output("Version", functions.version, "The code that the functions run, as GET /health says it")
         self._output("Runtime", RUNTIME.name, "What the functions run on")
+        self._output(
+            "Format", str(FORMAT), "The form of what is stored: a Tally of another one refuses to work with it"
+        )
         self._output("Counters", ", ".join(declarations.counters), "The counters that are declared")
 
     def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:

@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError, WaiterError
 from cli import account, deploy, destroy
 from cli.account import Account
 from stacks import names
+from tally.dynamo import keys
 from tests.commands import one_line
 from tests.infra.conftest import BEHIND_CDN, ROOT, Synthesize
 from tests.infra.template import Template
@@ -86,6 +87,8 @@ class Aws:
     def deployed(self, name: str, template: Template, region: str = "eu-west-1", *, protected: bool = False) -> None:
         self.stacks[region, name] = {
             "StackId": f"id of {name}", "EnableTerminationProtection": protected, "template": template.body,
+            "Outputs": [{"OutputKey": "Format", "OutputValue": template.outputs["Format"]["Value"]}]
+            if "Format" in template.outputs else [],
         }  # fmt: skip
 
 
@@ -256,6 +259,19 @@ def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(
     assert deploy.main([*command, "--import-existing-resources"]) == 0
     aws.deployed("Tally-dev", dev)
     assert deploy.main(command) == 0
+
+
+def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
+    aws: Aws, cdk: list[list[str]], dev: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even where the tables are adopted: the code decides, not the names."""
+    aws.deployed("Tally-dev", dev)
+    aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "Format", "OutputValue": "7"}]
+    for importing in ([], ["--import-existing-resources"]):
+        assert deploy.main(["--yes", "--app", str(dev.folder), *importing]) == 2
+        line = f"tally: the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs\n"
+        assert capsys.readouterr().err == line
+    assert cdk == []
 
 
 def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:

@@ -48,8 +48,6 @@ BAD = [
     ({"budgetUsd": "9" * 5000, "budgetEmail": "a@example.com"}, "context budgetUsd is '999"),
     ({"budgetUsd": "20", "budgetEmail": "me"}, "context budgetEmail is 'me'"),
     ({"alarmEmail": "me"}, "context alarmEmail is 'me'"),
-    ({"settleSeconds": "300"}, "context settleSeconds is no option any more: a minute is judged once both consumers"),
-    ({"Stage": "prod", "settleSeconds": ""}, "context settleSeconds is no option any more"),
     ({"reservedConcurrency": "9"}, "context reservedConcurrency is '9': it must be a whole number from 10 to 10000"),
     ({"reservedConcurrency": "on"}, "context reservedConcurrency is 'on'"),
     ({"reservedConcurrency": "10001"}, "context reservedConcurrency is '10001'"),

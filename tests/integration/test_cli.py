@@ -33,7 +33,7 @@ from dev.base.engine import Engine
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
 from tally.drift import history, reconcile, rows
-from tally.dynamo import items
+from tally.dynamo import items, keys
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.dynamo.transactions import apply_once, put
 from tally.series import hours, progress
@@ -245,17 +245,6 @@ def test_row_at_0_is_no_drift(run: Run, store: Store) -> None:
     assert run("drift")[1].startswith("nothing drifts; ")
     assert run("reconcile") == (0, "all is well\n", "")
     assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored\n"
-
-
-def test_row_of_the_old_ledger_is_listed_confirmed_and_repaired(run: Run, store: Store) -> None:
-    key = rows.key("plays", "v")
-    old = {"drift": 4, "judged": 1_800_000_300, "since": 1_800_000_000}
-    item = {name: {"N": str(number)} for name, number in old.items()} | {"counter": {"S": "plays"}}
-    store.client.put_item(TableName=store.settings.ledger_table, Item=key | item | {"target": {"S": "v"}})
-    edit(store, tallies.key(counters.PLAYS, "v", 0), "play_count", 9)
-    assert run("drift")[:2] == (1, f"plays v: +4 since {SINCE}  confirmed\n")
-    assert run("reconcile", *REPAIR)[:2] == (0, "repaired plays v: -4 (9 to 5), by ledger\nall is well\n")
-    assert run("drift")[1].startswith("nothing drifts; ")
 
 
 def test_tally_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -> None:
@@ -703,7 +692,7 @@ def test_stack_is_found_by_its_outputs(
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     deployed(monkeypatch, {
         "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
-        "LedgerTableName": settings.ledger_table,
+        "LedgerTableName": settings.ledger_table, "Format": str(keys.FORMAT),
     })  # fmt: skip
     drifts(store, "plays", "v", 2)
     assert main(["drift", "--stack", "Tally-prod"]) == 1
@@ -719,11 +708,23 @@ def test_stack_of_another_app_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == line
 
 
+TABLES = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName"), "no-such-table")
+
+
+def test_stack_of_another_format_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployed(monkeypatch, TABLES | {"Format": "7"})
+    assert main(["drift"]) == 2
+    line = f"tally: the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs\n"
+    assert capsys.readouterr().err == line
+
+
 def test_store_that_refuses_is_one_line(
     monkeypatch: pytest.MonkeyPatch, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
-    deployed(monkeypatch, dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName"), "no-such-table"))
+    deployed(monkeypatch, TABLES | {"Format": str(keys.FORMAT)})
     assert main(["drift"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("tally: ")

@@ -25,6 +25,7 @@ from cli.__main__ import main
 from tally.counting import children, posts, receipts, tallies
 from tally.drift import recount
 from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.keys import FORMAT
 from tally.dynamo.transactions import put_receipt
 from tally.settings import Settings
 from tally.streams import watermark
@@ -53,7 +54,8 @@ def template() -> str:
         if name != "Ledger":
             properties["StreamSpecification"] = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
         resources[name] = {"Type": "AWS::DynamoDB::Table", "Properties": properties}
-    outputs = {f"{name}TableName": {"Value": {"Ref": name}} for name in TABLES}
+    values = {f"{name}TableName": {"Ref": name} for name in TABLES} | {"Format": str(FORMAT)}
+    outputs = {name: {"Value": value} for name, value in values.items()}
     return json.dumps({"Resources": resources, "Outputs": outputs})
 
 

@@ -81,7 +81,7 @@ class Deployed:
         outputs = {
             "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
             "LedgerTableName": settings.ledger_table, "ApiUrl": self.url, "AlarmTopicArn": TOPIC,
-            "FailedEventsUrl": QUEUE, "Version": "0123456789ab", "Runtime": "python3.14",
+            "FailedEventsUrl": QUEUE, "Version": "0123456789ab", "Format": str(keys.FORMAT), "Runtime": "python3.14",
             "Counters": ", ".join(counters.COUNTERS),
         }  # fmt: skip
         listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]

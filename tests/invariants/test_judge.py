@@ -163,14 +163,6 @@ def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
     assert row(store) == Drift("plays", "v", 5, M, 5 * M)
 
 
-def test_row_of_an_older_version_without_a_last_minute_is_added_to(store: Store) -> None:
-    old = rows.key("plays", "v") | {"counter": {"S": "plays"}, "target": {"S": "v"}, "drift": {"N": "3"}}
-    store.client.put_item(TableName=store.settings.ledger_table, Item=old | {"since": {"N": "77"}})
-    book(store, M, plays(5))
-    run(store, M)
-    assert row(store) == Drift("plays", "v", 8, M, 77)
-
-
 def test_drift_is_confirmed_after_five_judged_minutes_without_a_change(store: Store) -> None:
     book(store, M, plays(5), plays(1, "zero"))
     book(store, M + 1, plays(-1, "zero"))

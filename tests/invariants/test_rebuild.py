@@ -199,7 +199,7 @@ def losses_or_none(reconciler: Reconciler) -> dict[tuple[str, str], Finding] | N
 
 
 def test_days_before_notes_were_kept_are_not_looked_at(world: Deployment, reconciler: Reconciler) -> None:
-    """An older version rolled up without a note on the tally."""
+    """Of the day on which the ledger began, half may have no note."""
     item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=watermark.JUDGE)["Item"]
     began = int(int(item["began"]["N"]) // 60 // DAY)
     now_s = (began + 20) * DAY * 60.0

@@ -498,21 +498,6 @@ def test_numbers_that_would_be_given_again_are_skipped(world: Deployment, reconc
     assert world.tally(counters.TICKET, "q") == 9
 
 
-def test_row_of_the_old_ledger_is_listed_confirmed_and_repaired(world: Deployment, reconciler: Reconciler) -> None:
-    """It has no `upto`, and a `judged` and a `confirmed` of its own."""
-    world.play(times=3)
-    world.edit(4, PLAYS, "v")
-    world.forget()
-    put_row(world, 4, PLAYS, "v", upto=None, judged=1_800_000_000)
-    (row,) = rows.every(world.store)
-    assert row.body(watermark.read(world.store, world.now_s))["confirmed"] is True
-    assert mend(reconciler, PLAYS, "v") is not None
-    assert (world.tally(PLAYS, "v"), world.drifts()) == (3, {})
-    world.edit(2, PLAYS, "v")
-    world.run(14)
-    assert world.drifts() == {("plays", "v"): 2}
-
-
 @pytest.mark.parametrize("counter", [LIKES, PLAYS])
 def test_two_repairs_at_once_repair_once(world: Deployment, reconciler: Reconciler, counter: Counter) -> None:
     """The other one has looked, and writes last."""

@@ -18,7 +18,7 @@ from tally.drift.rebuild import Accepted
 from tally.drift.reconcile import NotProvenError
 from tally.drift.restored import NotAtRestError, PutRight, Why
 from tally.dynamo.client import Call, Store
-from tally.dynamo.keys import Item
+from tally.dynamo.keys import FORMAT, Item
 from tally.streams import dead_letters, watermark
 from tests.engines import new_engine
 from tests.invariants.judged import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
@@ -189,7 +189,11 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     kinds = {one["PK"]["S"].partition("#")[0] for one in found}
     assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT"}
     [judge] = [one for one in found if one["PK"]["S"] == "JUDGE"]
-    assert judge == watermark.JUDGE | {"restored": {"N": str(int(world.now_s))}, "notes": began}
+    assert judge == watermark.JUDGE | {
+        "format": {"N": str(FORMAT)},
+        "restored": {"N": str(int(world.now_s))},
+        "notes": began,
+    }
     assert [one["by"] for one in history.read(rest, "likes", "p")] == ["ann"]
 
 

@@ -41,7 +41,7 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
     assert Need("Query", Table.COUNTS, "SHOW#") in found.operator_needs
     assert [path.name for path in tmp_path.iterdir()] == ["counters.py"]
     assert "seats" not in counters.COUNTERS
-    assert found.pages is AS_SPELT  # a file from before there was PAGES counts as before
+    assert found.pages is AS_SPELT
 
 
 @pytest.mark.parametrize(

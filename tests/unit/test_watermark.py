@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from tally.drift.rows import Drift
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Tree
-from tally.errors import StoreBusyError
+from tally.errors import ConfigurationError, StoreBusyError
 from tally.streams import lineage, watermark
 from tally.streams.lineage import Look
 from tally.streams.watermark import Watermark
@@ -369,6 +370,18 @@ def abreast_at(stack: Stack, now_s: float) -> None:
     """Both consumers have passed everything."""
     for shard in "cr":
         stack.mark(shard, NOW_S - now_s, rolled_ago_s=NOW_S - now_s)
+
+
+def test_a_ledger_of_another_format_is_neither_read_nor_written(abreast: Stack) -> None:
+    abreast.sweep(NOW_S)
+    assert abreast.noted()["format"] == str(keys.FORMAT)
+    other = watermark.JUDGE | {"format": {"N": str(keys.FORMAT + 1)}}
+    abreast.store.client.put_item(TableName=abreast.store.settings.ledger_table, Item=other)
+    says = f"in format {keys.FORMAT + 1}, and this Tally reads format {keys.FORMAT}"
+    for read in (partial(abreast.sweep, NOW_S + 60), partial(watermark.as_of, Call(abreast.store))):
+        with pytest.raises(ConfigurationError, match=says):
+            read()
+    assert "noted" not in abreast.noted()
 
 
 @pytest.mark.parametrize("stalled", [0, 10])

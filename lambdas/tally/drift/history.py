@@ -46,8 +46,8 @@ def latest(store: Store, counter: str, target: str, most: int) -> list[dict[str,
 
 def _repair(item: Item) -> dict[str, Any]:
     numbers = {name: int(item[name]["N"]) for name in ("amount", "before", "after")}
-    how = item.get("how", {"S": LEDGER})["S"]  # older versions of Tally did not note it
-    return {"at": int(item["at"]["N"]), "by": item["by"]["S"], "why": item["why"]["S"], "how": how, **numbers}
+    texts = {name: item[name]["S"] for name in ("by", "why", "how")}
+    return {"at": int(item["at"]["N"]), **texts, **numbers}
 
 
 def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
@@ -58,7 +58,7 @@ def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
     table, partition = store.settings.ledger_table, keys.forgotten_key(user)
     for page in queries.pages(store, table, partition):
         for item in page:
-            numbers = {name: items.number(item, name) for name in ("at", *_FORGOTTEN)}  # older ones have no children
+            numbers = {name: int(item[name]["N"]) for name in ("at", *_FORGOTTEN)}
             texts = {name: item[name]["S"] for name in ("by", "why")}
             yield {**numbers, **texts, "finished": item["finished"]["BOOL"]}
 

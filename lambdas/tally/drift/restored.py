@@ -147,7 +147,7 @@ def _begin_again(store: Store, restored_s: float) -> None:
         for table in (COUNTS, RECEIPTS):
             _forget(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store, 0))
-    values = {"restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
+    values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
     _write(store, "The ledger", [items.put(store.settings.ledger_table, watermark.JUDGE, values)])
 
 

@@ -29,9 +29,9 @@ _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeVal
 
 
 class Drift(NamedTuple):
-    """A drift row. `drift`: observed less expected. `since`: epoch seconds, 0 if unknown.
+    """A drift row. `drift`: observed less expected. `upto`: its last minute; -1: there is no row.
 
-    `upto`: its last minute. -1: there is no row. 0: a row of an older version of Tally, a drift that stands for long.
+    `since`: epoch seconds; 0 if it does not drift.
     """
 
     counter: str
@@ -56,7 +56,7 @@ class Drift(NamedTuple):
     @property
     def was(self) -> Was:
         """What a write of the row rests on: that it is as it was read."""
-        return items.NO_ITEM if self.upto < 0 else {"drift": self.drift, "upto": self.upto or None}
+        return items.NO_ITEM if self.upto < 0 else {"drift": self.drift, "upto": self.upto}
 
 
 def key(counter: str, target: str) -> Item:

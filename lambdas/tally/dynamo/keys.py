@@ -2,8 +2,8 @@
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     page        SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs
-    judge       JUDGE, JUDGE -> judged, known, rolled, noted, known_before, rolled_before, began, unreached
-                of a restored ledger: restored, notes
+    judge       JUDGE, JUDGE -> format, judged, known, rolled, noted, known_before, rolled_before, began, unreached
+                of a restored ledger: format, restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, rolled
     dead letters   DEADLETTER, consumer#shard#sequence -> object, reason, table, at
@@ -25,6 +25,9 @@ from typing import Any
 Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
+FORMAT = 1
+"""The form of all that is stored: items of the three tables, and dead letters. A change that older code would misread
+takes the next number, and migrates."""
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
 JUDGE_KEY = "JUDGE"

@@ -21,6 +21,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once, put
+from ..errors import ConfigurationError
 from ..settings import Settings
 from .lineage import DRIFT, FRESH, RECEIPTS, ROLLUP, SKEW, START, UNREACHED, Look, Unreached, look
 from .lineage import LATE as LATE
@@ -64,8 +65,15 @@ class Watermark:
 
 
 def read(store: Store, now_s: float) -> Watermark:
-    """The watermark that may be used now: noted long enough ago, or the one before."""
+    """The watermark that may be used now: noted long enough ago, or the one before.
+
+    Raises ConfigurationError if a Tally of another format wrote the ledger.
+    """
     item = queries.get(store.client, store.settings.ledger_table, JUDGE)
+    if (found := items.number(item, "format", keys.FORMAT)) != keys.FORMAT:
+        raise ConfigurationError(
+            f"The ledger is in format {found}, and this Tally reads format {keys.FORMAT}: run the one that wrote it."
+        )
     noted_s = float(item.get("noted", {"N": "0"})["N"])
     late = "" if now_s - noted_s >= FRESH * store.settings.minute_s else "_before"
     known_s, rolled_s = (items.number(item, f"{name}{late}") for name in ("known", "rolled"))
@@ -100,6 +108,7 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     unreached = _send(found, before.rolled_s, now_s)
     began_s, closed = items.number(item, "began", int(now_s)), before.closed(store.settings)
     values: dict[str, str | float] = {
+        "format": keys.FORMAT,
         "known": max(before.known_s, int(found.known_s())),  # what was once passed stays passed
         "rolled": max(before.rolled_s, int(found.counted_s())),
         "known_before": before.known_s,

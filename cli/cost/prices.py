@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LIST = Path(__file__).with_name("prices.toml")
 
@@ -44,18 +44,12 @@ class Price:
         return sum(parts) / self.per
 
 
-@dataclass(frozen=True)
-class PriceList:
+class PriceList(NamedTuple):
     """All prices of one region and day, in the order in which bills show them."""
 
     region: str
     date: str
     prices: tuple[Price, ...]
-
-    @property
-    def services(self) -> list[str]:
-        """The services, each once."""
-        return list(dict.fromkeys(price.service for price in self.prices))
 
 
 @functools.cache
@@ -66,8 +60,7 @@ def price_list() -> PriceList:
     return PriceList(read["region"], read["date"], tuple(prices))
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """What one unit costs on a bill."""
 
     price: Price
@@ -75,30 +68,25 @@ class Line:
     usd: float
 
 
-@dataclass(frozen=True)
 class Bill:
     """The bill for some usage. Raises KeyError for a unit that has no price."""
 
-    usage: Usage
-    free_tier: bool = False
-
-    def __post_init__(self) -> None:
-        unknown = self.usage.keys() - {price.id for price in price_list().prices}
+    def __init__(self, usage: Usage, *, free_tier: bool = False) -> None:
+        prices = price_list().prices
+        unknown = usage.keys() - {price.id for price in prices}
         if unknown:
             raise KeyError(f"no price for {', '.join(sorted(unknown))}")
-
-    @property
-    def lines(self) -> Iterator[Line]:
-        """What was used."""
-        for price in price_list().prices:
-            if quantity := self.usage[price.id]:
-                yield Line(price, quantity, price.of(quantity, free_tier=self.free_tier))
+        used = [(price, usage[price.id]) for price in prices if usage[price.id]]
+        self.lines = [Line(price, quantity, price.of(quantity, free_tier=free_tier)) for price, quantity in used]
+        self.total = sum(line.usd for line in self.lines)
 
     def of(self, service: str) -> float:
         """US dollars for one service."""
         return sum(line.usd for line in self.lines if line.price.service == service)
 
-    @property
-    def total(self) -> float:
-        """US dollars for everything."""
-        return sum(line.usd for line in self.lines)
+
+def by_service(bills: list[Bill]) -> dict[str, list[float]]:
+    """US dollars of each bill, for each service that costs a cent in one of them."""
+    services = dict.fromkeys(price.service for price in price_list().prices)
+    found = {service: [bill.of(service) for bill in bills] for service in services}
+    return {service: amounts for service, amounts in found.items() if max(amounts) >= 0.005}

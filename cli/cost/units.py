@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MONTH_S = 730 * 3600
 DAY_S = 24 * 3600
@@ -21,7 +22,6 @@ class Change:
 
     writes: float
     reads: float = 0
-    requests: int = 1
     receipts: int = 1
     """Records of the receipts stream."""
     counts: int = 1
@@ -29,57 +29,71 @@ class Change:
     counts_new: int = 0
     """Those of them that are new items, which the rollup looks at too."""
     rolled_up: bool = False
-    packs: bool = False
-    """In a batch, several share one update of the tally."""
 
 
-EXACT = Change(writes=4, packs=True)
-LIKE = Change(writes=4, receipts=0, counts=2, counts_new=1)
-UNLIKE = Change(writes=4, reads=1, receipts=0, counts=2)
-ROLLUP = Change(writes=1, counts=0, rolled_up=True)
-FAST = Change(writes=1, receipts=0)
+NOW = Change(writes=4)
+SOON = Change(writes=1, counts=0, rolled_up=True)
+CHILD = Change(writes=4, receipts=0, counts=2, counts_new=1)
+CHILD_GONE = Change(writes=4, reads=1, receipts=0, counts=2)
 HOLD = Change(writes=6)
 COMMIT = Change(writes=4, receipts=0, counts=0)
 RELEASE = Change(writes=8)
 RECEIPT_IN_TRANSACTION = 2.0  # as any other item of up to 1 KB
 UPDATE_IN_TRANSACTION = 2.0
 BATCH = 90  # changes; up to 100 fit
+READ = 1.0  # a tally, up to 16 shards
 
-READS = {
-    "get_plays": ((1, 400), (1, 400)),
-    "get_post": ((1, 500), (3, 10_700)),  # of 10 KB
-    "get_counter": ((1, 450), (1, 600)),
-    "get_tallies": ((1, 450), (100, 14_000)),  # as many as a request takes, with the longest ids
-    "get_counter_badge": ((1, 1_100), (1, 1_100)),
-    "list_likes": ((0.5, 400), (4, 17_300)),  # 100 users with ids of 128 characters
-    "get_visits": ((2, 450), (2, 2_500)),  # people and crawlers
-    "get_plays_series": ((4, 1_400), (36, 13_000)),  # a day of hours; a year of days
-    "get_likes_series": ((4, 1_400), (36, 13_000)),
-    "get_visits_series": ((4, 1_400), (36, 15_000)),
-    "get_series": ((4, 1_400), (36, 13_000)),
-    "get_total_series": ((4, 1_400), (36, 13_000)),
-    "get_counter_top": ((2, 3_600), (80, 17_000)),
-    "get_top": ((2, 3_600), (80, 17_000)),  # the list of a day of short ids; of a month of long ones
-    "get_badge": ((1, 1_100), (1, 1_100)),
-    "beacon": ((0, 1_600), (0, 1_600)),
-    "get_receipt": ((1, 500), (1, 700)),
-    "get_receipts": ((1, 450), (100, 70_000)),  # of 100 keys
-    "health": ((1, 400), (1, 400)),
-    "get_console": ((0, 1_800), (0, 1_800)),
-    "get_console_file": ((0, 7_700), (0, 51_500)),  # app.js; uPlot, not compressed
-    "get_console_config": ((0, 600), (0, 600)),
-    "get_openapi": ((0, 135_000), (0, 135_000)),
+
+class Request(NamedTuple):
+    """What one request of an operation takes: of something small, and at most."""
+
+    reads: tuple[float, float] = (1, 1)
+    answer_bytes: tuple[int, int] = (400, 1_000)
+    """Headers included."""
+    change: Change | None = None
+
+
+_SERIES = Request((4, 36), (1_400, 15_000))  # a day of hours; a year of days
+_TOP = Request((2, 80), (3_600, 17_000))  # the list of a day of short ids; of a month of long ones
+_FILE = Request((0, 0), (7_700, 51_500))  # app.js; uPlot, not compressed
+OPERATIONS = {
+    "play": Request(change=NOW),
+    "visit": Request(change=SOON),
+    "get_post": Request((1, 3), (500, 10_700)),  # of 10 KB
+    "get_tallies": Request((1, 100), (450, 14_000)),  # as many as a request takes, with the longest ids
+    "get_counter_badge": Request((1, 1), (1_100, 1_100)),
+    "list_likes": Request((0.5, 4), (400, 17_300)),  # 100 users with ids of 128 characters
+    "get_visits": Request((2, 2), (450, 2_500)),  # people and crawlers
+    "get_plays_series": _SERIES,
+    "get_likes_series": _SERIES,
+    "get_visits_series": _SERIES,
+    "get_series": _SERIES,
+    "get_total_series": _SERIES,
+    "get_counter_top": _TOP,
+    "get_top": _TOP,
+    "get_badge": Request((1, 1), (1_100, 1_100)),
+    "beacon": Request((0, 0), (1_600, 1_600)),
+    "get_receipts": Request((1, 100), (450, 70_000)),  # of 100 keys
+    "get_console": Request((0, 0), (1_800, 3_000)),
+    "get_console_file": _FILE,
+    "get_console_config": Request((0, 0), (600, 600)),
+    "get_openapi": Request((0, 0), (135_000, 200_000)),
 }
-"""Read units and bytes of the answer of each anonymous GET: of something small, and at most."""
-READ = 1.0
+"""By the names of operations."""
+
+
+def of(operation: str, *, reads: bool) -> Request:
+    """What a request of this operation takes; by default a read of a number, or a change that is visible now."""
+    return OPERATIONS.get(operation) or Request(change=None if reads else NOW)
+
 
 # The streams: BATCH_SIZE, BATCHING_WINDOW and TUMBLING_WINDOW of stacks/streams.py.
 BATCH_RECORDS = 1000
 SHARDS = 4  # of each stream of a new table on demand
 SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
 TALLIES_IN_TRANSACTION = 99  # beside the checkpoint
-ENTRY_BYTES = 22  # of a page of the journal, compressed; ids are UUIDs
-PAGE_READS = 4  # the judge reads a page up to three times, the fold of the series once
+ENTRY_BYTES = 22  # in a segment of the journal, compressed; ids are UUIDs
+SEGMENT_READS = 4  # the judge reads a segment up to three times, the fold of the series once
 SERIES_WRITES = 1.1  # for each tally and hour in which it moved
 SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 170, 8  # of a day in which it moved, DynamoDB's own 100 included; of each hour
 
@@ -87,7 +101,7 @@ SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 170, 8  # of a day in which it moved, Dyna
 JUDGE_WRITES = 2
 FOLD_WRITES = 1 / 20  # how far the series are
 QUIET_READS = 57.0
-FOLD_READS = 16.0  # the pages of a minute once more; each is a request, every 20 minutes
+FOLD_READS = 16.0  # the segments of a minute once more; each is a request, every 20 minutes
 SWEEP_REQUESTS = 83  # one after the other, for four shards in each stream
 JUDGED_PER_S = 200_000
 
@@ -106,14 +120,12 @@ ACCESS_LINE, ANSWER_LINE, METRICS_LINE = 244, 276, 215
 LAMBDA_LINES, TRACE_ID = 290, 110  # START, END and REPORT; in REPORT the trace
 SWEEP_LINES = 3450
 LOG_COMPRESSED = 0.15
-ANSWER_BYTES = 400  # headers included
 RECEIPT_BYTES = 500  # DynamoDB's own 100 included
-LIKE_BYTES = 250
+CHILD_BYTES = 250
 RECEIPT_DAYS, ROLLED_UP_RECEIPT_DAYS = 1, 8
 
-CLIENT_PER_S = 2000 / 300  # that AWS WAF lets each address send, by default
+FUNCTION_GB = 0.5
 TRACED_PER_S, TRACED_SHARE = 1.0, 0.05  # X-Ray's sampling for Lambda, which cannot be set
-RESTORES_AN_HOUR = 6  # of a function with little traffic: an idle environment lives about ten minutes
 TOKENS_A_MONTH = 730  # of one program that keeps its token for the hour that it is valid
 # Custom metrics that the sweep writes every minute while nothing drifts: of each counter whose drift is measured, of
 # each consumer, of the stack.

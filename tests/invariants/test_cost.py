@@ -205,17 +205,16 @@ def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> N
 
 def test_the_calculator_bills_each_change_as_measured() -> None:
     """`tally cost` and docs/cost.md take their units from one place, and it has those that the engine bills."""
-    alone = {"EXACT": units.EXACT, "FAST": units.FAST, "ROLLUP": units.ROLLUP, "like": units.LIKE}
+    alone = {"EXACT": units.NOW, "ROLLUP": units.SOON, "like": units.CHILD}
     assert {name: COSTS[name][2] for name in alone} == {name: change.writes for name, change in alone.items()}
-    assert [count for _, count in READ_FIRST["unlike"][1]] == [units.UNLIKE.reads, units.UNLIKE.writes]
-    assert COSTS["spilled"][2] == units.ROLLUP.writes
+    assert [count for _, count in READ_FIRST["unlike"][1]] == [units.CHILD_GONE.reads, units.CHILD_GONE.writes]
+    assert COSTS["spilled"][2] == units.SOON.writes
 
 
 def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
-    assert units.EXACT.writes == results.EXACT_WRITE_UNITS
-    assert units.FAST.writes == results.FAST_WRITE_UNITS
-    assert units.ROLLUP.writes == results.ROLLUP_WRITE_UNITS
-    assert units.LIKE.writes == results.LIKE_WRITE_UNITS
+    assert units.NOW.writes == results.EXACT_WRITE_UNITS
+    assert units.SOON.writes == results.ROLLUP_WRITE_UNITS
+    assert units.CHILD.writes == results.LIKE_WRITE_UNITS
     assert units.BATCH == costs.BATCH_PLAYS
     assert units.packed(units.BATCH, 1) <= results.BATCH_WRITE_UNITS_MAX < units.packed(units.BATCH, 3)
     assert units.BATCH_RECORDS == rollups.BATCH_RECORDS

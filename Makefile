@@ -5,10 +5,10 @@ PORT ?= 8080
 VENV := .venv
 PY := $(VENV)/bin/python
 LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-annotate --custom-compile-command "make lock"
+PYTEST := $(PY) -m pytest --numprocesses auto --dist worksteal
 UV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv
-# ENGINE=dynamodb-local: the tests that store something, on AWS's own DynamoDB Local. It is slow, so that a test may be.
+# ENGINE=dynamodb-local: the tests that store something, on AWS's own DynamoDB Local.
 export ENGINE
-ON_ENGINE := $(if $(ENGINE),--timeout=600 tests/invariants tests/integration)
 OF_ENGINE := $(if $(ENGINE),.build/dynamodb-local/.ready)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
 $(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
@@ -21,7 +21,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests dev demo bench soak test emulator check mutations openapi events pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
+.PHONY: help setup setup-tests dev demo bench soak test test-all emulator mutations openapi events pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -91,14 +91,20 @@ bench: setup-tests ## the same play counted in seven ways, what each thing costs
 soak: setup ## a million changes while requests fail and consumers are killed, then every tally compared (ARGS=--operations=20000)
 	@$(PY) -m bench.soak $(ARGS)
 
-test: setup-tests lint $(OF_ENGINE) ## lint and every test; with ENGINE=dynamodb-local, the invariants and integration tests on that engine
-	@$(PY) -m pytest --numprocesses auto --dist worksteal $(ON_ENGINE) $(ARGS)
+test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the product (ARGS=tests/unit for some; ENGINE=dynamodb-local for another engine)
+	@$(PYTEST) -m "not long" $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
+
+# On AWS's own engine: changes, limits, retries, keys and streams. On Python 3.14, which Lambda runs: the core.
+ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py numbers.py lost_answers.py keys.py cost.py streams_wire.py)
+test-all: test ## `make test`, and what tests the tools or takes long: soak, quick bench, recipes, fuzz, emulator, DynamoDB Local, Python 3.14
+	@$(PYTEST) -m long
+	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)"; \
+	else echo "tally: LEFT OUT: the core's tests on DynamoDB Local: there is no Java with Maven (mvn) here" >&2; fi
+	@if command -v python3.14; then $(MAKE) test PYTHON=python3.14 VENV=.build/python3.14 ARGS="tests/unit tests/invariants"; \
+	else echo "tally: LEFT OUT: the core's tests on Python 3.14, which is what Lambda runs: there is no python3.14 here" >&2; fi
 
 emulator: setup-tests ## the whole stack in an emulator of AWS, by the real cdk: deploy, change under traffic, roll back, restore, destroy
-	@$(PY) -m pytest -rP --tb=short tests/emulator/life.py tests/emulator/restoring.py tests/emulator/test_gaps.py $(ARGS)
-
-check: setup-tests lint $(OF_ENGINE) ## lint, the unit tests and the fast invariants: at most a minute, for the loop while you work
-	@$(PY) -m pytest --numprocesses auto --dist worksteal -m "not slow" $(or $(ON_ENGINE),tests/unit tests/invariants) $(ARGS)
+	@$(PY) -m pytest -rP --tb=short tests/emulator $(ARGS)
 
 mutations: setup-tests ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)

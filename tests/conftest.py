@@ -30,6 +30,7 @@ from dev.base.engine import Engine
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.engines import expect_failures, new_engine
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -101,8 +102,8 @@ def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str,
 
 @functools.lru_cache(maxsize=8)
 def _patient(endpoint: str | None) -> DynamoDBClient:
-    """A client that sends each request once, and waits a minute for the answer."""
-    config = Config(read_timeout=60, retries={"total_max_attempts": 1})
+    """A client that sends each request once, and waits for the answer."""
+    config = Config(read_timeout=PATIENCE_S, retries={"total_max_attempts": 1})
     return boto3.client("dynamodb", config=config, endpoint_url=endpoint)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.patience import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class Context:
     """`remaining_ms`: the time that the invocation has left."""
 
-    remaining_ms: int = 10_000
+    remaining_ms: int = int(PATIENCE_S * 1000)
     aws_request_id: str = "11111111-2222-3333-4444-555555555555"
 
     def get_remaining_time_in_millis(self) -> int:

@@ -16,7 +16,7 @@ from types import TracebackType
 from .errors import LocalError
 
 LOCKED, VERSION = "linux-x64", "1.2.1"  # package.json: `npm ci` fails if it lists what the registry does not serve
-READY_S_MAX = 5.0  # it takes 10 ms, and longer on a busy machine
+READY_S_MAX = 60.0  # it takes 10 ms, and longer on a busy machine
 STOP_S_MAX = 3.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -61,8 +61,6 @@ def die_with_parent() -> None:
 class Engine:
     """One engine process, in memory or on the file `db_path`. `endpoint` is its URL."""
 
-    ready_s_max = READY_S_MAX
-
     def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
         self.db_path = db_path
         self.port = port or free_port()
@@ -86,7 +84,7 @@ class Engine:
             preexec_fn=die_with_parent,
             start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
         )
-        deadline_s = time.monotonic() + self.ready_s_max
+        deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s and self.alive():
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=0.2).close()

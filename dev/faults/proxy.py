@@ -23,9 +23,7 @@ from urllib.parse import urlsplit
 from .answers import error, made_up
 from .plans import UNFORWARDED, Fault, Kind, Plan, no_faults
 
-START_S_MAX = 5.0
-STOP_S_MAX = 5.0
-SETTLE_S_MAX = 10.0
+START_S_MAX = STOP_S_MAX = SETTLE_S_MAX = 60.0  # they take milliseconds, and longer on a busy machine
 _TOKEN = re.compile(rb', ?"ClientRequestToken": ?"[^"]*"|"ClientRequestToken": ?"[^"]*", ?')
 REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; the counts include older ones
 

@@ -14,7 +14,7 @@ from .runtime import Outcome, Worker
 
 WORKERS_MAX = min(8, max(4, 2 * (os.cpu_count() or 1)))  # each process takes about 60 MB
 GROW_AFTER_S = 0.02  # after its answer, a process takes a moment to ask for the next invocation
-QUEUE_S_MAX = 10.0  # Lambda would start another process at once; here the caller waits
+QUEUE_S_MAX = 30.0  # Lambda would start another process at once; here the caller waits as long as API Gateway does
 
 
 class ThrottledError(Exception):

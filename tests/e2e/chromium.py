@@ -13,15 +13,17 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Browser, Playwright
+from playwright.sync_api import Browser, BrowserContext, Playwright, expect
+
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "node_modules/@sparticuz/chromium"
 UNPACKED = ROOT / ".build"
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-UNPACK_S_MAX = 60  # it takes three
 KEEPS_NO_PAGES = "--disable-back-forward-cache"  # Playwright's default, without which it does not know its way back
 _INFLATE = """
 const [,, ...pairs] = process.argv, fs = require("fs"), zlib = require("zlib");
@@ -61,11 +63,20 @@ def find() -> Chromium:
 def launch(playwright: Playwright, *, keeps_pages: bool = False) -> Browser:
     """Start it. `keeps_pages`: for a visitor who goes back. Raises NoChromiumError."""
     found = find()
+    expect.set_options(timeout=PATIENCE_MS)
     return playwright.chromium.launch(
         executable_path=found.executable,
         env={**os.environ, **found.environment},
+        timeout=PATIENCE_MS,
         ignore_default_args=[KEEPS_NO_PAGES] if keeps_pages else None,
     )
+
+
+def visitor(browser: Browser, **options: Any) -> BrowserContext:
+    """A person with a browser of their own, as patient as the tests are. A context manager."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
+    return context
 
 
 def _of_npm() -> Chromium:
@@ -90,7 +101,7 @@ def _unpack(target: Path) -> None:
         folder.mkdir()
         files = {"chromium.br": "chromium", "al2023.tar.br": "al2023.tar", "fonts.tar.br": "fonts.tar"}
         pairs = [str(path) for packed, raw in files.items() for path in (PACKAGE / "bin" / packed, folder / raw)]
-        subprocess.run(["node", "-e", _INFLATE, "-", *pairs], check=True, timeout=UNPACK_S_MAX)
+        subprocess.run(["node", "-e", _INFLATE, "-", *pairs], check=True, timeout=PATIENCE_S)
         for archive in ("al2023", "fonts"):
             shutil.unpack_archive(folder / f"{archive}.tar", folder / archive, filter="data")
             (folder / f"{archive}.tar").unlink()

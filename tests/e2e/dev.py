@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S, wait_for
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-READY_S_MAX = 60.0  # 3 s, and the synthesis where it is needed, on a machine that does other things too
-END_S_MAX = 15.0
 KEY = "e2e-0123456789-0123456789"
 
 
@@ -54,7 +54,7 @@ class Dev:
         return self.output.read_text()
 
     def wait_until_ready(self) -> Dev:
-        wait_for(lambda: "tally: ready" in self.text or self.process.poll() is not None, READY_S_MAX)
+        wait_for(lambda: "tally: ready" in self.text or self.process.poll() is not None)
         assert self.process.poll() is None, self.text
         found = re.search(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (http://\S+),", self.text, re.M)
         assert found, self.text
@@ -64,7 +64,7 @@ class Dev:
 
     def end(self) -> int:
         """Wait for its own end. Returns the exit status."""
-        return self.process.wait(END_S_MAX)
+        return self.process.wait(PATIENCE_S)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
@@ -95,7 +95,7 @@ class Dev:
             sent.setdefault("content-type", "application/json")
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, raw, sent)
             response = connection.getresponse()
@@ -109,14 +109,6 @@ class Dev:
         answer = self.call("POST", "/dev/token", {"sub": sub, **more})
         assert answer.status == 200, answer
         return str(answer.body["access_token"])
-
-
-def wait_for(condition: Any, seconds_max: float, *, every_s: float = 0.1) -> None:
-    """Each look costs the machine time that what is waited for needs: choose `every_s` longer for a dear one."""
-    deadline_s = time.monotonic() + seconds_max
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {seconds_max} s"
-        time.sleep(every_s)
 
 
 def descendants(pid: int) -> list[int]:

@@ -10,7 +10,8 @@ import pytest
 
 from tally import errors, requests
 from tally.client import Tally
-from tests.e2e.dev import Dev, wait_for
+from tests.e2e.dev import Dev
+from tests.patience import wait_for
 
 MUG = ("stock", "client-mug")
 
@@ -44,12 +45,12 @@ def test_a_batch_of_a_consumer_is_packed_and_answered_entry_by_entry(tally: Tall
 
 def test_an_enqueued_play_counts_later(tally: Tally) -> None:
     tally.enqueue(requests.play("client-2"))
-    wait_for(lambda: tally.get_plays("client-2").play_count == 1, 10)
+    wait_for(lambda: tally.get_plays("client-2").play_count == 1)
 
 
 def test_an_enqueued_batch_counts_later(tally: Tally) -> None:
     tally.enqueue_batch([requests.play("client-4") for _ in range(120)])
-    wait_for(lambda: tally.get_plays("client-4").play_count == 120, 10)
+    wait_for(lambda: tally.get_plays("client-4").play_count == 120)
 
 
 def test_a_call_whose_function_is_killed_is_counted_once(tally: Tally, dev: Dev) -> None:

@@ -22,7 +22,8 @@ import pytest
 from dev.base.options import MINUTE_DEFAULT_S
 from dev.stack import tables
 from tally.streams import watermark
-from tests.e2e.dev import ROOT, Dev, wait_for
+from tests.e2e.dev import ROOT, Dev
+from tests.patience import wait_for
 
 LIKERS, LATE_LIKERS = 200, 40
 LOOK_EVERY_S = 0.5  # a look opens the tables or starts the command

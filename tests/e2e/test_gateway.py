@@ -15,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.e2e.dev import KEY, Dev
+from tests.patience import PATIENCE_S
 
 ORIGIN = "https://app.example.com"
 
@@ -181,7 +182,7 @@ def test_too_many_headers_are_refused(dev: Dev) -> None:
     ],
 )
 def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", dev.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", dev.port), timeout=PATIENCE_S) as connection:
         connection.sendall(request_bytes)
         status_line = connection.recv(65536).split(b"\r\n")[0]
     assert status_line.split()[1].startswith(b"4"), status_line

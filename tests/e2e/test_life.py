@@ -21,10 +21,10 @@ from dev.base.errors import LocalError
 from dev.base.options import Options
 from dev.stack import tables
 from dev.stack.prepared import prepared
-from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running, wait_for
+from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running
+from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
-ROLLED_UP_S_MAX = 30.0  # it takes two
 BATCH_S = 1.5  # a replay would come with the next batch, a second later
 
 
@@ -58,7 +58,7 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     assert len(below) >= 6  # the engine and the functions
     first.process.kill()
     first.process.wait()
-    wait_for(lambda: not running(below), 5)
+    wait_for(lambda: not running(below))
 
     again = start("--port", str(first.port)).wait_until_ready()
     assert again.call("GET", "/videos/v/plays").body["play_count"] == 20
@@ -66,7 +66,7 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     assert again.call("POST", "/videos/v/plays", idempotency_key=f"{KEY}-7").headers["idempotency-replayed"] == "true"
     assert again.call("GET", "/posts/p/like", token=token).body["liked"] is True  # the issuer's key survived too
     visit(again, 10)
-    wait_for(lambda: visits(again) >= 11, ROLLED_UP_S_MAX)
+    wait_for(lambda: visits(again) >= 11)
     time.sleep(BATCH_S)
     assert visits(again) == 11
 
@@ -79,9 +79,7 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
         visit(dev, number)  # the consumers are at work
     below = dev.descendants()
     assert below
-    started_s = time.monotonic()
     assert dev.stop(signal.SIGINT) == 0
-    assert time.monotonic() - started_s < 10
     assert not running(below)
     assert dev.text.endswith("tally: stopped\n")
     assert "Traceback" not in dev.text
@@ -116,7 +114,7 @@ sys.exit(it.main())
         assert process.stdout.readline() == b"in\n"
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == b"tally: stopped\n"
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
@@ -135,7 +133,7 @@ def test_another_engine_and_its_streams_serve(start: Start) -> None:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
         assert dev.call("POST", "/videos/v/plays", idempotency_key=KEY).status == 200
         visit(dev, 0)
-        wait_for(lambda: visits(dev) == 1, ROLLED_UP_S_MAX)
+        wait_for(lambda: visits(dev) == 1)
         assert not [pid for pid in dev.descendants() if "dynoxide" in command(pid)]
         assert not (dev.data / "engine.db").exists()
         assert "streams cannot be read" not in dev.text
@@ -150,23 +148,31 @@ def test_another_engine_and_its_streams_serve(start: Start) -> None:
 def test_a_killed_function_is_replaced(dev: Dev) -> None:
     """Killed while it works: that caller gets the gateway's 500, the next ones are served, and nothing is lost."""
     answers: list[Answer] = []
+    over = threading.Event()
 
-    def play() -> None:
-        for n in range(60):
-            answers.append(dev.call("POST", "/videos/killed/plays", idempotency_key=f"{KEY}-{n}"))
+    def play(number: int) -> Answer:
+        return dev.call("POST", "/videos/killed/plays", idempotency_key=f"{KEY}-{number}")
 
-    caller = threading.Thread(target=play)
-    caller.start()
-    for answered in range(5, 50, 12):
-        wait_for(lambda enough=answered: len(answers) > enough, 30)
-        for pid in dev.workers("plays"):
-            os.kill(pid, signal.SIGKILL)
-    caller.join()
+    def caller() -> None:
+        while not over.is_set():
+            answers.append(play(len(answers)))
+
+    thread = threading.Thread(target=caller)
+    thread.start()
+    try:
+        for _ in range(4):
+            seen = len(answers)
+            wait_for(lambda seen=seen: len(answers) > seen + 5)
+            for pid in dev.workers("plays"):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        over.set()
+        thread.join()
     assert {answer.status for answer in answers} <= {200, 500}
     assert {answer.raw for answer in answers if answer.status == 500} <= {b'{"message":"Internal Server Error"}'}
-    counted = [dev.call("POST", "/videos/killed/plays", idempotency_key=f"{KEY}-{n}").status for n in range(60)]
-    assert counted == [200] * 60
-    assert dev.call("GET", "/videos/killed/plays").body["play_count"] == 60
+    for number in range(len(answers)):  # sent again, as a client does: a kill may be noticed by the next call
+        wait_for(lambda number=number: play(number).status == 200)
+    assert dev.call("GET", "/videos/killed/plays").body["play_count"] == len(answers)
 
 
 def test_an_error_is_one_line_and_status_1(start: Start) -> None:

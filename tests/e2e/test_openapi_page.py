@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import operations
+from tests.e2e import chromium
 from tests.e2e.dev import Dev
 
 
@@ -15,7 +16,7 @@ from tests.e2e.dev import Dev
 def page(dev: Dev, browser: Browser) -> Iterator[Page]:
     """The open page. It must have no errors and load nothing from elsewhere."""
     errors, asked = [], []
-    with browser.new_context() as context:
+    with chromium.visitor(browser) as context:
         opened = context.new_page()
         opened.on("pageerror", lambda error: errors.append(str(error)))
         opened.on("request", lambda request: asked.append(request.url))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,11 @@ from dev.functions.pool import Pool, ThrottledError
 from dev.functions.runtime import Outcome
 from dev.stack.template import Function
 from tests.e2e.dev import running
+from tests.patience import PATIENCE_S
 
 HANDLER = """
 import os, signal, sys, time
+os.chdir(os.environ["LAMBDA_TASK_ROOT"])
 print("cold start")
 def handler(event, context):
     match event.get("do"):
@@ -27,6 +28,9 @@ def handler(event, context):
         case "die": os.kill(os.getpid(), signal.SIGKILL)
         case "exit": sys.exit(3)
         case "sleep": time.sleep(event["s"])
+        case "wait":
+            open("waiting", "a").close()
+            while not os.path.exists("free"): time.sleep(0.01)
         case "large": return "x" * 7_000_000
         case "environment": return dict(os.environ)
         case "context":
@@ -57,6 +61,13 @@ def run(body: Callable[[Pool], Awaitable[None]], log: Path, *, timeout_s: float 
     asyncio.run(whole())
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for it, while the loop runs."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 async def call(made: Pool, **event: object) -> Any:
     outcome = await made.invoke(json.dumps(event).encode())
     assert not outcome.failed, outcome
@@ -82,7 +93,7 @@ def test_the_environment_is_lambdas_and_nothing_else(task_root: Path, monkeypatc
         request_id, name, remaining_ms, arn = await call(made, do="context")
         assert (len(request_id), name) == (36, "tried")
         assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:tried"
-        assert 5_000 < remaining_ms <= 10_000
+        assert 0 < remaining_ms <= 10_000
 
     run(body, task_root / "log")
 
@@ -114,7 +125,7 @@ def test_an_idle_process_that_was_killed_is_not_used(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         for _ in range(3):
             os.kill(await call(made), 9)
-            await asyncio.sleep(0.3)  # its death takes milliseconds
+            await until(lambda: not any(worker.alive for worker in made._workers))
 
     run(body, task_root / "log")
 
@@ -122,15 +133,13 @@ def test_an_idle_process_that_was_killed_is_not_used(task_root: Path) -> None:
 def test_an_invocation_over_its_timeout_is_killed(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         pid = await call(made)
-        started_s = time.monotonic()
-        error = await failure(made, do="sleep", s=30)
-        assert 0.4 < time.monotonic() - started_s < 10
+        error = await failure(made, do="sleep", s=PATIENCE_S)
         assert error["errorType"] == "Sandbox.Timedout"
-        assert error["errorMessage"].endswith("Task timed out after 0.50 seconds")
+        assert error["errorMessage"].endswith("Task timed out after 2.00 seconds")
         assert await call(made) != pid
         assert not running([pid])
 
-    run(body, task_root / "log", timeout_s=0.5)
+    run(body, task_root / "log", timeout_s=2)
 
 
 def test_an_answer_that_is_too_large_is_an_error(task_root: Path) -> None:
@@ -158,10 +167,11 @@ def test_code_that_does_not_load_is_reported_and_retried(task_root: Path) -> Non
 def test_new_code_runs_after_retiring_the_processes(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         old = await call(made)
-        busy = asyncio.create_task(call(made, do="sleep", s=0.3))
-        await asyncio.sleep(0.1)
+        busy = asyncio.create_task(call(made, do="wait"))
+        await until((task_root / "waiting").exists)
         (task_root / "tried.py").write_text("def handler(event, context):\n    return 'new code'\n")
         made.retire()
+        (task_root / "free").touch()
         assert await busy == old  # an invocation in flight ends with the old code
         assert await call(made) == "new code"
 
@@ -172,10 +182,8 @@ def test_the_pool_grows_up_to_its_bound(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         await made.warm()
         seen: set[int] = set()
-        for _ in range(40):  # a second one is there after a while
+        while len(seen) < 2:  # a second one is there after a while
             seen |= set(await asyncio.gather(*(call(made, do="sleep", s=0.1) for _ in range(4))))
-            if len(seen) > 1:
-                break
         seen |= set(await asyncio.gather(*(call(made, do="sleep", s=0.2) for _ in range(8))))
         assert len(seen) == 2
 
@@ -185,19 +193,20 @@ def test_the_pool_grows_up_to_its_bound(task_root: Path) -> None:
 def test_a_caller_who_waits_too_long_is_refused(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         await made.warm()
-        long = asyncio.create_task(call(made, do="sleep", s=1))
-        await asyncio.sleep(0.1)
+        long = asyncio.create_task(call(made, do="wait"))
+        await until((task_root / "waiting").exists)
         with pytest.raises(ThrottledError):
             await made.invoke(b"{}")
+        (task_root / "free").touch()
         assert await long == await call(made)  # nothing was lost on the way
 
-    run(body, task_root / "log", workers_max=1, queue_s_max=0.3)
+    run(body, task_root / "log", timeout_s=PATIENCE_S, workers_max=1, queue_s_max=0.3)
 
 
 def test_a_second_process_is_not_started_for_callers_in_turn(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has answered asks for its next invocation a little later than its caller asks for more."""
     assert pool.GROW_AFTER_S > 0
-    monkeypatch.setattr(pool, "GROW_AFTER_S", 5.0)  # this machine may be slow
+    monkeypatch.setattr(pool, "GROW_AFTER_S", PATIENCE_S)  # this machine may be slow
 
     async def body(made: Pool) -> None:
         assert await made.warm() is None

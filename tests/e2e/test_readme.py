@@ -9,14 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.dev import Dev
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README_PORT = "8080"
-SESSION_S_MAX = 60
-SHOWS_S_MAX = 30.0  # it takes two
 MARK = "--- next ---"
 AS_OF = re.compile(r'(?<="as_of":)\d+')
-AS_OF_AGE_S_MAX = 60  # it is five
 LEFT = re.compile(r'(?<="retry_after_s":)\d+')
 DAY_S = 24 * 3600
 TODAY = '"period":"2026-11-22"'
@@ -63,7 +61,7 @@ class Shell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=SESSION_S_MAX)
+        self._process.communicate(timeout=PATIENCE_S)
 
 
 def same(output: str, shown: str) -> bool:
@@ -74,7 +72,7 @@ def same(output: str, shown: str) -> bool:
     shown = shown.replace(TODAY, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
     return (
         _fixed(output) == _fixed(shown)
-        and all(abs(time.time() - at_s) <= AS_OF_AGE_S_MAX for at_s in times)
+        and all(abs(time.time() - at_s) <= PATIENCE_S for at_s in times)
         and all(1 <= left_s <= DAY_S for left_s in lefts)
     )
 
@@ -86,7 +84,7 @@ def _fixed(text: str) -> str:
 
 def answered(shell: Shell, command: str, shown: str) -> str:
     """The output of a command. Repeat a command that begins with `sleep` until its output is as shown."""
-    deadline_s = time.monotonic() + SHOWS_S_MAX
+    deadline_s = time.monotonic() + PATIENCE_S
     output = shell.run(command)
     while command.startswith("sleep ") and not same(output, shown) and time.monotonic() < deadline_s:
         output = shell.run(command)

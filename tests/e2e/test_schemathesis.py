@@ -18,7 +18,7 @@ CASES_MIN = 900
 SEED = 3
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.long
 def test_documented_and_real_answers_agree(start: Callable[..., Dev]) -> None:
     dev = start().wait_until_ready()
     result = run(dev.url, dev.token("schemathesis", scope=SCOPES), examples=EXAMPLES, seed=SEED)

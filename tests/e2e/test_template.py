@@ -24,6 +24,7 @@ from dev.functions import runtime
 from dev.stack import synth, tables
 from dev.stack.mappings import StreamMapping
 from dev.stack.template import Authorizer, Cors, Throttle, parse, read, synthesized
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE: dict[str, Any] = json.loads(Path(__file__).with_name("miniature.template.json").read_text())
@@ -283,7 +284,7 @@ def test_two_at_once_synthesize_once(checkout: Path) -> None:
     for other in others:
         other.start()
     for other in others:
-        other.join(30)
+        other.join(PATIENCE_S)
     assert [other.exitcode for other in others] == [0, 0, 0]
     assert (checkout / "runs").read_text() == "x"
 

@@ -17,12 +17,11 @@ import boto3
 from botocore.config import Config
 
 from dev.base.engine import die_with_parent, free_port
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 ACCOUNT, REGION = "123456789012", "eu-west-1"
-START_S_MAX = 60.0  # one second on a machine that does nothing else
-INSTALL_S_MAX = 300.0
 
 
 def environment_of_its_own() -> Path:
@@ -39,7 +38,7 @@ def environment_of_its_own() -> Path:
                 ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
                 ["pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(REQUIREMENTS)],
             ):
-                subprocess.run([*uv, *arguments], check=True, timeout=INSTALL_S_MAX)
+                subprocess.run([*uv, *arguments], check=True)
             ready.touch()
     return python
 
@@ -75,11 +74,11 @@ class Emulator:
             raise
 
     def _wait(self) -> None:
-        deadline_s = time.monotonic() + START_S_MAX
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             assert self.process.poll() is None, self.log.read_text()
             try:
-                urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=5).close()
+                urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=PATIENCE_S).close()
                 return
             except (OSError, urllib.error.URLError):
                 assert time.monotonic() < deadline_s, self.log.read_text()
@@ -102,7 +101,7 @@ class Emulator:
             region_name=REGION,
             aws_access_key_id=ACCOUNT,  # it takes a number as the account
             aws_secret_access_key="local",
-            config=Config(retries={"total_max_attempts": 1}, read_timeout=60, max_pool_connections=20),
+            config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S, max_pool_connections=20),
         )
 
     def environment(self, home: Path) -> dict[str, str]:

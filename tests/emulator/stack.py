@@ -24,9 +24,9 @@ from stacks.options import Options
 from stacks.tally_stack import TallyStack
 from tests.emulator.server import ACCOUNT, REGION, ROOT, Emulator
 from tests.infra.conftest import context_of_cdk_json
+from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
-COMMAND_S_MAX = 120.0
 MINUTE_S = 3  # of the ledger, as in `make dev`: nobody waits minutes for it to close
 TEMPLATE = "Tally.template.json"
 
@@ -132,7 +132,7 @@ class Stack:
         environment = {name: value for name, value in self.environment.items() if not name.startswith("MAKE")}
         done = subprocess.run(
             ["make", "--no-print-directory", target], cwd=ROOT, env={**environment, **variables},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S_MAX,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
@@ -141,7 +141,7 @@ class Stack:
         """The pinned command, against the emulator."""
         command = [str(ROOT / "node_modules" / ".bin" / "cdk"), *arguments, "--no-notices"]
         done = subprocess.run(
-            command, cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=COMMAND_S_MAX
+            command, cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
@@ -255,7 +255,7 @@ class Stack:
 
 def _answer(request: urllib.request.Request) -> Answer:
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             return Answer(response.status, json.loads(response.read()))
     except urllib.error.HTTPError as error:
         with error:

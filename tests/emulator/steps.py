@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.emulator import stack as stacks
 from tests.emulator.stack import Stack, bridged
+from tests.patience import PATIENCE_S
 
 KEY = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 PLAY_TWICE = """
@@ -95,7 +96,7 @@ def play_from_the_bundle(stack: Stack, folder: Path) -> None:
     variables = {**stack.environment, **function["Configuration"]["Environment"]["Variables"]}
     run = subprocess.run(
         [sys.executable, "-P", "-B", "-c", PLAY_TWICE, str(folder)], env=variables, cwd=folder, capture_output=True,
-        text=True, timeout=stacks.COMMAND_S_MAX,
+        text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     [line] = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.emulator.stack import Answer, Stack
+from tests.patience import wait_for
 
 PAUSE_S = 0.02  # between two requests of one caller: the test shares its processors with the emulator
-WAIT_S_MAX = 60.0
 PAGE = "https://example.com/busy"
 PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 Request = Callable[[str], Answer]
@@ -57,10 +56,8 @@ class Traffic:
 
     def wait_for(self, counter: str, more: int) -> None:
         """Wait until that many more changes are accepted."""
-        wanted, deadline_s = self.accepted[counter] + more, time.monotonic() + WAIT_S_MAX
-        while self.accepted[counter] < wanted:
-            assert time.monotonic() < deadline_s, (self.accepted, self.failures)
-            time.sleep(PAUSE_S)
+        wanted = self.accepted[counter] + more
+        wait_for(lambda: self.accepted[counter] >= wanted)
 
     def _repeat(self, counter: str, request: Request) -> None:
         key = str(uuid.uuid4())

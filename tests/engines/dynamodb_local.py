@@ -16,14 +16,12 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # half the 
 class DynamoDBLocal(Engine):
     """One process of it, in memory. It listens on every interface: it has no option for that."""
 
-    ready_s_max = 60.0  # a Java program on a loaded machine
-
     def command(self) -> list[str]:
         """It tells AWS nothing about its use (`-disableTelemetry`). Raises LocalError without Java or its files."""
         java = shutil.which("java")
         if java is None or not JARS.is_dir():
             raise LocalError(
-                "DynamoDB Local needs Java 17 or newer, and its files: `make check ENGINE=dynamodb-local` fetches them"
+                "DynamoDB Local needs Java 17 or newer, and its files: `make test ENGINE=dynamodb-local` fetches them"
             )
         of_java = [java, *QUICK, f"-Djava.library.path={JARS}", "-cp", f"{JARS}/*", MAIN]
         return [*of_java, "-inMemory", "-disableTelemetry", "-port", str(self.port)]

@@ -22,6 +22,7 @@ from tests.commands import one_line
 from tests.infra.conftest import BEHIND_CDN, ROOT, Synthesize
 from tests.infra.template import Template
 from tests.infra.test_tables import MOMENT
+from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
 ANN = "arn:aws:iam::123456789012:user/ann"
@@ -152,7 +153,7 @@ def test_an_empty_environment_is_one_line(module: str, environment: dict[str, st
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     run = subprocess.run(
-        [sys.executable, "-m", f"cli.{module}"], cwd=ROOT, text=True, capture_output=True, timeout=30,
+        [sys.executable, "-m", f"cli.{module}"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
         env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": "lambdas", **environment},
     )  # fmt: skip

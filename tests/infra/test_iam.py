@@ -28,15 +28,13 @@ from tests.infra.template import Template, listed
 from tests.integration import test_consumers as of_consumers
 from tests.integration import test_needs as of_functions
 from tests.integration.conftest import invoker
+from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
 OPERATOR = "operator"
-DECIDE_S_MAX = 100
 ALLOWED_MIN, DENIED_MIN = 350, 1_500
 OF_OTHERS = "SOMEBODY#9f3a"
 SCANNED = {(OPERATOR, Table.COUNTS), (OPERATOR, Table.RECEIPTS)}
-
-pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def decide(rules: dict[str, Json], requests: list[Request]) -> list[str]:
     given = {"policies": rules, "requests": [request.document for request in requests]}
     run = subprocess.run(
         ["node", str(ROOT / "tests" / "infra" / "decide.mjs")], input=json.dumps(given), capture_output=True, text=True,
-        timeout=DECIDE_S_MAX,
+        timeout=PATIENCE_S,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     found: list[str] = json.loads(run.stdout)

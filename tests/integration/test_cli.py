@@ -40,6 +40,7 @@ from tally.series import hours, progress
 from tally.streams import segments, watermark
 from tests.commands import one_line
 from tests.conftest import create_tables, new_engine
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SINCE = "2027-01-15 08:00:00 UTC"
@@ -620,7 +621,7 @@ def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 )
 def test_without_region_or_credentials_it_says_so(environment: dict[str, str], said: str) -> None:
     with command("drift", **environment) as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"tally: {said}")
 
@@ -630,7 +631,7 @@ def test_ctrl_c_ends_watch_with_0(port: int, store: Store) -> None:
         assert process.stdout is not None
         lines = [process.stdout.readline(), process.stdout.readline()]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, lines[0], lines[1][-5:], out, err) == (0, "at,value,change\n", ",0,0\n", "", "")
 
 
@@ -642,7 +643,7 @@ def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, st
         assert process.stderr is not None
         line = process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert line.startswith("tally: nothing is written until the ledger has judged what happened so far: ")
     assert (process.returncode, out, err) == (130, "", "tally: stopped\n")
     assert tallies.read(Call(store), counters.LIKES, "off") == 7

@@ -134,7 +134,7 @@ def out_of_time(turn: Deliveries, batch: list[dict[str, Any]]) -> str | None:
 
     def after(number: int) -> None:
         if number == at:
-            clock.now_s += 100
+            clock.now_s += 1000
 
     client.after = after
     with pytest.MonkeyPatch.context() as patch:

@@ -369,7 +369,6 @@ def test_a_counter_that_is_always_rolled_up_waits_beside_what_moves_now(world: W
     assert stream_records.changes(world.receipt(), alone=True) == [("views", "x", 3)]
 
 
-@pytest.mark.slow
 def test_50_orders_at_once_over_20_mugs_with_lost_answers_sell_20_and_refuse_30(world: World, streams: Streams) -> None:
     """Sold, counted and used are equal: no order is in part."""
     stock(world, 20)

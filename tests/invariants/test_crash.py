@@ -24,12 +24,10 @@ from dev import faults
 from dev.base.engine import die_with_parent
 from tests.invariants.threads import at_once
 from tests.invariants.world import World
-
-pytestmark = pytest.mark.slow
+from tests.patience import PATIENCE_S
 
 PLAYS, KILLS, CALLERS, VIDEOS = 150, 30, 3, 3
 WARM_UPS = 5  # plays that tell how long one takes here: most kills fall within twice that
-WORKER_S_MAX = 10.0
 LAMBDAS = Path(tally.__file__).resolve().parents[1]
 
 
@@ -42,7 +40,7 @@ class Workers:
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / "socket"))
         self._server.listen()
-        self._server.settimeout(WORKER_S_MAX)
+        self._server.settimeout(PATIENCE_S)
         environment = {
             "PYTHONPATH": str(LAMBDAS),
             "AWS_ENDPOINT_URL_DYNAMODB": world.proxy.endpoint,
@@ -70,7 +68,7 @@ class Workers:
         """Fork no more."""
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(WORKER_S_MAX)
+        self._process.wait(PATIENCE_S)
         self._server.close()
 
 
@@ -78,7 +76,7 @@ class Worker:
     """One process of the function."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(WORKER_S_MAX)
+        connection.settimeout(PATIENCE_S)
         self._connection = connection
         self._lines = connection.makefile("rb")
         self.pid = int(self._lines.readline())

@@ -16,7 +16,6 @@ from tests.engines import new_engine
 from tests.invariants.schedules import Schedule
 from tests.invariants.simulation import Clock, Plan, Stall, World, seeded
 
-pytestmark = pytest.mark.slow
 FIRST, _, END = os.environ.get("SCHEDULES", "5").rpartition(":")
 PASSING = {"wrong row-minutes"}
 """What commits that are minutes late make of the rows, for a while (journal.md, section 4)."""

@@ -29,8 +29,6 @@ from tally.settings import Settings
 from tests.conftest import create_tables
 from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
 
-pytestmark = pytest.mark.slow
-
 EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
 STEPS_MIN, STEPS_MAX = 3, 15
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")

@@ -15,8 +15,6 @@ from tally.drift.reconcile import NotProvenError
 from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import Watched
 
-pytestmark = pytest.mark.slow
-
 COMMIT = -1
 STEPS = [*range(0, 8, 2), COMMIT]  # calls of the engine before which the change comes; COMMIT: the first transaction
 

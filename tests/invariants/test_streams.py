@@ -251,7 +251,7 @@ def test_when_time_runs_out_the_first_record_that_is_not_applied_is_reported(
     clock = SimpleNamespace(now_s=1000.0)
 
     def pass_time(_: int) -> None:
-        clock.now_s += 56
+        clock.now_s += 1000
 
     client.after = pass_time
     monkeypatch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: clock.now_s))

@@ -27,8 +27,6 @@ from tests.conftest import create_tables
 from tests.invariants.deliveries import TURNS_MAX, Deliveries
 from tests.invariants.streaming import CONSUMERS, Facts, StreamWorld
 
-pytestmark = pytest.mark.slow
-
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
 NETWORK_SCHEDULES = SCHEDULES // 6
 _numbers = itertools.count()

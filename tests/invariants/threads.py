@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-START_S_MAX = 10.0
+from tests.patience import PATIENCE_S
+
 T = TypeVar("T")
 
 
@@ -16,7 +17,7 @@ def at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
     gate = threading.Barrier(len(jobs))
 
     def run(job: Callable[[], T]) -> T:
-        gate.wait(START_S_MAX)
+        gate.wait(PATIENCE_S)
         return job()
 
     with ThreadPoolExecutor(len(jobs)) as pool:

@@ -95,7 +95,7 @@ def broken(results: Results) -> list[str]:
     return [claim.what for claim in results.claims() if claim.held is False]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     run = subprocess.run(
@@ -103,7 +103,6 @@ def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert (run.returncode, run.stderr) == (0, "")
     document = json.loads(out.read_text())

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
 LOCKS = ("requirements.txt", "tests/requirements.txt", "package-lock.json")
@@ -20,10 +22,10 @@ MADE_AGAIN = "-m venv --clear"
 
 def planned(*arguments: str) -> str:
     """What it would run, or its error; the pins count as unchanged. The make that runs this test leaves no trace."""
-    inherited = ("MAKEFLAGS", "MAKELEVEL", "ARGS", "ENGINE", "ON_ENGINE", "PYTHON")
+    inherited = ("MAKEFLAGS", "MAKELEVEL", "ARGS", "ENGINE", "PYTHON")
     own = {name: value for name, value in os.environ.items() if name not in inherited}
     command = ["make", "--dry-run", *(f"--assume-old={lock}" for lock in LOCKS), VENV, *arguments]
-    run = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=20)
+    run = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=PATIENCE_S)
     return run.stdout + run.stderr
 
 
@@ -46,7 +48,7 @@ def test_the_environment_stays_with_the_same_python_and_without_one(named: list[
 def test_another_engine_runs_what_stores_something_and_is_fetched_first() -> None:
     plan = planned("test", "ENGINE=dynamodb-local", "--assume-new=tests/engines/pom.xml")
     assert "mvn " in plan.partition("-m pytest")[0]
-    assert plan.endswith("tests/invariants tests/integration \n")
+    assert plan.endswith("tests/invariants tests/integration\n")
 
 
 def test_an_unknown_engine_is_one_line() -> None:
@@ -61,7 +63,7 @@ def test_only_what_tests_comes_with_the_packages_of_the_tests() -> None:
         assert "--requirement requirements.txt" in plan, target
         assert "tests/requirements.txt" not in plan, target
         assert re.findall("npm ci [^ ]*", plan) == ["npm ci --omit=dev"], target
-    for target in ("test", "check", "lint", "synth", "bench", "mutations"):
+    for target in ("test", "test-all", "lint", "synth", "bench", "mutations"):
         assert "--requirement tests/requirements.txt" in planned(target, everything), target
 
 

@@ -26,6 +26,7 @@ from tally.counter import Counter, Guarantee, declared
 from tally.counting import changes
 from tally.fields import Kind
 from tally.operation import BODY_BYTES_MAX, Field, Operation, Source, Visible, by_route
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(COUNTERS)
@@ -315,11 +316,11 @@ def test_no_function_loads_what_makes_the_document_where_it_is_built() -> None:
         f"from functions import {', '.join(operations.functions())}\n"
         "assert not [name for name in sys.modules if name.partition('.')[0] in ('openapi', 'pydantic')]\n"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT / "lambdas", check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT / "lambdas", check=True, timeout=PATIENCE_S)
 
 
 def test_it_can_be_printed() -> None:
     printed = subprocess.run(
-        [sys.executable, "-m", "openapi"], cwd=ROOT / "lambdas", check=True, capture_output=True, timeout=60
+        [sys.executable, "-m", "openapi"], cwd=ROOT / "lambdas", check=True, capture_output=True, timeout=PATIENCE_S
     )
     assert json.loads(printed.stdout) == DOCUMENT

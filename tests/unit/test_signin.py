@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 SIGN_IN = Path(__file__).parents[2] / "lambdas" / "console" / "signin.js"
 REDIRECT = "https://api.example.com/console"
 CLAIMS = {"sub": "7c20", "username": "ann"}
@@ -94,7 +96,7 @@ def run(script: str, way: dict[str, str]) -> dict[str, Any]:
     """What the script said and did with the module, in a browser that is not there."""
     whole = BROWSER % (json.dumps(SIGN_IN.as_uri()), json.dumps(way), script)
     ended = subprocess.run(
-        ["node", "--input-type=module"], input=whole, capture_output=True, text=True, check=False, timeout=60
+        ["node", "--input-type=module"], input=whole, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)

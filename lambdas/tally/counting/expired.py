@@ -2,8 +2,7 @@
 
 A hold whose return is refused moves behind those that may be due, to the overdue ones: its tally is at a ceiling that
 was declared later, its item is broken, or its counter is declared no more. There it delays no other one, and every
-sweep tries it. What fails in passing, as by throttling, stays where it is. Buckets of a stack that is deployed over may
-have settled holds from before: they move to where settled ones are now.
+sweep tries it. What fails in passing, as by throttling, stays where it is.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, apply_once
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .holds import BUCKETS, EXPIRED, HELD, OVERDUE, due, move, overdue, owner_of, settled_key
+from .holds import BUCKETS, EXPIRED, HELD, OVERDUE, due, move, overdue, owner_of
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # of a bucket at once; one transaction moves as many
 RETURN_S_MAX = 1.0  # for one hold: the others wait
@@ -103,11 +102,9 @@ class _Sweep:
             observe.gauges({observe.HOLDS_NOT_RETURNED: len(self.failed)})
 
     def _one(self, hold: Item) -> list[Write]:
-        """Give back one hold; the writes that move it if it is not due, or its return is refused."""
+        """Give back one hold; the writes that move it if its return is refused."""
         name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
         owner, amount = owner_of(name, id_), int(hold["amount"]["N"])
-        if hold["state"]["S"] != HELD:
-            return self._moved(hold, settled_key(owner, hold_id))
         if amount < self.refused.get(owner, (math.inf, False))[0]:
             try:
                 self.returned += self._settled(name, id_, hold)
@@ -120,7 +117,7 @@ class _Sweep:
         self.failed.add(hold_id)
         if hold["SK"]["S"].startswith(OVERDUE) or not self.refused[owner][1]:
             return []
-        return self._moved(hold, {"SK": {"S": f"{OVERDUE}{owner}#{hold_id}"}})
+        return self._moved(hold, f"{OVERDUE}{owner}#{hold_id}")
 
     def _settled(self, name: str, id_: str, hold: Item) -> bool:
         if name not in self.counters:
@@ -128,9 +125,9 @@ class _Sweep:
         call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RETURN_S_MAX))
         return move(call, self.counters[name], id_, hold, EXPIRED)
 
-    def _moved(self, hold: Item, to: Item) -> list[Write]:
+    def _moved(self, hold: Item, to: str) -> list[Write]:
         """The writes that move a hold as it is, on condition that nobody settles it meanwhile."""
         table = {"TableName": self.store.settings.ledger_table}
         key = {"PK": hold["PK"], "SK": hold["SK"]}
-        removal = items.only_if({**table, "Key": key}, {"state": hold["state"]})
-        return [{"Delete": removal}, {"Put": {**table, "Item": {**hold, **to}}}]
+        removal = items.only_if({**table, "Key": key}, {"state": HELD})
+        return [{"Delete": removal}, {"Put": {**table, "Item": {**hold, "SK": {"S": to}}}}]

@@ -21,7 +21,7 @@ from ..fields import user_name
 from ..shipped import LIKES
 from . import children, deletion, tallies
 from .children import GONE
-from .holds import BUCKETS, EXPIRED, HELD, RELEASED, move
+from .holds import BUCKETS, EXPIRED, RELEASED, move
 
 
 class Kind(Enum):
@@ -58,9 +58,9 @@ def traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator
     """
     for bucket in range(BUCKETS):
         of_caller: dict[str, Any] = {
-            "FilterExpression": "#caller = :caller AND #state = :held",
-            "ExpressionAttributeNames": {"#caller": "caller", "#state": "state"},
-            "ExpressionAttributeValues": {":caller": {"S": user}, ":held": {"S": HELD}},
+            "FilterExpression": "#caller = :caller",
+            "ExpressionAttributeNames": {"#caller": "caller"},
+            "ExpressionAttributeValues": {":caller": {"S": user}},
         }
         table = store.settings.ledger_table
         for page in queries.pages(store, table, f"HOLDS#{bucket}", **of_caller):

@@ -83,13 +83,13 @@ def test_the_lock_of_npm_has_a_hash_for_each_package_and_no_address() -> None:
     assert "resolved" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_audit_that_gets_no_answer_fails_and_says_so_of_each_lock() -> None:
     """Never "no known vulnerability" of what nobody looked at."""
     nobody = {"HTTPS_PROXY": "http://nobody.invalid:1", "npm_config_registry": "http://nobody.invalid:1"}
     ready = [f"{sys.prefix}/.ready", f"{sys.prefix}/.tests", "node_modules/.ready", "node_modules/.tests"]
     command = ["make", "audit", f"VENV={sys.prefix}", *(f"--assume-old={file}" for file in (*LOCKS, *ready))]
-    run = subprocess.run(command, cwd=ROOT, env=os.environ | nobody, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, cwd=ROOT, env=os.environ | nobody, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stdout) == (2, "")
     *said, last = run.stderr.splitlines()
     locks = [line.split(": ")[2] for line in said if line.startswith("tally: not audited: ")]

@@ -18,7 +18,6 @@ from aws_lambda_powertools.utilities.idempotency import (
 )
 
 import counters
-from tally.counter import Guarantee
 from tally.counting import increments
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
@@ -29,8 +28,7 @@ INVOCATION_S = 0.3
 """The time of an invocation. After it, Powertools lets a retry count a play that a crash left in progress. It is short
 so that the retries of the bench are short."""
 MARKER_TTL_S = 24 * 3600
-_FAST_PLAYS = replace(counters.PLAYS, guarantee=Guarantee.FAST)
-_ROLLED_UP_PLAYS = replace(counters.PLAYS, guarantee=Guarantee.ROLLUP)
+_ROLLED_UP_PLAYS = replace(counters.PLAYS, visible="soon")
 _COUNTER = counters.PLAYS
 
 Play = Callable[[str], None]
@@ -137,13 +135,6 @@ def _exact(clients: Clients, video_id: str) -> Play:
     return play
 
 
-def _fast(clients: Clients, video_id: str) -> Play:
-    def play(key: str) -> None:
-        increments.count(Call(clients.store), Increment(_FAST_PLAYS, video_id, 1, "play", None, {"counted": True}))
-
-    return play
-
-
 def _plain_put(clients: Clients, video_id: str) -> Play:
     def play(key: str) -> None:
         item: Any = {
@@ -177,8 +168,7 @@ PLAIN_ADD = Design("plain-add", "plain ADD", 1, _plain_add)
 POWERTOOLS = Design("powertools", "Powertools' layer around an ADD", 3, _powertools)
 BARE_TRANSACTION = Design("bare-transaction", "bare transaction with a marker", 1, _bare_transaction)
 EXACT = Design("exact", "Tally EXACT", 1, _exact)
-FAST = Design("fast", "Tally FAST", 1, _fast)
-DESIGNS = (READ_MODIFY_WRITE, PLAIN_ADD, POWERTOOLS, BARE_TRANSACTION, EXACT, FAST)
+DESIGNS = (READ_MODIFY_WRITE, PLAIN_ADD, POWERTOOLS, BARE_TRANSACTION, EXACT)
 PLAIN_PUT = Design("plain-put", "plain PutItem of the same size", 1, _plain_put)
 ROLLUP = Design("rollup", "Tally ROLLUP", 1, _rollup)
 TIMED = (*DESIGNS, PLAIN_PUT, ROLLUP)

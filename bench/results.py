@@ -10,7 +10,7 @@ from .accuracy import Accuracy
 from .bounds import Bounded, plural
 from .console import Console
 from .costs import BATCH_PLAYS, Batch, Like, Read
-from .designs import BARE_TRANSACTION, EXACT, FAST, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
+from .designs import BARE_TRANSACTION, EXACT, PLAIN_ADD, PLAIN_PUT, POWERTOOLS, ROLLUP, TIMED
 from .feed import FEED, READ_MS, Feed
 from .hot_key import Outcome
 from .imports import Imports
@@ -21,7 +21,6 @@ from .speed import Cost
 
 EXACT_TO_BARE_MAX = 1.2
 EXACT_TO_POWERTOOLS_MAX = 0.55
-FAST_TO_ADD_MAX = 1.1
 ROLLUP_TO_PUT_MAX = 1.1
 FOLDED_PER_S_MIN = 50_000
 FEED_FASTER_MIN = 5
@@ -29,7 +28,6 @@ ROLLED_UP_S_MAX = 2.0
 CONSOLE_BYTES_MAX = 150 * 1000
 IMPORT_TO_BOTO3_MAX = 1.25
 EXACT_WRITE_UNITS = 4.0
-FAST_WRITE_UNITS = 1.0
 ROLLUP_WRITE_UNITS = 1.0
 LIKE_WRITE_UNITS = 4.0
 HOT_P99_MS_MAX, HOT_P99_PER_S = 100.0, 200
@@ -91,7 +89,6 @@ class Results:
         return [
             ratio("time: EXACT to a bare transaction", us[EXACT.name] / us[BARE_TRANSACTION.name], EXACT_TO_BARE_MAX),
             ratio("time: EXACT to Powertools' layer", us[EXACT.name] / us[POWERTOOLS.name], EXACT_TO_POWERTOOLS_MAX),
-            ratio("time: FAST to a plain ADD", us[FAST.name] / us[PLAIN_ADD.name], FAST_TO_ADD_MAX),
             ratio("time: ROLLUP to a plain PutItem", us[ROLLUP.name] / us[PLAIN_PUT.name], ROLLUP_TO_PUT_MAX),
             ratio("import: hot handler to boto3 with a client", self.imports.ratio, IMPORT_TO_BOTO3_MAX),
         ]
@@ -104,8 +101,6 @@ class Results:
         return [
             equal("EXACT: round trips", self.costs[EXACT.name].round_trips, 1),
             equal("EXACT: WCU", self.costs[EXACT.name].write_units, EXACT_WRITE_UNITS),
-            equal("FAST: round trips", self.costs[FAST.name].round_trips, 1),
-            equal("FAST: WCU", self.costs[FAST.name].write_units, FAST_WRITE_UNITS),
             equal("ROLLUP: round trips", self.costs[ROLLUP.name].round_trips, 1),
             equal("ROLLUP: WCU", self.costs[ROLLUP.name].write_units, ROLLUP_WRITE_UNITS),
             *(equal(f"a like, text of {like.text_bytes:,} B: WCU", like.write_units, LIKE_WRITE_UNITS)

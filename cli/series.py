@@ -204,8 +204,6 @@ def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo) -
         yield most if any(numbers) else f"nothing in {hours}"
     else:
         yield "nothing is known of that time"
-    if body["observed"]:
-        yield f"{body['counter']} has no receipts: this is what was seen of its tally, manual edits too"
     if not points or points[0].from_s < body["since"]:
         yield f"series begin at {clock_in(body['since'], zone, now_s)}"
     yield f"complete up to {clock_in(body['as_of'], zone, now_s)} ({offset(body['as_of'], zone)})"

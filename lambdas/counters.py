@@ -4,7 +4,7 @@ Add a declaration to COUNTERS and deploy. The API, the roles, the metrics and th
 `tally/counter.py` explains the fields; importing this file checks them.
 """
 
-from tally.counter import Counter, declared
+from tally.counter import ANYONE, CALLER, Counter, declared
 from tally.pages import Pages
 from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
@@ -18,8 +18,11 @@ CALLS = Counter(
 )
 TICKET = Counter("ticket", prefix="QUEUE", sort_key="TICKETS", attribute="last_ticket", delta=1, numbered=True)
 MEMBERS = Counter("members", prefix="WORKSPACE", sort_key="MEMBERS", attribute="members", child="MEMBER#USER#")
+HEARTS = Counter(
+    "hearts", prefix="PAGE", sort_key="HEARTS", attribute="hearts", child="HEART#USER#", changes=CALLER, read=ANYONE
+)
 
-COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS])
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS])
 
 # What is no part of a page's name. A change renames pages; docs/beacon.md says what becomes of their tallies.
 PAGES = Pages(

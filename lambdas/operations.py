@@ -216,7 +216,7 @@ INCREMENT = Operation(
     path=f"{_COUNTERS}/increments",
     access=Access.WRITE,
     throttle=WRITES,
-    fields=(_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _OPTIONAL_KEY, _VALUE),
+    fields=(_COUNTER, _ID, Field("amount", Kind.AMOUNT, Source.BODY, "amount", required=False), _KEY, _VALUE),
     counts=True,
     increments=True,
     serves=lambda counter: not counter.counts_children,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 
 import operations
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.operation import Need, Operation, Table
 from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
 
@@ -190,20 +190,19 @@ def _get_tallies(readable: Iterable[Counter]) -> Needs:
     found = list(readable)
     single = [counter for counter in found if counter.versioned]
     spread = [counter for counter in found if not counter.versioned]
-    rolled_up = any(counter.guarantee is Guarantee.ROLLUP for counter in found)
+    rolled_up = any(counter.soon for counter in found)
     return _on(single, "BatchGetItem") | _on(spread, "Query") | (_READ_JUDGE if rolled_up else _NOTHING)
 
 
 def _get_counter(counters: Mapping[str, Counter]) -> Needs:
     served = operations.GET_COUNTER.served(counters)
-    rolled_up = any(counter.guarantee is Guarantee.ROLLUP for counter in served)
+    rolled_up = any(counter.soon for counter in served)
     return _on(served, "Query") | (_READ_JUDGE if rolled_up else _NOTHING)
 
 
 def _count(counter: Counter) -> Needs:
-    """An update of the tally, unless the rollup makes it; and a receipt, unless the counter is FAST."""
-    update = _NOTHING if counter.guarantee is Guarantee.ROLLUP else _on([counter], "UpdateItem")
-    return update | (_NOTHING if counter.guarantee is Guarantee.FAST else _PUT_RECEIPT)
+    """A receipt, and an update of the tally, unless the rollup makes it."""
+    return _PUT_RECEIPT | (_NOTHING if counter.soon else _on([counter], "UpdateItem"))
 
 
 def _release_expired(counters: Mapping[str, Counter]) -> Needs:

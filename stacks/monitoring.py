@@ -123,8 +123,7 @@ class Monitoring(Construct):
 
         Drift has one for each counter: a drift that nobody has repaired yet must not hide that of another counter.
         """
-        tracked = [name for name, counter in self._counters.items() if counter.tracked]
-        confirmed = self._own.by_counter(observe.DRIFT_CONFIRMED, of=tracked, statistic="Maximum")
+        confirmed = self._own.by_counter(observe.DRIFT_CONFIRMED, of=self._counters, statistic="Maximum")
         found = [watched(self._names, metric, alarms.DRIFT, of=counter) for counter, metric in confirmed.items()]
         self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": found})
         unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)

@@ -9,7 +9,7 @@ const COUNTERS_S = 60;
 const TOP = 5;
 const HOUR_S = 3600;
 const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
-const KINDS = { EXACT: "exact, at once", ROLLUP: "exact, within seconds", FAST: "fast: a retry may count twice" };
+const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
 
 export async function show(root, context) {
   const { api, signal } = context;
@@ -120,7 +120,7 @@ function card(context, counter) {
       leaders(counter.name, top),
     ];
   };
-  const about = `${KINDS[counter.guarantee] ?? counter.guarantee}${counter.retired ? ", retired" : ""}`;
+  const about = `${SHOWN[counter.visible]}${counter.retired ? ", retired" : ""}`;
   const made = panel(context, {
     title: make("a", { href: `#/top/${name}` }, counter.name),
     level: 3,

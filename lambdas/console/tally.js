@@ -78,13 +78,7 @@ function live(context, counter, id) {
       }
     }
     note.replaceChildren(
-      ...(asOf
-        ? ["Every change accepted by ", time(asOf, "clock"), " is in it."]
-        : [
-            context.counter(counter)?.guarantee === "FAST"
-              ? "As stored at this moment. A retry may have counted twice."
-              : "Exact at this moment.",
-          ]),
+      ...(asOf ? ["Every change accepted by ", time(asOf, "clock"), " is in it."] : ["Exact at this moment."]),
     );
     return null;
   };
@@ -198,7 +192,6 @@ function legend(found, by, running) {
       ),
     ),
     found.since > found.from && make("li", {}, "Hours are kept since ", time(found.since, "minute")),
-    found.observed && make("li", {}, "A fast counter: these are what was observed."),
     make("li", {}, by === "day" ? `Days of ${zone}` : `Hours in ${zone}`),
   );
 }

@@ -6,7 +6,7 @@ import counters
 import operations
 from tally import fields
 from tally.api.entry import Answer, Entry
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import changes as changes_
 from tally.counting import holds, increments, periods, tallies
 from tally.counting.increments import Increment
@@ -21,15 +21,13 @@ def increment(
     *,
     counter: Counter,
     id: str,
+    idempotency_key: str,
     amount: int | None = None,
-    idempotency_key: str | None = None,
     value: bool = False,
 ) -> Increment:
     """Move the counter by `amount`, or by its own step, once for each key: in the period of now, if it has periods."""
     _refuse_children(counter)
     by = fields.step(counter, amount, "amount")
-    if idempotency_key is None and counter.guarantee is not Guarantee.FAST:
-        raise InvalidInputError("Idempotency-Key is missing.", field="Idempotency-Key")
     tally = periods.tally_id(counter, id, time.time())
     body = {"counter": counter.name, **periods.shown(tally), "counted": True}
     target = operations.INCREMENT.receipt_target(counter, id)
@@ -60,7 +58,7 @@ def get_counter(call: Call, *, counter: Counter, id: str, period: str | None = N
     if counter.settable:
         state = tallies.read_state(call, counter, tally)
         body |= {"value": state.value, "version": state.version}
-    elif counter.guarantee is Guarantee.ROLLUP:
+    elif counter.soon:
         as_of = watermark.as_of(call)  # before the number, which may then be newer but never older
         body |= {"value": tallies.read(call, counter, tally), "as_of": as_of}
     else:

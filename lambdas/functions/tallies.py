@@ -10,13 +10,12 @@ from tally import fields, pages
 from tally.api import badge
 from tally.api.entry import Answer, Entry
 from tally.api.texts import Text
-from tally.counter import MAX_AGE_DEFAULT_S, Counter, Guarantee
+from tally.counter import MAX_AGE_DEFAULT_S, Counter
 from tally.counting import many, periods, tallies
 from tally.counting.tallies import Tally
 from tally.dynamo.client import Call
 from tally.errors import CallerError, ForbiddenError, NotFoundError, problem
 from tally.fields import Kind
-from tally.shipped import OF_PAGES
 from tally.streams import watermark
 
 Asked = tuple[str, str]
@@ -49,7 +48,7 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
         return NotFoundError(f"There is no counter {name[:64]!r}.", field="of")
     if anyone and not counter.public:
         return _private(counter)
-    kind = Kind.LISTED_PAGE if counter in OF_PAGES else Kind.ID
+    kind = Kind.LISTED_PAGE if counter.pages else Kind.ID
     context = fields.Context(call.caller is None, call.store.settings.page_hosts, handler.counters, handler.pages)
     try:
         return Tally(counter, periods.tally_id(counter, fields.check(kind, id_, "of", context), time.time()))
@@ -64,7 +63,7 @@ def _private(counter: Counter) -> ForbiddenError:
 def _read(call: Call, of: list[Asked], found: Mapping[Asked, Tally | CallerError]) -> dict[str, Any]:
     """The answer. Each tally is read once, however often it was asked for."""
     wanted = {one for one in found.values() if isinstance(one, Tally)}
-    rolled_up = any(tally.counter.guarantee is Guarantee.ROLLUP for tally in wanted)
+    rolled_up = any(tally.counter.soon for tally in wanted)
     as_of = watermark.as_of(call) if rolled_up else None  # before the numbers, which may then be newer but never older
     numbers = many.read(call, wanted)
 
@@ -72,7 +71,7 @@ def _read(call: Call, of: list[Asked], found: Mapping[Asked, Tally | CallerError
         made, tally = {"counter": name, "id": id_}, found[name, id_]
         if isinstance(tally, CallerError):
             return {**made, "error": problem(tally)}
-        dated = {"as_of": as_of} if tally.counter.guarantee is Guarantee.ROLLUP else {}
+        dated = {"as_of": as_of} if tally.counter.soon else {}
         return {**made, **periods.shown(tally.id), "value": numbers[tally], **dated}
 
     return {"tallies": [entry(*asked) for asked in of]}

@@ -78,7 +78,6 @@ _SERIES_EXAMPLE = {
     "counter": "plays",
     "id": "9f3a",
     "by": "hour",
-    "observed": False,
     "series": [{"from": 1785535200, "value": 112}, {"from": 1785538800, "value": 97}],
     "repairs": [{"at": 1785536000, "value": -50, "how": "ledger"}],
     "since": 1785502800,
@@ -115,8 +114,7 @@ _STATUS_EXAMPLE = {
     "counters": [
         {
             "name": "likes",
-            "guarantee": "EXACT",
-            "tracked": True,
+            "visible": "now",
             "public": True,
             "pages": False,
             "children": True,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from operations import OPERATIONS
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting.receipts import ALONE_KEPT_S, DAY_S
 from tally.operation import Access, Operation, Visible
 from tally.settings import RECEIPT_TTL_DEFAULT_S
@@ -180,7 +180,7 @@ def _table(counters: list[Counter]) -> str:
         for counter in counters
     ]
     return "\n".join(
-        ["| counter | step | limits | guarantee | a key is recognised for |", "|---|---|---|---|---|", *rows]
+        ["| counter | step | limits | promise | a key is recognised for |", "|---|---|---|---|---|", *rows]
     )
 
 
@@ -198,9 +198,7 @@ def _limits(counter: Counter) -> str:
 
 def _life(counter: Counter) -> str:
     """How long its receipts live, as far as the declaration says."""
-    if counter.guarantee is Guarantee.FAST:
-        return "no time"
-    if counter.guarantee is Guarantee.ROLLUP:
+    if counter.soon:
         return f"{max(counter.receipt_days or 0, ALONE_KEPT_S // DAY_S)} days at least"
     return f"{counter.receipt_days} days" if counter.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
 
@@ -208,6 +206,4 @@ def _life(counter: Counter) -> str:
 def _promise(counter: Counter) -> str:
     if counter.retired:
         return "retired: it can be read, and takes no more changes"
-    if counter.guarantee is Guarantee.FAST:
-        return "at once; a retry can count twice"
-    return "once for each key" + (", numbered" if counter.numbered else "")
+    return f"once for each key, visible {counter.visible}" + (", numbered" if counter.numbered else "")

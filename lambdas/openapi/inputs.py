@@ -12,7 +12,7 @@ from typing import Any
 import operations
 from tally import fields
 from tally.api.http import BEACON, JSON
-from tally.counter import AMOUNT_MAX, Counter, Guarantee
+from tally.counter import AMOUNT_MAX, Counter
 from tally.counting.changes import TALLIES_MAX
 from tally.fields import Kind
 from tally.operation import Field, Operation, Source
@@ -26,17 +26,10 @@ HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
 
 
 def required(field: Field, operation: Operation, served: list[Counter]) -> bool:
-    """Whether the operation needs the field. For an increment this depends on the counters that it serves."""
-    if operation.increments and operation.by_counter and field.kind is Kind.KEY:
-        return not _fast(served)
+    """Whether the operation needs the field. For an amount this depends on the counters that it serves."""
     if operation.increments and operation.by_counter and field.kind is Kind.AMOUNT:
         return all(counter.delta is None for counter in served)
     return field.required
-
-
-def _fast(served: list[Counter]) -> list[str]:
-    """The names of the counters that take changes without a key."""
-    return [counter.name for counter in served if counter.guarantee is Guarantee.FAST]
 
 
 def parameters(operation: Operation, served: list[Counter]) -> list[Schema]:
@@ -125,8 +118,6 @@ def description(field: Field, operation: Operation, served: list[Counter]) -> st
     """The description of one field."""
     if field.kind in (Kind.COUNTER, Kind.ANY_COUNTER):
         return "A counter that this deployment declares."
-    if field.kind is Kind.KEY and operation.increments and not required(field, operation, served):
-        return f"{_DESCRIPTIONS[Kind.KEY]} Needed for every counter but {', '.join(_fast(served))}."
     if field.body_wire:
         return f"{_DESCRIPTIONS[field.kind]} In the header, or as `{field.body_wire}` in the body."
     return _DESCRIPTIONS[field.kind]

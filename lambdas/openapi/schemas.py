@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import operations
-from tally.counter import Guarantee
+from tally.counter import NOW, SOON
 from tally.counting import holds
 
 from .answers import KEPT
@@ -69,20 +69,12 @@ _SINCE: Schema = {
 _PERIOD: dict[str, Schema] = {
     "period": {**_TEXT, "description": "Of a counter with periods: which one, such as `2026-11`."}
 }
-_AT_LEAST: dict[str, Schema] = {
-    "value_at_least": {
-        **_WHOLE,
-        "description": "With `?value=true`: the number right after the change, which is in it. Changes of others that"
-        " are visible soon, and some of those that raced with the read, may be missing.",
-    }
-}
-_EXACT: dict[str, Schema] = {
+_VALUE: dict[str, Schema] = {
     "value": {
         **_WHOLE,
-        "description": "With `?value=true`, of a counter with one shard: the number at one moment right after the"
-        " change, with this change in it, and with those that others made in between.",
-    },
-    "version": _VERSION,
+        "description": "With `?value=true`, unless the change is visible soon: what a strongly consistent read said"
+        " right after it. Changes that are visible soon, and some that raced with the read, may be missing.",
+    }
 }
 _DRIFT: dict[str, Schema] = {"drift": _WHOLE, "since": _SECONDS, "confirmed": _YES_NO}
 _JUDGED: Schema = {
@@ -94,7 +86,7 @@ _LIMIT: Schema = {"type": ["integer", "null"]}
 _OF_COUNTER: dict[str, Schema] = {"counter": _TEXT, "id": _TEXT}
 _OF_CHILD: dict[str, Schema] = {**_OF_COUNTER, "child": _TEXT}
 SCHEMAS: dict[str, Schema] = {
-    "play": _object("A play was counted.", _AT_LEAST, video_id=_TEXT, counted=_YES, visible=_VISIBLE),
+    "play": _object("A play was counted.", _VALUE, video_id=_TEXT, counted=_YES, visible=_VISIBLE),
     "plays": _object("How often a video was played.", video_id=_TEXT, play_count=_COUNT),
     "post": _object(
         "A post. `likeTally` is the sum over its shards; `revision` counts edits.",
@@ -106,7 +98,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "like": _object(
         "Whether you like the post now, and whether this request changed that.",
-        _AT_LEAST,
+        _VALUE,
         post_id=_TEXT, liked=_YES_NO, changed=_YES_NO, visible=_VISIBLE,
     ),
     "like_state": _object("Whether you like the post.", post_id=_TEXT, liked=_YES_NO, changed={"const": False}),
@@ -124,7 +116,6 @@ SCHEMAS: dict[str, Schema] = {
         "By how much a tally moved in each hour or day. `from` is when the hour or the day begins.",
         **_OF_COUNTER,
         by={"enum": ["hour", "day"]},
-        observed={**_YES_NO, "description": "Of a FAST counter: the values are what was observed, and may be off."},
         series={"type": "array", "items": _object("One point.", **{"from": _SECONDS}, value=_WHOLE)},
         repairs={
             "type": "array",
@@ -184,9 +175,8 @@ SCHEMAS: dict[str, Schema] = {
         counters={
             "type": "array",
             "items": _object(
-                "One counter. `tracked`: its drift is measured. `public`: anyone may read it. `pages`: its ids are"
-                " URLs. `children`: it counts items. The others are as declared.",
-                name=_TEXT, guarantee={"enum": [one.value for one in Guarantee]}, tracked=_YES_NO, public=_YES_NO,
+                "One counter. `public`: anyone may read it. `children`: it counts items. The others are as declared.",
+                name=_TEXT, visible={"enum": [NOW, SOON]}, public=_YES_NO,
                 pages=_YES_NO, children=_YES_NO, retired=_YES_NO, numbered=_YES_NO,
                 max_shards={"type": "integer", "minimum": 1}, delta=_LIMIT, start=_WHOLE, floor=_LIMIT, ceiling=_LIMIT,
                 period={"type": ["string", "null"]},
@@ -200,7 +190,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "increment": _object(
         "The change was counted.",
-        {**_NUMBERED, **_PERIOD, **_EXACT, **_AT_LEAST}, **_OF_COUNTER, counted=_YES, visible=_VISIBLE,
+        {**_NUMBERED, **_PERIOD, **_VALUE}, **_OF_COUNTER, counted=_YES, visible=_VISIBLE,
     ),
     "changed": _object(
         "All of the changes were counted: how many, and of how many tallies.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
+from typing import ClassVar
 
 from .errors import ConfigurationError
 
@@ -20,7 +20,8 @@ PERIODS = ("minute", "hour", "day", "week", "month", "year")
 LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice
 KEEP_PERIODS_MAX = 5000  # of years: the last one that any tally is kept to has four digits
 _SHARD_DIGITS_MAX = 3
-ANYONE, SCOPE = "anyone", "scope"
+NOW, SOON = "now", "soon"
+ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
 MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
 _FORMS = {
     "name": re.compile(r"[a-z][a-z0-9_-]{0,31}"),
@@ -28,25 +29,18 @@ _FORMS = {
     "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # no `#1`: that is a shard's
     "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
+    "path": re.compile(r"(/[a-z0-9-]+)*/\{id\}(/[a-z0-9-]+)*"),
 }
 _RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration"})
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
-class Guarantee(Enum):
-    """The promise of a counter, and the price of a change (docs/how-it-works.md)."""
-
-    FAST = "FAST"
-    """1 WCU. An ambiguous retry can count twice."""
-    EXACT = "EXACT"
-    """4 WCU. Counted once for the receipt's life, visible at once."""
-    ROLLUP = "ROLLUP"
-    """1 WCU. Counted once for the receipt's life, visible within seconds: a stream consumer adds the receipts up."""
-
-
 @dataclass(frozen=True)
 class Counter:
-    """One declared kind of number. A wrong field raises ConfigurationError, which names counter and field."""
+    """One declared kind of number. A wrong field raises ConfigurationError, which names counter and field.
+
+    Every counter is exact: a change is counted once for its key, for as long as its receipt lives.
+    """
 
     name: str
     prefix: str
@@ -55,7 +49,9 @@ class Counter:
     """Sort key of shard 0; shard k appends `#k`."""
     attribute: str
     """The attribute that holds the number."""
-    guarantee: Guarantee = Guarantee.EXACT
+    visible: str = NOW
+    """When reads show a change. `now`: receipt and count are one transaction, 4 write units. `soon`: the receipt alone,
+    1 write unit; the rollup adds it up within seconds."""
     delta: int | None = None
     """The step of each change; None: the caller gives the amount."""
     start: int = 0
@@ -68,31 +64,36 @@ class Counter:
     """Whether each change returns the number that it took: no number twice, none missing."""
     max_shards: int = AUTOMATIC
     """How many shards a contended tally may use. Default: 16, or 1 if a change depends on the number."""
-    api: bool = True
-    """Whether `/counters/{name}/{id}` serves it. Off for numbers with routes of their own, such as likes."""
+    pages: bool = False
+    """Whether its ids are URLs of pages, of the hosts that the deployment lists. `/visits` serves it."""
+    path: str | None = None
+    """A short route of its own beside the general ones: `/videos/{id}/plays`."""
     retired: bool = False
     """Whether it takes no more changes. It is still read, rolled up and judged, and its open holds are settled."""
     receipt_days: int | None = None
     """For how many days a retry with the same key is recognised; None: for as long as the deployment says."""
-    read: str = SCOPE
-    """Who may read it: `anyone`, or callers whose token has the scope `tally/read`."""
+    changes: str = SERVICE
+    """Who may change it: `anyone`, a `caller` who is signed in, or a `service`, with the scope `tally/write`. Of a
+    counter with children, `caller` makes the caller the child."""
+    read: str = SERVICE
+    """Who may read it: `anyone`, or a `service`, whose token has the scope `tally/read`."""
     max_age_s: int | None = None
     """For how long a cache may keep what anyone reads, in seconds; None: 1."""
     child: str | None = None
     """How the sort keys of the items that it counts begin (`LIKE#USER#`); None if it counts no items."""
-    parent_required: bool = False
-    """Whether an item with the counter's own sort key must be there before a child is put, as a post for its likes."""
     period: str | None = None
     """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally; None: one tally for good."""
     keep_periods: int | None = None
     """For how many periods more the tally of a period is kept; then DynamoDB removes it. None: for good."""
     timezone: str | None = None
     """Where its days, weeks, months and years begin (`Europe/Paris`); None: UTC."""
+    parent_required: ClassVar[bool] = False
+    """Whether an item with the counter's own sort key must be there before a child is put. Posts alone have that."""
 
     def __post_init__(self) -> None:
         for field, form in _FORMS.items():
             value = getattr(self, field)
-            if value is None and field == "child":
+            if value is None and field in ("child", "path"):
                 continue
             if not isinstance(value, str) or not form.fullmatch(value):
                 raise self._wrong(field, f"must have the form {form.pattern}")
@@ -100,17 +101,20 @@ class Counter:
             raise self._wrong("attribute", "is an attribute of Tally itself")
         if self.prefix in _RESERVED_PREFIXES:
             raise self._wrong("prefix", "is a prefix of Tally itself")
-        if not isinstance(self.guarantee, Guarantee):
-            raise self._wrong("guarantee", "must be a Guarantee")
-        for field in ("numbered", "api", "retired", "parent_required"):
+        self._check_choice("visible", NOW, SOON)
+        for field in ("numbered", "pages", "retired"):
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
         self._check_numbers()
         self._check_receipts()
         self._check_shards()
         self._check_child()
-        self._check_reads()
+        self._check_access()
         self._check_period()
+
+    def _check_choice(self, field: str, *choices: str) -> None:
+        if getattr(self, field) not in choices:
+            raise self._wrong(field, f"must be one of: {', '.join(choices)}")
 
     def _check_numbers(self) -> None:
         for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
@@ -127,10 +131,10 @@ class Counter:
             raise self._wrong("ceiling", f"is below start, which is {self.start}")
         if self.numbered and self.delta is None:
             raise self._wrong("numbered", "needs a delta: numbers that are given out have a fixed step")
-        if self.numbered and self.guarantee is not Guarantee.EXACT:
-            raise self._wrong("numbered", "needs EXACT: a retry must get the same number")
-        if self.guarantee is Guarantee.ROLLUP and self.known:
-            raise self._wrong("guarantee", "cannot have a start, floor or ceiling: a change does not see the number")
+        if self.soon and self.known:
+            raise self._wrong(
+                "visible", "a start, a floor, a ceiling and numbered need 'now': a change sees the number"
+            )
 
     def _check_receipts(self) -> None:
         days = self.receipt_days
@@ -138,8 +142,6 @@ class Counter:
             return
         if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= RECEIPT_DAYS_MAX:
             raise self._wrong("receipt_days", f"must be a whole number from 1 to {RECEIPT_DAYS_MAX}")
-        if self.guarantee is Guarantee.FAST:
-            raise self._wrong("receipt_days", "needs receipts: a FAST counter leaves none")
 
     def _check_shards(self) -> None:
         shards = self.max_shards
@@ -156,18 +158,22 @@ class Counter:
     def _check_child(self) -> None:
         """A child is one, whatever the others do: its item and the tally move in one transaction."""
         if self.child is None:
-            if self.parent_required:
-                raise self._wrong("parent_required", "needs a child: only what counts items has a parent")
             return
-        if self.guarantee is not Guarantee.EXACT:
-            raise self._wrong("guarantee", "must be EXACT: it counts items, each with its tally in one transaction")
+        if self.soon:
+            raise self._wrong("visible", "must be 'now': it counts items, each with its tally in one transaction")
         for field, default in (("delta", None), ("start", 0), ("floor", None), ("ceiling", None), ("numbered", False)):
             if getattr(self, field) != default:
                 raise self._wrong(field, f"must be left out: its number is that of the items {self.child}…")
 
-    def _check_reads(self) -> None:
-        if self.read not in (ANYONE, SCOPE):
-            raise self._wrong("read", f"must be {ANYONE!r} or {SCOPE!r}")
+    def _check_access(self) -> None:
+        self._check_choice("changes", ANYONE, CALLER, SERVICE)
+        self._check_choice("read", ANYONE, SERVICE)
+        if self.child is not None and self.changes == ANYONE:
+            raise self._wrong("changes", f"it counts items, each with a name: a {CALLER} or a {SERVICE} gives it")
+        if self.child is not None and self.changes == CALLER and not self.counts_users:
+            raise self._wrong("changes", f"its child must end with {USER_CHILD}#: the caller is a user")
+        if self.path is not None and self.pages:
+            raise self._wrong("path", "the URL of a page is no part of a path")
         age_s = self.max_age_s
         if age_s is None:
             return
@@ -206,6 +212,11 @@ class Counter:
         return ConfigurationError(f"counter {self.name!r}: {field} is {getattr(self, field)!r}, but {why}")
 
     @cached_property
+    def soon(self) -> bool:
+        """Whether the rollup makes every change of it: `visible="soon"`."""
+        return self.visible == SOON
+
+    @cached_property
     def known(self) -> bool:
         """Whether a change depends on the present number, which therefore is in one item."""
         return self.numbered or self.start != 0 or self.floor is not None or self.ceiling is not None
@@ -213,7 +224,7 @@ class Counter:
     @cached_property
     def versioned(self) -> bool:
         """Whether its item has a version: it has one shard and is not rolled up."""
-        return self.max_shards == 1 and self.guarantee is not Guarantee.ROLLUP
+        return self.max_shards == 1 and not self.soon
 
     @cached_property
     def settable(self) -> bool:
@@ -223,22 +234,17 @@ class Counter:
     @cached_property
     def spills(self) -> bool:
         """Whether a change of a hot tally may spill: nothing depends on its turn."""
-        return self.guarantee is Guarantee.EXACT and not self.known and not self.versioned
+        return not self.soon and not self.versioned
 
     @cached_property
     def rolls_up(self) -> bool:
         """Whether the rollup may add to it: no change depends on the number."""
-        return self.spills or self.guarantee is Guarantee.ROLLUP
+        return not self.versioned
 
     @cached_property
     def joins(self) -> bool:
         """Whether changes of it can be counted together with those of other counters, under one key."""
-        return self.tracked and not self.numbered and self.child is None
-
-    @cached_property
-    def tracked(self) -> bool:
-        """Whether its drift is measured: without receipts there is nothing to compare with."""
-        return self.guarantee is not Guarantee.FAST
+        return not (self.numbered or self.counts_children or self.pages)
 
     @cached_property
     def holdable(self) -> bool:
@@ -248,8 +254,7 @@ class Counter:
     @cached_property
     def may_have_holds(self) -> bool:
         """Whether holds of it can be settled: it is holdable, or was before it got a ceiling."""
-        exact = self.guarantee is Guarantee.EXACT and self.period is None
-        return exact and self.floor is not None and self.delta is None and not self.numbered
+        return self.floor is not None and self.delta is None and self.period is None
 
     @cached_property
     def public(self) -> bool:
@@ -264,7 +269,7 @@ class Counter:
     @cached_property
     def signed(self) -> bool:
         """Whether reads may show a value below zero. They never do for a counter that only counts up, or children."""
-        return self.child is None and self.api and (self.delta is None or self.delta < 0)
+        return self.child is None and (self.delta is None or self.delta < 0)
 
     @cached_property
     def counts_children(self) -> bool:
@@ -312,9 +317,10 @@ class Counter:
 
 
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
-    """The counters by name. Raises ConfigurationError if two have one name or would share an item."""
+    """The counters by name. Raises ConfigurationError if two have one name or path, or would share an item."""
     by_name: dict[str, Counter] = {}
     by_item: dict[tuple[str, str], Counter] = {}
+    by_path: dict[str, Counter] = {}
     for counter in counters:
         if counter.name in by_name:
             raise ConfigurationError(f"counter {counter.name!r}: name is declared twice")
@@ -324,6 +330,12 @@ def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
                 f"counter {counter.name!r}: sort_key {counter.sort_key!r} of {counter.prefix!r} is {other.name!r}'s"
             )
         by_name[counter.name] = by_item[counter.prefix, counter.sort_key] = counter
+        if counter.path in by_path:
+            raise ConfigurationError(
+                f"counter {counter.name!r}: path {counter.path!r} is {by_path[counter.path].name!r}'s"
+            )
+        if counter.path is not None:
+            by_path[counter.path] = counter
     for owner in by_name.values():
         for counter in by_name.values():
             if counter.prefix == owner.prefix and owner.child is not None and _takes_place(counter, owner):

@@ -25,7 +25,6 @@ from .errors import (
 )
 from .pages import Pages
 from .settings import ANY_HOST
-from .shipped import OF_PAGES
 
 ID_CHARACTERS_MAX = 128
 KEY_CHARACTERS_MAX = 255
@@ -127,7 +126,7 @@ def check(
     if kind is Kind.LISTED_PAGE:
         return listed_page(value, field, context.pages, context.page_hosts)
     if kind in (Kind.COUNTER, Kind.ANY_COUNTER):
-        return counter(value, field, context.counters, api=kind is Kind.COUNTER)
+        return counter(value, field, context.counters, pages=kind is Kind.ANY_COUNTER)
     if kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
         return choice(value, field, choices)
     return _CHECKS[kind](value, field)
@@ -242,7 +241,7 @@ def listed_page(value: object, field: str, pages: Pages, page_hosts: frozenset[s
 
 def counted_id(counter: Counter, value: object, field: str, pages: Pages) -> str:
     """What this counter counts, as it names it: an id, or a page that is normalised."""
-    return page(value, field, pages) if counter in OF_PAGES else identifier(value, field)
+    return page(value, field, pages) if counter.pages else identifier(value, field)
 
 
 def page_size(value: object, field: str) -> int:
@@ -326,10 +325,10 @@ def hold(value: object, field: str) -> str:
     return text
 
 
-def counter(value: object, field: str, counters: Mapping[str, Counter], *, api: bool = True) -> Counter:
-    """A declared counter by its name. `api`: only if it has one; others have operations of their own."""
+def counter(value: object, field: str, counters: Mapping[str, Counter], *, pages: bool = False) -> Counter:
+    """A declared counter by its name. `pages`: also one whose ids are URLs, which has operations of its own."""
     name = _text(value, field)
-    if name not in counters or (api and not counters[name].api):
+    if name not in counters or (counters[name].pages and not pages):
         raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
     return counters[name]
 

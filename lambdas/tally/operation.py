@@ -171,7 +171,7 @@ class Operation:
             access=Access.ANYONE,
             throttle=throttle,
             success=(*self.success, 304),
-            serves=counter.__eq__,
+            serves=lambda one: one == counter,
             fixed={"counter": counter.name},
         )
 
@@ -184,7 +184,7 @@ class Operation:
     def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
         """Those of the declared counters that it works on, if the caller names the counter."""
         every = self._has(Kind.ANY_COUNTER)
-        return [counter for counter in counters.values() if (every or counter.api) and self.serves(counter)]
+        return [counter for counter in counters.values() if (every or not counter.pages) and self.serves(counter)]
 
     def _has(self, kind: Kind) -> bool:
         return any(field.kind is kind for field in self.fields)

@@ -38,11 +38,7 @@ class Counted:
     period: str | None = None
     """Of a counter with periods: the one that it counted in, such as `2026-11`."""
     value: int | None = None
-    """If asked for, of a counter with one shard: the number right after the change."""
-    version: int | None = None
-    """That of the value, if the counter has compare-and-set."""
-    value_at_least: int | None = None
-    """If asked for, of any other counter: the number right after the change, some of others' changes missing."""
+    """If asked for: the number that a read found right after the change. None if the change is visible soon."""
 
 
 class Change(NamedTuple):
@@ -106,8 +102,8 @@ class Liked:
     replayed: bool
     visible: str = "now"
     """When the tally shows it: `now`, or `soon` (within seconds, after the rollup)."""
-    value_at_least: int | None = None
-    """If asked for: the number of likes right after the change."""
+    value: int | None = None
+    """If asked for: the number of likes that a read found right after the change."""
 
 
 @dataclass(frozen=True)
@@ -351,8 +347,7 @@ class Repaired:
 class Series:
     """How a tally moved: every accepted change from `since` to `as_of` (epoch seconds; None: not known yet).
 
-    `id` is empty for all tallies of the counter together. `observed`: nothing says what was accepted of this counter
-    (`FAST`), so these are the moves of the stored number.
+    `id` is empty for all tallies of the counter together.
     """
 
     counter: str
@@ -360,7 +355,6 @@ class Series:
     by: str
     series: tuple[Point, ...]
     repairs: tuple[Repaired, ...]
-    observed: bool
     since: int | None
     as_of: int | None
 
@@ -466,7 +460,7 @@ def _series(reply: Reply) -> Series:
     points = tuple(Point(point["from"], point["value"]) for point in body["series"])
     repairs = tuple(_read(Repaired, repair) for repair in body["repairs"])
     named = (body["counter"], body["id"], body["by"])
-    return Series(*named, points, repairs, body["observed"], body["since"], body["as_of"])
+    return Series(*named, points, repairs, body["since"], body["as_of"])
 
 
 def _top(reply: Reply) -> Top:

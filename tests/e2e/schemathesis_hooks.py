@@ -30,7 +30,6 @@ from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.operation import by_route
 from tally.series import read, top
-from tally.shipped import OF_PAGES
 
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
@@ -108,7 +107,7 @@ def _fit_query(case: Case) -> None:
         query["target"] = _page(target) if query["operation"] == "visit" else _cut(target, fields.SEGMENT_BYTES_MAX)
     if case.operation.label == operations.GET_DETAILS.route:
         text = str(query["id"])
-        of_pages = counters.COUNTERS[query["counter"]] in OF_PAGES
+        of_pages = counters.COUNTERS[query["counter"]].pages
         query["id"] = _page(text) if of_pages else re.sub(r"[^A-Za-z0-9]", "-", text)[: fields.ID_CHARACTERS_MAX]
     if query != case.query:
         case.query = query

@@ -101,7 +101,7 @@ def test_every_metric_that_has_a_name_is_written_somewhere() -> None:
 CONSUMERS = {found.function for found in operations.CONSUMERS}
 OF = {  # written out a second time; every other metric is of the stack
     "Counted": ("counter", {*counters.COUNTERS}),
-    "DriftConfirmed": ("counter", {name for name, counter in counters.COUNTERS.items() if counter.tracked}),
+    "DriftConfirmed": ("counter", set(counters.COUNTERS)),
     "WatermarkAgeSeconds": ("consumer", CONSUMERS),
     "DeadLetters": ("consumer", CONSUMERS),
 }
@@ -260,11 +260,7 @@ def judged(alarm: Json) -> tuple[Any, ...]:
 
 
 WHEN = {  # written out a second time, to check the declarations
-    **{
-        f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore")
-        for name, counter in counters.COUNTERS.items()
-        if counter.tracked
-    },
+    **{f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore") for name in counters.COUNTERS},
     "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
     "watermark-age-drift": ("Maximum", "> 600", 5, 60, "ignore"),
     "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "missing"),

@@ -105,7 +105,7 @@ HTTP_REFUSALS = [
     ("likes/http-my-likes", {"query": "&".join(["post=a91f"] * 120)}, 400, "invalid-input", None),
     ("likes/http-my-likes", {"query": "post=a91f&limit=1"}, 400, "invalid-input", "limit"),
     ("likes/http-put-child", {"path": {"counter": "usage"}}, 400, "invalid-input", "counter"),
-    ("likes/http-put-child", {"path": {"counter": "likes"}}, 404, "not-found", "counter"),
+    ("likes/http-put-child", {"path": {"counter": "visits"}}, 404, "not-found", "counter"),
     ("likes/http-put-child", {"id": "a#b"}, 400, "invalid-input", "id"),
     ("likes/http-put-child", {"path": {"child": ".."}}, 400, "invalid-input", "child"),
     ("likes/http-put-child", {"path": {"child": ""}}, 400, "invalid-input", "child"),

@@ -15,7 +15,7 @@ from functions import holds as holds_function
 from functions import increments
 from tally import fields
 from tally.api.entry import Entry
-from tally.counter import AMOUNT_MAX, Guarantee
+from tally.counter import AMOUNT_MAX
 from tally.counting import children, holds, receipts
 from tally.dynamo.client import Call, Store
 from tally.errors import PROBLEM_TYPE_PREFIX
@@ -163,7 +163,7 @@ def test_a_value_out_of_the_limits_is_409_and_nothing_is_written(send: Invoke, s
     assert written(store) == 0
 
 
-@pytest.mark.parametrize("counter", ["likes", "visits", "nothing", "Stock", "stock%20", "s" * 200])
+@pytest.mark.parametrize("counter", ["visits", "nothing", "Stock", "stock%20", "s" * 200])
 @pytest.mark.parametrize(
     "name",
     [
@@ -171,7 +171,7 @@ def test_a_value_out_of_the_limits_is_409_and_nothing_is_written(send: Invoke, s
         "holds/http-commit-hold", "holds/http-release-hold",
     ],
 )  # fmt: skip
-def test_a_counter_that_is_not_declared_or_has_no_api_is_404(
+def test_a_counter_that_is_not_declared_or_counts_pages_is_404(
     name: str, counter: str, send: Invoke, store: Store
 ) -> None:
     assert problem(send(name, path={"counter": counter}), 404, "not-found")["field"] == "counter"
@@ -407,7 +407,6 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(invo
     assert (told["plays"], told["stock"], told["visits"]) == (86400, 86400, 8 * 86400)
     assert receipts.lives_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
     assert receipts.lives_s(store, nine["plays"]) == 9 * 86400
-    assert receipts.lives_s(store, replace(counters.USAGE, guarantee=Guarantee.FAST)) == 0
 
 
 def test_many_changes_are_one_answer_and_one_receipt(send: Invoke, invoke: Invoke) -> None:

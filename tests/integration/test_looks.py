@@ -14,9 +14,9 @@ from botocore.stub import Stubber
 
 import counters
 from tally.api.entry import Entry
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import tallies
-from tally.drift import details, history, looks
+from tally.drift import history, looks
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters, watermark
 from tests.contexts import Context
@@ -98,12 +98,6 @@ def test_a_period_has_details_of_its_own(invoke: Invoke, store: Store) -> None:
     body = look(invoke, "calls", "7c20", period="2030-01-01")
     assert (body["id"], body["period"], body["value"]) == ("7c20", "2030-01-01", 41)
     assert look(invoke, "calls", "7c20")["value"] == 0
-
-
-def test_nobody_judges_a_counter_without_receipts(store: Store) -> None:
-    judged_up_to_now(store)
-    fast = Counter("fast", prefix="FAST", sort_key="F", attribute="number", guarantee=Guarantee.FAST)
-    assert details.details(Call(store), fast, "x")["judged_up_to"] is None
 
 
 @pytest.mark.parametrize(
@@ -244,7 +238,7 @@ def test_the_counters_are_described_as_declared(looked: Looked) -> None:
     found = {counter.pop("name"): counter for counter in looked.answer()["counters"]}
     assert list(found) == list(counters.COUNTERS)
     assert found["visits"] == {
-        "guarantee": "ROLLUP", "tracked": True, "public": True, "pages": True, "children": False, "retired": False,
+        "visible": "soon", "public": True, "pages": True, "children": False, "retired": False,
         "numbered": False, "max_shards": 16, "delta": 1, "start": 0, "floor": None, "ceiling": None, "period": None,
     }  # fmt: skip
     assert (found["contest"]["max_shards"], found["contest"]["floor"], found["contest"]["numbered"]) == (1, 0, True)

@@ -24,6 +24,7 @@ from cli import commands, options, watch
 from cli.connection import Connection, Stack
 from dev.base.engine import Engine
 from functions import sweep
+from tally.counter import Counter
 from tally.counting import holds, tallies
 from tally.drift import rows
 from tally.dynamo import items
@@ -31,7 +32,6 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.operation import Need, Operation, Table
 from tally.series import progress
-from tally.shipped import OF_PAGES
 from tally.streams import dead_letters, segments, watermark
 from tests.contexts import Context
 from tests.events import KEY
@@ -146,16 +146,36 @@ def like(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Sce
         invoke("likes", {"operation": "like", "post_id": "a91f", "caller": user})
 
 
+def parents(invoke: Invoke) -> Iterator[tuple[Counter, dict[str, Any]]]:
+    """Each counter of children, and what names a child of it; where a parent is needed, it is there."""
+    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+    for counter in operations.PUT_CHILD.served(counters.COUNTERS):
+        yield counter, {"counter": counter.name, "id": "a91f", "child": "bob", "caller": "shop"}
+
+
 def child(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Put and removed, again, with and without a key, and written alone."""
-    member = {"counter": "members", "id": "acme", "child": "bob", "caller": "shop"}
+    """Put and removed, again, with and without a key, on new shards, and written alone."""
+    found = list(parents(invoke))
     yield
-    for key in ({}, {"idempotency_key": "first"}):
-        for operation in ("put_child", "put_child", "delete_child", "delete_child"):
-            invoke("likes", {**member, "operation": operation, **key})
-            invoke("likes", {**member, "operation": operation, "idempotency_key": f"{operation}-again"})
-    store.breaker.trip("WORKSPACE#acme")
-    invoke("likes", {**member, "operation": "put_child", "child": "carol"})
+    for counter, member in found:
+        for key in ({}, {"idempotency_key": "first"}):
+            for operation in ("put_child", "put_child", "delete_child", "delete_child"):
+                invoke("likes", {**member, "operation": operation, **key})
+                invoke("likes", {**member, "operation": operation, "idempotency_key": f"{operation}-again"})
+        for user in ("carol", "dave", "erin"):
+            store.spread.conflict(f"{counter.prefix}#a91f", 16)
+            invoke("likes", {**member, "operation": "put_child", "child": user})
+        store.breaker.trip(f"{counter.prefix}#a91f")
+        invoke("likes", {**member, "operation": "put_child", "child": "fred"})
+
+
+def children_of(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: Operation) -> Scenario:
+    """Of every counter that has some."""
+    found = list(parents(invoke))
+    yield
+    for _, member in found:
+        fields = {field.name: member[field.name] for field in operation.fields if field.name in member}
+        invoke("likes", {"operation": operation.name, **fields, "caller": "shop"})
 
 
 def visit(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
@@ -191,7 +211,7 @@ def change(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> S
     stocked_and_held(invoke)
     pass_a_minute()
     yield
-    named = [name for name, counter in counters.COUNTERS.items() if counter.api and counter.joins]
+    named = [name for name, counter in counters.COUNTERS.items() if counter.joins]
     order = [{"counter": name, "id": "mug", "amount": counters.COUNTERS[name].delta or 1} for name in named]
     taken = [{"counter": "stock", "id": "mug", "amount": -7}, {"counter": "plays", "id": "mug"}]
     for number, changes in enumerate((order, order[:1], taken, taken)):
@@ -210,14 +230,14 @@ def details(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> 
     """Of every counter."""
     yield
     for counter in counters.COUNTERS.values():
-        asked = {"counter": counter.name, "id": ARGUMENTS["url"] if counter in OF_PAGES else "x"}
+        asked = {"counter": counter.name, "id": ARGUMENTS["url"] if counter.pages else "x"}
         invoke("drifts", {"operation": "get_details", **asked, "caller": "alice"})
 
 
 def many(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
     """Of every counter."""
     yield
-    of = [f"{name}:{ARGUMENTS['url'] if one in OF_PAGES else 'x'}" for name, one in counters.COUNTERS.items()]
+    of = [f"{name}:{ARGUMENTS['url'] if one.pages else 'x'}" for name, one in counters.COUNTERS.items()]
     invoke("tallies", {"operation": operation, "of": of, "caller": "alice"})
 
 
@@ -291,8 +311,7 @@ def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], opera
     if "post_id" in {field.name for field in operation.fields} and operation is not operations.PUT_POST:
         invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
     yield
-    given = ARGUMENTS | ({"counter": "members", "id": "acme", "child": "bob"} if operation.by_counter else {})
-    fields = {field.name: given[field.name] for field in operation.fields if field.name in given}
+    fields = {field.name: ARGUMENTS[field.name] for field in operation.fields if field.name in ARGUMENTS}
     caller = {"caller": "alice"} if operation.needs_caller else {}
     for body in ({}, {"body": "two"} if "body" in fields else {}):
         invoke(operation.function, {"operation": operation.name, **fields, **caller, **body})
@@ -302,6 +321,8 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "like": like, "unlike": like, "put_child": child, "delete_child": child, "visit": visit,
     "increment": increment, "change": change, "get_counter": get_counter,
     "set_counter": set_counter, "hold": hold,
+    "get_child": partial(children_of, operation=operations.GET_CHILD),
+    "list_children": partial(children_of, operation=operations.LIST_CHILDREN),
     "get_details": details,
     "get_tallies": partial(many, operation="get_tallies"),
     "get_any_tallies": partial(many, operation="get_any_tallies"),

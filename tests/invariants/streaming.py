@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 import counters
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
@@ -29,12 +29,8 @@ from tests.contexts import Context
 from tests.invariants.processes import Watched
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
-RETIRED = Counter(
-    "retired", prefix="OLD", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP, retired=True
-)
-FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
-ALL = {**counters.COUNTERS, "fast": FAST}
-REDECLARED = {**ALL, "retired": RETIRED}
+RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", visible="soon", retired=True)
+REDECLARED = {**counters.COUNTERS, "retired": RETIRED}
 LONG = "x" * 2100  # more than a key of DynamoDB's has bytes
 NOW_S = 1_795_000_000.0
 S = stream_records
@@ -108,7 +104,7 @@ class Facts:
         made = self.record(name, {"Keys": {"id": image["id"]}, "NewImage": image})
         if alone and counter != "retired":
             self.tallies[counter, target] += amount
-        if counter not in ("retired", "fast"):
+        if counter != "retired":
             self.ledger[counter, target, self.label(at)][0] += amount
         if alone and counter == "retired":
             for consumer in self.dead_letters.values():
@@ -165,10 +161,8 @@ class Facts:
             kind = self.chance.randrange(12)
             if kind == 0:
                 made.append(self.nothing())
-            elif kind == 1:
+            elif kind in (1, 2):
                 made.append(self.receipt(alone=False))
-            elif kind == 2:
-                made.append(self.receipt(counter="fast", alone=False))
             elif kind == 3:
                 made.append(self.receipt(counter="visits", name="MODIFY"))
             elif kind == 4:
@@ -205,7 +199,7 @@ class Facts:
     def tally(self) -> dict[str, Any]:
         """A tally item that moved, or came or went: by a change, an unlike, the rollup, a repair, or manually."""
         name, target, at = self.chance.choice(("plays", "likes", "stock", "contest")), self.target(), self.minute()
-        counter = ALL[name]
+        counter = counters.COUNTERS[name]
         shard = self.chance.randrange(counter.max_shards)
         keys = {"PK": {"S": counter.partition_start + target}, "SK": {"S": counter.shard_key(shard)}}
         old, new = self.chance.randrange(50), self.chance.randrange(50)
@@ -256,7 +250,7 @@ class StreamWorld:
     bucket: Bucket = field(default_factory=Bucket)
 
     def handler(
-        self, consumer: Consumer, store: Store | None = None, declared: Mapping[str, Counter] = ALL
+        self, consumer: Consumer, store: Store | None = None, declared: Mapping[str, Counter] = counters.COUNTERS
     ) -> streams.Handler:
         return streams.Handler(consumer, declared, store or self.store, Objects("bucket", lambda: self.bucket))
 

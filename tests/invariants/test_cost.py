@@ -16,7 +16,7 @@ from tally import fields
 from tally.counting import children, increments, periods
 from tally.counting.increments import Increment
 from tally.dynamo.keys import Item
-from tests.invariants.world import FAST, POST, VIDEO, World
+from tests.invariants.world import POST, VIDEO, World
 
 UNIT_BYTES = 1024
 LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
@@ -76,12 +76,11 @@ def test_receipt_of_a_visit_is_under_1_kb_for_pages_of_up_to_600_bytes(world: Wo
 
 Change = Callable[[World], object]
 COSTS: dict[str, tuple[Change, str, float]] = {
-    "EXACT": (lambda world: world.play("new"), "TransactWriteItems", 4),
-    "FAST": (lambda world: world.play("new", counter=FAST), "UpdateItem", 1),
-    "ROLLUP": (lambda world: world.play("new", counter=counters.VISITS), "PutItem", 1),
+    "now": (lambda world: world.play("new"), "TransactWriteItems", 4),
+    "soon": (lambda world: world.play("new", counter=counters.VISITS), "PutItem", 1),
     "like": (lambda world: world.like("ann"), "TransactWriteItems", 4),
     "like with a key": (lambda world: world.like("ann", key="new"), "TransactWriteItems", 6),
-    "EXACT, in a period": (
+    "now, in a period": (
         lambda world: world.play("new", periods.tally_id(counters.CALLS, "v", time.time()), counter=counters.CALLS),
         "TransactWriteItems",
         4,
@@ -111,8 +110,7 @@ def test_change_is_one_request_and_costs_what_the_design_says(
     world: World, change: Change, operation: str, units: float
 ) -> None:
     world.write_post()
-    for counter in (counters.PLAYS, FAST):
-        world.play("earlier", counter=counter)
+    world.play("earlier")
     world.like("bob")
     world.proxy.forget()
     with world.capacity() as measured:
@@ -205,7 +203,7 @@ def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> N
 
 def test_the_calculator_bills_each_change_as_measured() -> None:
     """`tally cost` and docs/cost.md take their units from one place, and it has those that the engine bills."""
-    alone = {"EXACT": units.NOW, "ROLLUP": units.SOON, "like": units.CHILD}
+    alone = {"now": units.NOW, "soon": units.SOON, "like": units.CHILD}
     assert {name: COSTS[name][2] for name in alone} == {name: change.writes for name, change in alone.items()}
     assert [count for _, count in READ_FIRST["unlike"][1]] == [units.CHILD_GONE.reads, units.CHILD_GONE.writes]
     assert COSTS["spilled"][2] == units.SOON.writes

@@ -15,7 +15,6 @@ import pytest
 import counters
 from cli.cost import units
 from dev import faults
-from tally.counter import Guarantee
 from tally.counting import holds
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.errors import (
@@ -270,14 +269,6 @@ def test_a_release_that_finds_the_hold_committed_in_between_says_so(
     assert isinstance(refused, HoldSettledError)
     assert COMMITTED in refused.detail
     assert counting.stored(counters.STOCK) == 0
-
-
-def test_what_is_given_back_to_a_counter_that_is_tracked_no_more_is_not_expected(counting: Counting) -> None:
-    counting.stock(1)
-    hold_id = counting.take(1)[0]["hold_id"]
-    fast = replace(counters.STOCK, guarantee=Guarantee.FAST)
-    assert holds.settle(counting.world.call("ann"), fast, ITEM, hold_id, RELEASED)["changed"] is True
-    assert (counting.stored(counters.STOCK), counting.expected()) == (1, 0)
 
 
 def test_a_hold_that_others_move_all_the_time_is_asked_for_again(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tally.counter import Counter, Guarantee
+import counters
 from tally.drift import judge, rows
 from tally.drift.rows import Drift
 from tally.dynamo import keys, queries
@@ -346,16 +346,11 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
         assert rows.listed(call, 7, behind_all, NOW_S) == {"drift": [], "cursor": None}
 
 
-def test_drifts_are_summed_up_and_confirmed_for_every_counter_that_is_tracked(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_drifts_are_summed_up_and_confirmed_for_every_counter(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     book(store, M, plays(5), plays(-7, "w"), Entry("gone", "x", "", 0, 1))
     book(store, M + 3, plays(1), *(plays(0, f"even{number}", 3) for number in range(3)))
     run(store, M + 5)
-    fast = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
-    tracked = [replace(fast, name=name, guarantee=Guarantee.EXACT) for name in ("plays", "likes")]
-    found = rows.summary(
-        store, {counter.name: counter for counter in (*tracked, fast)}, seen(store, M + 5), (M + 10) * 60
-    )
+    declared = {name: counters.COUNTERS[name] for name in ("plays", "likes")}
+    found = rows.summary(store, declared, seen(store, M + 5), (M + 10) * 60)
     assert found == ({"DriftingTallies": 3, "DriftAbsolute": 14, "OldestDriftSeconds": 600}, {"plays": 1, "likes": 0})
     assert sum(record.message == "drifts" for record in caplog.records) == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -13,6 +13,7 @@ from tally.counting import tallies
 from tally.counting.children import TURNS_MAX, is_there, parents_of
 from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
+from tally.shipped import OfPosts
 from tests.invariants.world import POST, InTurn, Last, World, meanwhile
 
 TALLY = counters.LIKES.partition_start + POST
@@ -251,7 +252,7 @@ def test_key_that_is_used_for_another_child_is_refused(world: World) -> None:
 
 
 def test_parent_that_a_counter_needs_is_looked_for_by_its_own_sort_key(world: World) -> None:
-    world.family = replace(counters.MEMBERS, parent_required=True)
+    world.family = OfPosts(**{one.name: getattr(counters.MEMBERS, one.name) for one in fields(counters.MEMBERS)})
     for change in (world.like, world.unlike):
         with pytest.raises(NotFoundError, match="There is no workspace p1"):
             change("ann")

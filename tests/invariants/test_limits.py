@@ -10,7 +10,7 @@ import pytest
 
 import counters
 from dev import faults
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.errors import (
     KeyReusedError,
     LimitReachedError,
@@ -24,9 +24,6 @@ from tests.invariants.world import meanwhile, persist
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
 DEBT = Counter("debt", prefix="USER", sort_key="DEBT", attribute="debt", start=-5, floor=-10, ceiling=-1)
-FAST_SEATS = Counter(
-    "fast_seats", prefix="HALL", sort_key="FAST", attribute="taken", ceiling=2, guarantee=Guarantee.FAST
-)
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
 LOSSES = {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}}
 
@@ -96,7 +93,6 @@ def test_what_is_given_back_while_others_take_is_never_more_than_there_was(count
         (LIVES, [-1, -1, -1, -1], [2, 1, 0, 0], {3: 0}),
         (DEBT, [5, 4, 1, -10, -9], [-5, -1, -1, -1, -10], {0: 4, 2: 0, 3: 9}),
         (counters.STOCK, [-1, 3, -4, -3], [0, 3, 3, 0], {0: 0, 2: 3}),
-        (FAST_SEATS, [3, 1, 2, 1, 1, -5], [0, 1, 1, 2, 2, -3], {0: 2, 2: 1, 4: 0}),
     ],
     ids=lambda value: value.name if isinstance(value, Counter) else "",
 )
@@ -165,17 +161,6 @@ def test_a_bounded_counter_beside_a_hot_one_of_the_same_key_keeps_its_one_shard_
     assert counting.world.shards(BESIDE_USAGE, ITEM) == {"CREDITS": 1}
     assert spread.shards(counters.USAGE.partition_start + ITEM) == 16
     assert isinstance(refusal(partial(counting.increment, BESIDE_USAGE, -2)), LimitReachedError)
-
-
-def test_a_fast_counter_takes_1_write_unit_and_no_receipt_and_an_exact_one_4(counting: Counting) -> None:
-    fast = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
-    with counting.world.capacity() as measured:
-        counting.increment(fast, 3)
-        counting.increment(counters.USAGE, 3)
-        counting.increment(counters.STOCK, 3)
-    assert measured == [("UpdateItem", 1.0), ("TransactWriteItems", 4.0), ("TransactWriteItems", 4.0)]
-    assert counting.stored(fast) == 3
-    assert len(counting.world.receipts()) == 2
 
 
 def test_setting_41_to_42_succeeds_once_and_its_replay_changes_nothing(counting: Counting) -> None:

@@ -18,7 +18,7 @@ import counters
 from dev import faults
 from dev.base.engine import Engine
 from dev.faults import Fault, FaultProxy
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import batches
 from tally.counting.increments import Increment
 from tally.dynamo.client import Store, dynamodb_client
@@ -27,7 +27,7 @@ from tally.records import Condition, RecordExistsError, Records, atomic_counter,
 from tally.settings import Settings
 from tests.conftest import create_tables
 from tests.invariants.counting import Counting
-from tests.invariants.world import FAST, POST, VIDEO, Outcome, World, persist
+from tests.invariants.world import POST, VIDEO, Outcome, World, persist
 
 DONE = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 NOT_DONE = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
@@ -35,7 +35,7 @@ TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # a client notices these by it
 SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
 LATE_S = 1.0  # longer than the hasty client reads
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
-ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
+ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 BATCH = 20
 KEY = "key-1"
 IN_PROGRESS = "TransactionInProgressException"
@@ -299,16 +299,6 @@ def test_busy_answer_to_a_transaction_that_went_through_counts_once_as_a_first_a
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.answer_after(code)] * (SDK_ATTEMPTS + 1)})
     assert world.play(KEY) == (PLAYED, False)
     assert world.tally() == 1
-
-
-def test_fast_can_double_where_exact_does_not(world: World) -> None:
-    world.proxy.plan = faults.script({
-        "UpdateItem": [faults.LOSE_RESPONSE], "TransactWriteItems": [faults.LOSE_RESPONSE],
-    })  # fmt: skip
-    world.play(KEY, counter=FAST)
-    world.play(KEY)
-    assert world.tally(FAST) == 2  # as documented: an ambiguous retry can count twice
-    assert world.tally(counters.PLAYS) == 1
 
 
 def test_each_attempt_of_ours_has_a_token_of_its_own_and_the_sdk_keeps_it(world: World) -> None:

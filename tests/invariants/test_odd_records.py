@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counter import Guarantee
 from tally.counting import tallies
 from tally.drift import recount
 from tally.dynamo.client import Call
@@ -61,7 +60,7 @@ def test_what_became_a_dead_letter_for_want_of_a_declaration_is_no_drift_once_re
     for consumer in CONSUMERS:
         for table, one in batches.items():
             assert stream.deliver(consumer, table, f"{SHARD}-{table}", [one]) is None
-    again = replace(REDECLARED["retired"], guarantee=Guarantee.EXACT, child="LIKE#USER#")
+    again = replace(REDECLARED["retired"], visible="now", child="LIKE#USER#")
     assert stream.redrive({"retired": again}) == ["applied"] * 4
     assert stream.tallies() == {("retired", "v"): 4}
     assert sum(expected for expected, _ in stream.ledger().values()) == 4

@@ -15,7 +15,7 @@ import operations
 from dev import faults
 from functions import plays as plays_handler
 from tally.api.entry import Answer, Entry, Function
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import batches, tallies
 from tally.counting import increments as increments_core
 from tally.counting.increments import Increment
@@ -34,7 +34,6 @@ from tests.invariants.threads import at_once
 from tests.invariants.world import VIDEO, World, persist
 
 BODY = {"video_id": VIDEO, "counted": True, "visible": "now"}
-FAST = Counter("fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 
 
@@ -112,19 +111,18 @@ def test_results_come_in_the_order_of_the_entries_whatever_became_of_them(world:
         play("reused", "old", 4),
         play("k1", "v1"),
         play("n", "v3", 1, counters.TICKET),
-        play("f", "v4", 1, FAST),
         play("k3", "v3"),
     ]
     results = count(world, increments)
     assert slugs(results) == [
-        "counted", "limit-reached", "replayed", "counted", "key-reused", "replayed", "counted", "counted", "counted",
+        "counted", "limit-reached", "replayed", "counted", "key-reused", "replayed", "counted", "counted",
     ]  # fmt: skip
     for result, increment in zip(results, increments, strict=True):
         if isinstance(result, tuple):
             body = result[0]
             assert body["video_id" if "video_id" in body else "id"] == increment.id
     assert [world.tally(id_=id_) for id_ in ("v1", "v2", "v3", "old")] == [1, 1, 1, 4]
-    assert (world.tally(FAST, "v4"), world.tally(counters.TICKET, "v3")) == (1, 1)
+    assert world.tally(counters.TICKET, "v3") == 1
 
 
 @pytest.mark.parametrize(
@@ -246,8 +244,8 @@ def test_a_counter_of_one_shard_keeps_it_when_packed_and_its_version_moves(world
     assert tallies.read_state(world.call(), ONE_SHARD, "v1").version == 1
 
 
-@pytest.mark.parametrize("counter", [counters.STOCK, counters.TICKET, counters.CONTEST, FAST])
-def test_counters_whose_number_decides_and_fast_ones_are_not_packed(world: World, counter: Counter) -> None:
+@pytest.mark.parametrize("counter", [counters.STOCK, counters.TICKET, counters.CONTEST])
+def test_counters_whose_number_decides_are_not_packed(world: World, counter: Counter) -> None:
     amount = counter.delta or 1
     assert slugs(count(world, [play(f"k{number}", "v1", amount, counter) for number in range(3)])) == ["counted"] * 3
     assert all(len(request["TransactItems"]) == 2 for request in world.sent("TransactWriteItems"))

@@ -12,7 +12,7 @@ import pytest
 from dev import faults
 from dev.faults.plans import Fault
 from functions import increments as handler
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import batches, periods
 from tally.counting.increments import Increment
 from tally.errors import RetryableError
@@ -30,8 +30,7 @@ def metered(name: str, period: str, keep: int | None = 3, **more: Any) -> Counte
 
 QUOTA = metered("quota", "day", ceiling=20)
 USED = metered("used", "day")
-FAST = metered("fast", "day", guarantee=Guarantee.FAST)
-ROLLED = metered("rolled", "day", guarantee=Guarantee.ROLLUP)
+ROLLED = metered("rolled", "day", visible="soon")
 FOR_GOOD = metered("forgood", "minute", None)
 
 
@@ -87,8 +86,7 @@ def test_a_retry_after_midnight_of_a_call_whose_answer_was_lost_changes_nothing(
 @pytest.mark.parametrize(
     ("counter", "fault"),
     [
-        *itertools.product((QUOTA, USED, FAST, ROLLED), (faults.CONFLICT, faults.FAIL_BEFORE)),
-        *itertools.product((QUOTA, USED, ROLLED), (faults.LOSE_RESPONSE,)),  # FAST counts twice then
+        *itertools.product((QUOTA, USED, ROLLED), (faults.CONFLICT, faults.FAIL_BEFORE, faults.LOSE_RESPONSE)),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
@@ -100,10 +98,7 @@ def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
     counting.world.proxy.plan = first(evening, fault)
     body, _ = counting.increment(counter, 1)
     assert (today(counter, evening) > day, body["period"]) == (True, day.partition("#")[2])
-    if counter is FAST:
-        assert counting.stored(counter, day) == 1
-    else:
-        assert sums(counting, counter) == {day: 1}
+    assert sums(counting, counter) == {day: 1}
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, faults.LOSE_RESPONSE], ids=str)
@@ -138,7 +133,7 @@ def test_a_quota_of_20_is_20_in_each_day_however_many_ask_at_once_and_answers_ge
     assert [counting.stored(QUOTA, day) for day in days] == [20, 20]
 
 
-@pytest.mark.parametrize("counter", [QUOTA, USED, FAST], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("counter", [QUOTA, USED], ids=lambda counter: counter.name)
 def test_every_write_of_a_tally_says_when_it_goes(counting: Counting, evening: Clock, counter: Counter) -> None:
     counting.increment(counter, 1)
     midnight_s = evening.time() + 300

@@ -1,7 +1,7 @@
 """Conflicts and throttling on seeded schedules: nothing lost, nothing doubled; shards where they help, only there.
 
 Throttled changes are written alone at once where they may be (plays, likes), and there is no more to be done if that is
-throttled too. What may not (FAST and bounded counters, unlikes, posts) backs off. test_spilling.py has what is written
+throttled too. What may not (bounded counters, unlikes, posts) backs off. test_spilling.py has what is written
 alone.
 """
 
@@ -24,7 +24,7 @@ from tally.counting import posts
 from tally.dynamo.contention import ATTEMPTS_MAX, CALM_S, RETRY_S_MAX, Spread
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
-from tests.invariants.world import AUTHOR, FAST, POST, VIDEO, First, Last, World, persist
+from tests.invariants.world import AUTHOR, POST, VIDEO, First, Last, World, persist
 
 TALLY, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 ONE_SHARD = Counter(name="single", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
@@ -119,16 +119,6 @@ def test_counter_with_one_shard_stays_on_it(world: World) -> None:
     assert world.shards(ONE_SHARD) == {"TOTAL": 1}
 
 
-def test_plain_updates_spread_on_conflicts_too_and_count_once(make_world: Callable[..., World]) -> None:
-    world = make_world(spread=Spread(random=First()))
-    world.proxy.plan = faults.script({"UpdateItem": [faults.CONFLICT] * 4})
-    world.play("key-1", counter=FAST)
-    assert world.store.spread.shards(FAST.partition_start + VIDEO) == 16
-    assert world.tally(FAST) == 1
-    tried = [sent["Key"]["SK"]["S"] for sent in world.sent("UpdateItem")]
-    assert all(earlier != later for earlier, later in pairwise(tried))
-
-
 @by_throttle
 def test_throttled_plays_are_written_alone_at_once_and_do_not_spread(world: World, throttle: Fault) -> None:
     tries = 3 if throttle is faults.THROTTLE else 1  # 3: by the SDK itself
@@ -166,13 +156,6 @@ def test_throttled_unlikes_and_posts_only_back_off_and_do_not_spread(world: Worl
     assert world.shards(counters.LIKES, POST) == {"META": 0}
 
 
-def test_throttled_plain_updates_do_not_spread_and_count_once(world: World) -> None:
-    world.proxy.plan = faults.script({"UpdateItem": [faults.THROTTLE] * 4})
-    world.play("key-1", counter=FAST)
-    assert world.shards(FAST) == {"TOTAL": 1}
-    assert len(world.sent("UpdateItem")) == 5
-
-
 @pytest.mark.usefixtures("patient")
 def test_tally_comes_back_to_one_shard_when_it_is_calm(make_world: Callable[..., World]) -> None:
     now_s = [100.0]
@@ -191,7 +174,7 @@ def test_tally_comes_back_to_one_shard_when_it_is_calm(make_world: Callable[...,
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, *THROTTLES], ids=lambda fault: fault.kind.name.lower())
-@pytest.mark.parametrize("counter", [counters.PLAYS, counters.STOCK, FAST], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("counter", [counters.PLAYS, counters.STOCK], ids=lambda counter: counter.name)
 def test_persistent_contention_is_answered_busy_within_the_calls_time(
     world: World, counter: Counter, fault: Fault
 ) -> None:

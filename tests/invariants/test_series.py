@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from bench.watch import Meter
 from counters import CALLS
 from functions import drifts
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import periods
 from tally.counting.increments import Increment, count
 from tally.drift import history
@@ -36,7 +36,7 @@ from tally.streams import segments
 from tally.streams.segments import Entry
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import SHARD, record
-from tests.invariants.streaming import FAST, StreamWorld
+from tests.invariants.streaming import StreamWorld
 
 H = 500_000  # an hour since 1970
 M = 4 * H  # its first minute: here an hour has four, so that there is less to read
@@ -163,15 +163,6 @@ def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(
     fold(store, M + 2)
     fold(store, M + 3)
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
-
-
-def test_fast_counters_are_in_it_by_what_was_observed_and_never_drift(stream: StreamWorld) -> None:
-    item = {"PK": {"S": "FST#a"}, "SK": {"S": "TOTAL"}}
-    old, new = ({**item, "number": {"N": number}, "nonce": {"S": number}} for number in "25")
-    change = {"Keys": item, "NewImage": new, "OldImage": old}
-    stream.deliver("drift", "counts", SHARD, [record(1, "MODIFY", change)])
-    assert [entry for _, _, entries in stream.segments() for entry in entries] == [Entry("fast", "a", "", 3, 3)]
-    assert FAST.guarantee is Guarantee.FAST
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -15,7 +15,7 @@ import counters
 from dev import faults
 from dev.faults import Fault
 from tally import observe
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import batches as packs
 from tally.counting import children, tallies
 from tally.counting.children import GONE_KEPT_S
@@ -28,7 +28,7 @@ from tally.errors import ChangeRefusedError, KeyReusedError, NotFoundError, Stor
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
 
-PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", guarantee=Guarantee.ROLLUP)
+PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 PLAYS, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 HOT = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)

@@ -19,7 +19,7 @@ import boto3
 
 import counters
 from dev.faults import FaultProxy, Plan
-from tally.counter import Counter, Guarantee
+from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
 from tally.counting.children import GONE
 from tally.counting.increments import Increment
@@ -32,7 +32,6 @@ from tally.streams import record as stream_records
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-FAST = Counter(name="fast", prefix="FST", sort_key="TOTAL", attribute="number", guarantee=Guarantee.FAST)
 VIDEO, POST, AUTHOR = "v1", "p1", "author"
 CALLER_TRIES_MAX = 40
 

@@ -20,7 +20,6 @@ from tally.counter import (
     MAX_SHARDS_DEFAULT,
     MAX_SHARDS_LIMIT,
     Counter,
-    Guarantee,
     declared,
 )
 from tally.counting.tallies import fits
@@ -59,11 +58,11 @@ WRONG = [
     ("attribute", {"attribute": "version"}, "attribute of Tally itself"),
     ("attribute", {"attribute": "expiration"}, "attribute of Tally itself"),
     ("prefix", {"prefix": "HEARTBEAT"}, "prefix of Tally itself"),
-    ("guarantee", {"guarantee": "EXACT"}, "must be a Guarantee"),
-    ("guarantee", {"guarantee": None}, "must be a Guarantee"),
+    ("visible", {"visible": "later"}, "must be one of: now, soon"),
+    ("visible", {"visible": None}, "must be one of: now, soon"),
     ("numbered", {"numbered": "yes"}, "must be True or False"),
     ("numbered", {"numbered": 1, "delta": 1}, "must be True or False"),
-    ("api", {"api": None}, "must be True or False"),
+    ("pages", {"pages": None}, "must be True or False"),
     ("retired", {"retired": 1}, "must be True or False"),
     ("delta", {"delta": 0}, "would never change anything"),
     ("delta", {"delta": 1.0}, "whole number"),
@@ -80,7 +79,7 @@ WRONG = [
     ("ceiling", {"ceiling": -1}, "is below start, which is 0"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
     ("numbered", {"numbered": True}, "needs a delta"),
-    ("numbered", {"numbered": True, "delta": 1, "guarantee": Guarantee.FAST}, "needs EXACT"),
+    ("visible", {"numbered": True, "delta": 1, "visible": "soon"}, "a change sees the number"),
     ("max_shards", {"max_shards": -1}, "whole number from 1 to"),
     ("max_shards", {"max_shards": MAX_SHARDS_LIMIT + 1}, "whole number from 1 to"),
     ("max_shards", {"max_shards": True}, "whole number from 1 to"),
@@ -90,16 +89,38 @@ WRONG = [
     ("max_shards", {"max_shards": 2, "ceiling": 9}, "must be 1"),
     ("max_shards", {"max_shards": 2, "start": 9}, "must be 1"),
     ("max_shards", {"max_shards": 2, "numbered": True, "delta": 1}, "must be 1"),
-    ("guarantee", {"guarantee": Guarantee.ROLLUP, "floor": 0}, "cannot have a start"),
-    ("guarantee", {"guarantee": Guarantee.ROLLUP, "ceiling": 9}, "cannot have a start"),
-    ("guarantee", {"guarantee": Guarantee.ROLLUP, "start": 9}, "cannot have a start"),
+    ("visible", {"visible": "soon", "floor": 0}, "a change sees the number"),
+    ("visible", {"visible": "soon", "ceiling": 9}, "a change sees the number"),
+    ("visible", {"visible": "soon", "start": 9}, "a change sees the number"),
     ("receipt_days", {"receipt_days": 0}, "whole number from 1 to 365"),
     ("receipt_days", {"receipt_days": 366}, "whole number from 1 to 365"),
     ("receipt_days", {"receipt_days": True}, "whole number from 1 to 365"),
     ("receipt_days", {"receipt_days": 1.5}, "whole number from 1 to 365"),
-    ("receipt_days", {"receipt_days": 8, "guarantee": Guarantee.FAST}, "needs receipts"),
-    ("read", {"read": "everyone"}, "must be 'anyone' or 'scope'"),
-    ("read", {"read": True}, "must be 'anyone' or 'scope'"),
+    ("changes", {"changes": "everyone"}, "must be one of: anyone, caller, service"),
+    ("changes", {"changes": None}, "must be one of: anyone, caller, service"),
+    ("changes", {"child": "LIKE#USER#", "changes": "anyone"}, "a caller or a service gives it"),
+    ("changes", {"child": "LIKE#", "changes": "caller"}, "its child must end with USER#"),
+    ("read", {"read": "caller"}, "must be one of: anyone, service"),
+    ("read", {"read": True}, "must be one of: anyone, service"),
+    *(
+        ("path", {"path": path}, "must have the form")
+        for path in (
+            "",
+            "/",
+            "stock/{id}",
+            "/stock",
+            "/{id}/{id}",
+            "/stock-{id}",
+            "/Stock/{id}",
+            "/{id}/",
+            "//{id}",
+            "/{counter}/{id}",
+            "/stock/{id}?",
+            "/stock/{id}\n",
+            1,
+        )
+    ),
+    ("path", {"path": "/visits/{id}", "pages": True}, "no part of a path"),
     ("max_age_s", {"max_age_s": -1, "read": "anyone"}, "whole number from 0 to 86400"),
     ("max_age_s", {"max_age_s": 86401, "read": "anyone"}, "whole number from 0 to 86400"),
     ("max_age_s", {"max_age_s": True, "read": "anyone"}, "whole number from 0 to 86400"),
@@ -107,10 +128,7 @@ WRONG = [
     ("max_age_s", {"max_age_s": 5}, "needs read='anyone'"),
     ("child", {"child": "LIKE"}, "must have the form"),
     ("child", {"child": ""}, "must have the form"),
-    ("parent_required", {"parent_required": None, "child": "A#"}, "must be True or False"),
-    ("parent_required", {"parent_required": True}, "needs a child"),
-    ("guarantee", {"child": "A#", "guarantee": Guarantee.FAST}, "must be EXACT"),
-    ("guarantee", {"child": "A#", "guarantee": Guarantee.ROLLUP}, "must be EXACT"),
+    ("visible", {"child": "A#", "visible": "soon"}, "with its tally in one transaction"),
     ("delta", {"child": "A#", "delta": 1}, "its number is that of the items A#"),
     ("start", {"child": "A#", "start": 3}, "its number is that of the items A#"),
     ("floor", {"child": "A#", "floor": 0}, "its number is that of the items A#"),
@@ -160,10 +178,11 @@ def test_every_field_of_a_declaration_is_checked() -> None:
 
 def test_a_counter_is_declared_by_four_fields_and_is_exact_and_spread() -> None:
     counter = declare()
-    assert (counter.guarantee, counter.delta, counter.start, counter.floor, counter.ceiling) == (
-        Guarantee.EXACT, None, 0, None, None,
+    assert (counter.visible, counter.delta, counter.start, counter.floor, counter.ceiling) == (
+        "now", None, 0, None, None,
     )  # fmt: skip
-    assert (counter.numbered, counter.max_shards, counter.api) == (False, MAX_SHARDS_DEFAULT, True)
+    assert (counter.numbered, counter.max_shards, counter.pages) == (False, MAX_SHARDS_DEFAULT, False)
+    assert (counter.changes, counter.read, counter.path, counter.parent_required) == ("service", "service", None, False)
     assert (counter.public, declare(read="anyone").kept_s, declare(read="anyone", max_age_s=0).kept_s) == (False, 1, 0)
     assert not counter.versioned
 
@@ -188,7 +207,6 @@ def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict
         ({"floor": 0, "ceiling": 10}, False),
         ({"floor": 0, "delta": -1}, False),
         ({"floor": 0, "delta": -1, "numbered": True}, False),
-        ({"floor": 0, "guarantee": Guarantee.FAST}, False),
     ],
 )
 def test_what_can_run_out_by_any_amount_can_be_held(fields: dict[str, Any], holdable: bool) -> None:
@@ -248,6 +266,22 @@ def test_two_counters_that_would_share_an_item_are_refused() -> None:
         declared([declare(), declare(name="shelf", attribute="other")])
 
 
+def test_two_counters_of_one_path_are_refused() -> None:
+    path = "/shelves/{id}/stock"
+    with pytest.raises(ConfigurationError, match=r"counter 'shelf': path '/shelves/\{id\}/stock' is 'stock''s"):
+        declared([declare(path=path), declare(name="shelf", sort_key="SHELF", path=path)])
+
+
+@pytest.mark.parametrize("path", ["/{id}", "/{id}/stock", "/a-1/{id}", "/videos/{id}/plays"])
+def test_a_path_has_the_id_as_a_segment_of_its_own(path: str) -> None:
+    assert declare(path=path).path == path
+
+
+@pytest.mark.parametrize("changes", ["caller", "service"])
+def test_a_caller_or_a_service_puts_children(changes: str) -> None:
+    assert declare(child="LIKE#USER#", changes=changes).changes == changes
+
+
 def test_two_counters_of_one_prefix_are_two() -> None:
     assert list(declared([declare(), declare(name="shelf", sort_key="SHELF")])) == ["stock", "shelf"]
 
@@ -262,6 +296,16 @@ def test_the_shipped_counters_are_what_the_design_says() -> None:
     assert contest.start > 0
     assert (shipped["ticket"].delta, shipped["ticket"].numbered, shipped["ticket"].start) == (1, True, 0)
     assert {name for name, counter in shipped.items() if counter.holdable} == {"stock"}
+    assert {name: (one.visible, one.changes, one.read, one.path) for name, one in shipped.items() if one.public} == {
+        "plays": ("now", "anyone", "anyone", "/videos/{id}/plays"),
+        "likes": ("now", "caller", "anyone", "/posts/{id}/like"),
+        "visits": ("soon", "anyone", "anyone", None),
+        "bot_visits": ("soon", "anyone", "anyone", None),
+        "hearts": ("now", "caller", "anyone", None),
+    }
+    assert {name for name, counter in shipped.items() if counter.pages} == {"visits", "bot_visits"}
+    assert {name for name, counter in shipped.items() if counter.parent_required} == {"likes"}
+    assert dataclasses.replace(counters.LIKES, retired=True).parent_required
 
 
 def test_a_counter_is_frozen() -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .. import observe
-from ..counter import Guarantee
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Write, send
@@ -24,7 +23,7 @@ from ..errors import StoreBusyError, StoreRefusedError, TallyError
 from . import increments, receipts
 from .increments import Increment
 from .receipts import VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Stamp
-from .spilling import Spilling, is_rolled_up
+from .spilling import Spilling
 from .tallies import Tally, minute_now
 
 Result = Counted | Exception
@@ -104,7 +103,7 @@ def _replays(entries: Mapping[int, Entry]) -> dict[int, Result]:
     members = [
         Member(place, call, increment, receipts.stamp(call, increment.keyed))
         for place, (call, increment) in entries.items()
-        if increment.counter.known and increment.key and increment.counter.guarantee is not Guarantee.FAST
+        if increment.counter.known and increment.key
     ]
     try:
         live = receipts.live(members[0].call, {member.stamp.id for member in members}) if members else {}
@@ -119,12 +118,11 @@ def _no_time() -> StoreBusyError:
 
 
 def packable(increment: Increment) -> bool:
-    """Whether it can share a transaction: it has a receipt, and its effect does not depend on the counter's number.
+    """Whether it can share a transaction: its effect does not depend on the counter's number.
 
     A change of a retired counter cannot: it would fail the others with it.
     """
-    counter = increment.counter
-    return counter.guarantee is not Guarantee.FAST and not counter.known and not counter.retired
+    return not (increment.counter.known or increment.counter.retired)
 
 
 def plan(members: Sequence[Member]) -> list[list[Member]]:
@@ -139,7 +137,7 @@ def plan(members: Sequence[Member]) -> list[list[Member]]:
         if member.stamp.id in seen:
             continue
         seen.add(member.stamp.id)
-        moved = set() if is_rolled_up(member.tally) else {member.tally}
+        moved = set() if member.increment.counter.soon else {member.tally}
         if len(packs[-1]) + 1 + len(tallies_in_pack | moved) > TRANSACTION_ITEMS_MAX:
             packs.append([])
             tallies_in_pack = set()

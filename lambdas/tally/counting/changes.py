@@ -82,11 +82,11 @@ def read(
 
 def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bool) -> Counter:
     counter = counters.get(name) if isinstance(name, str) else None
-    if counter is None or not counter.api:
+    if counter is None:
         raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
     if not counter.joins:
-        why = "its changes are numbered" if counter.numbered else "it counts items"
-        why = why if counter.tracked else "its changes leave no receipt"
+        why = "it counts items" if counter.counts_children else "it counts pages"
+        why = "its changes are numbered" if counter.numbered else why
         raise InvalidInputError(f"{at}: {counter.name} cannot be changed together with others: {why}.", field=at)
     if soon and not counter.rolls_up:
         detail = f"{at}: a change of {counter.name} is visible now: it has limits, or a version."

@@ -171,8 +171,6 @@ def _give_back(call: Call, counter: Counter, id_: str, hold_id: str, amount: int
     """Add the amount to the tally, and put a receipt of it: from receipts, the drift consumer knows what to expect."""
     at = minute_now(call)
     back: Write = {"Update": tallies.add(call, counter, id_, 0, amount, at)}
-    if not counter.tracked:  # the declaration has changed since the hold was taken
-        return [back]
     receipt = {
         "id": {"S": f"{KEY_PREFIX}#hold#{hold_id}"},
         "nonce": {"S": call.nonce},

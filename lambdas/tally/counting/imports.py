@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..counter import Counter, Guarantee
+from ..counter import Counter
 from ..dynamo import queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
@@ -95,8 +95,6 @@ def refused(counter: Counter) -> str:
     """Why nothing can be imported into a counter; empty if it can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
-    if counter.guarantee is Guarantee.FAST:
-        return f"{counter.name} is FAST: without receipts, a run that is started again would count twice"
     if counter.child is not None:
         return f"{counter.name} counts items: import these with --children {counter.name}"
     return ""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from .. import observe
-from ..counter import Counter, Guarantee
+from ..counter import Counter
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
-from ..dynamo.transactions import Write, put_receipt, transact, update
+from ..dynamo.transactions import Write, put_receipt, transact
 from ..errors import (
     ChangeRefusedError,
     KeyReusedError,
@@ -30,7 +30,6 @@ from .receipts import (
     look,
     once,
     refuse_retired,
-    retired,
 )
 from .tallies import State, minute_now
 
@@ -48,7 +47,7 @@ class Increment:
 
     amount: int
     operation: str
-    key: str | None
+    key: str
     body: Body
     status: int = 200
     receipt_target: str | None = None
@@ -68,7 +67,7 @@ class Increment:
     @property
     def keyed(self) -> Keyed:
         """The name of its receipt, and what must be the same when the key is sent again."""
-        return Keyed(self.operation, self.target, self.key or "", {"amount": self.amount}, self.counter.receipt_days)
+        return Keyed(self.operation, self.target, self.key, {"amount": self.amount}, self.counter.receipt_days)
 
     def facts(self, at: int) -> dict[str, Item]:
         """The attributes of its receipt for the consumers of the receipts' stream."""
@@ -78,9 +77,9 @@ class Increment:
 def count(call: Call, change: Increment) -> Counted:
     """Make the change once. At a floor, make room and try again.
 
-    EXACT: receipt and count in one transaction, 4 WCU, one round trip; it needs a key. ROLLUP, and EXACT while its
-    tally is hot: the receipt alone, 1 WCU, which a stream consumer adds up. FAST: one update, 1 WCU, without a look at
-    the key. A numbered counter is read first. The body says whether the change is `visible` now or soon.
+    Visible now: receipt and count in one transaction, 4 WCU, one round trip. Visible soon, and while the tally is hot:
+    the receipt alone, 1 WCU, which a stream consumer adds up. A numbered counter is read first. The body says whether
+    the change is `visible` now or soon.
 
     Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
     no receipt, CounterRetiredError, and the errors of transactions.transact.
@@ -95,33 +94,13 @@ def count(call: Call, change: Increment) -> Counted:
 
 
 def _count(call: Call, change: Increment) -> Counted:
-    if change.counter.guarantee is Guarantee.FAST:
-        _add_fast(call, change)
-        return Counted({**change.body, **VISIBLE_NOW}, replayed=False)
-    move = _take_number if change.counter.numbered else _add_exact
-    if change.counter.guarantee is Guarantee.ROLLUP:
-        move = _add_alone
+    move = _take_number if change.counter.numbered else _add_alone if change.counter.soon else _add
     if change.counter.retired:
         move = _refuse
     return once(call, change.keyed, lambda stamp: move(call, change, stamp))
 
 
-def _add_fast(call: Call, change: Increment) -> None:
-    counter, at = change.counter, minute_now(call)
-    if counter.retired:
-        raise retired(counter)
-    try:
-        update(
-            call,
-            counter,
-            change.id,
-            lambda shard: {"Update": tallies.add(call, counter, change.id, shard, change.amount, at)},
-        )
-    except ChangeRefusedError as refused:
-        raise tallies.refusal(counter, change.id, refused, change.amount) from None
-
-
-def _add_exact(call: Call, change: Increment, stamp: Stamp) -> Body:
+def _add(call: Call, change: Increment, stamp: Stamp) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
 

@@ -7,6 +7,7 @@ Its tally has the stored id `7c20#2026-11`. No id from outside holds `#`, so no 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from ..counter import Counter
@@ -46,6 +47,12 @@ def shown(tally: str) -> dict[str, str]:
     """The stored id of a tally as answers show it: `{"id","period"}`, or `{"id"}`."""
     id_, separator, period = tally.partition(_SEPARATOR)
     return {"id": id_, "period": period} if separator else {"id": id_}
+
+
+def of_answer(id_: str, body: Mapping[str, object]) -> str:
+    """The stored id of the tally that an answer names, as `shown` wrote it. `id_`: the id, with any period."""
+    id_ = id_.partition(_SEPARATOR)[0]
+    return f"{id_}{_SEPARATOR}{body['period']}" if "period" in body else id_
 
 
 def is_tally(counter: Counter, tally: str) -> bool:

@@ -30,7 +30,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
 
-from ..counter import Counter, Guarantee
+from ..counter import Counter
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.queries import get, get_many
@@ -226,11 +226,9 @@ def stored(call: Call, operation: str, item: Item, stamp: Stamp) -> Counted:
 
 
 def lives_s(store: Store, counter: Counter) -> int:
-    """For how many seconds at least a retry of a change of the counter is recognised; 0 if it leaves no receipts."""
-    if counter.guarantee is Guarantee.FAST:
-        return 0
+    """For how many seconds at least a retry of a change of the counter is recognised."""
     own_s = store.settings.receipt_ttl_s if counter.receipt_days is None else counter.receipt_days * DAY_S
-    return max(own_s, ALONE_KEPT_S) if counter.guarantee is Guarantee.ROLLUP else own_s
+    return max(own_s, ALONE_KEPT_S) if counter.soon else own_s
 
 
 def look(call: Call, stamp: Stamp) -> None:

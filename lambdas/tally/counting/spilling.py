@@ -9,17 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..counter import Guarantee
 from ..dynamo.client import Call
 from ..dynamo.contention import HOT_S, SPILL_RETRIES_MAX, THROTTLED_S, Retries
 from ..dynamo.transactions import CONDITION_FAILED, CONFLICT, Sent, Write, pause, spread_wider
 from . import tallies
 from .tallies import Tally
-
-
-def is_rolled_up(tally: Tally) -> bool:
-    """Whether the rollup makes every change of it."""
-    return tally.counter.guarantee is Guarantee.ROLLUP
 
 
 @dataclass
@@ -42,7 +36,7 @@ class Spilling:
 
     def waits(self, tally: Tally) -> bool:
         """Whether the rollup adds its changes."""
-        return tally in self.alone or is_rolled_up(tally)
+        return tally in self.alone or tally.counter.soon
 
     def updates(self, sums: Mapping[Tally, int], at: int) -> list[Write]:
         """The writes that move the tallies by their sums, each on a shard of this attempt."""

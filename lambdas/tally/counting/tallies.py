@@ -99,25 +99,23 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 
 
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a change with the number that a strongly consistent read finds right after it: 1 RCU.
+    """The answer to a change with `value`: what a strongly consistent read says right after it, 1 RCU.
 
-    `value`, of a counter with one item: the whole of it at one moment, this change included, and whatever others
-    committed in between; `version` is of the same moment. `value_at_least`, of any other: a sum with this change in it.
-    Changes that are still to be rolled up are missing from it, and so may be some that raced with the read.
+    It is the number of the tally that the answer names: a replay after midnight reads the period that its change was
+    counted in. Changes that wait for the rollup are missing from it, and so may be some that raced with the read.
 
-    The change is counted before the read begins, so nothing here fails it: the answer has no number if the number does
-    not show the change yet, cannot be read, or could come too late.
+    The change is counted before the read begins, so nothing here fails it: the answer has no `value` if the change is
+    visible soon, if the period is kept no more, or if the number cannot be read or could come too late.
     """
-    if body.get("visible") != "now" or call.deadline_s - call.store.clock() < REQUEST_S_MAX:
+    tally = periods.of_answer(id_, body)
+    in_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
+    if body.get("visible") != "now" or not in_time or not periods.kept(counter, tally, time.time()):
         return dict(body)
     try:
-        if not counter.versioned:
-            return {**body, "value_at_least": read(call, counter, id_)}
-        state = read_state(call, counter, id_)
+        return {**body, "value": read(call, counter, tally)}
     except TallyError as error:
         logger.info("the value was not read", exc_info=error)
         return dict(body)
-    return {**body, "value": state.value, **({"version": state.version} if counter.settable else {})}
 
 
 def minute_now(call: Call) -> int:

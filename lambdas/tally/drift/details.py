@@ -20,7 +20,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     """`{"counter","id","value","shards":[{"shard","value"}],"drift","judged_up_to","repairs"}`. `tally`: a stored id.
 
     `drift`: `{"drift","since","confirmed"}`, null if it does not drift. `judged_up_to`: epoch seconds; null if nothing
-    is judged, or if nobody judges this counter. `repairs`: `{"at","amount","how","who","why"}`, the newest first.
+    is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first.
     """
     store = call.store
     seen = watermark.read(store, time.time())
@@ -36,7 +36,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
             for shard, item in sorted(shards.items())
         ],
         "drift": {name: drift[name] for name in ("drift", "since", "confirmed")} if drift else None,
-        "judged_up_to": seen.judged_up_to(store.settings) if counter.tracked else None,
+        "judged_up_to": seen.judged_up_to(store.settings),
         "repairs": [
             {"at": one["at"], "amount": one["amount"], "how": one["how"], "who": one["by"], "why": one["why"]}
             for one in history.latest(store, counter.name, tally, REPAIRS_MAX)

@@ -22,7 +22,6 @@ from ..dynamo import items, queries
 from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
-from ..shipped import OF_PAGES
 from ..streams import dead_letters, watermark
 from . import rows
 
@@ -33,7 +32,8 @@ READ_MAX = 1000  # rows that drift, and dead letters: an answer comes within sec
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally drift` and CloudWatch list them all
 _DECLARED = (
-    "name", "tracked", "public", "retired", "numbered", "max_shards", "delta", "start", "floor", "ceiling", "period",
+    "name", "visible", "public", "pages", "retired", "numbered", "max_shards", "delta", "start", "floor", "ceiling",
+    "period",
 )  # fmt: skip
 
 
@@ -224,10 +224,4 @@ def _cloudwatch() -> Any:
 
 def _described(counter: Counter) -> dict[str, Any]:
     """What a page that lists counters needs to know of one."""
-    facts = {name: getattr(counter, name) for name in _DECLARED}
-    return {
-        **facts,
-        "guarantee": counter.guarantee.value,
-        "pages": counter in OF_PAGES,
-        "children": counter.counts_children,
-    }
+    return {"children": counter.counts_children, **{name: getattr(counter, name) for name in _DECLARED}}

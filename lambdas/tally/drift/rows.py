@@ -119,9 +119,9 @@ def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str,
 def summary(
     store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Log the drifts. The metrics of the stack, and how many tallies of each tracked counter are confirmed to drift."""
+    """Log the drifts. The metrics of the stack, and how many tallies of each counter are confirmed to drift."""
     whole = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
-    confirmed = {name: 0 for name, counter in counters.items() if counter.tracked}
+    confirmed = dict.fromkeys(counters, 0)
     for drift in every(store):
         whole[observe.DRIFTING_TALLIES] += 1
         whole[observe.DRIFT_ABSOLUTE] += abs(drift.drift)

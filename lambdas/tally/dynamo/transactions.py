@@ -215,27 +215,6 @@ def _over_tally(sent: Sent, writes: Sequence[Write], counter: Counter) -> bool:
     return False
 
 
-def update(call: Call, counter: Counter, id_: str, write: Callable[[int], Write]) -> None:
-    """Commit one Update, `write(shard)`, for a change without a receipt: 1 WCU.
-
-    Raises ChangeRefusedError if its condition failed, StoreBusyError, or what botocore's error maps to. After a lost
-    answer the caller does not know whether it was counted.
-    """
-    tally, spread = counter.partition_start + id_, call.store.spread
-    retries = call.retries()
-    shard: int | None = None
-    while True:
-        shard = spread.pick(tally, counter.max_shards, avoid=shard)
-        sent = send_one(call.store.client, write(shard))
-        if sent.committed:
-            return
-        if sent.refused:
-            raise ChangeRefusedError(sent.old_items(), shard) from None
-        if sent.conflict_or_raise():
-            spread_wider(call, counter, id_)
-        pause(retries)
-
-
 def put(call: Call, write: Write) -> None:
     """Commit one conditional Put by itself, for a change that is rolled up: 1 WCU, one round trip.
 

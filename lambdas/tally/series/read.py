@@ -37,7 +37,7 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
     """
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole
-    body = {"counter": counter.name, "id": id_, "by": asked.by, "observed": not counter.tracked}
+    body = {"counter": counter.name, "id": id_, "by": asked.by}
     if at.as_of(settings) is None:
         return {**body, "series": [], "repairs": [], "since": None, "as_of": None}
     running = at.through >= minutes_of(settings, at.hour)[0]

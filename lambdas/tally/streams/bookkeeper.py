@@ -63,7 +63,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
 
 def _is_booked(counter: Counter | None, id_: str) -> bool:
     """Whether the journal has this tally."""
-    return counter is not None and counter.tracked and periods.is_tally(counter, id_)
+    return counter is not None and periods.is_tally(counter, id_)
 
 
 def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
@@ -87,8 +87,6 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     moved = tallies.stored(counter, new, counter.start) - tallies.stored(counter, old, counter.start)
     if not moved:
         return ()
-    if not counter.tracked:  # nothing says what was accepted: the series take what was observed, and it is no drift
-        return (Effect(counter.name, id_, declared.made(record), accepted=moved, observed=moved),)
     return _moved(Effect(counter.name, id_, declared.made(record), observed=moved), new, old)
 
 
@@ -123,7 +121,7 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
     return tuple(
         Effect(counter.name, id_, at, moved, pair=pair)
         for start, counter in declared.children[prefix]
-        if sort_key.startswith(start) and counter.tracked
+        if sort_key.startswith(start)
     )
 
 

@@ -65,7 +65,7 @@ class Counting:
         within_s: float = CALL_TIME_DEFAULT_S,
     ) -> Outcome:
         """Move a counter: the body, and whether it is a replay."""
-        call = self.world.call(caller, deadline_s=time.monotonic() + within_s)
+        call = self.world.call(caller, deadline_s=self.world.store.clock() + within_s)
         change = handler.increment(call, counter=counter, id=id_, amount=amount, idempotency_key=key or new_key())
         assert isinstance(change, Increment)
         return count(call, change)

@@ -7,13 +7,12 @@ import os
 import random
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter as Multiset
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from dev import faults
 from dev.base.engine import die_with_parent
 from tests.invariants.threads import at_once
 from tests.invariants.world import World
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
 
-PLAYS, KILLS, CALLERS, VIDEOS = 150, 30, 3, 3
-WARM_UPS = 5  # plays that tell how long one takes here: most kills fall within twice that
+PLAYS, KILLS, VIDEOS = 150, 30, 3
+HOW = {"lost": faults.DROP_BEFORE, "committed": faults.late_answer(PATIENCE_S)}
+AT_RANDOM_S_MAX = 0.03  # a play takes ten milliseconds
 LAMBDAS = Path(tally.__file__).resolve().parents[1]
 
 
@@ -81,13 +81,11 @@ class Worker:
         self._lines = connection.makefile("rb")
         self.pid = int(self._lines.readline())
 
-    def invoke(self, event: dict[str, Any], kill_after_s: float | None) -> dict[str, Any] | None:
-        """The answer; None if the worker died before it gave one. Kills it after `kill_after_s`, if given."""
+    def invoke(self, event: dict[str, Any], meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
+        """The answer; None if the worker died before it gave one."""
         try:
             self._connection.sendall(json.dumps(event).encode() + b"\n")
-            if kill_after_s is not None:
-                time.sleep(kill_after_s)
-                os.kill(self.pid, signal.SIGKILL)
+            meanwhile()
             line = self._lines.readline()
         except ConnectionError:
             return None
@@ -111,54 +109,52 @@ def play(number: int, video_id: str) -> dict[str, Any]:
     return {"operation": "play", "video_id": video_id, "idempotency_key": f"play-{number:04}-0123456789-0123456789"}
 
 
-def typical_s(workers: Workers) -> float:
-    """How long a play takes."""
-    worker, took_s = workers.fork(), []
-    for number in range(WARM_UPS):
-        started_s = time.perf_counter()
-        assert worker.invoke(play(number, "warm-up"), None)
-        took_s.append(time.perf_counter() - started_s)
-    worker.close()
-    return statistics.median(took_s)
-
-
-def kill_times(play_s: float) -> dict[int, list[float]]:
-    """For each play that a worker is killed over: how long after each sending of it."""
+def kills() -> dict[int, str | float]:
+    """The plays over which a worker is killed. How: as its transaction arrives, which is "lost"; once that is
+    "committed", before the answer; or so many seconds after the event."""
     chance = random.Random(30)
-    times: dict[int, list[float]] = {}
-    for kill in range(KILLS):
-        latest_s = play_s * (2 if kill % 2 else 6)  # every other one may be late: plays are slower on a busy machine
-        times.setdefault(chance.randrange(PLAYS), []).append(chance.uniform(0, latest_s))
-    return times
+    ways = [("lost", "committed", chance.uniform(0, AT_RANDOM_S_MAX))[kill % 3] for kill in range(KILLS)]
+    return dict(zip(chance.sample(range(PLAYS), KILLS), ways, strict=True))
 
 
-def test_150_plays_with_30_kills_of_the_function_at_random_points_count_150(world: World, workers: Workers) -> None:
-    # The answer of every third transaction is held back, so that kills fall after the commit as often as before it.
-    world.proxy.plan = lambda operation, body, number: faults.late_answer(0.010) if number % 3 == 0 else None
-    kills, seen = kill_times(typical_s(workers)), Multiset[str]()
+def test_150_plays_with_30_kills_of_the_function_at_every_point_count_150(world: World, workers: Workers) -> None:
+    killed, met = kills(), dict[str, tuple[int, faults.Fault]]()
 
-    def send(first: int) -> None:
-        worker = workers.fork()
-        for number in range(first, PLAYS, CALLERS):
-            event = play(number, f"v{number % VIDEOS}")
-            for kill_after_s in [*kills.get(number, []), None]:  # sent again after each kill, whatever was answered
-                answer = worker.invoke(event, kill_after_s)
-                seen["unanswered"] += answer is None
-                seen["replayed"] += answer is not None and answer["replayed"]
-                if kill_after_s is not None:
-                    seen["killed"] += 1
-                    worker.close()
-                    worker = workers.fork()
+    def plan(operation: str, body: bytes, number: int) -> faults.Fault | None:
+        for video_id in [video_id for video_id in met if f'"VID#{video_id}"'.encode() in body]:
+            pid, fault = met.pop(video_id)
+            if fault is faults.DROP_BEFORE:
+                os.kill(pid, signal.SIGKILL)
+            return fault
+        return None
+
+    def kill(worker: Worker, video_id: str, how: str | float, counted: int) -> None:
+        """Kill the worker at its time. `counted`: the video's plays before this one."""
+        if how == "committed":
+            wait_for(lambda: world.tally(id_=video_id) > counted, every_s=0.01)
+        if how != "lost":
+            time.sleep(how if isinstance(how, float) else 0)
+            os.kill(worker.pid, signal.SIGKILL)
+
+    def send(video: int) -> None:
+        """The plays of a video. One whose worker is killed is sent again, whatever was answered."""
+        worker, video_id = workers.fork(), f"v{video}"
+        for counted, number in enumerate(range(video, PLAYS, VIDEOS)):
+            event, how = play(number, video_id), killed.get(number)
+            if how is not None:
+                if isinstance(how, str):
+                    met[video_id] = (worker.pid, HOW[how])
+                answer = worker.invoke(event, partial(kill, worker, video_id, how, counted))
+                assert answer is None or how != "lost"
+                worker.close()
+                worker = workers.fork()
+            answer = worker.invoke(event)
             assert answer is not None
-            assert (answer["status"], answer["body"]) == (
-                200,
-                {"video_id": event["video_id"], "counted": True, "visible": "now"},
-            )
+            assert (answer["status"], answer["body"]["counted"]) == (200, True)
+            assert answer["replayed"] is (how == "committed") or isinstance(how, float)
         worker.close()
 
-    at_once([lambda first=first: send(first) for first in range(CALLERS)])
-    assert [world.tally(id_=f"v{number}") for number in range(VIDEOS)] == [PLAYS // VIDEOS] * VIDEOS
-    assert len(world.receipts()) == PLAYS + WARM_UPS
-    assert seen["killed"] == KILLS
-    assert 0 < seen["replayed"] < KILLS  # some had been counted when the worker died, and some had not
-    assert seen["unanswered"] > 0
+    world.proxy.plan = plan
+    at_once([partial(send, video) for video in range(VIDEOS)])
+    assert [world.tally(id_=f"v{video}") for video in range(VIDEOS)] == [PLAYS // VIDEOS] * VIDEOS
+    assert len(world.receipts()) == PLAYS

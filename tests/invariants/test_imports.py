@@ -163,15 +163,19 @@ def test_process_that_is_killed_goes_on_where_it_stopped(
     where = tmp_path / "child.py"
     tables = [getattr(store.settings, f"{name}_table") for name in ("counts", "receipts", "ledger")]
     where.write_text(
-        "import sys, time; sys.path[:0] = ['lambdas', '.']\n"
+        "import sys; sys.path[:0] = ['lambdas', '.']\n"
         "from tests.invariants.test_imports import on, of\n"
         "from tally.counting import imports\n"
         "add = imports.add\n"
-        "imports.add = lambda *given: (add(*given), print('chunk', flush=True), time.sleep(0.05))[0]\n"
+        "imports.add = lambda *given: (add(*given), print('chunk', flush=True), sys.stdin.readline())[0]\n"
         f"on(of({engine.endpoint!r}, *{tables!r}))(*{['import', str(path), '--counter', 'plays', *BY]!r})\n"
     )
-    with subprocess.Popen([sys.executable, where], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, where], stdin=pipe, stdout=pipe, cwd=Path(__file__).parents[2]) as child:
+        assert child.stdin is not None
         assert child.stdout is not None
+        child.stdin.write(b"\n" * 3)  # after the fourth it waits
+        child.stdin.flush()
         for _ in range(4):
             assert child.stdout.readline() == b"chunk\n"
         os.kill(child.pid, signal.SIGKILL)

@@ -33,7 +33,7 @@ DONE = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 NOT_DONE = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
 TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # a client notices these by its time-out alone
 SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
-LATE_S = 1.0  # longer than the hasty client reads
+LATE_S = 2.0  # longer than the hasty client reads
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 BATCH = 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -17,7 +16,7 @@ from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, persist
 
 CALLERS = 16
-RACE_S = 1.5
+READS = 50
 SOME_CONFLICTS = {faults.CONFLICT: 0.2, faults.THROTTLED_TRANSACTION: 0.05}
 SOME_OF_ALL = {**SOME_CONFLICTS, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05, faults.FAIL_BEFORE: 0.05}
 
@@ -132,15 +131,13 @@ def test_read_that_races_likes_and_unlikes_over_several_shards_is_never_negative
             persist(partial(world.unlike, f"user-{seed}"))
 
     def watch() -> None:
-        until_s = time.monotonic() + RACE_S
-        while time.monotonic() < until_s:
+        for _ in range(READS):
             seen.append(world.read_post()["likeTally"])
             seen.append(tallies.read(world.call(), counters.LIKES, POST))
         over.set()
 
     seen: list[int] = []
     at_once([watch, *(partial(wander, seed) for seed in range(4))])
-    assert len(seen) > 10
     assert 0 <= min(seen) <= max(seen) <= 4
     assert world.likes()[1] == set()
     assert world.rolled_up(counters.LIKES, POST) == 0

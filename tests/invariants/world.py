@@ -55,6 +55,16 @@ class World:
         """A new invocation."""
         return Call(self.store, caller, **how)
 
+    def rushed(self, within_s: float) -> tuple[World, Call]:
+        """This world with a clock that only pauses move, and a call that has so much time there."""
+        now_s = [0.0]
+
+        def sleep(pause_s: float) -> None:
+            now_s[0] += pause_s
+
+        store = replace(self.store, clock=lambda: now_s[0], sleep=sleep)
+        return replace(self, store=store), Call(store, deadline_s=within_s)
+
     def play(
         self,
         key: str,

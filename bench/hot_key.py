@@ -50,7 +50,7 @@ from tally.counting.increments import Increment
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from tally.dynamo.contention import Breaker, Retries, Spread
 from tally.errors import RetryableError
-from tally.streams.fold import Place
+from tally.streams.fold import StreamPlace
 from tally.streams.rollup import shard_of
 
 from .clients import SETTINGS
@@ -233,7 +233,7 @@ class _Rollup:
         run, counter = self.run, self.run.heat.counter
         client: Any = HotClient(run.tables)
         call = run.call(Store(client, SETTINGS, clock=run.hub.clock, sleep=run.hub.sleep), 0)
-        place = Place("counts" if counter.child else "receipts", f"shardId-{self.index}")
+        place = StreamPlace("counts" if counter.child else "receipts", f"shardId-{self.index}")
         update = tallies.add(call, counter, HOT_ID, shard_of(counter, place), amount, 0, by=tallies.ROLLED_UP)
         checkpoint = {
             "TableName": SETTINGS.ledger_table,

@@ -20,7 +20,7 @@ from tally.drift import judge
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.streams import bookkeeper, rollup, watermark
-from tally.streams.fold import Consumer
+from tally.streams.fold import StreamConsumer
 from tally.streams.record import INSERT, Record
 from tally.streams.watermark import Watermark
 
@@ -128,7 +128,7 @@ def track(endpoint: str, clients: Clients, clock: WallClock, skipped: int = 0) -
     assert (found.minutes, found.changes) == (1, 0), f"judged: {found}"
 
 
-def hand_over(endpoint: str, clients: Clients, clock: WallClock, consumer: Consumer, skipped: int = 0) -> None:
+def hand_over(endpoint: str, clients: Clients, clock: WallClock, consumer: StreamConsumer, skipped: int = 0) -> None:
     """Deliver both streams to a consumer, without what the filter of its mapping keeps back."""
     handler = handler_of(consumer, clients)
     for table in TABLES:

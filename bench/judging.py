@@ -65,14 +65,14 @@ def _fill(store: Store, tallies: int) -> None:
     """Put the pages of MINUTE: batches of receipts, then batches of tallies in another order."""
     chance = random.Random(SEED)
     ids = [f"{number:08x}" for number in chance.sample(range(2**32), tallies)]
-    _put(store, "receipts", [segments.Entry("plays", id_, "", 1, 0) for id_ in ids])
+    _put(store, "receipts", [segments.Booked("plays", id_, "", 1, 0) for id_ in ids])
     chance.shuffle(ids)
-    _put(store, "counts", [segments.Entry("plays", id_, "", 0, 1) for id_ in ids])
+    _put(store, "counts", [segments.Booked("plays", id_, "", 0, 1) for id_ in ids])
     judged = watermark.JUDGE | {"judged": {"N": str(MINUTE - 1)}}
     apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": judged}}])
 
 
-def _put(store: Store, shard: str, entries: Sequence[segments.Entry]) -> None:
+def _put(store: Store, shard: str, entries: Sequence[segments.Booked]) -> None:
     for number, first in enumerate(range(0, len(entries), BATCH_RECORDS)):
         batch = entries[first : first + BATCH_RECORDS]
         name = f"{shard}#{first}"

@@ -20,7 +20,7 @@ from tally.dynamo.client import Call
 from tally.streams import fold, rollup
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
-from tally.streams.fold import Consumer, Place
+from tally.streams.fold import StreamConsumer, StreamPlace
 from tally.streams.record import Declared, Record
 
 from .clients import LOCAL, SETTINGS, Clients, clients_of, fresh_engine
@@ -103,7 +103,7 @@ def deliver(handler: Handler, table: str, records: Sequence[Record], shard: str 
             raise RuntimeError(f"the consumer did not apply {answer['batchItemFailures']}")
 
 
-def handler_of(consumer: Consumer, clients: Clients) -> Handler:
+def handler_of(consumer: StreamConsumer, clients: Clients) -> Handler:
     """The handler of the Lambda function, with these clients."""
     return Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
 
@@ -122,7 +122,7 @@ def rollup_cost(videos: int) -> RollupCost:
 
 def _fold_speed(number: int) -> float:
     """Records a second of CPU time: other programs do not change it."""
-    declared, batch, place = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100), Place("receipts", SHARD)
+    declared, batch, place = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100), StreamPlace("receipts", SHARD)
     _fold(declared, place, batch)
     started_s, folded = time.process_time(), 0
     while folded < number:
@@ -131,7 +131,7 @@ def _fold_speed(number: int) -> float:
     return folded / (time.process_time() - started_s)
 
 
-def _fold(declared: Declared, place: Place, batch: Sequence[Record]) -> None:
+def _fold(declared: Declared, place: StreamPlace, batch: Sequence[Record]) -> None:
     """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
     records = list(fold.in_order(batch)[0].values())
     while records:

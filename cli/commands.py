@@ -13,7 +13,7 @@ from tally.drift.looks import moment
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 from tally.streams import bookkeeper, dead_letters, rollup, watermark
-from tally.streams.dead_letters import Marker, Outcome
+from tally.streams.dead_letters import Marker, Redriven
 from tally.streams.record import Declared
 
 from . import exports, imports
@@ -71,20 +71,20 @@ def redrive(given: argparse.Namespace, stack: Stack) -> int:
     objects = stack.at.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
-    done = dict.fromkeys(Outcome, 0)
+    done = dict.fromkeys(Redriven, 0)
     call, declared = Call(stack.store), Declared(stack.counters, stack.store.settings.minute_s)
     with bar(list(dead_letters.listed(call)), "record", "redriven") as markers:
         for marker in markers:
             judged = watermark.judged(stack.store)
             outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker, judged)
             done[outcome] += 1
-            if outcome is Outcome.KEPT:
+            if outcome is Redriven.KEPT:
                 say(f"kept     {marker.object}: {why}")
-            if outcome is Outcome.LOST:
+            if outcome is Redriven.LOST:
                 _lose(given, stack, marker, why)
-    lost = f", {done[Outcome.LOST]} {'dropped' if given.drop else 'lost'}" if done[Outcome.LOST] else ""
-    say(f"{done[Outcome.APPLIED]} applied, {done[Outcome.GONE]} already gone, {done[Outcome.KEPT]} kept{lost}")
-    return 1 if done[Outcome.KEPT] or (done[Outcome.LOST] and not given.drop) else 0
+    lost = f", {done[Redriven.LOST]} {'dropped' if given.drop else 'lost'}" if done[Redriven.LOST] else ""
+    say(f"{done[Redriven.APPLIED]} applied, {done[Redriven.GONE]} already gone, {done[Redriven.KEPT]} kept{lost}")
+    return 1 if done[Redriven.KEPT] or (done[Redriven.LOST] and not given.drop) else 0
 
 
 def _lose(given: argparse.Namespace, stack: Stack, marker: Marker, why: str) -> None:

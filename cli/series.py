@@ -118,7 +118,7 @@ def _hourly(zone: tzinfo, now_s: float) -> bool:
 
 
 def series(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the series of a tally. Returns 2 if nothing is folded yet."""
+    """Print the series of a tally. Returns 2 if nothing is summed up yet."""
     body = reading.read(Call(stack.store), given.counter, given.id or TOTAL, given.range)
     if body["as_of"] is None or given.json:
         return _only(body, given)
@@ -138,7 +138,7 @@ def series(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def top(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the tallies of a counter that moved most. Returns 2 if nothing is folded yet."""
+    """Print the tallies of a counter that moved most. Returns 2 if nothing is summed up yet."""
     body = lists.over(Call(stack.store), given.counter, given.by, given.span, given.limit)
     if body["as_of"] is None or given.json:
         return _only(body, given)
@@ -157,7 +157,7 @@ def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
     if given.json:
         say(json.dumps(body))
     if body["as_of"] is None:
-        note("nothing is folded yet: a new stack needs some minutes, and its sweep")
+        note("nothing is summed up yet: a new stack needs some minutes, and its sweep")
     return 2 if body["as_of"] is None else 0
 
 

@@ -1,4 +1,4 @@
-"""Every minute: heartbeats are sent, closed minutes judged, the series folded, expired holds given back, likes of
+"""Every minute: heartbeats are sent, closed minutes judged, the series summed up, expired holds given back, likes of
 deleted posts removed."""
 
 import time
@@ -34,7 +34,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
         lambda: renew(_store, _shards, seen, now_s),
         lambda: judge_closed(_store, seen, now_s, _share(until_s, JUDGE_SHARE)),
         lambda: report_drift(_store, seen, now_s),
-        lambda: {"hours": hours.fold(_store, watermark.judged(_store), until_s=_share(until_s, SERIES_SHARE))},
+        lambda: {"hours": hours.sum_up(_store, watermark.judged(_store), until_s=_share(until_s, SERIES_SHARE))},
         lambda: _holds(_share(until_s, HOLDS_SHARE)),
         lambda: _deleted(until_s),
     ]

@@ -471,9 +471,9 @@ def folded(store: Store) -> None:
         (HOUR * 60, "a", 40),
     ]
     for number, (minute, id_, amount) in enumerate(plays):
-        entries = [segments.Entry("plays", id_, "", amount, amount)]
+        entries = [segments.Booked("plays", id_, "", amount, amount)]
         put(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
-    hours.fold(store, HOUR * 60 + 20, until_s=store.clock() + 60)
+    hours.sum_up(store, HOUR * 60 + 20, until_s=store.clock() + 60)
     repaired = {"before": 900, "amount": -5}
     apply_once(
         store, [history.entry(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")]
@@ -554,7 +554,7 @@ def test_a_top_list_says_how_exact_it_is(run: Run, store: Store, monkeypatch: py
 
 
 def test_series_that_nobody_has_folded_are_unknown_and_2(run: Run) -> None:
-    said = "tally: nothing is folded yet: a new stack needs some minutes, and its sweep\n"
+    said = "tally: nothing is summed up yet: a new stack needs some minutes, and its sweep\n"
     assert run("series", "plays", "a") == (2, "", said)
     assert run("top", "plays") == (2, "", said)
     code, out, err = run("top", "plays", "--json")

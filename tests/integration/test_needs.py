@@ -362,8 +362,8 @@ def something_to_judge(store: Store) -> None:
     """A closed minute: one tally that comes out even, one that begins to drift, and one that ends to."""
     now_s = int(time.time())
     minute = judged_up_to_now(store, less=3) + 1
-    entries = [segments.Entry("plays", "even", "", 1, 1), segments.Entry("plays", "begins", "", 0, 1)]
-    entries.append(segments.Entry("plays", "ends", "", 3, 0))
+    entries = [segments.Booked("plays", "even", "", 1, 1), segments.Booked("plays", "begins", "", 0, 1)]
+    entries.append(segments.Booked("plays", "ends", "", 3, 0))
     page = segments.write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**page["Put"])
     drift_row(store, "plays", "ends", 3, minute - 1)
@@ -373,7 +373,7 @@ def something_to_fold(store: Store) -> None:
     """The last minute of an hour."""
     hour = progress.hour_of(store.settings, watermark.judged(store)) - 1
     minute = folded_up_to(store, 58, hour) + 1
-    page = segments.write(store.settings, minute, 0, "s#1", [segments.Entry("plays", "v", "", 1, 1)], int(time.time()))
+    page = segments.write(store.settings, minute, 0, "s#1", [segments.Booked("plays", "v", "", 1, 1)], int(time.time()))
     store.client.put_item(**page["Put"])
 
 

@@ -22,7 +22,7 @@ from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError, TallyError
 from tally.series import hours, progress
 from tally.streams import segments, watermark
-from tally.streams.segments import Entry
+from tally.streams.segments import Booked
 from tally.streams.watermark import Watermark
 from tests.contexts import Context
 
@@ -55,7 +55,7 @@ class Ledger:
         self.put(key, sequence="9", through=through, heartbeat="k", rolled=rolled)
 
     def book(self, minute: int, *amounts: int) -> None:
-        entries = [Entry("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
+        entries = [Booked("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
         assert apply_once(self.store, [segments.write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)])
 
     def drift(self) -> list[int]:
@@ -266,7 +266,7 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
     assert sum(map(len, emf)) == pytest.approx(units.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
     assert len(list(metrics_of(emf))) == usage.stages()[usage.PROD].idle_metrics
     meter.reset()
-    hours.fold(sweep._store, (through := progress.read(sweep._store).through) + 2 * hours.PART, until_s=float("inf"))
+    hours.sum_up(sweep._store, (through := progress.read(sweep._store).through) + 2 * hours.PART, until_s=float("inf"))
     minutes = progress.read(sweep._store).through - through
     assert minutes >= hours.PART
     assert meter.read_units / minutes == pytest.approx(units.FOLD_READS, rel=0.05)

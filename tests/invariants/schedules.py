@@ -201,7 +201,7 @@ class Schedule:
         store, judged = self.world.store, self.judged()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hours, "PART", 1)
-            hours.fold(store, judged, until_s=float("inf"))
+            hours.sum_up(store, judged, until_s=float("inf"))
         asked = Range(series.HOUR, 0, 10**6)
         for tally in self.truth.accepted:
             told = series.read(Call(store), counters.COUNTERS[tally[0]], tally[1], asked)

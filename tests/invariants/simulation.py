@@ -147,7 +147,7 @@ class World(Tables):
         watermark.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
         judge.judge(store, seen, now_s, until_s=float("inf"))
         if self.series:
-            hours.fold(store, watermark.judged(store), until_s=float("inf"))
+            hours.sum_up(store, watermark.judged(store), until_s=float("inf"))
 
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tally.dynamo.client import Store
-from tally.streams.fold import Place
+from tally.streams.fold import StreamPlace
 from tests.invariants.processes import Watched
 from tests.invariants.streaming import NOW_S, StreamWorld
 
@@ -46,7 +46,7 @@ BAD = play(50, amount="x")
 
 def bucket(shard: str) -> int:
     """The bucket of a stream shard."""
-    return Place("receipts", shard).bucket
+    return StreamPlace("receipts", shard).bucket
 
 
 class Writes(Watched):

@@ -23,8 +23,8 @@ from tally.streams import bookkeeper, dead_letters, rollup, segments, watermark
 from tally.streams import consumer as streams
 from tally.streams import record as stream_records
 from tally.streams.dead_letters import Objects
-from tally.streams.fold import Consumer
-from tally.streams.segments import Entry
+from tally.streams.fold import StreamConsumer
+from tally.streams.segments import Booked
 from tests.contexts import Context
 from tests.invariants.processes import Watched
 
@@ -250,7 +250,7 @@ class StreamWorld:
     bucket: Bucket = field(default_factory=Bucket)
 
     def handler(
-        self, consumer: Consumer, store: Store | None = None, declared: Mapping[str, Counter] = counters.COUNTERS
+        self, consumer: StreamConsumer, store: Store | None = None, declared: Mapping[str, Counter] = counters.COUNTERS
     ) -> streams.Handler:
         return streams.Handler(consumer, declared, store or self.store, Objects("bucket", lambda: self.bucket))
 
@@ -299,13 +299,13 @@ class StreamWorld:
     def rows(self, prefix: str) -> list[Item]:
         return [item for item in self.scan(self.store.settings.ledger_table) if item["PK"]["S"].startswith(prefix)]
 
-    def segments(self) -> list[tuple[int, str, list[Entry]]]:
+    def segments(self) -> list[tuple[int, str, list[Booked]]]:
         """The minute of each page, its sort key, and its entries: both those of plain changes and halves of unlikes."""
         found = []
         for row in self.rows("SEGMENT#"):
             entries = segments.pairs(row)
             for counter, (ids, *columns) in segments.sums(row).items():
-                entries += [Entry(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
+                entries += [Booked(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
             found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], entries))
         return found
 

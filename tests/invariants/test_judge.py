@@ -10,13 +10,13 @@ import pytest
 
 import counters
 from tally.drift import judge, rows
-from tally.drift.rows import Drift
+from tally.drift.rows import DriftRow
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError
 from tally.streams import segments, watermark
-from tally.streams.segments import Entry
+from tally.streams.segments import Booked
 from tally.streams.watermark import Watermark
 from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.streaming import StreamWorld
@@ -33,12 +33,12 @@ def _judged(store: Store) -> None:
     StreamWorld(store, store.client).put_judged(M - 1)
 
 
-def book(store: Store, minute: int, *entries: Entry, name: str = "s#1", bucket: int = 0) -> None:
+def book(store: Store, minute: int, *entries: Booked, name: str = "s#1", bucket: int = 0) -> None:
     assert apply_once(store, [segments.write(store.settings, minute, bucket, name, entries, 0)])
 
 
-def plays(amount: int, target: str = "v", expected: int = 0) -> Entry:
-    return Entry("plays", target, "", expected, expected + amount)
+def plays(amount: int, target: str = "v", expected: int = 0) -> Booked:
+    return Booked("plays", target, "", expected, expected + amount)
 
 
 def seen(store: Store, closed: int) -> Watermark:
@@ -53,7 +53,7 @@ def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVE
     return replace(judged, last=-1, segments=0, bytes=0)
 
 
-def row(store: Store, target: str = "v", counter: str = "plays") -> Drift | None:
+def row(store: Store, target: str = "v", counter: str = "plays") -> DriftRow | None:
     found = rows.read(store, counter, target)
     return found if found.upto >= 0 else None
 
@@ -70,13 +70,13 @@ def through(store: Store, client: Watched) -> Store:
 
 
 def test_a_minute_is_summed_up_over_its_pages_and_what_is_even_has_no_row(store: Store) -> None:
-    book(store, M, plays(3), plays(0, "even", 7), Entry("likes", "v", "", 4, 1))
+    book(store, M, plays(3), plays(0, "even", 7), Booked("likes", "v", "", 4, 1))
     book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
     book(store, M, plays(5), plays(2, "halves"), bucket=15)
     book(store, M + 1, plays(100))
     assert run(store, M) == judge.Judged(minutes=1, changes=2)
-    assert row(store) == Drift("plays", "v", 7, M, 60 * M)
-    assert row(store, counter="likes") == Drift("likes", "v", -3, M, 60 * M)
+    assert row(store) == DriftRow("plays", "v", 7, M, 60 * M)
+    assert row(store, counter="likes") == DriftRow("likes", "v", -3, M, 60 * M)
     assert len(list(rows.every(store))) == 2
     assert watermark.judged(store) == M
 
@@ -95,11 +95,11 @@ def test_what_is_taken_back_in_a_later_minute_ends_at_zero(store: Store) -> None
     book(store, M, plays(5))
     book(store, M + 2, plays(-5))
     assert run(store, M + 3) == judge.Judged(minutes=4, changes=2)
-    assert row(store) == Drift("plays", "v", 0, M + 2, 0)
+    assert row(store) == DriftRow("plays", "v", 0, M + 2, 0)
     assert drifts(store) == {}
 
 
-GONE, UNLIKED = Entry("likes", "p", "0123456789ab", -1, 0), Entry("likes", "p", "0123456789ab", 0, -1)
+GONE, UNLIKED = Booked("likes", "p", "0123456789ab", -1, 0), Booked("likes", "p", "0123456789ab", 0, -1)
 
 
 @pytest.mark.parametrize(("gone", "unliked"), [(0, 0), (0, 1), (1, 0), (1, 2), (2, 1), (4, 3)])
@@ -120,10 +120,10 @@ def test_half_of_an_unlike_that_stands_alone_is_drift(store: Store) -> None:
     book(store, M + 1, UNLIKED._replace(pair="another"))
     assert run(store, M + 1).changes == 4
     assert (row(store, "p", "likes"), row(store, "q", "likes")) == (
-        Drift("likes", "p", 0, M + 1, 0),
-        Drift("likes", "q", 1, M, 60 * M),
+        DriftRow("likes", "p", 0, M + 1, 0),
+        DriftRow("likes", "q", 1, M, 60 * M),
     )
-    assert row(store, "p", "other") == Drift("other", "p", 6, M, 60 * M)
+    assert row(store, "p", "other") == DriftRow("other", "p", 6, M, 60 * M)
 
 
 def test_halves_that_are_too_far_apart_are_passing_drift(store: Store) -> None:
@@ -160,7 +160,7 @@ def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
     short = replace(store, settings=replace(store.settings, minute_s=5))
     book(store, M, plays(5))
     judge.judge(short, Watermark(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
-    assert row(store) == Drift("plays", "v", 5, M, 5 * M)
+    assert row(store) == DriftRow("plays", "v", 5, M, 5 * M)
 
 
 def test_drift_is_confirmed_after_five_judged_minutes_without_a_change(store: Store) -> None:
@@ -223,7 +223,7 @@ def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Stor
     assert (drifts(store), watermark.judged(store)) == ({}, M + 1)
 
 
-def repair(store: Store, found: Drift | None) -> bool:
+def repair(store: Store, found: DriftRow | None) -> bool:
     assert found
     return apply_once(store, [rows.moved(store, found, 0, NOW_S)])
 
@@ -233,7 +233,7 @@ def test_repair_between_a_judges_reading_and_writing_is_not_undone(store: Store)
     run(store, M)
     book(store, M + 1, plays(2))
     run(through(store, interrupted(store.client, 0, lambda: repair(store, row(store)))), M + 1)
-    assert row(store) == Drift("plays", "v", 2, M + 1, 60 * (M + 1))
+    assert row(store) == DriftRow("plays", "v", 2, M + 1, 60 * (M + 1))
 
 
 def test_repair_is_refused_once_the_judge_has_moved_the_row_though_it_says_the_same(store: Store) -> None:
@@ -347,7 +347,7 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
 
 
 def test_drifts_are_summed_up_and_confirmed_for_every_counter(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    book(store, M, plays(5), plays(-7, "w"), Entry("gone", "x", "", 0, 1))
+    book(store, M, plays(5), plays(-7, "w"), Booked("gone", "x", "", 0, 1))
     book(store, M + 3, plays(1), *(plays(0, f"even{number}", 3) for number in range(3)))
     run(store, M + 5)
     declared = {name: counters.COUNTERS[name] for name in ("plays", "likes")}

@@ -13,7 +13,7 @@ from tally.counting import tallies
 from tally.drift import recount
 from tally.dynamo.client import Call
 from tally.streams import fold
-from tally.streams.fold import Place
+from tally.streams.fold import StreamPlace
 from tally.streams.record import Declared
 from tests.invariants.processes import Watched
 from tests.invariants.streaming import CONSUMERS, NOW_S, REDECLARED, StreamWorld
@@ -145,7 +145,9 @@ PLAYS: dict[str, Any] = {"Keys": tallies.key(counters.PLAYS, "v", 0)}
     ids=str,
 )
 def test_what_is_wrong_with_a_record_is_said(table: str, broken: Any, reason: str) -> None:
-    run = fold.next_run(CONSUMERS["drift"], Declared(counters.COUNTERS), Place(table, SHARD), [numbered(broken)], {})
+    run = fold.next_run(
+        CONSUMERS["drift"], Declared(counters.COUNTERS), StreamPlace(table, SHARD), [numbered(broken)], {}
+    )
     assert [why for _, _, why in run.dead_letters] == [reason]
 
 

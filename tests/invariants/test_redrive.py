@@ -18,7 +18,7 @@ from tally.errors import StoreUnreachableError
 from tally.streams import dead_letters
 from tally.streams import record as stream_records
 from tally.streams.dead_letters import Objects
-from tally.streams.segments import Entry
+from tally.streams.segments import Booked
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
 from tests.invariants.streaming import CONSUMERS, LONG, REDECLARED, StreamWorld
 from tests.invariants.threads import at_once
@@ -103,7 +103,7 @@ def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(st
     stream.bucket.objects[key] = json.dumps(kept).encode()
     assert stream.redrive() == ["applied"]
     (first, _, entries), (second, name, redriven) = sorted(stream.segments())
-    assert entries == redriven == [Entry("plays", "v", "", 1, 0)]
+    assert entries == redriven == [Booked("plays", "v", "", 1, 0)]
     assert (first, name) == (MINUTE, f"receipts#redrive#drift#{SHARD}#1#1")
     assert 0 <= second - max(int(time.time() // 60) - 1, judged + 2) <= 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from tally.dynamo.transactions import apply_once
 from tally.streams import segments
-from tally.streams.segments import Entry
+from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import MINUTE, SHARD, like, play, record, recording
 from tests.invariants.streaming import NOW_S, StreamWorld
@@ -17,11 +17,11 @@ from tests.invariants.streaming import NOW_S, StreamWorld
 
 def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
     written = [
-        Entry("likes", "p", "0123456789ab", -1, 0),
-        Entry("likes", "p", "ba9876543210", 0, -1),
-        Entry("likes", "p", "", 3, 2),
-        Entry("likes", "é/ü", "", 3, -(10**38)),
-        Entry("plays", "v", "", 1, 1),
+        Booked("likes", "p", "0123456789ab", -1, 0),
+        Booked("likes", "p", "ba9876543210", 0, -1),
+        Booked("likes", "p", "", 3, 2),
+        Booked("likes", "é/ü", "", 3, -(10**38)),
+        Booked("plays", "v", "", 1, 1),
     ]
     for bucket in range(segments.BUCKETS):
         assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
@@ -45,7 +45,7 @@ def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(strea
     ((_, sent),) = client.sent
     assert len(sent["TransactItems"]) == 3 + 1
     assert sorted(stream.segments()) == [
-        (minute, f"receipts#{SHARD}#1", [Entry("plays", "v", "", amount, 0)])
+        (minute, f"receipts#{SHARD}#1", [Booked("plays", "v", "", amount, 0)])
         for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
     ]
     for row in stream.rows("SEGMENT#"):
@@ -107,7 +107,7 @@ def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream:
     current = max(int(time.time() // 60), judged + 2)
     booked = {(minute, entry) for minute, _, entries in stream.segments() for entry in entries}
     assert {(current - 1 <= minute <= current + 1, entry) for minute, entry in booked if minute > MINUTE + 1} == {
-        (True, Entry("plays", "v", "", 2 if judged == MINUTE else 3, 0)),
-        (True, Entry("likes", "p", "", -1, 0)),
+        (True, Booked("plays", "v", "", 2 if judged == MINUTE else 3, 0)),
+        (True, Booked("likes", "p", "", -1, 0)),
     }
     assert {minute for minute, _ in booked if minute <= MINUTE + 1} == ({MINUTE + 1} if judged == MINUTE else set())

@@ -33,7 +33,7 @@ from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
 from tally.shipped import PLAYS
 from tally.streams import segments
-from tally.streams.segments import Entry
+from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import SHARD, record
 from tests.invariants.streaming import StreamWorld
@@ -52,16 +52,16 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     return replace(store, settings=replace(store.settings, minute_s=MINUTE_S))
 
 
-def book(store: Store, minute: int, *entries: Entry, name: str = "s#1") -> None:
+def book(store: Store, minute: int, *entries: Booked, name: str = "s#1") -> None:
     assert apply_once(store, [segments.write(store.settings, minute, 0, name, entries, 0)])
 
 
-def plays(amount: int, video: str = "v") -> Entry:
-    return Entry("plays", video, "", amount, amount)
+def plays(amount: int, video: str = "v") -> Booked:
+    return Booked("plays", video, "", amount, amount)
 
 
 def fold(store: Store, judged: int) -> int:
-    return hours.fold(store, judged, until_s=FOREVER)
+    return hours.sum_up(store, judged, until_s=FOREVER)
 
 
 def series(store: Store, video: str = "v", asked: Range = EVER, counter: Counter = PLAYS) -> dict[int, int]:
@@ -157,9 +157,9 @@ def days(store: Store) -> list[dict[str, Any]]:
 
 def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(store: Store) -> None:
     likes = replace(PLAYS, name="likes")
-    book(store, M - 1, Entry("likes", "v", "", 5, 5))
-    book(store, M + 1, Entry("likes", "v", "0123456789ab", -1, 0), Entry("likes", "v", "ba9876543210", 0, -1))
-    book(store, M + 2, Entry("likes", "v", "0123456789ab", 0, -1), Entry("likes", "v", "ba9876543210", -1, 0))
+    book(store, M - 1, Booked("likes", "v", "", 5, 5))
+    book(store, M + 1, Booked("likes", "v", "0123456789ab", -1, 0), Booked("likes", "v", "ba9876543210", 0, -1))
+    book(store, M + 2, Booked("likes", "v", "0123456789ab", 0, -1), Booked("likes", "v", "ba9876543210", -1, 0))
     fold(store, M + 2)
     fold(store, M + 3)
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
@@ -246,8 +246,8 @@ def test_the_error_of_a_merged_list_is_a_bound_in_both_directions(
 def test_all_tallies_of_a_counter_are_one_more_and_an_id_has_one_series_over_its_periods(store: Store) -> None:
     calls = replace(PLAYS, name="calls")
     fold(store, M - 1)
-    book(store, M, plays(3, "v"), plays(4, "w"), Entry("calls", "c#2026-11", "", 5, 5))
-    book(store, M + 4, Entry("calls", "c#2026-12", "", 6, 6), Entry("calls", "d#2026-12", "0123456789ab", -1, 0))
+    book(store, M, plays(3, "v"), plays(4, "w"), Booked("calls", "c#2026-11", "", 5, 5))
+    book(store, M + 4, Booked("calls", "c#2026-12", "", 6, 6), Booked("calls", "d#2026-12", "0123456789ab", -1, 0))
     fold(store, M + 5)
     assert series(store, hours.TOTAL) == {H: 7}
     assert series(store, "c", counter=calls) == {H: 5, H + 1: 6}

@@ -107,9 +107,9 @@ class Happening:
             at = self.chance.choice((0, 1, self.chance.randrange(2 * TALLIES)))
             dying = killed(self.store.client, at, committed=self.chance.random() < 0.5)
             with contextlib.suppress(Crash):
-                hours.fold(replace(self.store, client=dying), judged, until_s=FOREVER)  # type: ignore[arg-type]
+                hours.sum_up(replace(self.store, client=dying), judged, until_s=FOREVER)  # type: ignore[arg-type]
         died = meter.write_units
-        hours.fold(self.store, judged, until_s=FOREVER)
+        hours.sum_up(self.store, judged, until_s=FOREVER)
         meter.close()
         self.died_units += died
         self.folded_units += meter.write_units - died

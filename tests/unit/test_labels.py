@@ -11,9 +11,9 @@ from tally.counting import children, tallies
 from tally.dynamo.keys import pair_of
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import SegmentRun
-from tally.streams.fold import Effect, Place
+from tally.streams.fold import Effect, StreamPlace
 from tally.streams.record import Declared, Record
-from tally.streams.segments import Entry
+from tally.streams.segments import Booked
 
 NOW = 29_916_666
 DECLARED = Declared(counters.COUNTERS)
@@ -160,9 +160,9 @@ def test_minutes_have_the_length_that_the_deployment_says() -> None:
 # A run
 
 
-def entries(*effects: Effect, judged: int = -1) -> dict[int, list[Entry]]:
+def entries(*effects: Effect, judged: int = -1) -> dict[int, list[Booked]]:
     """The pages of a run of these, one record each."""
-    run = SegmentRun("1", Place("counts", "s", NOW, judged))
+    run = SegmentRun("1", StreamPlace("counts", "s", NOW, judged))
     for effect in effects:
         run.add([effect])
     return run.segments()
@@ -175,14 +175,14 @@ UNLIKED = Effect("likes", "p", NOW, observed=-1, pair="x")
 def test_unlike_whose_halves_meet_in_a_run_is_a_plain_entry() -> None:
     other = GONE._replace(pair="y")
     found = entries(GONE, Effect("likes", "p", NOW, 1, 1), other, UNLIKED)
-    assert sorted(found[NOW]) == [Entry("likes", "p", "y", -1, 0)]
+    assert sorted(found[NOW]) == [Booked("likes", "p", "y", -1, 0)]
     found = entries(GONE, other, UNLIKED)
-    assert sorted(found[NOW]) == [Entry("likes", "p", "", -1, -1), Entry("likes", "p", "y", -1, 0)]
+    assert sorted(found[NOW]) == [Booked("likes", "p", "", -1, -1), Booked("likes", "p", "y", -1, 0)]
 
 
 def test_halves_on_two_minutes_keep_their_name() -> None:
     found = entries(GONE, UNLIKED._replace(minute=NOW + 1))
-    assert found == {NOW: [Entry("likes", "p", "x", -1, 0)], NOW + 1: [Entry("likes", "p", "x", 0, -1)]}
+    assert found == {NOW: [Booked("likes", "p", "x", -1, 0)], NOW + 1: [Booked("likes", "p", "x", 0, -1)]}
 
 
 def test_what_comes_to_nothing_is_left_out_and_so_is_its_page() -> None:
@@ -193,5 +193,5 @@ def test_what_comes_to_nothing_is_left_out_and_so_is_its_page() -> None:
 @pytest.mark.parametrize(("judged", "current"), [(NOW, NOW + 2), (NOW - 2, NOW), (NOW + 60, NOW + 62)])
 def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judged: int, current: int) -> None:
     late = GONE._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
-    assert entries(*late, judged=judged) == {current: [Entry("likes", "p", "", -1, 0), Entry("plays", "v", "", 5, 0)]}
-    assert entries(GONE._replace(minute=judged + 1), judged=judged) == {judged + 1: [Entry("likes", "p", "x", -1, 0)]}
+    assert entries(*late, judged=judged) == {current: [Booked("likes", "p", "", -1, 0), Booked("plays", "v", "", 5, 0)]}
+    assert entries(GONE._replace(minute=judged + 1), judged=judged) == {judged + 1: [Booked("likes", "p", "x", -1, 0)]}

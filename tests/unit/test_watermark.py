@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tally.drift.rows import Drift
+from tally.drift.rows import DriftRow
 from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import Tree
@@ -532,5 +532,5 @@ def test_age_is_since_the_time_that_a_consumer_has_passed_or_since_the_first_swe
 
 
 def test_drift_is_confirmed_after_five_judged_minutes() -> None:
-    row = Drift("plays", "v", 5, upto=100, since=0)
+    row = DriftRow("plays", "v", 5, upto=100, since=0)
     assert [row.confirmed(Watermark(judged=judged)) for judged in (99, 100, 104, 105)] == [False] * 3 + [True]

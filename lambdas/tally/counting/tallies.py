@@ -54,14 +54,16 @@ def read(call: Call, counter: Counter, id_: str) -> int:
 
 def shards(call: Call, counter: Counter, id_: str) -> list[Item]:
     """The items of a tally: its shards, and whatever somebody put between them."""
-    return items(call.store, call.store.settings.counts_table, counter.partition_start + id_, *counter.shard_range)
+    table, partition = call.store.settings.counts_table, counter.partition_start + id_
+    return list(items(call.store, table, partition, *counter.shard_range))
 
 
 def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
     """The tallies of `id_` under counters that share a prefix, in order: one Query over all their shards."""
     ranges = [counter.shard_range for counter in counters]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-    found = items(call.store, call.store.settings.counts_table, counters[0].partition_start + id_, low, high)
+    table, partition = call.store.settings.counts_table, counters[0].partition_start + id_
+    found = list(items(call.store, table, partition, low, high))
     return [
         total(counter, (item for item in found if first <= item["SK"]["S"] <= last))
         for counter, (first, last) in zip(counters, ranges, strict=True)
@@ -90,7 +92,7 @@ def read_state(call: Call, counter: Counter, id_: str) -> State:
     """Number and version of a counter that has one shard."""
     sort_key = counter.sort_key
     found = items(call.store, call.store.settings.counts_table, counter.partition_start + id_, sort_key, sort_key)
-    return state_of(counter, found[0] if found else {})
+    return state_of(counter, next(found, {}))
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:

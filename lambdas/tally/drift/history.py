@@ -34,8 +34,7 @@ def newest(store: Store, counter: str, target: str) -> str:
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
-    for page in queries.pages(store, store.settings.ledger_table, keys.history_key(counter, target)):
-        yield from map(_repair, page)
+    return map(_repair, queries.items(store, store.settings.ledger_table, keys.history_key(counter, target)))
 
 
 def latest(store: Store, counter: str, target: str, most: int) -> list[dict[str, Any]]:
@@ -55,12 +54,10 @@ def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
 
     Each is `{"at","by","why","found","posts","likes","children","holds","finished"}`.
     """
-    table, partition = store.settings.ledger_table, keys.forgotten_key(user)
-    for page in queries.pages(store, table, partition):
-        for item in page:
-            numbers = {name: int(item[name]["N"]) for name in ("at", *_FORGOTTEN)}
-            texts = {name: item[name]["S"] for name in ("by", "why")}
-            yield {**numbers, **texts, "finished": item["finished"]["BOOL"]}
+    for item in queries.items(store, store.settings.ledger_table, keys.forgotten_key(user)):
+        numbers = {name: int(item[name]["N"]) for name in ("at", *_FORGOTTEN)}
+        texts = {name: item[name]["S"] for name in ("by", "why")}
+        yield {**numbers, **texts, "finished": item["finished"]["BOOL"]}
 
 
 @dataclass
@@ -124,8 +121,7 @@ def imports(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
     Each is `{"counter","run","by","why","at","digest","rows","refused","finished"}`.
     """
     first, last = (f"{counter}#", f"{counter}$") if counter else (queries.FIRST, queries.LAST)
-    for page in queries.pages(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last):
-        for item in page:
-            texts = {name: item[name]["S"] for name in ("counter", "run", "by", "why", "digest")}
-            numbers = {name: int(item[name]["N"]) for name in ("at", "rows", "refused")}
-            yield {**texts, **numbers, "finished": item["finished"]["BOOL"]}
+    for item in queries.items(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last):
+        texts = {name: item[name]["S"] for name in ("counter", "run", "by", "why", "digest")}
+        numbers = {name: int(item[name]["N"]) for name in ("at", "rows", "refused")}
+        yield {**texts, **numbers, "finished": item["finished"]["BOOL"]}

@@ -16,7 +16,7 @@ from ..dynamo.client import Store
 from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
 from ..streams import segments, watermark
-from ..streams.segments import Entry
+from ..streams.segments import Booked
 from ..streams.watermark import Watermark
 from . import rows
 
@@ -30,7 +30,7 @@ Net = dict[str, dict[str, int]]  # by counter and id: observed less expected; on
 class Reading:
     """What a run has read: halves of unlikes by minute; segments of the newest minute, and their compressed bytes."""
 
-    halves: dict[int, list[Entry]] = field(default_factory=dict)
+    halves: dict[int, list[Booked]] = field(default_factory=dict)
     segments: int = 0
     bytes: int = 0
 

@@ -30,7 +30,7 @@ from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 from . import history, recount, rows
 from .recount import Recount
-from .rows import Drift
+from .rows import DriftRow
 
 REPAIRS_MAX = 20  # tries to commit a repair: a change of the drift row, or a conflict on the tally, spoils one
 PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
@@ -58,7 +58,7 @@ class Finding:
     counter: Counter
     target: str
     shards: Mapping[int, Item]  # its items
-    drift: Drift
+    drift: DriftRow
     difference: int
     how: str = history.LEDGER
     left: int = 0  # judged minutes until the drift is confirmed; 0: it is

@@ -59,10 +59,10 @@ def counted(store: Store, counter: Counter, id_: str, added_s: float | None) -> 
     before = shards_of(Call(store), counter, id_)
     read: Item = {"ProjectionExpression": f"#r, {SINCE}, {GONE}", "ExpressionAttributeNames": {"#r": "rollup"}}
     partition = counter.partition_start + id_
-    for page in queries.pages(store, store.settings.counts_table, partition, *counter.children, **read):
-        children += sum(GONE not in item for item in page)
-        alone = (item for item in page if item.get("rollup", {}).get("BOOL"))  # some may be unliked by now
-        open_ += sum(added_s is None or SINCE not in item or int(item[SINCE]["N"]) >= added_s for item in alone)
+    for item in queries.items(store, store.settings.counts_table, partition, *counter.children, **read):
+        children += GONE not in item
+        if item.get("rollup", {}).get("BOOL"):  # it may be unliked by now
+            open_ += added_s is None or SINCE not in item or int(item[SINCE]["N"]) >= added_s
     after = shards_of(Call(store), counter, id_)
     lowest, highest = sorted((number(counter, before), number(counter, after)))
     unclear = MOVED if before != after else UNDER_WAY if open_ else ""

@@ -28,7 +28,6 @@ from .reconcile import Finding, NotProvenError, writes
 
 DELETED_AT_ONCE = 100  # items in a transaction
 EVER = float("inf")
-EVERY = queries.FIRST, queries.LAST
 
 Tell = Callable[[int], object]
 """Gets how many items were read."""
@@ -154,7 +153,7 @@ def _begin_again(store: Store, restored_s: float) -> None:
 def _forget(store: Store, partition: str) -> None:
     """Remove every item of a partition of the ledger."""
     table = store.settings.ledger_table
-    found = [keys.key(partition, item["SK"]["S"]) for item in queries.items(store, table, partition, *EVERY)]
+    found = [keys.key(partition, item["SK"]["S"]) for item in queries.items(store, table, partition)]
     for start in range(0, len(found), DELETED_AT_ONCE):
         chunk = found[start : start + DELETED_AT_ONCE]
         _write(store, "The ledger", [{"Delete": {"TableName": table, "Key": key}} for key in chunk])

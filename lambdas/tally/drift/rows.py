@@ -28,7 +28,7 @@ _FIRST, _LAST = "0", "g"  # digests are hexadecimal
 _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeValues": {":zero": {"N": "0"}}}
 
 
-class Drift(NamedTuple):
+class DriftRow(NamedTuple):
     """A drift row. `drift`: observed less expected. `upto`: its last minute; -1: there is no row.
 
     `since`: epoch seconds; 0 if it does not drift.
@@ -64,7 +64,7 @@ def key(counter: str, target: str) -> Item:
     return keys.key(keys.DRIFT_KEY, keys.digest(counter, target))
 
 
-def moved(store: Store, row: Drift, drift: int, now_s: float, upto: int | None = None) -> Write:
+def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
     """The write that brings a row as it was read to `drift`. A judge gives the minute `upto`, and may make the row.
     A repair makes none: it checks that there still is none."""
     table, name = store.settings.ledger_table, key(row.counter, row.target)
@@ -80,28 +80,28 @@ def moved(store: Store, row: Drift, drift: int, now_s: float, upto: int | None =
     return items.update(table, name, values, removed=["expiration" if drift else "since"], was=row.was)
 
 
-def read(store: Store, counter: str, target: str) -> Drift:
+def read(store: Store, counter: str, target: str) -> DriftRow:
     """The drift row of one tally."""
     return _drift(counter, target, queries.get(store.client, store.settings.ledger_table, key(counter, target)))
 
 
-def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[Drift]:
+def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[DriftRow]:
     """The drift rows of up to 100 tallies, in order."""
     wanted = [key(*tally) for tally in tallies]
     found = {item["SK"]["S"]: item for item in queries.get_many(Call(store), store.settings.ledger_table, wanted)}
     return [_drift(*tally, found.get(one["SK"]["S"], {})) for tally, one in zip(tallies, wanted, strict=True)]
 
 
-def _drift(counter: str, target: str, item: Item) -> Drift:
+def _drift(counter: str, target: str, item: Item) -> DriftRow:
     numbers = (items.number(item, name) for name in ("drift", "upto", "since"))
-    return Drift(counter, target, *numbers) if item else Drift(counter, target)
+    return DriftRow(counter, target, *numbers) if item else DriftRow(counter, target)
 
 
-def every(store: Store, after: str = _FIRST) -> Iterator[Drift]:
+def every(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
     """The rows of the tallies that drift, in the order of their digests, from `after` on."""
     table = store.settings.ledger_table
-    for page in queries.pages(store, table, keys.DRIFT_KEY, after, _LAST, **_DRIFTING):
-        yield from (_drift(item["counter"]["S"], item["target"]["S"], item) for item in page)
+    for item in queries.items(store, table, keys.DRIFT_KEY, after, _LAST, **_DRIFTING):
+        yield _drift(item["counter"]["S"], item["target"]["S"], item)
 
 
 def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str, Any]:

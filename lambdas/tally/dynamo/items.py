@@ -6,6 +6,8 @@ when the item was read, None for one that was missing. The write goes through on
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,6 +32,16 @@ def _wire(value: str | float | Item) -> Item:
     if isinstance(value, str):
         return {"S": value}
     return value if isinstance(value, dict) else {"N": str(value)}
+
+
+def packed(body: object) -> Item:
+    """Something that JSON can hold, compressed, as an attribute."""
+    return {"B": zlib.compress(json.dumps(body, separators=(",", ":")).encode())}
+
+
+def unpacked(value: Item) -> Any:
+    """What `packed` made an attribute of."""
+    return json.loads(zlib.decompress(value["B"]))
 
 
 def number(item: Item, name: str, missing: int = 0) -> int:

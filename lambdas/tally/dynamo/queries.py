@@ -1,8 +1,9 @@
-"""Strongly consistent reads: one item, one page, or every page."""
+"""Strongly consistent reads: one item, some items, one page, or everything."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -65,18 +66,18 @@ def query(
 
     `more`: parameters of DynamoDB's Query. Raises what botocore's error maps to, StoreUnreachableError.
     """
-    start = {} if after is None else {"ExclusiveStartKey": key(partition, after)}
-    return _page(_query(store, table, partition, low, high, more, start))
+    start: dict[str, Any] = {} if after is None else {"ExclusiveStartKey": key(partition, after)}
+    return _page(_answer(store.client.query, "Items", **_range(table, partition, low, high, more), **start))
+
+
+def items(store: Store, table: str, partition: str, low: str = FIRST, high: str = LAST, **more: Any) -> Iterator[Item]:
+    """Every item of a partition, as `query` reads them: one Query while they fit into 1 MB."""
+    return chain.from_iterable(pages(store, table, partition, low, high, **more))
 
 
 def pages(store: Store, table: str, partition: str, low: str = FIRST, high: str = LAST, **more: Any) -> Iterator[Page]:
     """The items of a partition, as `query` reads them, a page at a time."""
-    return _every(lambda start: _query(store, table, partition, low, high, more, start))
-
-
-def items(store: Store, table: str, partition: str, low: str, high: str) -> list[Item]:
-    """All items of a partition, as `query` reads them: one Query while they fit into 1 MB."""
-    return [item for page in pages(store, table, partition, low, high) for item in page]
+    return _every(store.client.query, _range(table, partition, low, high, more))
 
 
 def scan(store: Store, table: str, **more: Any) -> Iterator[Page]:
@@ -84,32 +85,28 @@ def scan(store: Store, table: str, **more: Any) -> Iterator[Page]:
 
     `more`: parameters of DynamoDB's Scan.
     """
-    return _every(lambda start: _answer(store.client.scan, "Items", TableName=table, **more, **start))
+    return _every(store.client.scan, {"TableName": table, **more})
 
 
-def _every(read: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[Page]:
-    """Every page, from the first one on. `read(start)` reads one; `start` is empty, or has ExclusiveStartKey."""
+def _every(ask: Callable[..., Any], parameters: dict[str, Any]) -> Iterator[Page]:
     start: dict[str, Any] = {}
     for _ in range(PAGES_MAX):
-        answer = read(start)
+        answer = _answer(ask, "Items", **parameters, **start)
         yield _page(answer)
         if "LastEvaluatedKey" not in answer:
             return
         start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
 
-def _query(
-    store: Store, table: str, partition: str, low: str, high: str, more: dict[str, Any], start: dict[str, Any]
-) -> dict[str, Any]:
+def _range(table: str, partition: str, low: str, high: str, more: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a Query. `more`: others of it, perhaps with values of their own."""
     values = {":pk": {"S": partition}, ":low": {"S": low}, ":high": {"S": high}}
-    parameters = {
+    return {
         **more,
         "TableName": table,
         "KeyConditionExpression": "PK = :pk AND SK BETWEEN :low AND :high",
         "ExpressionAttributeValues": values | more.get("ExpressionAttributeValues", {}),
-        **start,
     }
-    return _answer(store.client.query, "Items", **parameters)
 
 
 def _page(answer: dict[str, Any]) -> Page:

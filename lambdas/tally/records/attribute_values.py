@@ -36,14 +36,14 @@ class RecordMismatchError(TallyError):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """The declared type of a value. `tag` is DynamoDB's (`S`, `N`, …), or `ANY` if the value decides."""
 
     tag: str
     nullable: bool = False
     number: type[int] | type[Decimal] | None = None
     """For `N` and `NS`; None takes both and reads whole numbers as int."""
-    of: Kind | None = None
+    of: ValueKind | None = None
     """For `L` and `M`: the type of their elements."""
     frozen: bool = False
     """For sets: whether to read them as frozenset."""
@@ -55,21 +55,21 @@ class Kind:
         return named or ("a value" if self.tag == "ANY" else "set")
 
 
-ANY = Kind("ANY")
-ANY_OR_NULL = Kind("ANY", nullable=True)
-_SCALARS: dict[object, Kind] = {
-    str: Kind("S"),
-    int: Kind("N", number=int),
-    Decimal: Kind("N", number=Decimal),
-    bool: Kind("BOOL"),
-    bytes: Kind("B"),
+ANY = ValueKind("ANY")
+ANY_OR_NULL = ValueKind("ANY", nullable=True)
+_SCALARS: dict[object, ValueKind] = {
+    str: ValueKind("S"),
+    int: ValueKind("N", number=int),
+    Decimal: ValueKind("N", number=Decimal),
+    bool: ValueKind("BOOL"),
+    bytes: ValueKind("B"),
     Any: ANY_OR_NULL,
-    list: Kind("L", of=ANY_OR_NULL),
-    dict: Kind("M", of=ANY_OR_NULL),
+    list: ValueKind("L", of=ANY_OR_NULL),
+    dict: ValueKind("M", of=ANY_OR_NULL),
 }
 
 
-def kind_of(annotation: Any, where: str) -> Kind:
+def kind_of(annotation: Any, where: str) -> ValueKind:
     """The kind that an annotation declares. Raises ConfigurationError, which names `where`, for any other type."""
     scalar = _SCALARS.get(annotation)
     if scalar is not None:
@@ -80,20 +80,20 @@ def kind_of(annotation: Any, where: str) -> Kind:
         if len(others) == 1:
             return replace(kind_of(others[0], where), nullable=True)
     if origin is list:
-        return Kind("L", of=kind_of(arguments[0], where))
+        return ValueKind("L", of=kind_of(arguments[0], where))
     if origin is dict and arguments[0] is str:
-        return Kind("M", of=kind_of(arguments[1], where))
+        return ValueKind("M", of=kind_of(arguments[1], where))
     if origin in (set, frozenset):
         member = kind_of(arguments[0], where)
         if member.tag in _SET_TAGS and not member.nullable:
-            return Kind(_SET_TAGS[member.tag], number=member.number, frozen=origin is frozenset)
+            return ValueKind(_SET_TAGS[member.tag], number=member.number, frozen=origin is frozenset)
     raise ConfigurationError(
         f"{where}: {annotation!r} is no type of an attribute. There are str, int, Decimal, bool, bytes, list, dict with"
         " str keys, set of str, int, Decimal or bytes, and each of them `| None`."
     )
 
 
-def encode(value: object, kind: Kind, where: str, depth: int = 1) -> Wire:
+def encode(value: object, kind: ValueKind, where: str, depth: int = 1) -> Wire:
     """The value on the wire. Raises InvalidInputError for a value of another kind, or one that cannot be stored.
 
     The error names `where`. `depth` is the depth of the value within the attribute.
@@ -128,7 +128,7 @@ def encode(value: object, kind: Kind, where: str, depth: int = 1) -> Wire:
     return {tag: _members(value, tag, kind, where)}
 
 
-def decode(wire: Wire, kind: Kind, where: str) -> Any:
+def decode(wire: Wire, kind: ValueKind, where: str) -> Any:
     """The Python value of a wire value. Raises RecordMismatchError, which names `where`, for another kind."""
     ((tag, content),) = wire.items()
     if tag == "NULL" and kind.nullable:
@@ -153,7 +153,7 @@ def _refusal(where: str, why: str) -> InvalidInputError:
     return InvalidInputError(f"{where} {why}.", field=where)
 
 
-def _instance(value: object, wanted: Any, kind: Kind, where: str) -> Any:
+def _instance(value: object, wanted: Any, kind: ValueKind, where: str) -> Any:
     if not isinstance(value, wanted):
         given = "None" if value is None else f"a {type(value).__name__}"
         raise _refusal(where, f"must be {kind}, and is {given}")
@@ -177,7 +177,7 @@ def _tag_of(value: object, where: str) -> str:
     raise _refusal(where, f"is {'None' if value is None else 'a ' + type(value).__name__}, which is no value")
 
 
-def _text(value: object, kind: Kind, where: str) -> str:
+def _text(value: object, kind: ValueKind, where: str) -> str:
     text: str = _instance(value, str, kind, where)
     try:
         text.encode()
@@ -186,7 +186,7 @@ def _text(value: object, kind: Kind, where: str) -> str:
     return text
 
 
-def _number(value: object, kind: Kind, where: str) -> str:
+def _number(value: object, kind: ValueKind, where: str) -> str:
     if isinstance(value, float):
         raise _refusal(where, f"is the float {value!r}, a binary fraction: give an int or a Decimal")
     exact = _instance(value, int if kind.number is int else (int, Decimal), kind, where)
@@ -201,7 +201,7 @@ def _number(value: object, kind: Kind, where: str) -> str:
     return str(number) if number else "0"
 
 
-def _members(value: object, tag: str, kind: Kind, where: str) -> list[Any]:
+def _members(value: object, tag: str, kind: ValueKind, where: str) -> list[Any]:
     members = _instance(value, (set, frozenset), kind, where)
     if not members:
         raise _refusal(where, "is an empty set, which DynamoDB cannot store: leave it None")
@@ -209,11 +209,11 @@ def _members(value: object, tag: str, kind: Kind, where: str) -> list[Any]:
         case "SS":
             return sorted(_text(member, _SCALARS[str], where) for member in members)
         case "NS":
-            return sorted(_number(member, Kind("N", number=kind.number), where) for member in members)
+            return sorted(_number(member, ValueKind("N", number=kind.number), where) for member in members)
     return sorted(_instance(member, bytes, _SCALARS[bytes], where) for member in members)
 
 
-def _read_number(text: str, kind: Kind, where: str) -> int | Decimal:
+def _read_number(text: str, kind: ValueKind, where: str) -> int | Decimal:
     number = Decimal(text)
     if kind.number is Decimal:
         return number

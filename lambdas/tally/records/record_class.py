@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar, dataclass_transform, get_type_hints
 
 from ..errors import ConfigurationError, InvalidInputError
-from .attribute_values import Kind, RecordMismatchError, Wire, decode, encode, kind_of
+from .attribute_values import RecordMismatchError, ValueKind, Wire, decode, encode, kind_of
 
 R = TypeVar("R")
 Role = Literal["partition key", "sort key"]
@@ -55,7 +55,7 @@ class Attribute:
 
     field: str
     name: str
-    kind: Kind
+    kind: ValueKind
     role: Role | None
     counter: AtomicCounter | None
     has_default: bool
@@ -203,7 +203,7 @@ def _attribute(class_name: str, field: dataclasses.Field[Any], annotation: Any) 
     return Attribute(field.name, name, kind, declared.role, declared.counter, has_default)
 
 
-def _check_counter(where: str, counter: AtomicCounter, kind: Kind) -> None:
+def _check_counter(where: str, counter: AtomicCounter, kind: ValueKind) -> None:
     if kind.tag != "N" or kind.number is not int or not kind.nullable:
         raise ConfigurationError(f"{where} is an atomic counter: declare it as `int | None`")
     for name, value in (
@@ -212,7 +212,7 @@ def _check_counter(where: str, counter: AtomicCounter, kind: Kind) -> None:
         ("start - delta", counter.start - counter.delta),
     ):
         try:
-            encode(value, Kind("N", number=int), name)
+            encode(value, ValueKind("N", number=int), name)
         except InvalidInputError as error:
             raise ConfigurationError(f"{where}: {error.detail}") from error
     if counter.delta == 0:

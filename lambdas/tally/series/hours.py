@@ -1,8 +1,8 @@
-"""Hours: how much of each tally was accepted in each hour, folded from the journal's segments.
+"""Hours: how much of each tally was accepted in each hour, summed up from the journal's segments.
 
-The fold reads each judged minute once: then its segments never change. What an hour has so far is kept as running
+The sweep reads each judged minute once: then its segments never change. What an hour has so far is kept as running
 segments, sorted by digest and compressed, every PART minutes. When the hour is over, each tally that moved gets one
-attribute, `h13`, in its item of the day. It is SET, so a fold that dies, or that runs twice, changes nothing.
+attribute, `h13`, in its item of the day. It is SET, so a sweep that dies, or that runs twice, changes nothing.
 
 All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
 
@@ -16,9 +16,7 @@ In the ledger, PK, SK -> attributes:
 from __future__ import annotations
 
 import heapq
-import json
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,13 +37,13 @@ from .progress import PROGRESS, Progress, hour_of, minutes_of
 PART = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
 BEFORE = 20  # minutes before the first sweep whose segments are read too: changes were booked before there was one
 RUNNING_KEPT_S = 2 * 24 * 3600
-SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are folded in more parts
+SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
 SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
 ENTRY_BYTES = 20  # of an entry, beside its id
 WRITERS = 16  # at once: days of 1,000 tallies take about a second
 DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
 DAY_S = 24 * 3600
-LATE_DAYS = 7  # by which an item outlives what is shown of it: the fold may be late
+LATE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
 EPOCH = date(1970, 1, 1).toordinal()
 TOTAL = ""  # the id of all tallies of a counter together
 
@@ -67,8 +65,8 @@ class Moved(NamedTuple):
         return cls(keys.digest(counter, id_), counter, id_, amount)
 
 
-def fold(store: Store, judged: int, *, until_s: float) -> int:
-    """Fold what is judged, up to the minute `judged`, until the time runs out; how many tallies' hours it wrote.
+def sum_up(store: Store, judged: int, *, until_s: float) -> int:
+    """Sum up what is judged, up to the minute `judged`, until the time runs out; how many tallies' hours it wrote.
 
     The first call notes when the series begin, also if nothing is judged yet (-1): the first judge may be hours late.
 
@@ -92,7 +90,7 @@ def fold(store: Store, judged: int, *, until_s: float) -> int:
 
 
 def _note(store: Store, was: Progress, now: Progress) -> Progress:
-    """Note how far the fold has come, unless another fold was faster; how far it is then."""
+    """Note how far it has come, unless another sweep was faster; how far it is then."""
     seen = was.values if was.since >= 0 else items.NO_ITEM
     noted = {**now.values, "kept_days": store.settings.series_days}
     write = items.update(store.settings.ledger_table, PROGRESS, noted, was=seen)
@@ -100,7 +98,7 @@ def _note(store: Store, was: Progress, now: Progress) -> Progress:
 
 
 def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
-    """Fold the minutes up to `last` into new running segments of their hour: fewer if the time or the memory runs
+    """Sum up the minutes up to `last` in new running segments of their hour: fewer if the time or the memory runs
     out."""
     sums: Sums = defaultdict(int)
     through = at.through
@@ -141,10 +139,9 @@ def _merged(*in_order: Iterable[Moved]) -> Iterator[Moved]:
 
 
 def running(store: Store, hour: int, through: int) -> Iterator[Moved]:
-    """What an hour has up to the minute `through`, in order; nothing if no part of it is folded."""
-    for page in queries.pages(store, store.settings.ledger_table, f"RUNNING#{hour}#{through}"):
-        for item in page:
-            yield from _entries(item)
+    """What an hour has up to the minute `through`, in order; nothing if no part of it is summed up."""
+    for item in queries.items(store, store.settings.ledger_table, f"RUNNING#{hour}#{through}"):
+        yield from _entries(item)
 
 
 def running_of(store: Store, at: Progress, counter: str, id_: str) -> int:
@@ -155,7 +152,7 @@ def running_of(store: Store, at: Progress, counter: str, id_: str) -> int:
 
 
 def _entries(item: Item) -> Iterator[Moved]:
-    return (Moved.of(*entry) for entry in json.loads(zlib.decompress(item["body"]["B"])))
+    return (Moved.of(*entry) for entry in items.unpacked(item["body"]))
 
 
 def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
@@ -172,10 +169,8 @@ def _cut(moves: Iterable[Moved]) -> Iterator[list[Moved]]:
 
 
 def _running_segment(settings: Settings, hour: int, through: int, entries: list[Moved]) -> Write:
-    body = json.dumps([moved[1:] for moved in entries], separators=(",", ":")).encode()
-    key = keys.key(f"RUNNING#{hour}#{through}", entries[0].digest)
-    values: items.Values = {"body": {"B": zlib.compress(body)}, "expiration": int(time.time()) + RUNNING_KEPT_S}
-    return items.put(settings.ledger_table, key, values)
+    key, body = keys.key(f"RUNNING#{hour}#{through}", entries[0].digest), items.packed([moved[1:] for moved in entries])
+    return items.put(settings.ledger_table, key, {"body": body, "expiration": int(time.time()) + RUNNING_KEPT_S})
 
 
 def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:

@@ -1,4 +1,4 @@
-"""How far the fold of the hours has come, and which minutes of the ledger an hour has."""
+"""How far the hours are summed up, and which minutes of the ledger an hour has."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ PROGRESS = keys.key("PROGRESS", "PROGRESS")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the fold has come. It is -1 everywhere before the first fold."""
+    """How far the hours are summed up. It is -1 everywhere before the first sweep."""
 
     since: int = -1
     """The first minute that the series have."""
     through: int = -1
-    """The last minute that is folded into running segments."""
+    """The last minute that is in running segments."""
     hour: int = -1
     """The first hour, in hours since 1970, that is not yet in the items of the days."""
     after: str = ""
     """The digest of the last tally whose item of that hour is written; empty: none yet."""
     kept_days: int = 0
-    """For how many days the fold that wrote this keeps series; 0: for ever. Readers have no such setting."""
+    """For how many days the sweep that wrote this keeps series; 0: for ever. Readers have no such setting."""
 
     @property
     def values(self) -> dict[str, str | float]:
@@ -38,7 +38,7 @@ class Progress:
         return max(hour_of(settings, self.since), kept)
 
     def as_of(self, settings: Settings) -> int | None:
-        """Epoch seconds: the series have every change that was accepted before. None before the first fold.
+        """Epoch seconds: the series have every change that was accepted before. None before there are any.
 
         A change may be booked on the minute after its own, so the newest minute does not count.
         """
@@ -46,7 +46,7 @@ class Progress:
 
 
 def read(store: Store) -> Progress:
-    """How far the fold has come."""
+    """How far the hours are summed up."""
     item = queries.get(store.client, store.settings.ledger_table, PROGRESS)
     since, through, hour = (items.number(item, name, -1) for name in ("since", "through", "hour"))
     kept_days = items.number(item, "kept_days", 0)

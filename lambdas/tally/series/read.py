@@ -33,7 +33,7 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
 
     `from` is the beginning of an hour or a day, in epoch seconds. What is newer than `as_of` is not in it yet, nor is
     what is older than `since`: series begin when Tally is deployed, or with the first day that is kept. Both are null
-    before the first fold.
+    before there are any.
     """
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole
@@ -61,12 +61,11 @@ def _values(call: Call, counter: Counter, id_: str, first: int, end: int, at: Pr
     """The hours from `first` up to `end` in which the tally moved, and by how much."""
     table, partition = call.store.settings.ledger_table, hours.day_partition(counter.name, id_)
     low, high = hours.day_name(first // 24), hours.day_name((end - 1) // 24)
-    for page in queries.pages(call.store, table, partition, low, high):
-        for item in page:
-            day = date.fromisoformat(item["SK"]["S"]).toordinal() - hours.EPOCH
-            for hour in range(24 * day, 24 * day + 24):
-                if f"h{hour % 24}" in item and hour < at.hour:
-                    yield hour, int(item[f"h{hour % 24}"]["N"])
+    for item in queries.items(call.store, table, partition, low, high):
+        day = date.fromisoformat(item["SK"]["S"]).toordinal() - hours.EPOCH
+        for hour in range(24 * day, 24 * day + 24):
+            if f"h{hour % 24}" in item and hour < at.hour:
+                yield hour, int(item[f"h{hour % 24}"]["N"])
     if end > at.hour:
         yield at.hour, hours.running_of(call.store, at, counter.name, id_)
 

@@ -1,6 +1,6 @@
 """Top lists: the tallies of a counter that moved most in an hour, a day or a month.
 
-The list of an hour is exact: the fold sees every tally, and writes the list with each part of the hour. It keeps those
+The list of an hour is exact: the sweep sees every tally, and writes the list with each part of the hour. It keeps those
 that moved up most, and those that moved down most. The list of a day is merged from those of its hours, that of a month
 from those of its days. A tally that was on some of them only may have moved more or less than its sum says: `error_max`
 says by how much at most.
@@ -13,8 +13,6 @@ In the ledger, PK, SK -> attributes:
 from __future__ import annotations
 
 import heapq
-import json
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ FORMS = {HOUR: "%Y-%m-%dT%H", DAY: "%Y-%m-%d", MONTH: "%Y-%m"}
 LENGTHS = {HOUR: 13, DAY: 10, MONTH: 7}
 
 
-class Listed(NamedTuple):
+class Ranked(NamedTuple):
     """A tally on a list: by how much it moved, and its id."""
 
     value: int
@@ -57,7 +55,7 @@ class Listed(NamedTuple):
 class List:
     """What moved up most, the first one first; then what moved down most."""
 
-    listed: Sequence[Listed] = ()
+    listed: Sequence[Ranked] = ()
     least: int = 0
     """No tally that is missing has a sum farther from 0 than this; 0: none is missing."""
     error: int = 0
@@ -73,19 +71,19 @@ class Board:
     """The lists of one hour in the making, by counter."""
 
     def __init__(self) -> None:
-        self._heaps: dict[str, tuple[list[Listed], list[Listed]]] = defaultdict(lambda: ([], []))
+        self._heaps: dict[str, tuple[list[Ranked], list[Ranked]]] = defaultdict(lambda: ([], []))
 
     def add(self, counter: str, id_: str, amount: int) -> None:
         """One tally. A heap has one more than is listed: the farthest from 0 of those that are missing."""
         fell = amount < 0
         heap = self._heaps[counter][fell]
         push = heapq.heappush if len(heap) <= (FALLEN if fell else LISTED) else heapq.heappushpop
-        push(heap, Listed(abs(amount), id_))
+        push(heap, Ranked(abs(amount), id_))
 
     def list(self, counter: str) -> List:
         """The list of a counter."""
         up, down = self._heaps[counter]
-        return _cut([*up, *(Listed(-one.value, one.id) for one in down)], 0)
+        return _cut([*up, *(Ranked(-one.value, one.id) for one in down)], 0)
 
 
 def merged(lists: Iterable[List]) -> List:
@@ -96,17 +94,17 @@ def merged(lists: Iterable[List]) -> List:
         error += one.unknown
         for value, id_ in one.listed:
             sums[id_] += value
-    return _cut([Listed(value, id_) for id_, value in sums.items()], error)
+    return _cut([Ranked(value, id_) for id_, value in sums.items()], error)
 
 
-def _cut(moved: Collection[Listed], error: int) -> List:
+def _cut(moved: Collection[Ranked], error: int) -> List:
     """As many as a list takes of those that moved up most, and of those that moved down most."""
     up, least_up = _farthest([one for one in moved if one.value > 0], LISTED)
     down, least_down = _farthest([one for one in moved if one.value < 0], FALLEN)
     return List([*up, *down], max(least_up, least_down), error)
 
 
-def _farthest(moved: list[Listed], most: int) -> tuple[list[Listed], int]:
+def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
     """Those that moved most, and by how much the next one did; 0: there is none."""
     moved.sort(key=lambda one: one.rank)
     sizes = accumulate(len(one.id) for one in moved[:most])
@@ -132,10 +130,11 @@ def span_of(hour: int) -> str:
 
 
 def _write(store: Store, partition: str, span: str, made: List, through: int, **more: int) -> None:
-    """Put a list, unless another fold has put a newer one."""
-    body = json.dumps(made.listed, separators=(",", ":")).encode()
-    values: items.Values = {"body": {"B": zlib.compress(body)}, "least": made.least, "error": made.error}
-    write = items.put(store.settings.ledger_table, keys.key(partition, span), {**values, "through": through, **more})
+    """Put a list, unless another sweep has put a newer one."""
+    values: items.Values = {
+        "body": items.packed(made.listed), "least": made.least, "error": made.error, "through": through, **more,
+    }  # fmt: skip
+    write = items.put(store.settings.ledger_table, keys.key(partition, span), values)
     write["Put"] |= {
         "ConditionExpression": "attribute_not_exists(through) OR through <= :through",
         "ExpressionAttributeValues": {":through": {"N": str(through)}},
@@ -148,7 +147,7 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
 
     `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`: by
     how much a value may be off, and how far above the last one a tally that is missing may be. `as_of`, epoch seconds:
-    changes after it are not in the list yet; null before the first fold. Raises InvalidInputError.
+    changes after it are not in the list yet; null before there is one. Raises InvalidInputError.
     """
     at = progress.read(call.store)
     settings = call.store.settings
@@ -181,12 +180,10 @@ def checked_span(span: str, by: str) -> str:
 
 def read(store: Store, partition: str, first: str, last: str) -> dict[str, List]:
     """The lists from one span to another, both included, by span. `partition`: HOURS or DAYS, and the counter."""
-    found = (
-        item for page in queries.pages(store, store.settings.ledger_table, partition, first, last) for item in page
-    )
+    found = queries.items(store, store.settings.ledger_table, partition, first, last)
     return {item["SK"]["S"]: _list(item) for item in found}
 
 
 def _list(item: Item) -> List:
-    listed = [Listed(*one) for one in json.loads(zlib.decompress(item["body"]["B"]))]
+    listed = [Ranked(*one) for one in items.unpacked(item["body"])]
     return List(listed, items.number(item, "least"), items.number(item, "error"))

@@ -20,7 +20,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write
 from . import rollup, segments
-from .fold import Consumer, Effect, Run
+from .fold import Effect, Run, StreamConsumer
 from .record import (
     INSERT,
     REMOVE,
@@ -37,7 +37,7 @@ from .record import (
     expired,
     label,
 )
-from .segments import Entry
+from .segments import Booked
 
 SEGMENTS_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them dead letters
 SEGMENT_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
@@ -154,15 +154,15 @@ class SegmentRun(Run):
             for minute, entries in self.segments().items()
         ]
 
-    def segments(self) -> dict[int, list[Entry]]:
+    def segments(self) -> dict[int, list[Booked]]:
         """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
         sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
         for counter, id_, at, expected, observed, pair, _ in self.sums.values():
             sum_ = sums[at][counter, id_, "" if expected == observed else pair]
             sum_[0] += expected
             sum_[1] += observed
-        found = {at: [Entry(*name, *sum_) for name, sum_ in names.items() if any(sum_)] for at, names in sums.items()}
+        found = {at: [Booked(*name, *sum_) for name, sum_ in names.items() if any(sum_)] for at, names in sums.items()}
         return {at: entries for at, entries in found.items() if entries}
 
 
-CONSUMER = Consumer("drift", {"receipts": read_receipt, "counts": read_count}, SegmentRun, heeds_judge=True)
+CONSUMER = StreamConsumer("drift", {"receipts": read_receipt, "counts": read_count}, SegmentRun, heeds_judge=True)

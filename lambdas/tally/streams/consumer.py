@@ -26,7 +26,7 @@ from ..errors import ConfigurationError, RetryableError, StoreBusyError, StoreRe
 from ..settings import Settings
 from . import dead_letters, fold, watermark
 from .dead_letters import Objects
-from .fold import Consumer, DeadLetter, Place, Run
+from .fold import DeadLetter, Run, StreamConsumer, StreamPlace
 from .lineage import Checkpoint
 from .record import Declared, Record, sequence
 
@@ -42,7 +42,7 @@ class Handler:
 
     def __init__(
         self,
-        consumer: Consumer,
+        consumer: StreamConsumer,
         counters: Mapping[str, Counter],
         store: Store | None = None,
         objects: Objects | None = None,
@@ -93,7 +93,7 @@ class Batch:
             for _ in range(STARTS_MAX):
                 judged = watermark.judged(store) if self.handler.consumer.heeds_judge else -1
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `judged` grows
-                place = Place(self.table, self.shard, store.settings.minute(time.time()), judged)
+                place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), judged)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     return self._apply([record for number, record in numbered.items() if number > at], place, seen)
@@ -106,7 +106,7 @@ class Batch:
             self._warn("not applied", failed, error)
         return failed
 
-    def _apply(self, records: Sequence[Record], place: Place, seen: Checkpoint) -> str | None:
+    def _apply(self, records: Sequence[Record], place: StreamPlace, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.
 
         A run that DynamoDB rejects is retried with half as many records, down to the one at fault. So is one that keeps

@@ -21,7 +21,7 @@ from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreUnreachableError
-from .fold import Consumer, Place
+from .fold import StreamConsumer, StreamPlace
 from .record import MALFORMED, Declared, UnreadableError, sequence
 
 REASON_CHARACTERS_MAX = 300
@@ -110,10 +110,9 @@ def keep(
 
 def listed(call: Call) -> Iterator[Marker]:
     """The markers, by consumer, shard and sequence number. Raises what botocore's errors map to."""
-    for page in queries.pages(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
-        for item in page:
-            object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
-            yield Marker(item["SK"]["S"], object_key, reason, table, items.number(item, "at"))
+    for item in queries.items(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
+        object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
+        yield Marker(item["SK"]["S"], object_key, reason, table, items.number(item, "at"))
 
 
 def any_left(store: Store) -> bool:
@@ -121,7 +120,7 @@ def any_left(store: Store) -> bool:
     return bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
 
 
-class Outcome(Enum):
+class Redriven(Enum):
     """The result of a redrive.
 
     GONE: another redrive has applied it, or this one did and the answer was lost. KEPT: it still cannot be applied.
@@ -135,24 +134,29 @@ class Outcome(Enum):
 
 
 def redrive(
-    call: Call, objects: Objects, consumers: Mapping[str, Consumer], declared: Declared, marker: Marker, judged: int
-) -> tuple[Outcome, str]:
+    call: Call,
+    objects: Objects,
+    consumers: Mapping[str, StreamConsumer],
+    declared: Declared,
+    marker: Marker,
+    judged: int,
+) -> tuple[Redriven, str]:
     """Apply a dead letter, once; the outcome, and the reason if it was kept.
 
     `judged`: the last minute that is judged; the effects are booked on the current one. Raises StoreUnreachableError
     and StoreBusyError: the record can be redriven again.
     """
-    outcome = Outcome.APPLIED
-    place = Place("", f"{REDRIVEN}#{marker.sort_key}", call.store.settings.minute(time.time()), judged)
+    outcome = Redriven.APPLIED
+    place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", call.store.settings.minute(time.time()), judged)
     try:
         writes = _writes(call, consumers, declared, objects.get(marker.object), place)
         apply(call, [_removal(call, marker), *writes])
     except (UnreadableError, RejectedError) as error:
         there = queries.get(call.store.client, call.store.settings.ledger_table, marker.key)
-        left = Outcome.LOST if isinstance(error, ObjectGoneError) else Outcome.KEPT
-        return (left, error.detail) if there else (Outcome.GONE, "")
+        left = Redriven.LOST if isinstance(error, ObjectGoneError) else Redriven.KEPT
+        return (left, error.detail) if there else (Redriven.GONE, "")
     except MovedError:
-        outcome = Outcome.GONE
+        outcome = Redriven.GONE
     objects.delete(marker.object)
     return outcome, ""
 
@@ -170,7 +174,9 @@ def _removal(call: Call, marker: Marker) -> Write:
     return {"Delete": items.only_if(ledger, {"object": marker.object})}
 
 
-def _writes(call: Call, consumers: Mapping[str, Consumer], declared: Declared, kept: Any, place: Place) -> list[Write]:
+def _writes(
+    call: Call, consumers: Mapping[str, StreamConsumer], declared: Declared, kept: Any, place: StreamPlace
+) -> list[Write]:
     """The effects of a dead letter. Raises UnreadableError if they cannot be read."""
     try:
         consumer, table, record = consumers[kept["consumer"]], kept["table"], kept["record"]

@@ -33,7 +33,7 @@ class Effect(NamedTuple):
     day: int = -1  # which a receipt is stamped with, and the rollup notes; -1: none
 
 
-class Place(NamedTuple):
+class StreamPlace(NamedTuple):
     """The stream shard that records come from, the current minute, and the last minute that is judged (-1: none)."""
 
     table: str
@@ -57,7 +57,7 @@ class Run(ABC):
     """A stretch of records, folded. `sums`: one effect for each key, which a kind of run chooses."""
 
     first: str
-    place: Place
+    place: StreamPlace
     last: str = ""
     records: int = 0
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
@@ -89,12 +89,12 @@ class Run(ABC):
 
 
 @dataclass(frozen=True)
-class Consumer:
+class StreamConsumer:
     """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
 
     name: str
     read: Mapping[str, Callable[[Declared, Record], Sequence[Effect]]]  # by table; may raise one of MALFORMED, too
-    run: Callable[[str, Place], Run]  # an empty one that begins with this sequence number
+    run: Callable[[str, StreamPlace], Run]  # an empty one that begins with this sequence number
     heeds_judge: bool = False  # whether it must know which minutes are judged
 
     def effects(self, declared: Declared, table: str, record: Record) -> Sequence[Effect]:
@@ -119,7 +119,11 @@ def in_order(records: Iterable[Any]) -> tuple[dict[int, Record], list[Any]]:
 
 
 def next_run(
-    consumer: Consumer, declared: Declared, place: Place, records: Sequence[Record], refused: Mapping[str, str]
+    consumer: StreamConsumer,
+    declared: Declared,
+    place: StreamPlace,
+    records: Sequence[Record],
+    refused: Mapping[str, str],
 ) -> Run:
     """The run that begins with the first of these records. `refused`: by sequence number, why DynamoDB takes it not."""
     run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)

@@ -185,8 +185,8 @@ def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:
     marks: dict[tuple[str, str, str], Checkpoint] = {}
     for consumer, table in product((ROLLUP, DRIFT), (COUNTS, RECEIPTS)):
         partition, _ = keys.checkpoint_key(consumer, table, "")
-        for page in queries.pages(store, store.settings.ledger_table, partition):
-            marks |= {(consumer, table, item["SK"]["S"]): Checkpoint.of(item) for item in page}
+        for one in queries.items(store, store.settings.ledger_table, partition):
+            marks[consumer, table, one["SK"]["S"]] = Checkpoint.of(one)
     unreached = json.loads(item.get("unreached", {"S": "{}"})["S"])
     return Look(store, shards, now_s, trees, marks, {leaf: Unreached(*of) for leaf, of in unreached.items()})
 

@@ -14,7 +14,7 @@ from ..counting.children import GONE, SINCE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
-from .fold import Consumer, Effect, Place, Run
+from .fold import Effect, Run, StreamConsumer, StreamPlace
 from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, changes, event_name, label
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
@@ -79,7 +79,7 @@ def refuse_orphan(image: Image) -> None:
         raise UnreadableError("no counter is declared that counts this child")
 
 
-def shard_of(counter: Counter, place: Place) -> int:
+def shard_of(counter: Counter, place: StreamPlace) -> int:
     """The tally shard that a stream shard adds to. For children never the first: that would make a post."""
     children = place.table == "counts"
     return 1 + place.bucket % (counter.max_shards - 1) if children else place.bucket % counter.max_shards
@@ -118,4 +118,4 @@ class TallyRun(Run):
         return found
 
 
-CONSUMER = Consumer("rollup", {"receipts": read_receipt, "counts": read_count}, TallyRun)
+CONSUMER = StreamConsumer("rollup", {"receipts": read_receipt, "counts": read_count}, TallyRun)

@@ -6,8 +6,6 @@ segment takes 5 to 30 bytes for each tally that moved.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ BUCKETS = 16  # partitions of a minute: segments of 16,000 records a second fit
 KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
 
 
-class Entry(NamedTuple):
+class Booked(NamedTuple):
     """What one minute says of one tally."""
 
     counter: str
@@ -35,7 +33,7 @@ class Entry(NamedTuple):
 Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, expected, observed
 
 
-def write(settings: Settings, minute: int, bucket: int, name: str, entries: Collection[Entry], now_s: float) -> Write:
+def write(settings: Settings, minute: int, bucket: int, name: str, entries: Collection[Booked], now_s: float) -> Write:
     """The write of a segment. `name`: table, stream shard and first sequence number, which no other segment has."""
     columns: Sums = {}
     halves = [entry for entry in sorted(entries) if entry.pair]
@@ -43,7 +41,7 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
         if not pair:
             for column, value in zip(columns.setdefault(counter, [[], [], []]), (id_, expected, observed), strict=True):
                 column.append(value)
-    body = {"body": _compressed(columns)} | ({"pairs": _compressed(halves)} if halves else {})
+    body = {"body": items.packed(columns)} | ({"pairs": items.packed(halves)} if halves else {})
     values: items.Values = {**body, "expiration": int(now_s) + KEPT_S}
     return items.put(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
@@ -51,29 +49,19 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
 def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
     """The segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
     for bucket in range(BUCKETS):
-        partition = f"SEGMENT#{minute}#{bucket}"
-        for page in queries.pages(store, store.settings.ledger_table, partition, **wanted):
-            yield from page
+        yield from queries.items(store, store.settings.ledger_table, f"SEGMENT#{minute}#{bucket}", **wanted)
 
 
 def sums(segment: Item) -> Sums:
     """The entries of a segment that are not halves of an unlike."""
-    return dict(_decoded(segment["body"]))
+    return dict(items.unpacked(segment["body"]))
 
 
-def pairs(segment: Item) -> list[Entry]:
+def pairs(segment: Item) -> list[Booked]:
     """The entries of a segment that are halves of an unlike."""
-    return [Entry(*entry) for entry in _decoded(segment["pairs"])] if "pairs" in segment else []
+    return [Booked(*entry) for entry in items.unpacked(segment["pairs"])] if "pairs" in segment else []
 
 
 def size(segment: Item) -> int:
     """The compressed bytes of a segment."""
     return sum(len(segment[name]["B"]) for name in ("body", "pairs") if name in segment)
-
-
-def _compressed(body: object) -> Item:
-    return {"B": zlib.compress(json.dumps(body, separators=(",", ":")).encode())}
-
-
-def _decoded(value: Item) -> Any:
-    return json.loads(zlib.decompress(value["B"]))

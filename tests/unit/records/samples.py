@@ -51,17 +51,15 @@ class Meta:
 
 def new_table(client: DynamoDBClient, *keys: str) -> str:
     name = f"tally-test-records-{next(_numbers)}"
-    client.create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)],  # type: ignore[typeddict-item]
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    schema: Any = [{"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)]
+    types: Any = [{"AttributeName": key, "AttributeType": "S"} for key in keys]
+    client.create_table(TableName=name, KeySchema=schema, AttributeDefinitions=types, BillingMode="PAY_PER_REQUEST")
     return name
 
 
-def stored(client: DynamoDBClient, table: str, id_: str = "1") -> dict[str, Any] | None:
-    return client.get_item(TableName=table, Key={"id": {"S": id_}}, ConsistentRead=True).get("Item")
+def stored(client: DynamoDBClient, table: str) -> dict[str, Any] | None:
+    """The item with the id 1."""
+    return client.get_item(TableName=table, Key={"id": {"S": "1"}}, ConsistentRead=True).get("Item")
 
 
 def counts(customer: Customer | None) -> tuple[int | None, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -11,7 +12,6 @@ from botocore.exceptions import ClientError
 from tally.records import (
     AtomicCounterExtension,
     ExpressionError,
-    Extension,
     Path,
     Records,
     UpdateExpression,
@@ -23,176 +23,133 @@ from tests.unit.records.samples import Customer, Note, counts, stored
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-# What the Java client documents: extensions. Its two test extensions, in Python
+Change = WriteModification
+Extend = Callable[..., Records[Note]]
+NOTHING = UpdateExpression()
 
 
-class Preserving:
-    """Adds to `number`, and leaves the item as it is."""
+class Doing:
+    """An extension that does what it is told, in updates only."""
 
-    def __init__(self, amount: int = 5, placeholder: str = ":increment") -> None:
-        self.amount, self.placeholder = amount, placeholder
+    def __init__(self, does: Callable[[WriteContext], WriteModification | None]) -> None:
+        self.does = does
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
-        if context.operation == "put_item":
-            return None
-        return WriteModification(
-            expression=UpdateExpression().set_to(
-                "number",
-                f"if_not_exists(number, :zero) + {self.placeholder}",
-                values={":zero": 0, self.placeholder: self.amount},
+        return self.does(context) if context.operation == "update_item" else None
+
+
+class Always(Doing):
+    """In puts, too."""
+
+    def before_write(self, context: WriteContext) -> WriteModification | None:
+        return self.does(context)
+
+
+class Preserving(Doing):
+    """The Java client's: adds to `number`, and leaves the item as it is."""
+
+    def __init__(self, amount: int = 5, placeholder: str = ":increment") -> None:
+        values = {":zero": 0, placeholder: amount}
+        more = f"if_not_exists(number, :zero) + {placeholder}"
+        super().__init__(lambda _: Change(expression=NOTHING.set_to("number", more, values=values)))
+
+
+class Filtering(Doing):
+    """The Java client's: takes members out of `tags`, and takes `tags` out of the item."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda context: Change(
+                item={name: value for name, value in context.item.items() if name != "tags"},
+                expression=NOTHING.delete("tags", {"yellow", "red"}),
             )
         )
 
 
-class Filtering:
-    """Takes members out of `tags`, and takes `tags` out of the item."""
-
-    def before_write(self, context: WriteContext) -> WriteModification | None:
-        if context.operation == "put_item":
-            return None
-        item = {name: value for name, value in context.item.items() if name != "tags"}
-        return WriteModification(item=item, expression=UpdateExpression().delete("tags", {"yellow", "red"}))
-
-
-def extended(client: DynamoDBClient, table: str, *extensions: Extension) -> Records[Note]:
-    return Records(client, table, Note, extensions=extensions)
+@pytest.fixture
+def extended(client: DynamoDBClient, table: str) -> Extend:
+    return lambda *extensions: Records(client, table, Note, extensions=extensions)
 
 
 @pytest.mark.parametrize("ignore_nulls", [False, True])
-def test_what_an_extension_writes_is_not_removed(client: DynamoDBClient, table: str, ignore_nulls: bool) -> None:
-    notes = extended(client, table, Preserving())
+def test_what_an_extension_writes_is_not_removed(extended: Extend, ignore_nulls: bool) -> None:
+    """Nor what it writes in part, nor what it takes out of the item."""
+    notes = extended(Preserving())
     assert notes.update_item(Note(id="1", text="a"), ignore_nulls=ignore_nulls).number == 5
     assert notes.update_item(Note(id="1", text="a"), ignore_nulls=ignore_nulls) == Note(id="1", text="a", number=10)
+    extended().put_item(Note(id="2", address={"city": "Rome", "zip": "1"}, steps=["a", "b"], tags={"yellow", "blue"}))
+    touching = Doing(lambda _: Change(expression=NOTHING.set("address.city", "Paris").set("steps[1]", "z")))
+    after = extended(touching, Filtering(), Preserving(16)).update_item(
+        Note(id="2", text="a", tags={"purple"}), ignore_nulls=ignore_nulls
+    )
+    paris = {"city": "Paris", "zip": "1"}
+    assert after == Note(id="2", text="a", address=paris, steps=["a", "z"], tags={"blue"}, number=16)
 
 
-def test_an_attribute_that_an_extension_writes_in_part_is_not_removed(client: DynamoDBClient, table: str) -> None:
-    class Touching:
-        def before_write(self, context: WriteContext) -> WriteModification:
-            return WriteModification(expression=UpdateExpression().set("address.city", "Paris").set("steps[1]", "z"))
-
-    Records(client, table, Note).put_item(Note(id="1", address={"city": "Rome", "zip": "1"}, steps=["a", "b"]))
-    after = extended(client, table, Touching()).update_item(Note(id="1"))
-    assert after == Note(id="1", address={"city": "Paris", "zip": "1"}, steps=["a", "z"])
-
-
-def test_an_attribute_that_an_extension_only_reads_is_removed(client: DynamoDBClient, table: str) -> None:
-    class Copying:
-        def before_write(self, context: WriteContext) -> WriteModification:
-            return WriteModification(expression=UpdateExpression().set_to("copy", "#from", names={"#from": "text"}))
-
-    Records(client, table, Note).put_item(Note(id="1", text="a"))
-    extended(client, table, Copying()).update_item(Note(id="1"))
+def test_an_attribute_that_an_extension_only_reads_is_removed(
+    client: DynamoDBClient, table: str, extended: Extend
+) -> None:
+    copying = Doing(lambda _: Change(expression=NOTHING.set_to("copy", "#from", names={"#from": "text"})))
+    extended().put_item(Note(id="1", text="a"))
+    extended(copying).update_item(Note(id="1"))
     assert stored(client, table) == {"id": {"S": "1"}, "copy": {"S": "a"}}
 
 
-@pytest.mark.parametrize("ignore_nulls", [False, True])
-@pytest.mark.parametrize("tags", [None, {"purple"}])
-def test_an_extension_that_takes_an_attribute_out_of_the_item_has_it_to_itself(
-    client: DynamoDBClient, table: str, ignore_nulls: bool, tags: set[str] | None
-) -> None:
-    Records(client, table, Note).put_item(Note(id="1", tags={"yellow", "blue", "red", "green"}))
-    notes = extended(client, table, Filtering())
-    after = notes.update_item(Note(id="1", text="a", tags=tags), ignore_nulls=ignore_nulls)
-    assert after == Note(id="1", text="a", tags={"blue", "green"})
-
-
-@pytest.mark.parametrize("ignore_nulls", [False, True])
-def test_an_attribute_that_record_and_extension_both_write_is_refused_by_name(
-    client: DynamoDBClient, table: str, sent: list[str], ignore_nulls: bool
-) -> None:
-    with pytest.raises(ExpressionError, match=r"number \(SET by Preserving\) and number \(SET by the record\)"):
-        extended(client, table, Preserving()).update_item(Note(id="1", number=100), ignore_nulls=ignore_nulls)
+def test_an_attribute_that_two_write_is_refused_by_name(extended: Extend, sent: list[str]) -> None:
+    """Whatever the values."""
+    for ignore_nulls in (False, True):
+        with pytest.raises(ExpressionError, match=r"number \(SET by Preserving\) and number \(SET by the record\)"):
+            extended(Preserving()).update_item(Note(id="1", number=100), ignore_nulls=ignore_nulls)
+    for other in (Preserving(), Preserving(5, ":ref"), Preserving(10)):
+        with pytest.raises(ExpressionError, match=r"number \(SET by Preserving\) and number \(SET by Preserving\)"):
+            extended(Preserving(), other).update_item(Note(id="1"))
     assert sent == []
 
 
-@pytest.mark.parametrize("ignore_nulls", [False, True])
-def test_two_extensions_on_two_attributes_both_have_their_way(
-    client: DynamoDBClient, table: str, ignore_nulls: bool
-) -> None:
-    Records(client, table, Note).put_item(Note(id="1", number=11, tags={"yellow", "blue"}))
-    after = extended(client, table, Preserving(), Filtering()).update_item(
-        Note(id="1", text="a"), ignore_nulls=ignore_nulls
-    )
-    assert after == Note(id="1", text="a", number=16, tags={"blue"})
+def test_extensions_run_in_order_and_each_sees_the_item_as_the_last_one_left_it(extended: Extend) -> None:
+    def appending(letter: str) -> Always:
+        return Always(lambda context: Change(item={**context.item, "text": f"{context.item['text']}{letter}"}))
 
-
-@pytest.mark.parametrize(
-    "other", [Preserving(), Preserving(5, ":ref"), Preserving(13, ":ref"), Preserving(10, ":increment")]
-)
-def test_two_extensions_on_one_attribute_are_refused_whatever_their_values(
-    client: DynamoDBClient, table: str, sent: list[str], other: Preserving
-) -> None:
-    with pytest.raises(ExpressionError, match=r"number \(SET by Preserving\) and number \(SET by Preserving\)"):
-        extended(client, table, Preserving(), other).update_item(Note(id="1"))
-    assert sent == []
-
-
-def test_a_placeholder_of_another_form_is_refused(client: DynamoDBClient, table: str, sent: list[str]) -> None:
-    with pytest.raises(ExpressionError, match="illegal"):
-        extended(client, table, Preserving(10, "illegal")).update_item(Note(id="1"))
-    assert sent == []
-
-
-def test_extensions_run_in_order_and_each_sees_the_item_as_the_last_one_left_it(
-    client: DynamoDBClient, table: str
-) -> None:
-    class Appending:
-        def __init__(self, letter: str) -> None:
-            self.letter = letter
-
-        def before_write(self, context: WriteContext) -> WriteModification:
-            return WriteModification(item={**context.item, "text": f"{context.item['text']}{self.letter}"})
-
-    notes = extended(client, table, Appending("b"), Appending("c"), Appending("d"))
+    notes = extended(*map(appending, "bcd"))
     assert notes.put_item(Note(id="1", text="a")).text == "abcd"
     assert notes.update_item(Note(id="1", text="x")).text == "xbcd"
 
 
 def test_the_counters_go_first_unless_their_place_is_named(client: DynamoDBClient, table: str) -> None:
+    """They go in any case. In the Java client a list of extensions replaces the default one, and they stand still."""
     seen: list[object] = []
 
-    class Looking:
-        def before_write(self, context: WriteContext) -> None:
-            seen.append(context.item.get("visits", "nothing"))
+    def look(context: WriteContext) -> None:
+        seen.append(context.item.get("visits", "nothing"))
 
-    Records(client, table, Customer, extensions=[Looking()]).put_item(Customer(id="1"))
-    Records(client, table, Customer, extensions=[Looking(), AtomicCounterExtension()]).put_item(Customer(id="2"))
+    Records(client, table, Customer, extensions=[Always(look)]).put_item(Customer(id="1"))
+    last = Records(client, table, Customer, extensions=[Always(look), AtomicCounterExtension()])
+    assert counts(last.put_item(Customer(id="2"))) == (0, 10, -20)
     assert seen == [0, "nothing"]
-    assert counts(Records(client, table, Customer).get_item("2")) == (0, 10, -20)
-
-
-def test_extensions_keep_the_counters_moving(client: DynamoDBClient, table: str) -> None:
-    """In the Java client a list of extensions replaces the default one, and the counters stand still."""
-    customers = Records(client, table, Customer, extensions=[Preserving()])
-    customers.update_item(Customer(id="1"))
-    assert counts(customers.update_item(Customer(id="1"))) == (1, 15, -21)
+    moving = Records(client, table, Customer, extensions=[Preserving()])
+    assert counts(moving.update_item(Customer(id="1"))) == (1, 15, -21)
 
 
 def test_an_extension_is_told_of_the_write_and_cannot_change_the_item_behind_its_back(
-    client: DynamoDBClient, table: str
+    table: str, extended: Extend
 ) -> None:
-    contexts: list[WriteContext] = []
+    contexts: list[Any] = []
 
-    class Meddling:
-        def before_write(self, context: WriteContext) -> None:
-            contexts.append(context)
-            context.item["text"] = "meddled"  # type: ignore[index]
+    def meddle(context: Any) -> None:
+        contexts.append(context)
+        context.item["text"] = "meddled"
 
     with pytest.raises(TypeError):
-        extended(client, table, Meddling()).update_item(Note(id="1", text="a"))
+        extended(Always(meddle)).update_item(Note(id="1", text="a"))
     (context,) = contexts
     assert (context.operation, context.table_name, context.record_class.name) == ("update_item", table, "Note")
-    assert dict(context.item) == {
-        "id": "1", "text": "a", "tags": None, "number": None, "steps": None, "address": None
-    }  # fmt: skip
+    assert dict(context.item) == vars(Note(id="1", text="a"))
 
 
-def test_an_extension_writes_attributes_that_the_class_does_not_declare(client: DynamoDBClient, table: str) -> None:
-    class Stamping:
-        def before_write(self, context: WriteContext) -> WriteModification:
-            return WriteModification(item={**context.item, "at": 7, "old": None})
-
-    notes = extended(client, table, Stamping())
+def test_an_extension_writes_attributes_that_the_class_does_not_declare(
+    client: DynamoDBClient, table: str, extended: Extend
+) -> None:
+    notes = extended(Always(lambda context: Change(item={**context.item, "at": 7, "old": None})))
     notes.put_item(Note(id="1"))
     assert stored(client, table) == {"id": {"S": "1"}, "at": {"N": "7"}}
     client.put_item(TableName=table, Item={"id": {"S": "1"}, "old": {"S": "x"}})
@@ -200,31 +157,23 @@ def test_an_extension_writes_attributes_that_the_class_does_not_declare(client: 
     assert stored(client, table) == {"id": {"S": "1"}, "at": {"N": "7"}, "text": {"S": "a"}}
 
 
-def test_an_extension_of_a_put_cannot_ask_for_an_update_expression(
-    client: DynamoDBClient, table: str, sent: list[str]
-) -> None:
-    """The Java client drops it without a word."""
-
-    class Always:
-        def before_write(self, context: WriteContext) -> WriteModification:
-            return WriteModification(expression=UpdateExpression().set("number", 1))
-
-    for write in (extended(client, table, Always()).put_item, extended(client, table, Always()).put_write):
-        with pytest.raises(ExpressionError, match=r"Always.*put_item takes no update expression"):
-            write(Note(id="1"))
-    assert sent == []
-
-
-def test_keys_stay_as_they_are(client: DynamoDBClient, table: str, sent: list[str]) -> None:
-    class Losing:
-        def before_write(self, context: WriteContext) -> WriteModification:
-            return WriteModification(item={"text": "a"})
-
-    with pytest.raises(ExpressionError, match="id: a key cannot be changed"):
-        Records(client, table, Note).update_item(Note(id="1"), expression=UpdateExpression().set("id", "2"))
-    for write in (extended(client, table, Losing()).put_item, extended(client, table, Losing()).update_item):
-        with pytest.raises(ExpressionError, match="id is a key of Note"):
-            write(Note(id="1"))
+def test_what_no_write_can_have_is_refused(extended: Extend, sent: list[str]) -> None:
+    """A put takes no update expression: the Java client drops it without a word. And keys stay as they are."""
+    setting = extended(Always(lambda _: Change(expression=NOTHING.set("number", 1))))
+    losing = extended(Always(lambda _: Change(item={"text": "a"})))
+    one: list[tuple[Callable[[], object], str]] = [
+        (lambda: setting.put_item(Note(id="1")), r"Always.*put_item takes no update expression"),
+        (lambda: setting.put_write(Note(id="1")), r"Always.*put_item takes no update expression"),
+        (
+            lambda: extended().update_item(Note(id="1"), expression=NOTHING.set("id", "2")),
+            "id: a key cannot be changed",
+        ),
+        (lambda: losing.put_item(Note(id="1")), "id is a key of Note"),
+        (lambda: losing.update_item(Note(id="1")), "id is a key of Note"),
+    ]
+    for write, why in one:
+        with pytest.raises(ExpressionError, match=why):
+            write()
     assert sent == []
 
 
@@ -235,54 +184,41 @@ def test_keys_stay_as_they_are(client: DynamoDBClient, table: str, sent: list[st
 def test_an_expression_with_the_request_is_merged_and_what_it_writes_is_not_removed(
     notes: Records[Note], ignore_nulls: bool
 ) -> None:
-    notes.put_item(Note(id="1", steps=["a", "b"]))
-    after = notes.update_item(
-        Note(id="1"), expression=UpdateExpression().set("steps[1]", "c"), ignore_nulls=ignore_nulls
-    )
-    assert after == notes.get_item("1") == Note(id="1", steps=["a", "c"])
-
-
-def test_an_expression_with_the_request_works_in_a_transaction(client: DynamoDBClient, notes: Records[Note]) -> None:
-    notes.put_item(Note(id="1", steps=["a", "b"]))
-    write = notes.update_write(Note(id="1"), expression=UpdateExpression().set("steps[1]", "c").add("number", 4))
-    client.transact_write_items(TransactItems=[write])  # type: ignore[list-item]
-    assert notes.get_item("1") == Note(id="1", steps=["a", "c"], number=4)
-
-
-@pytest.mark.parametrize(
-    ("note", "expression"),
-    [
-        (Note(id="1", steps=["a"]), UpdateExpression().set("steps[1]", "c")),
-        (Note(id="1", address={"a": "b"}), UpdateExpression().set("address.city", "c")),
-        (Note(id="1", number=1), UpdateExpression().add("number", 1)),
-    ],
-)
-def test_an_expression_that_overlaps_the_record_is_refused_by_name(
-    notes: Records[Note], sent: list[str], note: Note, expression: UpdateExpression
-) -> None:
-    with pytest.raises(ExpressionError, match=r"the caller's expression\) and .* \(SET by the record\) overlap"):
-        notes.update_item(note, expression=expression)
-    assert sent == []
-
-
-def test_lists_sets_and_sums_in_one_expression(notes: Records[Note]) -> None:
     notes.put_item(Note(id="1", steps=["a"], tags={"x", "y"}, number=5, text="t", address={"a": "1", "b": "2"}))
     expression = (
-        UpdateExpression()
-        .set_to("steps", "list_append(steps, :more)", values={":more": ["b", "c"]})
+        NOTHING.set_to("steps", "list_append(steps, :more)", values={":more": ["b", "c"]})
         .delete("tags", {"x"})
         .add("number", -7)
         .remove("address.a")
     )
-    after = notes.update_item(Note(id="1", text="u"), expression=expression)
+    after = notes.update_item(Note(id="1", text="u"), expression=expression, ignore_nulls=ignore_nulls)
     assert after == Note(id="1", steps=["a", "b", "c"], tags={"y"}, number=-2, text="u", address={"b": "2"})
+
+
+def test_an_expression_with_the_request_works_in_a_transaction(client: DynamoDBClient, notes: Records[Note]) -> None:
+    notes.put_item(Note(id="1", steps=["a", "b"]))
+    write: Any = notes.update_write(Note(id="1"), expression=NOTHING.set("steps[1]", "c").add("number", 4))
+    client.transact_write_items(TransactItems=[write])
+    assert notes.get_item("1") == Note(id="1", steps=["a", "c"], number=4)
+
+
+def test_an_expression_that_overlaps_the_record_is_refused_by_name(notes: Records[Note], sent: list[str]) -> None:
+    for note, expression in (
+        (Note(id="1", steps=["a"]), NOTHING.set("steps[1]", "c")),
+        (Note(id="1", address={"a": "b"}), NOTHING.set("address.city", "c")),
+        (Note(id="1", number=1), NOTHING.add("number", 1)),
+    ):
+        with pytest.raises(ExpressionError, match=r"the caller's expression\) and .* \(SET by the record\) overlap"):
+            notes.update_item(note, expression=expression)
+    assert sent == []
 
 
 def test_the_engine_refuses_what_is_refused_here(client: DynamoDBClient, table: str) -> None:
     """So the local check is no stricter than the store, and refuses nothing that would have worked."""
-    client.put_item(TableName=table, Item={"id": {"S": "1"}, "l": {"L": [{"N": "1"}, {"N": "2"}]}, "a": {"M": {}}})
 
     def on_the_engine(one: str, other: str) -> str:
+        item: Any = {"id": {"S": "1"}, "l": {"L": [{"N": "1"}, {"N": "2"}]}, "a": {"M": {}}}
+        client.put_item(TableName=table, Item=item)
         try:
             client.update_item(
                 TableName=table,
@@ -297,4 +233,3 @@ def test_the_engine_refuses_what_is_refused_here(client: DynamoDBClient, table: 
     for one, other in itertools.product(["a", "a.b", "a.c", "l", "l[0]", "l[1]"], repeat=2):
         overlap = Path.parse(one).overlaps(Path.parse(other))
         assert ("overlap" in on_the_engine(one, other)) == overlap, (one, other)
-        client.put_item(TableName=table, Item={"id": {"S": "1"}, "l": {"L": [{"N": "1"}, {"N": "2"}]}, "a": {"M": {}}})

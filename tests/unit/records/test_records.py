@@ -36,24 +36,14 @@ DOCUMENT = File(__file__).resolve().parents[3] / "docs" / "records.md"
 # What the Java client documents: counters
 
 
-def test_the_first_update_writes_the_start_and_the_next_adds_delta(customers: Records[Customer]) -> None:
+def test_the_first_write_writes_the_start_and_each_update_adds_delta(customers: Records[Customer]) -> None:
     customer = Customer(id="1", name="Ada")
-    assert counts(customers.update_item(customer)) == (0, 10, -20)
-    assert counts(customers.get_item("1")) == (0, 10, -20)
-    assert counts(customers.update_item(customer)) == (1, 15, -21)
-    assert customers.get_item("1") == Customer(id="1", name="Ada", visits=1, points=15, left=-21)
-
-
-def test_fifty_updates_are_fifty_deltas(customers: Records[Customer]) -> None:
-    for _ in range(51):
-        customers.update_item(Customer(id="1"))
-    assert counts(customers.get_item("1")) == (50, 10 + 50 * 5, -20 - 50)
-
-
-def test_put_writes_the_start_and_updates_go_on_from_there(customers: Records[Customer]) -> None:
-    assert counts(customers.put_item(Customer(id="1", name="Ada"))) == (0, 10, -20)
-    assert counts(customers.get_item("1")) == (0, 10, -20)
-    assert counts(customers.update_item(Customer(id="1", name="Ada"))) == (1, 15, -21)
+    assert counts(customers.update_item(customer)) == counts(customers.get_item("1")) == (0, 10, -20)
+    for number in range(1, 21):
+        assert counts(customers.update_item(customer)) == (number, 10 + 5 * number, -20 - number)
+    assert customers.get_item("1") == Customer(id="1", name="Ada", visits=20, points=110, left=-40)
+    assert counts(customers.put_item(Customer(id="2"))) == counts(customers.get_item("2")) == (0, 10, -20)
+    assert counts(customers.update_item(Customer(id="2"))) == (1, 15, -21)
 
 
 def test_a_counter_that_the_record_has_not_yet_begins_at_its_start(
@@ -63,55 +53,33 @@ def test_a_counter_that_the_record_has_not_yet_begins_at_its_start(
     assert counts(customers.update_item(Customer(id="1"))) == (8, 10, -20)
 
 
-def test_put_and_update_inside_transactions_move_the_counters(
-    client: DynamoDBClient, customers: Records[Customer]
+def test_an_update_is_one_write_and_reads_itself_back(
+    client: DynamoDBClient, customers: Records[Customer], table: str, sent: list[str]
 ) -> None:
-    for write in (
-        customers.put_write(Customer(id="1", name="Ada")),
-        customers.update_write(Customer(id="1", name="Eva")),
-    ):
-        client.transact_write_items(TransactItems=[write])  # type: ignore[list-item]
-    assert customers.get_item("1") == Customer(id="1", name="Eva", visits=1, points=15, left=-21)
-
-
-def test_an_update_is_one_write_and_reads_itself_back(customers: Records[Customer], sent: list[str]) -> None:
-    customers.update_item(Customer(id="1", name="Ada"))
-    customers.put_item(Customer(id="2"))
-    assert sent == ["TransactWriteItems", "GetItem", "TransactWriteItems"]
-
-
-def test_without_exact_an_update_is_one_call_of_half_the_price(
-    client: DynamoDBClient, table: str, sent: list[str]
-) -> None:
+    """Without `exact` it is one call, of half the price."""
     cheap = Records(client, table, Customer, exact=False)
-    cheap.update_item(Customer(id="1", name="Ada"))
-    cheap.put_item(Customer(id="2"))
-    assert sent == ["UpdateItem", "PutItem"]
+    for records in (customers, cheap):
+        records.update_item(Customer(id=f"1 {records is cheap}", name="Ada"))
+        records.put_item(Customer(id=f"2 {records is cheap}"))
+    assert sent == ["TransactWriteItems", "GetItem", "TransactWriteItems", "UpdateItem", "PutItem"]
 
 
-@pytest.mark.parametrize("counter", ["visits", "points", "left"])
 @pytest.mark.parametrize("ignore_nulls", [False, True])
 def test_a_counter_set_by_hand_is_refused_by_name_and_nothing_is_sent(
-    customers: Records[Customer], sent: list[str], counter: str, ignore_nulls: bool
+    customers: Records[Customer], sent: list[str], ignore_nulls: bool
 ) -> None:
-    by_hand = Customer(id="1")
-    setattr(by_hand, counter, 10)
-    for write in (
-        lambda: customers.update_item(by_hand, ignore_nulls=ignore_nulls),
-        lambda: customers.update_write(by_hand, ignore_nulls=ignore_nulls),
-        lambda: customers.put_item(by_hand),
-        lambda: customers.put_item(by_hand, reset_counters=True),
-        lambda: customers.put_write(by_hand),
-    ):
-        with pytest.raises(InvalidInputError, match=counter) as refused:
-            write()
-        assert refused.value.field == counter
-    assert sent == []
-
-
-def test_zero_by_hand_is_by_hand(customers: Records[Customer], sent: list[str]) -> None:
-    with pytest.raises(InvalidInputError, match="visits"):
-        customers.update_item(Customer(id="1", visits=0))
+    for counter, number in (("visits", 0), ("points", 10), ("left", 10)):
+        by_hand = Customer(id="1")
+        setattr(by_hand, counter, number)
+        for write in (
+            lambda one: customers.update_item(one, ignore_nulls=ignore_nulls),
+            lambda one: customers.update_write(one, ignore_nulls=ignore_nulls),
+            lambda one: customers.put_item(one, reset_counters=ignore_nulls),
+            customers.put_write,
+        ):
+            with pytest.raises(InvalidInputError, match=counter) as refused:
+                write(by_hand)
+            assert refused.value.field == counter
     assert sent == []
 
 
@@ -127,95 +95,70 @@ def test_a_record_that_was_read_can_be_changed_and_written_back(customers: Recor
     assert counts(customers.update_item(again)) == (3, 25, -23)
 
 
-def test_a_counter_that_was_read_and_then_set_is_by_hand(customers: Records[Customer], sent: list[str]) -> None:
+def test_a_counter_that_was_read_and_then_set_is_by_hand(customers: Records[Customer]) -> None:
     read = customers.update_item(Customer(id="1"))
-    sent.clear()
     read.visits = 41
     with pytest.raises(InvalidInputError, match="visits"):
         customers.update_item(read)
     with pytest.raises(InvalidInputError, match="points"):
         customers.update_item(replace(read, visits=None))  # a new record: nobody read it
-    assert sent == []
     assert counts(customers.update_item(replace(read, visits=None, points=None, left=None))) == (1, 15, -21)
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        UpdateExpression().set("visits", 7),
-        UpdateExpression().remove("visits"),
-        UpdateExpression().add("visits", 7),
-        UpdateExpression().set("visits.x", 7),
-        UpdateExpression().set_to("visits", "visits + :n", values={":n": 7}),
-    ],
-)
-def test_a_counter_moved_by_an_expression_is_refused_by_name(
-    customers: Records[Customer], sent: list[str], expression: UpdateExpression
-) -> None:
-    with pytest.raises(ExpressionError, match="AtomicCounterExtension") as refused:
-        customers.update_item(Customer(id="1"), expression=expression)
-    assert "visits" in refused.value.detail
-    assert "the caller's expression" in refused.value.detail
+def test_a_counter_moved_by_an_expression_is_refused_by_name(customers: Records[Customer], sent: list[str]) -> None:
+    nothing = UpdateExpression()
+    for expression in (nothing.set("visits", 7), nothing.remove("visits"), nothing.set("visits.x", 7)):
+        with pytest.raises(ExpressionError, match=r"visits.*AtomicCounterExtension.*the caller's expression"):
+            customers.update_item(Customer(id="1"), expression=expression)
     assert sent == []
 
 
 # Asked for by name: put_item resets counters
 
 
-def test_put_does_not_reset_counters_unless_it_is_asked_to(customers: Records[Customer]) -> None:
+def test_put_does_not_reset_counters_unless_it_is_asked_to(customers: Records[Customer], notes: Records[Note]) -> None:
+    """Nor does it put a record that was read over itself. One without counters is just overwritten."""
     customers.update_item(Customer(id="1"))
-    customers.update_item(Customer(id="1", name="Ada"))
-    with pytest.raises(RecordExistsError, match=r"id='1'.*visits, points, left.*reset_counters=True") as refused:
-        customers.put_item(Customer(id="1", name="Eva"))
-    assert refused.value.status == 409
-    kept = Customer(id="1", name="Ada", visits=1, points=15, left=-21)
-    assert customers.from_item(refused.value.item) == customers.get_item("1") == kept
+    read = customers.update_item(Customer(id="1", name="Ada"))
+    for again in (Customer(id="1", name="Eva"), read):
+        with pytest.raises(RecordExistsError, match=r"id='1'.*visits, points, left.*reset_counters=True") as refused:
+            customers.put_item(again)
+        assert refused.value.status == 409
+        kept = Customer(id="1", name="Ada", visits=1, points=15, left=-21)
+        assert customers.from_item(refused.value.item) == customers.get_item("1") == kept
     reset = customers.put_item(Customer(id="1", name="Eva"), reset_counters=True)
     assert reset == customers.get_item("1") == Customer(id="1", name="Eva", visits=0, points=10, left=-20)
-
-
-def test_a_record_that_was_read_is_not_put_over_itself(customers: Records[Customer]) -> None:
-    customers.put_item(Customer(id="1"))
-    read = customers.update_item(Customer(id="1"))
-    with pytest.raises(RecordExistsError):
-        customers.put_item(read)
-    assert counts(customers.get_item("1")) == (1, 15, -21)
+    notes.put_item(Note(id="2", text="a", number=1))
+    assert notes.put_item(Note(id="2", text="b")) == notes.get_item("2") == Note(id="2", text="b")
 
 
 def test_the_guard_of_put_is_in_the_write_itself(client: DynamoDBClient, customers: Records[Customer]) -> None:
     """So it also holds in a transaction, and against whoever comes between."""
-    customers.update_item(Customer(id="1"))
+    writes: list[Any] = [customers.put_write(Customer(id="1")), customers.update_write(Customer(id="1"))]
+    for write in writes:
+        client.transact_write_items(TransactItems=[write])
     with pytest.raises(client.exceptions.TransactionCanceledException) as cancelled:
-        client.transact_write_items(TransactItems=[customers.put_write(Customer(id="1"))])  # type: ignore[list-item]
+        client.transact_write_items(TransactItems=writes[:1])
     (reason,) = cancelled.value.response["CancellationReasons"]
     assert reason["Code"] == "ConditionalCheckFailed"
-    assert counts(customers.from_item(reason["Item"])) == (0, 10, -20)
+    assert counts(customers.from_item(reason["Item"])) == counts(customers.get_item("1")) == (1, 15, -21)
     assert "ConditionExpression" not in customers.put_write(Customer(id="1"), reset_counters=True)["Put"]
-
-
-def test_a_class_without_counters_is_just_overwritten(notes: Records[Note]) -> None:
-    notes.put_item(Note(id="1", text="a", number=1))
-    assert notes.put_item(Note(id="1", text="b")) == notes.get_item("1") == Note(id="1", text="b")
 
 
 # What the Java client documents: unset attributes
 
 
-def test_unset_attributes_are_removed_by_an_update(notes: Records[Note]) -> None:
-    notes.put_item(Note(id="1", text="a", number=1, tags={"x"}))
-    assert notes.update_item(Note(id="1", number=2)) == notes.get_item("1") == Note(id="1", number=2)
-
-
-def test_unset_attributes_stay_with_ignore_nulls(notes: Records[Note]) -> None:
-    notes.put_item(Note(id="1", text="a", number=1))
-    expected = Note(id="1", text="a", number=2)
-    assert notes.update_item(Note(id="1", number=2), ignore_nulls=True) == notes.get_item("1") == expected
-
-
-def test_what_the_class_does_not_declare_stays(client: DynamoDBClient, notes: Records[Note], table: str) -> None:
-    client.put_item(TableName=table, Item={"id": {"S": "1"}, "likeTally": {"N": "7"}, "text": {"S": "a"}})
-    notes.update_item(Note(id="1", number=2))
-    assert stored(client, table) == {"id": {"S": "1"}, "likeTally": {"N": "7"}, "number": {"N": "2"}}
+def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
+    client: DynamoDBClient, notes: Records[Note], table: str
+) -> None:
+    """What the class does not declare stays in any case."""
+    for ignore_nulls in (False, True):
+        item: Any = {"id": {"S": "1"}, "likeTally": {"N": "7"}, "text": {"S": "a"}, "tags": {"SS": ["x"]}}
+        client.put_item(TableName=table, Item=item)
+        after = notes.update_item(Note(id="1", number=2), ignore_nulls=ignore_nulls)
+        kept = Note(id="1", text="a", tags={"x"}, number=2) if ignore_nulls else Note(id="1", number=2)
+        assert after == notes.get_item("1") == kept
+        assert (stored(client, table) or {})["likeTally"] == {"N": "7"}
 
 
 def test_an_update_makes_the_record_where_there_is_none(notes: Records[Note]) -> None:
@@ -237,25 +180,20 @@ def test_an_update_that_only_removes_says_that_it_made_no_record(
 # Conditions
 
 
-def test_a_write_whose_condition_does_not_hold_writes_nothing(customers: Records[Customer]) -> None:
-    customers.update_item(Customer(id="1", name="Ada"))
-    with pytest.raises(RecordChangedError, match="Customer id='1'") as refused:
-        customers.update_item(Customer(id="1", name="Eva"), condition=Condition("visits = :v0", values={":v0": 7}))
-    assert refused.value.status == 409
-    assert refused.value.item is not None
-    kept = Customer(id="1", name="Ada", visits=0, points=10, left=-20)
-    assert customers.from_item(refused.value.item) == customers.get_item("1") == kept
-
-
-def test_a_condition_that_holds_lets_the_write_through(customers: Records[Customer]) -> None:
+def test_a_condition_that_holds_lets_the_write_through_and_one_that_does_not_writes_nothing(
+    customers: Records[Customer],
+) -> None:
     """Its placeholders are those that the generated expression could have used."""
     customers.update_item(Customer(id="1", name="Ada"))
-    condition = Condition(
-        "#n0 = :v0 AND #n1 < :v1", names={"#n0": "name", "#n1": "visits"}, values={":v0": "Ada", ":v1": 1}
-    )
-    assert customers.update_item(Customer(id="1", name="Eva"), condition=condition).visits == 1
-    with pytest.raises(RecordChangedError):
+    names, values = {"#n0": "name", "#n1": "visits"}, {":v0": "Ada", ":v1": 1}
+    condition = Condition("#n0 = :v0 AND #n1 < :v1", names=names, values=values)
+    kept = customers.update_item(Customer(id="1", name="Eva"), condition=condition)
+    assert kept.visits == 1
+    with pytest.raises(RecordChangedError, match="Customer id='1'") as refused:
         customers.update_item(Customer(id="1", name="Eva"), condition=condition)
+    assert refused.value.status == 409
+    assert refused.value.item is not None
+    assert customers.from_item(refused.value.item) == customers.get_item("1") == kept
 
 
 def test_a_condition_on_nothing_says_that_nothing_is_there(customers: Records[Customer], notes: Records[Note]) -> None:
@@ -286,9 +224,8 @@ def test_the_condition_of_a_put_holds_beside_its_guard(customers: Records[Custom
 def test_conditions_of_extensions_and_caller_must_all_hold(client: DynamoDBClient, table: str) -> None:
     class Bounded:
         def before_write(self, context: WriteContext) -> WriteModification:
-            return WriteModification(
-                condition=Condition("attribute_not_exists(number) OR number < :n", values={":n": 2})
-            )
+            below = Condition("attribute_not_exists(number) OR number < :n", values={":n": 2})
+            return WriteModification(condition=below)
 
     notes = Records(client, table, Note, extensions=[Bounded()])
     unlocked = Condition("attribute_not_exists(locked) OR attribute_exists(id)")
@@ -303,13 +240,14 @@ def test_conditions_of_extensions_and_caller_must_all_hold(client: DynamoDBClien
 def test_revision_of_a_post_counts_edits_in_a_transaction(client: DynamoDBClient, metas: Records[Meta]) -> None:
     """As posts use it: 0 on creation, 1 more with each edit, and an edit of what somebody else edited is refused."""
     key: dict[str, Any] = {"post": "POST#a91f", "part": "META"}
-    client.transact_write_items(TransactItems=[metas.put_write(Meta(**key, author="7c20"))])  # type: ignore[list-item]
 
     def edit(seen: int) -> None:
         unmoved = Condition("revision = :seen", values={":seen": seen})
-        write = metas.update_write(Meta(**key), condition=unmoved, ignore_nulls=True)
-        client.transact_write_items(TransactItems=[write])  # type: ignore[list-item]
+        write: Any = metas.update_write(Meta(**key), condition=unmoved, ignore_nulls=True)
+        client.transact_write_items(TransactItems=[write])
 
+    made: Any = metas.put_write(Meta(**key, author="7c20"))
+    client.transact_write_items(TransactItems=[made])
     edit(0)
     edit(1)
     with pytest.raises(client.exceptions.TransactionCanceledException) as cancelled:

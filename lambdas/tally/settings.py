@@ -57,8 +57,6 @@ class Settings:
 
         Raises ConfigurationError, which names the variable: a function that would count wrongly must not start.
         """
-        if environment.get("POWERTOOLS_IDEMPOTENCY_DISABLED", "").lower() in {"1", "true", "yes", "on", "y", "t"}:
-            raise ConfigurationError("POWERTOOLS_IDEMPOTENCY_DISABLED is set: retries would count twice")
         hosts = (host.strip().lower() for host in environment.get("TALLY_PAGE_HOSTS", "").split(","))
         return cls(
             counts_table=_required(environment, "TALLY_COUNTS_TABLE"),

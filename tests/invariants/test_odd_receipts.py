@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
+import re
 import time
-import warnings
 from typing import Any
 
 import pytest
-from aws_lambda_powertools.warnings import PowertoolsUserWarning
 
+import counters
 from dev import faults
-from tally.errors import ConfigurationError, KeyReusedError, NotCommittedError, TallyError
-from tally.settings import Settings
+from tally.counting import receipts, tallies
+from tally.counting.receipts import Body, Keyed, Stamp
+from tally.dynamo.transactions import transact
+from tally.errors import KeyReusedError, NotCommittedError
 from tests.invariants.world import VIDEO, World
 
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
@@ -46,13 +49,12 @@ def test_receipt_in_its_last_minute_still_protects(played: World) -> None:
     assert played.tally() == 1
 
 
-def test_receipt_that_expires_between_store_and_reader_counts_again_as_a_first_answer(played: World) -> None:
-    """The store's clock says that it lives, ours that it has just expired: Powertools asks again."""
+def test_receipt_that_lived_for_the_store_is_replayed_though_it_has_just_expired(played: World) -> None:
     old = {**played.receipt(), "expiration": {"N": str(int(time.time()) - 5)}}
     played.put_receipt(old)
     played.proxy.plan = faults.script({"TransactWriteItems": [faults.refused(0, old)]})
-    assert played.play("key-1") == (PLAYED, False)
-    assert played.tally() == 2
+    assert played.play("key-1") == (PLAYED, True)
+    assert played.tally() == 1
 
 
 def test_receipt_that_was_removed_protects_no_more(played: World) -> None:
@@ -60,11 +62,6 @@ def test_receipt_that_was_removed_protects_no_more(played: World) -> None:
     played.raw.delete_item(TableName=played.store.settings.receipts_table, Key=key)
     assert played.play("key-1") == (PLAYED, False)
     assert played.tally() == 2
-
-
-def test_no_process_keeps_receipts_in_memory(played: World) -> None:
-    """Powertools' cache would replay a receipt that the table no longer has."""
-    assert played.store.layers.play.layer.use_local_cache is False
 
 
 @pytest.mark.parametrize("left_s", [60, -60], ids=["running", "run out"])
@@ -133,30 +130,50 @@ def test_engine_that_does_not_show_the_old_receipt_is_not_taken_for_a_count(play
     assert played.tally() == 1
 
 
-@pytest.mark.parametrize("value", ["1", "true", "yes", "on"])
-def test_idempotency_disabled_at_run_time_refuses_to_answer_and_counts_nothing(
-    world: World, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.write_post()
-    monkeypatch.setenv("POWERTOOLS_IDEMPOTENCY_DISABLED", value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PowertoolsUserWarning)
-        for change in (lambda: world.play("key-1"), lambda: world.like("ann", key="key-1")):
-            with pytest.raises(NotCommittedError):
-                change()
-    assert world.tally() == 0
-    assert world.likes() == (0, set())
-    assert world.receipts() == []
-
-
-@pytest.mark.parametrize("value", ["1", "true", "True", "YES", "on", "y", "t"])
-def test_idempotency_disabled_in_the_environment_does_not_start(value: str) -> None:
-    environment = {**os.environ, "POWERTOOLS_IDEMPOTENCY_DISABLED": value}
-    with pytest.raises(ConfigurationError, match="POWERTOOLS_IDEMPOTENCY_DISABLED"):
-        Settings.from_environment(environment)
-
-
 def test_call_without_a_key_refuses_to_answer_and_counts_nothing(world: World) -> None:
-    with pytest.raises(TallyError):
+    with pytest.raises(NotCommittedError):
         world.play("")
     assert world.sent() == []
+
+
+def test_failure_after_the_commit_and_a_retry_count_once(world: World) -> None:
+    """Powertools' own layer deletes the receipt when the function raises, and the retry counts again."""
+    call = world.call()
+
+    def change(stamp: Stamp) -> Body:
+        write = {"Update": tallies.add(call, counters.PLAYS, VIDEO, 0, 1, 1)}
+        transact(call, counters.PLAYS, VIDEO, lambda _: [write], stamp.receipt(call, PLAYED))
+        raise TimeoutError("after the commit")
+
+    with pytest.raises(TimeoutError):
+        receipts.once(call, Keyed("play", VIDEO, "key-1", {"amount": 1}), change)
+    assert world.play("key-1") == (PLAYED, True)
+    assert (world.tally(), len(world.receipts())) == (1, 1)
+
+
+def test_key_of_a_receipt_is_a_constant_prefix_and_sha_256_whatever_the_function_is_called(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default the names of the Lambda function and of the Python function are part of the key."""
+    for name in ("tally-plays", "tally-batch"):
+        monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", name)
+        world.store.layers.clear()
+        world.play("key-1", call=world.call("ann"))
+    key = json.dumps(["play", VIDEO, "ann", "key-1"])
+    assert world.receipt()["id"] == {"S": "tally#" + hashlib.sha256(key.encode()).hexdigest()}
+    assert re.fullmatch("[0-9a-f]{64}", world.receipt()["validation"]["S"])
+    assert world.tally() == 1
+
+
+def test_calls_leak_no_handlers(world: World) -> None:
+    """A layer for each call registers a handler for each call: 0.6 ms became 9.8 after 4,000."""
+
+    def handlers() -> int:
+        emitter: Any = world.store.client.meta.events
+        return len(emitter._emitter._handlers.prefix_search("request-created.dynamodb.TransactWriteItems"))
+
+    world.play("key-0")
+    before = handlers()
+    for number in range(3):
+        world.play(f"key-{number}")
+    assert handlers() == before > 0

@@ -211,6 +211,6 @@ def _sums(members: Sequence[Member], spilling: Spilling) -> dict[Tally, int]:
 
 def _stored(member: Member, item: Item) -> Result:
     try:
-        return receipts.stored(member.call, member.increment.operation, item, member.stamp)
+        return receipts.stored(member.call, item, member.stamp)
     except TallyError as error:
         return error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -85,8 +84,8 @@ class Store:
     settings: Settings
     spread: Spread = field(default_factory=Spread)
     breaker: Breaker = field(default_factory=Breaker)
-    layers: threading.local = field(default_factory=threading.local)
-    """The Powertools persistence layers of this process, by operation. Threads never share one (receipts.py)."""
+    layers: dict[str, Any] = field(default_factory=dict)
+    """Powertools' layer for the receipts, once it is made (receipts.py)."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     """The clock and the sleep of retries. A simulation brings its own (bench/hot_key.py)."""

@@ -30,14 +30,12 @@ def build(context: Mapping[str, Any] | None = None, outdir: str | None = None) -
     """
     app = App(context=context, outdir=outdir, analytics_reporting=False)
     options = Options.from_context(app.node.get_all_context())
-    door = options.front_door
-    if door:
-        door.check_region(os.environ.get("CDK_DEFAULT_REGION"))  # the command says where it deploys
+    options.check_region(os.environ.get("CDK_DEFAULT_REGION"))  # the command says where it deploys
     declarations = Declarations.load(LAMBDAS / "counters.py")
     bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
-    if door and door.cdn:
-        edge = Edge(app, "TallyEdge", door=door, cdn=door.cdn, operations=declarations.routes, options=options)
+    if options.cdn:
+        edge = Edge(app, "TallyEdge", operations=declarations.routes, options=options)
         edge.add_stack_dependency(tally)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

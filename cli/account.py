@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, NoCredentialsError
 
-from stacks.option_error import OptionsError
+from stacks.options import OptionsError
 
 from .connection import PATIENT, CommandError
 

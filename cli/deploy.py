@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from stacks.front_door_options import EDGE_REGION
-from stacks.options import Options
+from stacks.options import EDGE_REGION, Options
 
 from . import account
 from .account import Account, Arguments
@@ -66,7 +65,7 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     options = Options.from_context(context)
     at = Account.found(given.profile, given.region)
     qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
-    edge = [EDGE_REGION] if options.front_door and options.front_door.cdn else []
+    edge = [EDGE_REGION] if options.cdn else []
     for region in dict.fromkeys([at.region, *edge]):
         at.check_bootstrap(region, qualifier)
     account.check_answerable(given.yes)

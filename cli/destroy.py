@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError, WaiterError
 
-from stacks.front_door_options import EDGE_REGION
-from stacks.options import Options
+from stacks.options import EDGE_REGION, Options
 
 from . import account
 from .account import Account, Arguments

@@ -90,7 +90,7 @@ class Api(Construct):
             "Http",
             api_name=names.api,
             create_default_stage=False,
-            disable_execute_api_endpoint=bool(options.front_door),  # else the domain, and what guards it, is optional
+            disable_execute_api_endpoint=bool(options.domain_name),  # else the domain, and what guards it, is optional
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
                 allow_methods=[
@@ -110,12 +110,12 @@ class Api(Construct):
         shown = [one for operation in operations if (one := operation.shown(options.likers_visible))]
         routes = [self._route(operation, bound[operation.function], authorizer) for operation in shown]
         self.stage = self._stage(shown, routes)
-        self.domain = own_domain(self, options.front_door, self.api, self.stage) if options.front_door else None
+        self.domain = own_domain(self, options, self.api, self.stage) if options.domain_name else None
 
     @property
     def url(self) -> str:
         """Where callers find the API."""
-        return self._options.front_door.url if self._options.front_door else self.api.api_endpoint
+        return self._options.url or self.api.api_endpoint
 
     @property
     def console_url(self) -> str:

@@ -16,9 +16,8 @@ from constructs import Construct
 
 from tally.operation import Operation
 
-from .front_door_options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Cdn, FrontDoor, MutualTls
 from .names import edge_stack_name
-from .options import Options
+from .options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
 
 CACHED_MAX = Duration.days(1)  # the API says for how long, and it never says as much
 # The errors that CloudFront keeps for 10 s, whatever the API says about them.
@@ -26,18 +25,16 @@ CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 CLIENT_RATE_BODY = '{"message":"Too Many Requests"}'  # as API Gateway says it
 
 
-def own_domain(scope: Construct, door: FrontDoor, api: http.HttpApi, stage: http.HttpStage) -> http.DomainName:
+def own_domain(scope: Construct, options: Options, api: http.HttpApi, stage: http.HttpStage) -> http.DomainName:
     """The API's own domain in API Gateway: TLS 1.2 or newer, and a client's certificate if the options ask for one."""
-    trusted = door.cdn.mutual_tls if door.cdn else None
+    bucket, _, key = options.origin_trust_store.removeprefix("s3://").partition("/")
     domain = http.DomainName(
         scope,
         "Domain",
-        domain_name=door.api_name,
-        certificate=acm.Certificate.from_certificate_arn(scope, "Certificate", door.certificate_arn),
+        domain_name=options.api_name,
+        certificate=acm.Certificate.from_certificate_arn(scope, "Certificate", options.certificate_arn),
         security_policy=http.SecurityPolicy.TLS_1_2,
-        mtls=http.MTLSConfig(bucket=s3.Bucket.from_bucket_name(scope, "TrustStore", trusted.bucket), key=trusted.key)
-        if trusted
-        else None,
+        mtls=http.MTLSConfig(bucket=s3.Bucket.from_bucket_name(scope, "TrustStore", bucket), key=key) if key else None,
     )
     http.ApiMapping(scope, "Mapping", api=api, domain_name=domain, stage=stage)
     return domain
@@ -49,19 +46,17 @@ class Edge(Stack):
     It refers to nothing of Tally's stack: it finds the API by the name that the options give it.
     """
 
-    def __init__(
-        self, scope: Construct, id: str, *, door: FrontDoor, cdn: Cdn, operations: Sequence[Operation], options: Options
-    ) -> None:
+    def __init__(self, scope: Construct, id: str, *, operations: Sequence[Operation], options: Options) -> None:
         super().__init__(
             scope,
             id,
             env=Environment(region=EDGE_REGION),
-            stack_name=edge_stack_name(options.stage, door.region),
+            stack_name=edge_stack_name(options.stage, options.region),
             description="Tally's front door: CloudFront and AWS WAF before its HTTP API",
             termination_protection=options.keeps_data,
         )
         origin = origins.HttpOrigin(
-            cdn.origin_name,
+            options.origin_name,
             protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
@@ -71,23 +66,23 @@ class Edge(Stack):
             self,
             "Distribution",
             comment=self.stack_name,
-            domain_names=[door.domain_name],
-            certificate=acm.Certificate.from_certificate_arn(self, "Certificate", cdn.certificate_arn),
+            domain_names=[options.domain_name],
+            certificate=acm.Certificate.from_certificate_arn(self, "Certificate", options.edge_certificate_arn),
             minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
             http_version=cloudfront.HttpVersion.HTTP2_AND_3,
             # AWS WAF counts by address, and one client of IPv6 may have 2**64 of them. The API is IPv4 alone, too.
             enable_ipv6=False,
-            web_acl_id=_client_rate(self, cdn.client_rate).attr_arn,
+            web_acl_id=_client_rate(self, options.client_rate).attr_arn,
             default_behavior=_forward(origin, cloudfront.CachePolicy.CACHING_DISABLED),
             additional_behaviors={path: _forward(origin, kept) for path in paths},
             error_responses=[
                 cloudfront.ErrorResponse(http_status=status, ttl=Duration.seconds(0)) for status in CACHED_ERRORS
             ],
         )
-        if cdn.mutual_tls:
-            _present(distribution, cdn.mutual_tls)
+        if options.cdn_client_certificate_arn:
+            _present(distribution, options.cdn_client_certificate_arn)
         _acknowledge(distribution)
-        target = f"Set a CNAME of {door.domain_name} to this"
+        target = f"Set a CNAME of {options.domain_name} to this"
         CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
 
 
@@ -135,13 +130,13 @@ def _forward(origin: cloudfront.IOrigin, cache_policy: cloudfront.ICachePolicy) 
     )
 
 
-def _present(distribution: cloudfront.Distribution, trusted: MutualTls) -> None:
+def _present(distribution: cloudfront.Distribution, certificate_arn: str) -> None:
     """Let CloudFront present its certificate to the API. The construct has no option for it yet."""
     resource = distribution.node.default_child
     assert isinstance(resource, cloudfront.CfnDistribution)
     resource.add_property_override(
         "DistributionConfig.Origins.0.CustomOriginConfig.OriginMtlsConfig",
-        {"ClientCertificateArn": trusted.client_certificate_arn},
+        {"ClientCertificateArn": certificate_arn},
     )
 
 

@@ -1,102 +1,208 @@
-"""The options of a deployment, from the CDK context: `cdk deploy -c stage=prod -c pageHosts=example.com`."""
+"""The options of a deployment, from the CDK context: `cdk deploy -c stage=prod -c pageHosts=example.com`.
+
+Each field of Options has its name in the context, its check and its default in one place. docs/operations.md and
+docs/front-door.md say what to choose.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
 from tally.operation import Visible
 
-from . import front_door_options
-from .front_door_options import FrontDoor
-from .option_error import OptionsError as OptionsError
-
 DEV = "dev"
-_STAGE = re.compile(r"[a-z][a-z0-9-]{0,15}")
-_HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # without a port, as lambdas/tally/fields.py compares it
-_USD = re.compile(r"[1-9][0-9]{0,5}")
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-_WHOLE = re.compile(r"[1-9][0-9]{0,8}")
-WARM_WRITES_MIN, WARM_READS_MIN = 4000, 12000  # every on-demand table starts with this, and AWS refuses less
-RESERVED_MIN = 10  # of a consumer: a new table's two streams have eight shards, each with an invocation of its own
-RESERVED_MAX = 10_000
-LIKERS_VISIBLE = tuple(visible.value for visible in Visible)
-DEAD_LETTER_DAYS, DEAD_LETTER_DAYS_MAX = 90, 3650
-SERIES_DAYS_MAX = 36_500
-WARM_MAX = 10**7  # far above any quota; AWS enforces the account's own (usually 40,000 of each a table)
-# API callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
-RECEIPT_TTL_MIN_H, RECEIPT_TTL_MAX_H = 24, 168
+EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs from here alone
+CLIENT_RATE_WINDOW_S = 300
+_STAGE = "[a-z][a-z0-9-]{0,15}"
 _KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
-_KEYS = (
-    "stage",
-    "issuer",
-    "audience",
-    "pageHosts",
-    "corsOrigins",
-    *front_door_options.KEYS,
-    "budgetUsd",
-    "budgetEmail",
-    "alarmEmail",
-    "warmWrites",
-    "warmReads",
-    "reservedConcurrency",
-    "receiptTtlHours",
-    "snapStart",
-    "tracing",
-    "logSampling",
-    "likersVisible",
-    "deadLetterDays",
-    "seriesDays",
-    "tables",
-)
-TRACING = ("callers", "all", "off")
-_SHARE = re.compile(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}")
-_TABLES = re.compile(rf"Tally-({_STAGE.pattern})-([0-9]{{8}}T[0-9]{{6}})")
+_HOST = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"  # without a port, as lambdas/tally/fields.py compares it
+_NAME = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
+_CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
+_OBJECT = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
+_TABLES = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
+
+Read = Callable[[str, str], Any]
+"""(name in the context, text) -> the value; None counts as missing. Raises OptionsError."""
+
+
+class OptionsError(Exception):
+    """The context is wrong. The message is one line, for the person who deploys."""
+
+
+def _like(form: str, must: str, to: Callable[[str], Any] = str) -> Read:
+    """Text of a form, whole."""
+
+    def read(name: str, text: str) -> Any:
+        if not re.fullmatch(form, text):
+            raise OptionsError(f"context {name} is {text!r}: it must be {must}")
+        return to(text)
+
+    return read
+
+
+def _whole(lowest: int, highest: int) -> Read:
+    def read(name: str, text: str) -> int:
+        if not re.fullmatch("[1-9][0-9]{0,9}", text) or not lowest <= int(text) <= highest:
+            raise OptionsError(f"context {name} is {text!r}: it must be a whole number from {lowest} to {highest}")
+        return int(text)
+
+    return read
+
+
+def _one_of(choices: Mapping[str, Any]) -> Read:
+    def read(name: str, text: str) -> Any:
+        if text not in choices:
+            raise OptionsError(f"context {name} is {text!r}: it must be one of {', '.join(choices)}")
+        return choices[text]
+
+    return read
+
+
+def _all(fits: Callable[[str], object], what: str) -> Read:
+    """Entries between commas that fit, or `*` alone."""
+
+    def read(name: str, text: str) -> tuple[str, ...] | None:
+        found = _listed(text)
+        for entry in found if found != ("*",) else ():
+            if not fits(entry):
+                raise OptionsError(f"context {name} has {entry!r}: give {what}, or * alone for any")
+        return found or None
+
+    return read
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """What is between commas, without empty entries, in the order given, each once."""
+    return tuple(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
+
+
+def _stage(name: str, text: str) -> str:
+    stage: str = _like(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(name, text)
+    for word in _KEPT_BY_COGNITO:
+        if word in stage:
+            raise OptionsError(f"context {name} is {stage!r}: Cognito takes no domain with {word!r} in it")
+    return stage
+
+
+def _issuer(name: str, text: str) -> str:
+    if _scheme_and_host(text)[0] != "https" or not _scheme_and_host(text)[1]:
+        raise OptionsError(f"context {name} is {text!r}: API Gateway takes only https://…")
+    return text
+
+
+def _audience(name: str, text: str) -> tuple[str, ...]:
+    if not _listed(text):
+        raise OptionsError(f"context {name} is {text!r}: it names nobody")
+    return _listed(text)
+
+
+def _scheme_and_host(url: str) -> tuple[str, str]:
+    """Both empty for what is no URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", ""
+    return parts.scheme, parts.netloc
+
+
+def _is_origin(text: str) -> bool:
+    scheme, host = _scheme_and_host(text)
+    return scheme in {"http", "https"} and bool(host) and text == f"{scheme}://{host}"
+
+
+def _moments(name: str, text: str) -> dict[str, str]:
+    """The moment of each stage's tables: all stages share `cdk.json`."""
+    moments: dict[str, str] = {}
+    for entry in _listed(text):
+        found = _TABLES.fullmatch(entry)
+        if not found:
+            raise OptionsError(f"context {name} has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
+        if found[1] in moments:
+            raise OptionsError(f"context {name} has 2 moments for the stage {found[1]}: give one")
+        moments[found[1]] = found[2]
+    return moments
+
+
+def _option(name: str, read: Read, default: Any) -> Any:
+    return field(default=default, metadata={"name": name, "read": read})
+
+
+_name = _like(_NAME, "a name like api.example.com, in lower case")
+_certificate = _like(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
+_email = _like(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
+_yes_no = _one_of({"true": True, "false": False})
 
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of one deployment. Immutable."""
+    """The choices of one deployment. Immutable. Where nothing is chosen: empty text, 0, or None."""
 
-    stage: str = DEV
-    issuer: str | None = None
-    """The issuer of the tokens; None: the stack makes a Cognito user pool."""
-    audience: tuple[str, ...] = ()
-    page_hosts: tuple[str, ...] = ()
+    stage: str = _option("stage", _stage, DEV)
+    issuer: str = _option("issuer", _issuer, "")
+    """The issuer of the tokens. Without one the stack makes a Cognito user pool."""
+    audience: tuple[str, ...] = _option("audience", _audience, ())
+    page_hosts: tuple[str, ...] = _option(
+        "pageHosts",
+        lambda name, text: _all(re.compile(_HOST).fullmatch, "hosts like example.com")(name, text.lower()),
+        (),
+    )
     """The hosts whose pages count; `*` alone means any host."""
-    cors_origins: tuple[str, ...] = ("*",)
-    front_door: FrontDoor | None = None
-    """The API's own domain and CDN; None: the address that AWS gives."""
-    budget_usd: int | None = None
-    """The account's budget for a month in US dollars; None: no budget alarm."""
-    budget_email: str | None = None
-    alarm_email: str | None = None
-    """Who gets a mail when an alarm goes off; None: only those who subscribe to the topic."""
-    warm_writes: int | None = None
-    """Write units a second that counts and receipts take from the start; None: AWS's default."""
-    warm_reads: int | None = None
-    reserved_concurrency: int | None = None
-    """Invocations at once that are reserved for each stream consumer; the sweep then gets one. None: no reservation."""
-    receipt_ttl_hours: int | None = None
+    cors_origins: tuple[str, ...] = _option("corsOrigins", _all(_is_origin, "origins like https://example.com"), ("*",))
+    domain_name: str = _option("domainName", _name, "")
+    """The name that callers use. Without one they use the address that AWS gives."""
+    certificate_arn: str = _option("certificateArn", _certificate, "")
+    """Of the API's own name, in the region of the stack."""
+    cdn: bool = _option("cdn", _yes_no, False)
+    """Whether CloudFront and AWS WAF are before the API."""
+    origin_name: str = _option("originName", _name, "")
+    """The name of the API itself behind CloudFront."""
+    cdn_certificate_arn: str = _option("cdnCertificateArn", _certificate, "")
+    """Of `domain_name`, in EDGE_REGION. Without one `certificate_arn` serves both names."""
+    # The bounds are AWS WAF's: https://docs.aws.amazon.com/waf/latest/APIReference/API_RateBasedStatement.html
+    client_rate: int = _option("clientRate", _whole(10, 2_000_000_000), 2000)
+    """Requests of one IP address in five minutes before it is refused. By default 6.7 a second: less than the lowest
+    throttle of a route, which is 10."""
+    cdn_client_certificate_arn: str = _option("cdnClientCertificateArn", _certificate, "")
+    """The certificate that CloudFront presents to the API, in EDGE_REGION."""
+    origin_trust_store: str = _option("originTrustStore", _like(_OBJECT, "s3://bucket/key"), "")
+    """The S3 object with the authorities of such certificates, as PEM, in the region of the API."""
+    budget_usd: int = _option("budgetUsd", _whole(1, 999_999), 0)
+    """The account's budget for a month in US dollars."""
+    budget_email: str = _option("budgetEmail", _email, "")
+    alarm_email: str = _option("alarmEmail", _email, "")
+    """Who gets a mail when an alarm goes off, beside those who subscribe to the topic."""
+    # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
+    warm_writes: int | None = _option("warmWrites", _whole(4000, 10**7), None)
+    """Write units a second that counts and receipts take from the start."""
+    warm_reads: int | None = _option("warmReads", _whole(12_000, 10**7), None)
+    # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
+    reserved_concurrency: int | None = _option("reservedConcurrency", _whole(10, 10_000), None)
+    """Invocations at once that are reserved for each stream consumer; the sweep then gets one."""
+    # Callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
+    receipt_ttl_hours: int | None = _option("receiptTtlHours", _whole(24, 168), None)
     """How long a receipt lives, and so how long a retry is recognised; None: 24 hours."""
-    snap_start: bool | None = None
+    snap_start: bool | None = _option("snapStart", _yes_no, None)
     """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
-    tracing: str = TRACING[0]
+    tracing: str = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), "callers")
     """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`)."""
-    log_sampling: float = 1.0
+    log_sampling: float = _option(
+        "logSampling", _like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), 1.0
+    )
     """The share of the invocations that log their successes. Errors and refusals are always logged."""
-    likers_visible: Visible = Visible.ANYONE
+    likers_visible: Visible = _option(  # noqa: RUF009 (a member of an Enum does not change)
+        "likersVisible", _one_of({visible.value: visible for visible in Visible}), Visible.ANYONE
+    )
     """Who sees over HTTP which users like a post."""
-    dead_letter_days: int = DEAD_LETTER_DAYS
+    dead_letter_days: int = _option("deadLetterDays", _whole(1, 3650), 90)
     """A dead letter that nobody redrove expires after so many days."""
-    series_days: int | None = None
+    series_days: int | None = _option("seriesDays", _whole(1, 36_500), None)
     """For how many days series are kept; None: for ever."""
-
-    restored: str | None = None
-    """The moment to which the stack's tables were restored: `20261122T103000`; None: they were never restored."""
+    restored: str = _option("tables", _moments, "")
+    """The moment to which the stack's tables were restored: `20261122T103000`; empty: they were never restored."""
 
     @property
     def snapshots(self) -> bool:
@@ -108,162 +214,99 @@ class Options:
         """Whether tables and user pool outlive the stack, and are protected from deletion."""
         return self.stage != DEV
 
+    @property
+    def url(self) -> str:
+        """The address of the API for callers; empty if it has none of its own."""
+        return f"https://{self.domain_name}" if self.domain_name else ""
+
+    @property
+    def api_name(self) -> str:
+        """The domain of the API itself: behind a CDN not the one that callers use."""
+        return self.origin_name or self.domain_name
+
+    @property
+    def region(self) -> str:
+        """The region of a stack with a domain: API Gateway takes certificates from its own."""
+        return self.certificate_arn.split(":")[3]
+
+    @property
+    def edge_certificate_arn(self) -> str:
+        """The certificate of CloudFront: one can serve both names if the stack is in EDGE_REGION."""
+        return self.cdn_certificate_arn or self.certificate_arn
+
+    def check_region(self, region: str | None) -> None:
+        """Refuse to deploy to another region than that of the certificate. None: not known. Raises OptionsError."""
+        if region and self.certificate_arn and region != self.region:
+            raise OptionsError(
+                f"context certificateArn is of {self.region}, and this deploys to {region}: "
+                "API Gateway takes only certificates of its own region"
+            )
+
     @classmethod
     def from_context(cls, context: Mapping[str, Any]) -> Options:
         """Read and check the context. An empty value counts as missing. Raises OptionsError."""
-        _refuse_unknown(context)
-        given = {key: _text(context, key) for key in _KEYS if _text(context, key)}
-        if ("issuer" in given) != ("audience" in given):
-            raise OptionsError("context issuer and audience go together: give both, or neither for a Cognito user pool")
-        if ("budgetUsd" in given) != ("budgetEmail" in given):
-            raise OptionsError("context budgetUsd and budgetEmail go together: give both, or neither")
-        return cls(
-            stage=_stage(given),
-            issuer=_issuer(given),
-            audience=_audience(given),
-            page_hosts=_page_hosts(given),
-            cors_origins=_cors_origins(given),
-            front_door=FrontDoor.read(given),
-            budget_usd=_budget(given),
-            budget_email=_email(given, "budgetEmail"),
-            alarm_email=_email(given, "alarmEmail"),
-            warm_writes=_whole(given, "warmWrites", WARM_WRITES_MIN, WARM_MAX),
-            warm_reads=_whole(given, "warmReads", WARM_READS_MIN, WARM_MAX),
-            restored=_restored(given),
-            reserved_concurrency=_whole(given, "reservedConcurrency", RESERVED_MIN, RESERVED_MAX),
-            receipt_ttl_hours=_whole(given, "receiptTtlHours", RECEIPT_TTL_MIN_H, RECEIPT_TTL_MAX_H),
-            snap_start={None: None, "true": True, "false": False}[_one_of(given, "snapStart", ("true", "false"))],
-            tracing=_one_of(given, "tracing", TRACING) or TRACING[0],
-            log_sampling=_share(given, "logSampling"),
-            likers_visible=Visible(_one_of(given, "likersVisible", LIKERS_VISIBLE) or Visible.ANYONE),
-            dead_letter_days=_whole(given, "deadLetterDays", 1, DEAD_LETTER_DAYS_MAX) or DEAD_LETTER_DAYS,
-            series_days=_whole(given, "seriesDays", 1, SERIES_DAYS_MAX),
-        )
+        known = [each.metadata["name"] for each in fields(cls)]
+        _refuse_unknown(context, known)
+        given = {name: text for name in known if (text := _text(context, name))}
+        _check_together(given)
+        read = {each.name: (each.metadata["read"], each.metadata["name"]) for each in fields(cls)}
+        values = {of: check(name, given[name]) for of, (check, name) in read.items() if name in given}
+        values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
+        made = cls(**{of: value for of, value in values.items() if value is not None})
+        if made.cdn:
+            _check_edge(made)
+        return made
 
 
-def _refuse_unknown(context: Mapping[str, Any]) -> None:
+def _refuse_unknown(context: Mapping[str, Any], known: Iterable[str]) -> None:
     """A misspelt `-c Stage=prod` would deploy a stack without protection. CDK's own keys have `:` or `@`."""
-    unknown = sorted(key for key in context if key not in _KEYS and ":" not in key and "@" not in key)
-    if unknown:
-        raise OptionsError(f"context {unknown[0]!r} is unknown: there are {', '.join(_KEYS)}")
+    for name in sorted(context):
+        if name not in known and ":" not in name and "@" not in name:
+            raise OptionsError(f"context {name!r} is unknown: there are {', '.join(known)}")
 
 
-def _text(context: Mapping[str, Any], key: str) -> str:
-    value = context.get(key) or ""
+def _text(context: Mapping[str, Any], name: str) -> str:
+    value = context.get(name) or ""
     if not isinstance(value, str):
-        raise OptionsError(f"context {key} is {value!r}: it must be text")
+        raise OptionsError(f"context {name} is {value!r}: it must be text")
     return value.strip()
 
 
-def _stage(given: Mapping[str, str]) -> str:
-    stage = given.get("stage", DEV)
-    if not _STAGE.fullmatch(stage):
-        raise OptionsError(f"context stage is {stage!r}: it must be a lower case letter, then up to 15 of a-z 0-9 -")
-    for word in _KEPT_BY_COGNITO:
-        if word in stage:
-            raise OptionsError(f"context stage is {stage!r}: Cognito takes no domain with {word!r} in it")
-    return stage
+def _check_together(given: Mapping[str, str]) -> None:
+    """Refuse an option without what it needs. `given`: the text of each."""
+    pairs = (
+        ("issuer", "audience", "neither for a Cognito user pool"),
+        ("budgetUsd", "budgetEmail", "neither"),
+        ("domainName", "certificateArn", "neither"),
+        ("cdnClientCertificateArn", "originTrustStore", "neither"),
+    )
+    for one, other, or_ in pairs:
+        if (one in given) != (other in given):
+            raise OptionsError(f"context {one} and {other} go together: give both, or {or_}")
+    if given.get("cdn") == "true":
+        for name in ("domainName", "originName"):
+            if name not in given:
+                raise OptionsError(
+                    f"context cdn needs {name}: without names of its own the API can be called around CloudFront"
+                )
+        if given["originName"] == given["domainName"]:
+            raise OptionsError("context originName is domainName: the API needs a name that callers do not know")
+    else:
+        for name in ("originName", "cdnCertificateArn", "clientRate", "cdnClientCertificateArn", "originTrustStore"):
+            if name in given:
+                raise OptionsError(f"context {name} is for CloudFront: it needs cdn=true")
 
 
-def _restored(given: Mapping[str, str]) -> str | None:
-    """The moment of this stage's tables. Other stages have theirs in the same list: all share `cdk.json`."""
-    moments: list[str] = []
-    for entry in _listed(given, "tables"):
-        found = _TABLES.fullmatch(entry)
-        if not found:
-            raise OptionsError(f"context tables has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
-        if found[1] == _stage(given):
-            moments.append(found[2])
-    if len(moments) > 1:
-        raise OptionsError(f"context tables has {len(moments)} moments for the stage {_stage(given)}: give one")
-    return moments[0] if moments else None
-
-
-def _listed(given: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """A comma separated list, without empty entries, in the order given, each once."""
-    return tuple(dict.fromkeys(entry.strip() for entry in given.get(key, "").split(",") if entry.strip()))
-
-
-def _issuer(given: Mapping[str, str]) -> str | None:
-    issuer = given.get("issuer")
-    if issuer is not None:
-        scheme, host = _origin(issuer)
-        if scheme != "https" or not host:
-            raise OptionsError(f"context issuer is {issuer!r}: API Gateway takes only https://…")
-    return issuer
-
-
-def _origin(url: str) -> tuple[str, str]:
-    """Scheme and host with port; both empty if this is not a URL."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "", ""
-    return parts.scheme, parts.netloc
-
-
-def _audience(given: Mapping[str, str]) -> tuple[str, ...]:
-    audience = _listed(given, "audience")
-    if "audience" in given and not audience:
-        raise OptionsError(f"context audience is {given['audience']!r}: it names nobody")
-    return audience
-
-
-def _page_hosts(given: Mapping[str, str]) -> tuple[str, ...]:
-    hosts = tuple(host.lower() for host in _listed(given, "pageHosts"))
-    if hosts == ("*",):
-        return hosts
-    for host in hosts:
-        if not _HOST.fullmatch(host):
-            raise OptionsError(f"context pageHosts has {host!r}: give hosts like example.com, or * alone for any")
-    return hosts
-
-
-def _cors_origins(given: Mapping[str, str]) -> tuple[str, ...]:
-    origins = _listed(given, "corsOrigins") or ("*",)
-    if origins == ("*",):
-        return origins
-    for origin in origins:
-        scheme, host = _origin(origin)
-        if scheme not in {"http", "https"} or not host or origin != f"{scheme}://{host}":
-            raise OptionsError(f"context corsOrigins has {origin!r}: give origins like https://example.com, or * alone")
-    return origins
-
-
-def _email(given: Mapping[str, str], key: str) -> str | None:
-    email = given.get(key)
-    if email is not None and not _EMAIL.fullmatch(email):
-        raise OptionsError(f"context {key} is {email!r}: it must be a mail address")
-    return email
-
-
-def _whole(given: Mapping[str, str], key: str, lowest: int, highest: int) -> int | None:
-    value = given.get(key)
-    if value is None:
-        return None
-    if not _WHOLE.fullmatch(value) or not lowest <= int(value) <= highest:
-        raise OptionsError(f"context {key} is {value!r}: it must be a whole number from {lowest} to {highest}")
-    return int(value)
-
-
-def _budget(given: Mapping[str, str]) -> int | None:
-    usd = given.get("budgetUsd")
-    if usd is None:
-        return None
-    if not _USD.fullmatch(usd):
-        raise OptionsError(f"context budgetUsd is {usd!r}: it must be whole US dollars a month, from 1 to 999999")
-    return int(usd)
-
-
-def _one_of(given: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str | None:
-    value = given.get(key)
-    if value is not None and value not in choices:
-        raise OptionsError(f"context {key} is {value!r}: it must be one of {', '.join(choices)}")
-    return value
-
-
-def _share(given: Mapping[str, str], key: str) -> float:
-    value = given.get(key, "1")
-    if not _SHARE.fullmatch(value):
-        raise OptionsError(f"context {key} is {value!r}: it must be a share from 0 to 1, as 0.05")
-    return float(value)
+def _check_edge(options: Options) -> None:
+    """Refuse certificates that CloudFront does not take."""
+    of_name = "cdnCertificateArn" if options.cdn_certificate_arn else "certificateArn"
+    of_client = options.cdn_client_certificate_arn or options.edge_certificate_arn
+    for name, arn in ((of_name, options.edge_certificate_arn), ("cdnClientCertificateArn", of_client)):
+        partition, region = arn.split(":")[1], arn.split(":")[3]
+        if partition != "aws":
+            raise OptionsError(f"context cdn is true, and {name} is of the partition {partition}: cdn=true needs aws")
+        if region != EDGE_REGION:
+            instead = "; give one as cdnCertificateArn" if name == "certificateArn" else ""
+            raise OptionsError(
+                f"context {name} is of {region}: CloudFront takes only certificates of {EDGE_REGION}{instead}"
+            )

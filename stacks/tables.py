@@ -37,7 +37,7 @@ class Tables(Construct):
     def __init__(self, scope: Construct, id: str, *, names: Names, options: Options) -> None:
         super().__init__(scope, id)
         self._names = names
-        self._restored = options.restored or ""
+        self._restored = options.restored
         # CloudFormation adopts no table that it may delete.
         self._keeps_data = options.keeps_data or bool(self._restored)
         warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty

@@ -84,7 +84,7 @@ class Tally:
             parts=parts,
             options=options,
         )
-        if options.budget_usd and options.budget_email:
+        if options.budget_usd:
             Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)
         operator = Operator(
             scope,
@@ -120,9 +120,8 @@ class Tally:
     def _name_what_callers_use(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
         self._output("ApiUrl", api.url, "Where the HTTP API answers")
         self._output("ConsoleUrl", api.console_url, "Where people look at the numbers")
-        if api.domain and options.front_door:
-            name = options.front_door.api_name
-            self._output("CnameTarget", api.domain.regional_domain_name, f"Set a CNAME of {name} to this")
+        if api.domain:
+            self._output("CnameTarget", api.domain.regional_domain_name, f"Set a CNAME of {options.api_name} to this")
         hosts = (
             ", ".join(options.page_hosts)
             or "none: POST /visits refuses every page; deploy with -c pageHosts=example.com"

@@ -10,8 +10,7 @@ import pytest
 import app
 import operations
 from counters import COUNTERS
-from stacks.front_door_options import CLIENT_RATE_DEFAULT, CLIENT_RATE_WINDOW_S
-from stacks.options import Options, OptionsError
+from stacks.options import CLIENT_RATE_WINDOW_S, Options, OptionsError
 from tally.operation import Access, Source, by_route
 from tests.infra.conftest import BEHIND_CDN, CERTIFICATE, EDGE_CERTIFICATE, OWN_DOMAIN
 from tests.infra.template import Json, Template
@@ -163,7 +162,7 @@ def test_one_address_gets_429_above_its_rate(edge: Template) -> None:
 
 def test_by_default_one_client_uses_up_no_routes_throttle() -> None:
     lowest = min(operation.throttle.rate_per_s for operation in operations.OPERATIONS)
-    assert lowest > CLIENT_RATE_DEFAULT / CLIENT_RATE_WINDOW_S
+    assert lowest > Options().client_rate / CLIENT_RATE_WINDOW_S
 
 
 def test_the_edge_is_a_stack_in_us_east_1_that_waits_for_the_api(edge: Template) -> None:
@@ -184,11 +183,9 @@ def test_every_global_name_of_the_edge_has_the_region_of_its_api(edge: Template)
 
 def test_one_certificate_serves_both_names_in_us_east_1() -> None:
     given = {**BEHIND_CDN, "certificateArn": EDGE_CERTIFICATE, "cdnCertificateArn": "", "clientRate": ""}
-    door = Options.from_context(given).front_door
-    assert door
-    assert door.cdn
-    assert (door.certificate_arn, door.cdn.certificate_arn) == (EDGE_CERTIFICATE, EDGE_CERTIFICATE)
-    assert door.cdn.client_rate == CLIENT_RATE_DEFAULT
+    options = Options.from_context(given)
+    assert (options.certificate_arn, options.edge_certificate_arn) == (EDGE_CERTIFICATE, EDGE_CERTIFICATE)
+    assert options.client_rate == Options().client_rate
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-west-2"])
@@ -202,7 +199,6 @@ def test_a_deploy_to_another_region_than_the_certificates_is_refused(
 
 
 def test_the_region_of_the_certificate_is_not_refused() -> None:
-    door = Options.from_context(OWN_DOMAIN).front_door
-    assert door
-    door.check_region("eu-west-1")
-    door.check_region(None)
+    options = Options.from_context(OWN_DOMAIN)
+    options.check_region("eu-west-1")
+    options.check_region(None)

@@ -7,10 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
-from stacks import front_door_options
 from stacks.options import Options, OptionsError
 from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, LAVISH, ROOT, Synthesize
 
@@ -76,7 +76,7 @@ BAD = [
     (DOMAIN | {"domainName": "localhost"}, "domainName is 'localhost'"),
     (DOMAIN | {"domainName": "1.2.3.4"}, "domainName is '1.2.3.4'"),
     (DOMAIN | {"certificateArn": "arn:aws:iam::123456789012:role/x"}, "certificateArn is 'arn:aws:iam"),
-    (DOMAIN | {"cdn": "yes"}, "context cdn is 'yes': it must be true or false"),
+    (DOMAIN | {"cdn": "yes"}, "context cdn is 'yes': it must be one of true, false"),
     (DOMAIN | {"originName": "o.example.com"}, "originName is for CloudFront: it needs cdn=true"),
     (DOMAIN | {"cdn": "false", "clientRate": "500"}, "clientRate is for CloudFront: it needs cdn=true"),
     ({"cdn": "true"}, "cdn needs domainName: without names of its own the API can be called around"),
@@ -111,13 +111,8 @@ def test_a_wrong_context_is_refused_in_one_line(context: dict[str, object], mess
 
 
 def test_an_empty_value_counts_as_missing() -> None:
-    keys = ["stage", "issuer", "audience", "pageHosts", "corsOrigins", "budgetUsd", "budgetEmail"]
-    keys += front_door_options.KEYS
-    keys += ["alarmEmail", "warmWrites", "warmReads", "reservedConcurrency", "receiptTtlHours"]
-    keys += ["snapStart", "tracing", "logSampling"]
-    keys += ["likersVisible", "deadLetterDays", "seriesDays"]
-    keys += ["tables"]
-    assert Options.from_context(dict.fromkeys(keys, "")) == Options.from_context({}) == Options()
+    names = [each.metadata["name"] for each in fields(Options)]
+    assert Options.from_context(dict.fromkeys(names, "")) == Options.from_context({}) == Options()
 
 
 def test_cdks_own_context_is_not_refused() -> None:
@@ -136,7 +131,7 @@ def test_each_stage_finds_its_own_restored_tables() -> None:
     restored = {
         stage: Options.from_context({"stage": stage, **tables}).restored for stage in ("prod", "prod-eu", "dev")
     }
-    assert restored == {"prod": "20261122T103000", "prod-eu": "20261001T000000", "dev": None}
+    assert restored == {"prod": "20261122T103000", "prod-eu": "20261001T000000", "dev": ""}
 
 
 def test_any_host_must_be_asked_for() -> None:

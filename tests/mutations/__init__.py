@@ -1,7 +1,8 @@
 """Guards of the code, each with the text that takes it away: a test must notice.
 
-The files beside this one list them, one file for each room of `lambdas/`. A block is `module | tests | name`, the text
-that goes, `=>`, and the text that replaces it. `---` separates blocks. `make mutations` runs them all.
+The files beside this one list them, one file for each room of `lambdas/`, and one for each other folder. A block is
+`module | tests | name`, the text that goes, `=>`, and the text that replaces it. `---` separates blocks. The target
+`make mutations` runs them all.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+OTHERS = ("cli/", "dev/", "stacks/")
 RUN_S_MAX = 300
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A guard taken away: `old` becomes `new` in `lambdas/<module>.py`; one of `tests`, below `tests/`, must fail."""
+    """A guard taken away: `old` becomes `new` in the module; one of `tests`, below `tests/`, must fail.
+
+    `module`: `tally/errors`, below `lambdas/`; or `stacks/tables`, in another folder of OTHERS.
+    """
 
     name: str
     module: str
@@ -31,7 +36,7 @@ class Mutation:
     @property
     def file(self) -> Path:
         """The module's file, relative to the checkout."""
-        return Path("lambdas", f"{self.module}.py")
+        return Path("" if self.module.startswith(OTHERS) else "lambdas", f"{self.module}.py")
 
     def apply(self, root: Path) -> None:
         """Take the guard away in the copy of the checkout at `root`. Raises ValueError if it does not apply once."""
@@ -59,15 +64,19 @@ def _parsed(block: str) -> Mutation:
 
 
 def failing_test(mutation: Mutation, folder: Path) -> str:
-    """The first test that fails without the guard, in a copy of `lambdas/` in `folder`; empty if none does.
+    """The first test that fails without the guard, in a copy of the code in `folder`; empty if none does.
 
     Raises ValueError if the mutation does not apply, or if pytest does not run.
     """
-    shutil.copytree(ROOT / "lambdas", folder / "lambdas", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in {"lambdas", mutation.file.parts[0]}:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for beside in (*filter(Path.is_file, ROOT.iterdir()), ROOT / "node_modules"):  # code looks for them beside itself
+        (folder / beside.name).symlink_to(beside)
     mutation.apply(folder)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command += ["-o", f"pythonpath={folder} {folder / 'lambdas'} {ROOT}"]
     ran = subprocess.run(
-        [*command, "-o", f"pythonpath={ROOT} {folder / 'lambdas'}", *(f"tests/{test}.py" for test in mutation.tests)],
+        [*command, *(f"tests/{test}.py" for test in mutation.tests)],
         cwd=ROOT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

@@ -18,6 +18,7 @@ from .errors import LocalError
 LOCKED, VERSION = "linux-x64", "1.2.1"  # package.json: `npm ci` fails if it lists what the registry does not serve
 READY_S_MAX = 60.0  # it takes 10 ms, and longer on a busy machine
 STOP_S_MAX = 3.0
+STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -58,6 +59,11 @@ def die_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _begin() -> None:
+    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
 class Engine:
     """One engine process, in memory or on the file `db_path`. `endpoint` is its URL."""
 
@@ -76,25 +82,34 @@ class Engine:
         """Start it and wait until it accepts connections. Raises LocalError with its last output if it does not."""
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
-        self._process = subprocess.Popen(
-            self.command(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            preexec_fn=die_with_parent,
-            start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C in the middle would leave it behind
+        try:
+            try:
+                self._process = subprocess.Popen(
+                    self.command(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    preexec_fn=_begin,
+                    start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            return self._until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _until_ready(self) -> Engine:
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s and self.alive():
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=0.2).close()
-                return self
-            except OSError:
-                time.sleep(0.005)
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return self
+            time.sleep(0.005)
         output = b""
-        if not self.alive() and self._process.stderr:
+        if not self.alive() and self._process and self._process.stderr:
             output = self._process.stderr.read()[-500:]
-        self.stop()
         raise LocalError(f"the DynamoDB engine did not start: {output.decode(errors='replace').strip() or 'no answer'}")
 
     def alive(self) -> bool:

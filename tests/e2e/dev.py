@@ -34,13 +34,13 @@ class Answer:
 class Dev:
     """One `make dev`, on a free port and the data folder `data`."""
 
-    def __init__(self, data: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, data: Path, *arguments: str, warnings: str = "error", **environment: str) -> None:
         self.data = data
         self.output = data.parent / f"{data.name}-{time.monotonic_ns()}.out"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "dev", "--data", str(data), *(arguments or ("--port", "0"))],
+                [sys.executable, "-W", warnings, "-m", "dev", "--data", str(data), *(arguments or ("--port", "0"))],
                 cwd=ROOT,
                 env=kept | environment,
                 stdin=subprocess.DEVNULL,

@@ -16,8 +16,15 @@ from dev.demo import hours
 from dev.demo.weblog import read_log
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENT = f"""
+import sys
+from dev.demo import __main__, hours, replay
+replay.SETTLE_S_MAX = hours.FOLDED_MINUTES_MAX = {PATIENCE_S}
+sys.exit(__main__.main())
+"""
 LINES = 200  # ten of them lose their answer, twenty are sent twice
 
 
@@ -28,7 +35,7 @@ def test_the_demo_and_the_console_have_every_page_as_the_log_says(start: Callabl
     log.write_bytes(gzip.compress(b"\n".join(whole.split(b"\n")[:LINES]) + b"\n"))
     dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # judged and folded in 25 s
     done = subprocess.run(
-        [sys.executable, "-m", "dev.demo", "--port", str(dev.port), "--log", str(log)],
+        [sys.executable, "-c", PATIENT, "--port", str(dev.port), "--log", str(log)],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tally: stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `tally drift | head`
+    except BrokenPipeError:  # `tally check | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BAD
 
@@ -37,26 +37,18 @@ def _run(arguments: Sequence[str] | None) -> int:
     from declarations import Declarations
     from tally.errors import ConfigurationError, TallyError
 
-    from . import connection, options
-    from .commands import COMMANDS
-    from .completion import completion
-    from .cost import command as cost
+    from . import commands, connection
+    from .terminal import CommandError
 
     try:
         counters = Declarations.load(app / "lambdas/counters.py").counters
-        parser = options.parser(counters)
-        given = options.parsed(sys.argv[1:] if arguments is None else arguments, parser)
-        if given.command == "cost":
-            return cost.run(given)
-        if given.command == "help":
-            parser.parse_args([given.topic, "--help"] if given.topic else ["--help"])
-        if given.command == "completion":
-            return completion(given, parser, counters)
+        given = commands.parsed(sys.argv[1:] if arguments is None else arguments, commands.parser(counters))
+        command = commands.COMMANDS[given.command]
+        if not command.stack:
+            return command.run(given)
         found = connection.local(given.port) if given.local else connection.deployed(given.stack)
-        return COMMANDS[given.command](given, connection.Stack(found, counters))
-    except ConfigurationError as error:
-        print(f"tally: {error}", file=sys.stderr)
-    except connection.CommandError as error:
+        return command.run(given, connection.Stack(found, counters))
+    except (ConfigurationError, CommandError) as error:
         print(f"tally: {error}", file=sys.stderr)
     except TallyError as error:
         print(f"tally: {connection.explained(error)}", file=sys.stderr)

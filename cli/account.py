@@ -17,7 +17,8 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 
 from stacks.options import OptionsError
 
-from .connection import PATIENT, CommandError
+from .connection import PATIENT
+from .terminal import CommandError
 
 BAD, INTERRUPTED = 2, 130
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
@@ -153,21 +154,6 @@ def options_shown(found: Mapping[str, Any]) -> str:
     """The options of Tally among the context: CDK's own have `:` or `@` in their names."""
     own = [f"{key}={value}" for key, value in found.items() if ":" not in key and "@" not in key and value]
     return ", ".join(own) or "none: the defaults of docs/operations.md"
-
-
-def check_answerable(yes: bool) -> None:
-    """Raise CommandError if nobody could answer a question."""
-    if not yes and not sys.stdin.isatty():
-        raise CommandError("it asks before it begins, and this is no terminal: add --yes to ARGS")
-
-
-def answer(question: str) -> str:
-    """What the person types; nothing at the end of the input."""
-    try:
-        return input(question).strip()
-    except EOFError:
-        print()
-        return ""
 
 
 def run(command: Callable[[], int]) -> int:

@@ -16,9 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .series import Point
-from .terminal import offset
-from .watch import Look
+from .terminal import Look, Point, offset
 
 SPACE = (0, 1, 0, 0)  # right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: what is known in part

@@ -1,133 +1,117 @@
-"""The commands. Results go to stdout, progress and notes to stderr."""
+"""The commands of `tally`, by what they are for; the command line that follows from them."""
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+import itertools
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
 
-from tally.counter import Counter
-from tally.counting import periods
-from tally.drift import history, recount, rows
-from tally.drift.looks import moment
-from tally.dynamo.client import Call
+import shtab
+
 from tally.errors import InvalidInputError
-from tally.streams import bookkeeper, dead_letters, rollup, watermark
-from tally.streams.dead_letters import Marker, Redriven
-from tally.streams.record import Declared
 
-from . import exports, imports
-from .connection import CommandError, Stack
-from .forget import forget, forgotten
-from .repairs import rebuilt, reconcile
-from .restore import restore
-from .series import series, top
-from .status import status
-from .terminal import bar, clock, note, say, show
-from .values import checked_id
-from .watch import watch
+from . import check, exports, forget, get, history, imports, repair, restore, series, status, watch
+from .command import EXIT_STATUS, PORT_DEFAULT, STACK_DEFAULT, Command, Counters, Parser, UsageError, add_stack
+from .cost import command as cost
+from .terminal import say
 
-_CONSUMERS = {consumer.name: consumer for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)}
+_HOW_TO_COMPLETE = """  tally completion bash > ~/.local/share/bash-completion/completions/tally
+  tally completion zsh > "${fpath[1]}/_tally"
+"""
 
 
-def drifts(given: argparse.Namespace, stack: Stack) -> int:
-    """Print what drifts, and until when the ledger has judged. Returns 1 if something drifts, 2 if nobody can tell."""
-    seen = watermark.read(stack.store, time.time())
-    found = list(rows.every(stack.store))
-    for row in found:
-        confirmed = "  confirmed" if row.confirmed(seen) else ""
-        show(given, row.body(seen), f"{row.counter} {row.target}: {row.drift:+d} since {moment(row.since)}{confirmed}")
-    judged = seen.judged >= 0
-    until = clock((seen.judged + 1) * stack.store.settings.minute_s, time.time()) if judged else ""
-    if not judged:
-        note("nothing is judged yet: a new stack needs some minutes, and its sweep")
-    elif found or given.json:
-        note(f"judged up to {until}")
-    else:
-        say(f"nothing drifts; judged up to {until}")
-    return 1 if found else 0 if judged else 2
-
-
-def get(given: argparse.Namespace, stack: Stack) -> int:
-    """Print one tally, its shards and its drift."""
-    counter: Counter = given.counter
-    shards = recount.shards_of(Call(stack.store), counter, given.id)
-    row = rows.read(stack.store, counter.name, given.id)
-    numbers = {str(shard): recount.number(counter, {shard: item}) for shard, item in sorted(shards.items())}
-    number = recount.number(counter, shards)
-    named = {"counter": counter.name, **periods.shown(given.id)}
-    body = {**named, "value": number, "shards": numbers, "drift": row.drift}
-    parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
-    drifts = f", drifts by {row.drift:+d}" if row.drift else ""
-    show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
+def _help(given: argparse.Namespace) -> int:
+    """Print the help, of one command or of all. Exits."""
+    given.parser.parse_args([given.topic, "--help"] if given.topic else ["--help"])
     return 0
 
 
-def redrive(given: argparse.Namespace, stack: Stack) -> int:
-    """Apply each dead letter once; with --drop, remove the markers of those that have expired.
-
-    Returns 1 if a record is left.
-    """
-    objects = stack.at.objects
-    if objects is None:
-        raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
-    done = dict.fromkeys(Redriven, 0)
-    call, declared = Call(stack.store), Declared(stack.counters, stack.store.settings.minute_s)
-    with bar(list(dead_letters.listed(call)), "record", "redriven") as markers:
-        for marker in markers:
-            judged = watermark.judged(stack.store)
-            outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker, judged)
-            done[outcome] += 1
-            if outcome is Redriven.KEPT:
-                say(f"kept     {marker.object}: {why}")
-            if outcome is Redriven.LOST:
-                _lose(given, stack, marker, why)
-    lost = f", {done[Redriven.LOST]} {'dropped' if given.drop else 'lost'}" if done[Redriven.LOST] else ""
-    say(f"{done[Redriven.APPLIED]} applied, {done[Redriven.GONE]} already gone, {done[Redriven.KEPT]} kept{lost}")
-    return 1 if done[Redriven.KEPT] or (done[Redriven.LOST] and not given.drop) else 0
-
-
-def _lose(given: argparse.Namespace, stack: Stack, marker: Marker, why: str) -> None:
-    """Say that nobody can apply this record any more; remove its marker if that is asked for."""
-    if given.drop:
-        dead_letters.drop(Call(stack.store), marker)
-        say(f"dropped  {marker.object}, a dead letter since {moment(marker.at_s)}: {why}")
-    else:
-        say(f"lost     {marker.object}, a dead letter since {moment(marker.at_s)}: {why}; --drop removes its marker")
-
-
-def past(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the repairs of a tally, or who had a user forgotten, the oldest first."""
-    if given.user is not None:
-        return forgotten(given, stack)
-    if given.imports:
-        return imports.past(given, stack)
-    named = [(given.counter.name, given.id)] if given.counter else _named(stack, given.id)
-    found = [(name, id_, entry) for name, id_ in named for entry in history.read(stack.store, name, id_)]
-    for name, id_, entry in sorted(found, key=lambda each: each[2]["at"]):
-        moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
-        body = {"counter": name, **periods.shown(id_), **entry}
-        show(given, body, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
-    if not found and not given.json:
-        say(f"{given.counter.name + ' ' if given.counter else ''}{given.id} was never repaired")
+def _completion(given: argparse.Namespace) -> int:
+    """Print the script. It knows the counters that are declared now."""
+    names = " ".join(given.declared)
+    listed = {
+        "bash": f"_tally_counters() {{ compgen -W '{names}' -- \"$1\"; }}",
+        "zsh": f"_tally_counters() {{ _values counter {names}; }}",
+    }
+    say(shtab.complete(given.parser, given.shell, preamble=listed[given.shell]))
     return 0
 
 
-def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:
-    """Every tally that has this id: the counter's name, and the id as it stores it. Raises CommandError if none can."""
-    found, wrong = [], ""
-    for counter in stack.counters.values():
-        try:
-            found.append((counter.name, checked_id(counter, id_)))
-        except InvalidInputError as error:
-            wrong = wrong or error.detail
-    if not found:
-        raise CommandError(f"argument ID: {wrong}")
-    return found
+def _topic(made: Parser, counters: Counters) -> None:
+    made.add_argument("topic", metavar="COMMAND", nargs="?", choices=tuple(COMMANDS), help="(default: all of them)")
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Stack], int]] = {
-    "reconcile": reconcile, "drift": drifts, "get": get, "redrive": redrive, "history": past,
-    "rebuild": rebuilt, "restore": restore, "forget": forget, "status": status, "import": imports.run,
-    "export": exports.run, "series": series, "top": top, "watch": watch,
-}  # fmt: skip
+HELP = Command("help", "what a command does", _help, _topic, stack=False)
+COMPLETION = Command(
+    "completion",
+    "print the script that lets TAB complete this command",
+    _completion,
+    lambda made, counters: made.add_argument("shell", choices=("bash", "zsh")),
+    examples=_HOW_TO_COMPLETE,
+    stack=False,
+)
+PURPOSES = {
+    "Is all well, and if not, what repairs it?": (status.STATUS, check.CHECK, repair.REPAIR, history.HISTORY),
+    "What is the number, and how did it move?": (get.GET, series.SERIES, series.TOP, watch.WATCH),
+    "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, exports.EXPORT),
+    "Going back, and forgetting a user": (restore.RESTORE, forget.FORGET),
+    "Without a stack": (cost.COST, HELP, COMPLETION),
+}
+COMMANDS = {command.name: command for commands in PURPOSES.values() for command in commands}
+
+
+def parser(counters: Counters) -> Parser:
+    """The command line, for the counters that the app declares."""
+    made = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.overview = _overview()
+    add_stack(made)
+    made.add_argument("--version", action="version", version=f"tally {version()}")
+    made.set_defaults(parser=made, declared=counters)
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS.values():
+        command.add(commands, counters)
+    return made
+
+
+def _overview() -> str:
+    """The commands by what they are for."""
+    parts = [
+        "\n".join([purpose, *(f"  {command.name:12}{command.about}" for command in commands)])
+        for purpose, commands in PURPOSES.items()
+    ]
+    where = "`--local` looks at a running `make dev` (`--port`), `--stack NAME` at a stack in AWS"
+    usage = "usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"
+    return "\n\n".join([usage, *parts, f"{where} ({STACK_DEFAULT}).", EXIT_STATUS]) + "\n"
+
+
+def version() -> str:
+    """The version of this checkout. `tally status` shows what is deployed."""
+    with (Path(__file__).resolve().parents[1] / "pyproject.toml").open("rb") as declared:
+        return str(tomllib.load(declared)["project"]["version"])
+
+
+def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
+    """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
+    # A command's options go after it: before it, argparse would take their value for the command.
+    for argument in itertools.takewhile(lambda each: each not in COMMANDS, arguments):
+        option = argument.partition("=")[0]
+        if option.startswith("-") and option not in ("--local", "--stack", "--port", "--help", "-h", "--version"):
+            made.error(f"{option} goes after the command: `tally COMMAND {option}`")
+    given = made.parse_args(arguments)
+    command = COMMANDS[given.command]
+    if "local" in given and "stack" in given:  # one before the command, one after it
+        made.error("argument --stack: not allowed with argument --local")
+    if "port" in given and "local" not in given:  # else it would go to AWS though the person means `make dev`
+        made.error("--port goes with --local")
+    if not command.stack and ("local" in given or "stack" in given):
+        made.error(f"{command.name} looks at no stack: leave --local and --stack out")
+    given = argparse.Namespace(**{"local": False, "stack": STACK_DEFAULT, "port": PORT_DEFAULT} | vars(given))
+    try:
+        command.checked(given)
+    except UsageError as error:
+        made.error(str(error))
+    except InvalidInputError as error:
+        made.error(f"argument ID: {error.detail}")
+    return given

@@ -21,15 +21,13 @@ from tally.errors import TallyError
 from tally.settings import MINUTE_DEFAULT_S, Settings
 from tally.streams.dead_letters import Objects
 
+from .terminal import CommandError
+
 LOCAL_TIMEOUT_S = 5
 _LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
 _TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
 # Calls of CloudFormation, of S3 for each record, and for tables: waiting is better than failing.
 PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
-
-
-class CommandError(Exception):
-    """An error that a person at the terminal can fix, in one line."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from stacks.options import EDGE_REGION, Options
 
 from . import account
 from .account import Account, Arguments
-from .connection import CommandError, check_format
+from .connection import check_format
+from .terminal import CommandError, answer, check_answerable
 
 CDK = Path("node_modules/.bin/cdk")
 ASSEMBLY = Path("cdk.out")
@@ -68,7 +69,7 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     edge = [EDGE_REGION] if options.cdn else []
     for region in dict.fromkeys([at.region, *edge]):
         at.check_bootstrap(region, qualifier)
-    account.check_answerable(given.yes)
+    check_answerable(given.yes)
     shown = f"those of {given.app}" if given.app else account.options_shown(context)
     print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
     assembly = Path(given.app) if given.app else ASSEMBLY
@@ -85,7 +86,7 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
         _check_tables(at, stacks[0])
     if _cdk(at, "diff", "--app", str(assembly), *importing):
         return 1
-    if not given.yes and account.answer("Deploy this? [y/N] ").lower() not in ("y", "yes"):
+    if not given.yes and answer("Deploy this? [y/N] ").lower() not in ("y", "yes"):
         print("nothing is deployed")
         return 1
     return _deploy(assembly, stacks, at, others)

@@ -17,8 +17,7 @@ from stacks.options import EDGE_REGION, Options
 
 from . import account
 from .account import Account, Arguments
-from .connection import CommandError
-from .terminal import note
+from .terminal import CommandError, answer, check_answerable, note
 
 LOOK_S, LOOKS_MAX = 5, 1440  # two hours: a distribution is deleted in minutes
 _KEPT = ("Retain", "RetainExceptOnCreate")
@@ -64,12 +63,12 @@ def destroy(given: argparse.Namespace) -> int:
     if not stacks:
         raise CommandError(f"there is no stack {name} in account {at.id}, region {at.region}")
     _check_protection(stacks, at)
-    account.check_answerable(given.yes)
+    check_answerable(given.yes)
     print(f"in account {at.id}, as {at.who}")
     for one in stacks:
         print(f"deletes {one.name} in {one.region}: {_sum(one.kept)}")
         print("".join(f"  keeps {kept.kind} {kept.name}\n" for kept in one.kept), end="", flush=True)
-    if not given.yes and account.answer(f"Type {name} to delete it: ") != name:
+    if not given.yes and answer(f"Type {name} to delete it: ") != name:
         print("nothing is deleted")
         return 1
     for one in stacks:

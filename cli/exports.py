@@ -20,20 +20,20 @@ from tally.dynamo.keys import Item
 from tally.fields import user_name
 from tally.shipped import LIKES
 
-from . import completion, rows
-from .connection import CommandError, Stack
-from .terminal import bar, note
+from . import rows
+from .command import Command, Counters, Parser, add_counter
+from .connection import Stack
+from .terminal import CommandError, bar, note
 
 
-def add(made: argparse.ArgumentParser, counter: Callable[[str], Counter]) -> None:
-    """The command's options."""
-    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tallies"))
+def _arguments(made: Parser, counters: Counters) -> None:
+    add_counter(made, counters, "whose numbers")
     made.add_argument("file", metavar="FILE", nargs="?", help="default: stdout")
     made.add_argument("--children", action="store_true", help="the items that it counts, instead of the numbers")
     made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdout")
 
 
-def run(given: argparse.Namespace, stack: Stack) -> int:
+def _run(given: argparse.Namespace, stack: Stack) -> int:
     """Write the tallies, or the children, of a counter. It scans the counts table."""
     counter: Counter = given.counter
     if given.children and not counter.child:
@@ -115,3 +115,9 @@ def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, int]]:
         for item in found:
             if first <= item["SK"]["S"] < last and GONE not in item:
                 yield id_, user_name(item["SK"]["S"].removeprefix(first)), items.number(item, SINCE)
+
+
+EXPORT = Command(
+    "export", "print the numbers of a counter, or what it counts, as `import` reads it", _run, _arguments,
+    examples="  tally export plays plays.csv\n",
+)  # fmt: skip

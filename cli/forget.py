@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import Counter as Multiset
 from collections.abc import Mapping, Sequence
@@ -17,13 +18,24 @@ from tally.dynamo.client import Call
 from tally.errors import TallyError
 from tally.streams import dead_letters
 
+from . import values
+from .command import Command, Counters, Parser, UsageError
 from .connection import Stack, explained
 from .terminal import bar, note, say, show
 
 NOTED_EVERY = 50  # traces; what a killed run removed after its last note is missing in the history
 
 
-def forget(given: argparse.Namespace, stack: Stack) -> int:
+def _arguments(made: Parser, counters: Counters) -> None:
+    made.add_argument("--user", metavar="ID", type=values.user, required=True, help="the `sub` of the user's tokens")
+
+
+def _check(given: argparse.Namespace) -> None:
+    if re.search(rf"(?<!\w){re.escape(given.user)}(?!\w)", f"{given.by} {given.why}"):
+        raise UsageError("--by and --why must not name the user: the history keeps them")
+
+
+def _forget(given: argparse.Namespace, stack: Stack) -> int:
     """Say what there is of a user; remove it with --yes. Returns 1 if something is left."""
     user = fields.user(given.user, "--user")
     found = _found(stack, user)
@@ -38,7 +50,7 @@ def forget(given: argparse.Namespace, stack: Stack) -> int:
     if run.removed["posts"]:
         note("the sweep removes the likes of the posts in the background")
     if dead_letters.any_left(stack.store):
-        note("there are dead letters, which may name the user: `tally redrive`, then look again")
+        note("there are dead letters, which may name the user: `tally repair`, then look again")
     say(f"{left} left: run it again" if left else "nothing is left")
     return 1 if left else 0
 
@@ -73,7 +85,7 @@ def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -
     return left
 
 
-def forgotten(given: argparse.Namespace, stack: Stack) -> int:
+def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs that removed what there was of a user."""
     found = list(history.forgotten(stack.store, given.user))
     for entry in found:
@@ -89,3 +101,10 @@ def _counts(numbers: Mapping[Kind, int]) -> str:
     """`1 post, 51 likes, 0 children, 0 holds`."""
     counts = {kind: numbers.get(kind, 0) for kind in Kind}
     return ", ".join(f"{count} {kind.value if count == 1 else kind.plural}" for kind, count in counts.items())
+
+
+FORGET = Command(
+    "forget", "what there is of a user: posts, likes, other children, holds; with --yes, remove it", _forget,
+    _arguments, _check, signed="--yes",
+    examples="  tally forget --user 'auth0|7c20'               what there is; with --yes, remove it\n",
+)  # fmt: skip

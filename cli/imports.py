@@ -30,9 +30,10 @@ from tally.drift.looks import moment
 from tally.dynamo.client import Call, Store
 from tally.errors import RetryableError, StoreRefusedError, TallyError
 
-from . import completion, rows
-from .connection import CommandError, Stack
-from .terminal import note, progress, say, show
+from . import rows, values
+from .command import Command, Counters, Parser, add_counter
+from .connection import Stack
+from .terminal import CommandError, note, progress, say, show
 
 SHOWN_MAX = 20  # lines of a kind that are named
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
@@ -41,24 +42,18 @@ BAD_INPUT = 2
 _DAYS = imports.RESTART_S // 86400
 
 
-def add(made: argparse.ArgumentParser, counter: Callable[[str], Counter], run: Callable[[str], str]) -> None:
-    """The command's options. `counter`, `run`: what checks these."""
+def _arguments(made: Parser, counters: Counters) -> None:
     made.add_argument(
         "file", metavar="FILE", help="with the columns id and value, or post, user and liked_at; - is stdin"
     )
     into = made.add_mutually_exclusive_group(required=True)
-    numbers = into.add_argument("--counter", metavar="COUNTER", type=counter, help="add the values to its tallies")
-    children = into.add_argument(
-        "--children", metavar="COUNTER", type=counter, help="put the items that it counts: likes"
-    )
-    for option in (numbers, children):
-        completion.counter(option)
+    add_counter(into, counters, "add the values to its numbers", option="--counter")
+    add_counter(into, counters, "put the items that it counts: likes", option="--children")
     made.add_argument(
-        "--run", metavar="NAME", type=run, help="the name of the run (default: from the SHA-256 of its rows)"
+        "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
     )
     made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
     made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
-    made.add_argument("--yes", action="store_true", help="write; without it, only check. It needs --by and --why")
 
 
 @dataclass
@@ -106,7 +101,7 @@ class Source:
         return imports.families(good) if self.children else imports.chunks(self.counter, good)
 
 
-def run(given: argparse.Namespace, stack: Stack) -> int:
+def _run(given: argparse.Namespace, stack: Stack) -> int:
     """Check a file; import it with --yes. Returns 1 if a row was refused, 2 for bad rows."""
     counter: Counter = given.children or given.counter
     wrong = "" if given.children and counter.child else imports.refused(counter)
@@ -277,3 +272,9 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
 
 def _rows(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
+
+
+IMPORT = Command(
+    "import", "check the numbers in a file; with --yes, import them, each row once", _run, _arguments, signed="--yes",
+    examples="  tally import plays.csv --counter plays         what is in the file; with --yes, import it\n",
+)  # fmt: skip

@@ -25,8 +25,10 @@ from tally.drift.reconcile import NotProvenError
 from tally.dynamo.client import Store
 from tally.settings import Settings
 
-from .connection import PATIENT, CommandError, Stack
-from .terminal import note, say
+from . import values
+from .command import Command, Counters, Parser
+from .connection import PATIENT, Stack
+from .terminal import CommandError, note, say
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -37,7 +39,12 @@ _NAME = re.compile(r"(?P<base>.+?)(-[0-9]{8}T[0-9]{6})?-counts")
 _STAGE = re.compile(r"Tally-(.+)")
 
 
-def restore(given: argparse.Namespace, stack: Stack) -> int:
+def _arguments(made: Parser, counters: Counters) -> None:
+    made.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
+    made.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters at that moment")
+
+
+def _restore(given: argparse.Namespace, stack: Stack) -> int:
     """Make the tables, put them right, and print what adopts them. Returns 0."""
     if given.local:
         raise CommandError("`make dev` has no backups to restore: name a stack in AWS with --stack")
@@ -191,3 +198,9 @@ def _say_what_adopts_them(stack: str, prefix: str) -> None:
     if stage and prefix.startswith(f"{stack}-"):
         say(f'adopt    make deploy ARGS="-c stage={stage[1]} -c tables={prefix} --import-existing-resources"')
         say(f'then     write "tables": "{prefix}" into the context of cdk.json: every later deploy needs it')
+
+
+RESTORE = Command(
+    "restore", "make new tables from the backups of a moment, ready to be adopted", _restore, _arguments, signed="",
+    examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n',
+)  # fmt: skip

@@ -10,9 +10,9 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, NamedTuple
+from typing import Any
 
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -21,82 +21,55 @@ from tally.series import top as lists
 from tally.series.hours import TOTAL
 from tally.series.progress import HOUR_S
 
-from . import completion, values
+from . import values
+from .command import Command, Counters, Parser, UsageError, add_counter, add_forms
 from .connection import Stack
-from .terminal import clock_in, draws, note, offset, say, viewers_zone
+from .terminal import Point, clock_in, draws, note, offset, say, viewers_zone
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
 WHOLE, PART, REPAIR = "whole", "part", "repair"
 """What a row of CSV is: a whole hour or day, one that is known in part, or a repair, which is no traffic."""
-_SERIES_EXAMPLES = """examples:
-  tally series plays 9f3a                                the last 24 hours
-  tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
-  tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
-  tally series plays                                     all plays together
-  tally series plays 9f3a --by day > plays.csv           CSV, as with --csv
-
-"""
-_TOP_EXAMPLES = """examples:
-  tally top plays                                        today's, of UTC, so far
-  tally top plays --by hour                              those of this hour, so far
-  tally top visits --span 2026-11 --limit 100            those of a month
-  tally top likes --span 2026-11-22T13 --json            those of an hour
-
-"""
 
 
-class Point(NamedTuple):
-    """An hour or a day of a series, from `from_s` on. `part`: of which part it is known; empty: the whole."""
-
-    from_s: int
-    value: int
-    part: str = ""
-
-
-def add_series(made: argparse.ArgumentParser, counter: Callable[[str], Any]) -> None:
-    """The options of `series`."""
-    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tally"))
-    of = "of a post, a video, …; for visits the page's URL; default: all tallies of the counter together"
+def _series_arguments(made: Parser, counters: Counters) -> None:
+    add_counter(made, counters, "whose number")
+    of = "of a post, a video, …; for visits the page's URL; default: all of the counter together"
     made.add_argument("id", metavar="ID", nargs="?", help=of)
     made.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
     first = "like 2026-11-22 or 2026-11-22T10:30; default: a day before the end, or 30 days"
     made.add_argument("--from", metavar="TIME", dest="since", type=values.told, help=first)
     made.add_argument("--to", metavar="TIME", type=values.told, help="the end, which is not in it; default: now")
     made.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
-    _forms(made, _SERIES_EXAMPLES)
+    add_forms(made)
 
 
-def add_top(made: argparse.ArgumentParser, counter: Callable[[str], Any]) -> None:
-    """The options of `top`."""
-    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tallies"))
+def _top_arguments(made: Parser, counters: Counters) -> None:
+    add_counter(made, counters, "whose numbers")
     made.add_argument("--by", choices=tuple(lists.FORMS), help="default: day, or as SPAN says")
     span = "2026-11-22T13, 2026-11-22 or 2026-11, of UTC; default: the newest"
     made.add_argument("--span", metavar="SPAN", help=span)
     most = values.whole(1, LIMIT_MAX)
     made.add_argument("--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"default: {LIMIT_DEFAULT}")
-    _forms(made, _TOP_EXAMPLES)
+    add_forms(made)
 
 
-def _forms(made: argparse.ArgumentParser, examples: str) -> None:
-    form = made.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON, as the API answers")
-    form.add_argument("--csv", action="store_true", help="print CSV, as into a pipe")
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = examples + (made.epilog or "")
-
-
-def check(given: argparse.Namespace) -> str:
-    """What is wrong with the options, in one line. Adds the `range` of a series to them, or the `by` of a top list."""
+def _check_top(given: argparse.Namespace) -> None:
+    """Completes the `by` of a top list. Raises UsageError."""
+    named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.FORMS.items()}
+    given.by = given.by or named.get(len(given.span or ""), lists.DAY)
     try:
-        if given.command == "top":
-            named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.FORMS.items()}
-            given.by = given.by or named.get(len(given.span or ""), lists.DAY)
-            given.span = given.span and lists.checked_span(given.span, given.by)
-        else:
-            _check_range(given)
+        given.span = given.span and lists.checked_span(given.span, given.by)
     except InvalidInputError as error:
-        return f"argument --{error.field or 'from'}: {error.detail}"
-    return ""
+        raise UsageError(f"argument --{error.field or 'span'}: {error.detail}") from None
+
+
+def _check_series(given: argparse.Namespace) -> None:
+    """Completes the id and the `range` of a series. Raises UsageError or InvalidInputError."""
+    values.check_id(given)
+    try:
+        _check_range(given)
+    except InvalidInputError as error:
+        raise UsageError(f"argument --{error.field or 'from'}: {error.detail}") from None
 
 
 def _check_range(given: argparse.Namespace) -> None:
@@ -117,7 +90,7 @@ def _hourly(zone: tzinfo, now_s: float) -> bool:
     return away is not None and not away % timedelta(hours=1)
 
 
-def series(given: argparse.Namespace, stack: Stack) -> int:
+def _series(given: argparse.Namespace, stack: Stack) -> int:
     """Print the series of a tally. Returns 2 if nothing is summed up yet."""
     body = reading.read(Call(stack.store), given.counter, given.id or TOTAL, given.range)
     if body["as_of"] is None or given.json:
@@ -137,7 +110,7 @@ def series(given: argparse.Namespace, stack: Stack) -> int:
     return _remark(_of_series(body, points, zone), given)
 
 
-def top(given: argparse.Namespace, stack: Stack) -> int:
+def _top(given: argparse.Namespace, stack: Stack) -> int:
     """Print the tallies of a counter that moved most. Returns 2 if nothing is summed up yet."""
     body = lists.over(Call(stack.store), given.counter, given.by, given.span, given.limit)
     if body["as_of"] is None or given.json:
@@ -235,3 +208,22 @@ def _named(zone: tzinfo) -> str:
 
 def _iso(epoch_s: int, zone: tzinfo) -> str:
     return datetime.fromtimestamp(epoch_s, zone).isoformat()
+
+
+SERIES = Command(
+    "series", "what was accepted of a number, by the hour or day", _series, _series_arguments, _check_series,
+    examples="""  tally series plays 9f3a                                the last 24 hours
+  tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
+  tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
+  tally series plays                                     all plays together
+  tally series plays 9f3a --by day > plays.csv           CSV, as with --csv
+""",
+)  # fmt: skip
+TOP = Command(
+    "top", "what moved up most in an hour, a day or a month", _top, _top_arguments, _check_top,
+    examples="""  tally top plays                                        today's, of UTC, so far
+  tally top plays --by hour                              those of this hour, so far
+  tally top visits --span 2026-11 --limit 100            those of a month
+  tally top likes --span 2026-11-22T13 --json            those of an hour
+""",
+)  # fmt: skip

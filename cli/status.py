@@ -16,14 +16,17 @@ from tally.drift import looks
 from tally.drift.looks import Seen, moment
 from tally.errors import TallyError
 
+from .command import Command
 from .connection import PATIENT, Stack, explained
 from .terminal import note, say
 
 HEALTH_S_MAX = 10.0
 RUNBOOKS = "docs/operations.md says what to do"
+CHECKED = ("drift", "dead letters")
+"""The parts of which `tally check` says more."""
 
 
-def status(given: argparse.Namespace, stack: Stack) -> int:
+def _status(given: argparse.Namespace, stack: Stack) -> int:
     """Print every part. 0: all is well, 1: something needs a person, 2: nobody can tell of some part."""
     seen = {name: _seen(look, stack) for name, look in LOOKS.items()}
     wrong, unknown = ([name for name, one in seen.items() if one.wrong is way] for way in (True, None))
@@ -35,7 +38,8 @@ def status(given: argparse.Namespace, stack: Stack) -> int:
         for name, one in seen.items():
             say(f"{one.word:9}{name:14}{one.line}")
         if wrong:
-            say(f"needs a person: {', '.join(wrong)}; {RUNBOOKS}")
+            more = "`tally check` says what would repair it; " if set(wrong) & set(CHECKED) else ""
+            say(f"needs a person: {', '.join(wrong)}; {more}{RUNBOOKS}")
         elif not unknown:
             say("all is well")
     if unknown:
@@ -119,3 +123,6 @@ LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
     "drift": lambda stack: looks.drift(stack.store), "failed events": _failed_events,
     "dead letters": lambda stack: looks.aside(stack.store),
 }  # fmt: skip
+
+
+STATUS = Command("status", "whether all is well: version, alarms, lag, drift, failed events", _status, json=True)

@@ -10,9 +10,33 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm  # type: ignore[import-untyped]
+
+
+class CommandError(Exception):
+    """An error that a person at the terminal can fix, in one line."""
+
+
+class Point(NamedTuple):
+    """An hour or a day of a series, from `from_s` on. `part`: of which part it is known; empty: the whole."""
+
+    from_s: int
+    value: int
+    part: str = ""
+
+
+class Look(NamedTuple):
+    """What one look saw at `at_s` (epoch seconds): the number, and by how much it moved since the look before.
+
+    `lost`: why it saw nothing; the value is that of the last one that did.
+    """
+
+    at_s: int
+    value: int
+    change: int
+    lost: str = ""
 
 
 @contextmanager
@@ -50,6 +74,21 @@ def note(line: str) -> None:
     """Print a note."""
     with tqdm.external_write_mode(file=sys.stderr):
         print(f"tally: {line}", file=sys.stderr, flush=True)
+
+
+def check_answerable(yes: bool) -> None:
+    """Raise CommandError if nobody could answer a question."""
+    if not yes and not sys.stdin.isatty():
+        raise CommandError("it asks before it begins, and this is no terminal: add --yes")
+
+
+def answer(question: str) -> str:
+    """What the person types; nothing at the end of the input."""
+    try:
+        return input(question).strip()
+    except EOFError:
+        print()
+        return ""
 
 
 def clock(epoch_s: int, now_s: float) -> str:

@@ -37,6 +37,12 @@ def checked_id(counter: Counter, id_: str) -> str:
     return periods.tally_id(counter, fields.identifier(id_, "ID"), time.time())
 
 
+def check_id(given: argparse.Namespace) -> None:
+    """Completes the id of a command that takes COUNTER and ID, if there is one. Raises InvalidInputError."""
+    if given.id is not None:
+        given.id = checked_id(given.counter, given.id)
+
+
 def stored_id(counter: Counter, id_: object) -> str:
     """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError
 
@@ -15,48 +14,25 @@ from tally.counting import tallies
 from tally.dynamo.client import Call
 from tally.errors import TallyError
 
-from . import completion, connection, values
-from .connection import CommandError, Stack, explained
-from .terminal import draws, note, say, show, viewers_zone
+from . import connection, values
+from .command import Command, Counters, Parser, add_counter, add_forms
+from .connection import Stack, explained
+from .terminal import CommandError, Look, draws, note, say, show, viewers_zone
 
 INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
-_EXAMPLES = """examples:
-  tally watch plays 9f3a                         each look costs what a read costs
-  tally watch likes a91f --interval 10 --stack Tally-prod
-  tally watch stock mug --json                   a line for each change
-
-"""
 
 
-class Look(NamedTuple):
-    """What one look saw at `at_s` (epoch seconds): the tally, and by how much it moved since the look before.
-
-    `lost`: why it saw nothing; the value is that of the last one that did.
-    """
-
-    at_s: int
-    value: int
-    change: int
-    lost: str = ""
-
-
-def add(made: argparse.ArgumentParser, counter: Callable[[str], Any]) -> None:
-    """The command's options."""
-    completion.counter(made.add_argument("counter", metavar="COUNTER", type=counter, help="whose tally"))
+def _arguments(made: Parser, counters: Counters) -> None:
+    add_counter(made, counters, "whose number")
     made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
-    between = values.whole(1, INTERVAL_MAX_S)
     made.add_argument(
-        "--interval", metavar="S", type=between, default=INTERVAL_DEFAULT_S,
+        "--interval", metavar="S", type=values.whole(1, INTERVAL_MAX_S), default=INTERVAL_DEFAULT_S,
         help=f"seconds between two looks; default: {INTERVAL_DEFAULT_S}",
     )  # fmt: skip
-    form = made.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a line of JSON for each change")
-    form.add_argument("--csv", action="store_true", help="print a line of CSV for each change, as into a pipe")
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = _EXAMPLES + (made.epilog or "")
+    add_forms(made)
 
 
-def watch(given: argparse.Namespace, stack: Stack) -> int:
+def _watch(given: argparse.Namespace, stack: Stack) -> int:
     """Print the tally whenever it moves. Returns 0 at Ctrl-C. Raises what the first look raises."""
     looks = _looks(given, stack)
     try:
@@ -109,3 +85,12 @@ def _print(given: argparse.Namespace, looks: Iterable[Look]) -> None:
             at = datetime.fromtimestamp(look.at_s, UTC).isoformat()
             body = {"at": look.at_s, "value": look.value, "change": look.change}
             show(given, body, f"{at},{look.value},{look.change}")
+
+
+WATCH = Command(
+    "watch", "a number as it moves, until Ctrl-C", _watch, _arguments, values.check_id,
+    examples="""  tally watch plays 9f3a                         each look costs what a read costs
+  tally watch likes a91f --interval 10 --stack Tally-prod
+  tally watch stock mug --json                   a line for each change
+""",
+)  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from typing import Any
 
+from ..command import Command, Counters, Parser, UsageError
 from . import usage
 from .prices import Bill, by_service, price_list
 from .usage import DEV, PROD, Month
@@ -22,28 +22,16 @@ _AMOUNTS = {
     "reads": "reads over HTTP",
     "users": "users who sign in with Cognito",
 }
-_EXAMPLES = """amounts: of a month, as 1200, 50k, 5M or 1.5B
-
-examples:
-  tally cost                                       what dev and prod cost while nobody calls
+_EXAMPLES = """  tally cost                                       what dev and prod cost while nobody calls
   tally cost --now 50M --children 5M --soon 200M --reads 1B
   tally cost --now 300M --batch --items 1k         sent by other functions, 90 at a time, for 1,000 ids
   tally cost --worst-day                           every anonymous route at its throttle
 
-exit status: 0 printed, 2 bad input
+amounts: of a month, as 1200, 50k, 5M or 1.5B
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to the command line."""
-    made = commands.add_parser(
-        "cost",
-        help="what Tally costs a month, for amounts of your own",
-        description=f"What Tally costs a month in {price_list().region}, by the price list of {price_list().date}."
-        " It needs no AWS account and no stack.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _arguments(made: Parser, counters: Counters) -> None:
     for name, about in _AMOUNTS.items():
         made.add_argument(f"--{name}", metavar="AMOUNT", type=_amount, default=0.0, help=about)
     made.add_argument("--batch", action="store_true", help="changes come from other functions, 90 at a time")
@@ -52,18 +40,17 @@ def add(commands: Any) -> None:
     made.add_argument("--stage", choices=(DEV, PROD), default=PROD, help="default: prod")
     made.add_argument("--free-tier", action="store_true", help="less AWS's free tier, for an account of its own")
     made.add_argument("--worst-day", action="store_true", help="a day of strangers on every anonymous route instead")
-    made.add_argument("--json", action="store_true", help="print JSON")
 
 
-def check(given: argparse.Namespace) -> str:
-    """What is wrong with the combination; empty if nothing is."""
+def _check(given: argparse.Namespace) -> None:
     asked = [name for name in _AMOUNTS if getattr(given, name)]
     if given.worst_day and asked:
-        return f"--worst-day is prod with its throttles as amounts: leave --{asked[0]} out"
-    return "" if given.items >= 1 else "--items must be 1 or more"
+        raise UsageError(f"--worst-day is prod with its throttles as amounts: leave --{asked[0]} out")
+    if given.items < 1:
+        raise UsageError("--items must be 1 or more")
 
 
-def run(given: argparse.Namespace) -> int:
+def _run(given: argparse.Namespace) -> int:
     """Print the bill, or the bills, that were asked for. Returns 0."""
     month = Month(**{name: getattr(given, name) for name in _AMOUNTS}, batch=given.batch, items=given.items)
     if given.worst_day:
@@ -114,3 +101,9 @@ def _amount(value: str) -> float:
     if not 0 <= amount <= AMOUNT_MAX:
         raise argparse.ArgumentTypeError(f"{value!r} is no amount up to 1e15: give one like 1200, 50k, 5M or 1.5B")
     return amount
+
+
+COST = Command(
+    "cost", "what Tally costs a month, for amounts of your own, by a dated price list", _run, _arguments, _check,
+    examples=_EXAMPLES, json=True, stack=False,
+)  # fmt: skip

@@ -102,7 +102,7 @@ export function repairCommand(config, counter, id) {
   const where =
     config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;
   const dashes = id.startsWith("-") ? "-- " : "";
-  return `tally reconcile ${where} --repair --by "$(whoami)" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
+  return `tally repair ${where} --by "$(whoami)" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
 }
 
 /**

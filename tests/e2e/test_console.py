@@ -174,7 +174,7 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     console.go("#/drift")
     drift = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=VIDEO, exact=True))
     expect(drift).to_contain_text("+5")
-    expect(drift.locator("pre")).to_have_text(re.compile("tally reconcile .*--repair"))
+    expect(drift.locator("pre")).to_have_text(re.compile("tally repair .*--by"))
 
 
 def test_names_full_of_markup_are_text(console: Console, history: None) -> None:

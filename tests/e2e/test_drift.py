@@ -132,11 +132,11 @@ def test_a_stalled_consumer_is_no_drift_and_an_edit_among_200_likes_is_repaired_
     assert shown["drift"]["confirmed"] + shown["drift"]["unconfirmed"] == 1
     assert shown["counters"]["deployed"] == shown["counters"]["declared"]
     assert shown["version"]["version"] == shown["API"]["version"]
-    assert tally(dev, "reconcile", "--post", "p").returncode == 1
+    assert tally(dev, "check", "likes", "p").returncode == 1
 
     def repaired() -> bool:
         """It is refused until the drift is confirmed."""
-        done = tally(dev, "reconcile", "--post", "p", "--repair", "--by", "ann", "--why", "edited by hand")
+        done = tally(dev, "repair", "likes", "p", "--by", "ann", "--why", "edited by hand", "--yes")
         assert done.returncode in (0, 1), done.stderr
         return done.returncode == 0
 
@@ -150,7 +150,7 @@ def test_a_stalled_consumer_is_no_drift_and_an_edit_among_200_likes_is_repaired_
     until_judged(dev, time.time())
     assert drifting(dev) == {}
     wait_for(lambda: tally(dev, "status").returncode == 0, every_s=LOOK_EVERY_S)
-    assert tally(dev, "reconcile", "--post", "p").returncode == 0
+    assert tally(dev, "check", "likes", "p").returncode == 0
 
 
 def stall_and_edit(dev: Dev) -> None:

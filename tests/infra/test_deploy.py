@@ -14,7 +14,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError, WaiterError
 
-from cli import account, deploy, destroy
+from cli import deploy, destroy
 from cli.account import Account
 from stacks import names
 from tally.dynamo import keys
@@ -136,7 +136,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def type_(text: str) -> None:
         monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-        monkeypatch.setattr(account, "answer", lambda _: text)
+        monkeypatch.setattr("builtins.input", lambda _: text)
 
     return type_
 
@@ -207,7 +207,7 @@ def test_without_a_terminal_it_says_how_to_answer(
     aws.deployed("Tally-dev", dev)
     for main in (deploy.main, destroy.main):
         said = one_line(main, [], capsys)
-        assert said == "it asks before it begins, and this is no terminal: add --yes to ARGS"
+        assert said == "it asks before it begins, and this is no terminal: add --yes"
     assert (cdk, aws.deleted) == ([], [])
 
 

@@ -17,7 +17,7 @@ import crawleruseragents
 import pytest
 
 import counters
-from cli import commands, options
+from cli import commands
 from cli.connection import Connection, Stack
 from functions import beacon, visits
 from tally.api import crawlers
@@ -190,7 +190,7 @@ def test_another_lambdas_user_agent_is_a_string(agent: object, invoke: Invoke, s
 
 def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
     spellings = [f"{PAGE}?utm_source=mail#top", f"{PAGE}?fbclid=x&gclid=y", "HTTPS://Example.com:443/b/../a"]
-    parser = options.parser(counters.COUNTERS)
+    parser = commands.parser(counters.COUNTERS)
     for number, url in enumerate(spellings):
         visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
         assert invoke("visits", visit)["status"] == 202
@@ -202,7 +202,7 @@ def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, 
                 "idempotency_key": visit["idempotency_key"],
             }
             assert invoke("receipts", asked)["body"]["state"] == "counted"
-        assert options.parsed(["get", "visits", url], parser).id == PAGE
+        assert commands.parsed(["get", "visits", url], parser).id == PAGE
     assert counted(store) == (3, 0)
     key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
     store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})
@@ -219,10 +219,10 @@ def test_old_tallies_of_renamed_pages_are_added_to_those_that_they_name_now(stor
     for url, number in ((PAGE, "3"), (f"{PAGE}?utm_source=x", "5"), (f"{PAGE}?id=1&fbclid=z", "7")):
         key = {"PK": {"S": f"SITE#{url}"}, "SK": {"S": "VISITS"}}
         store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": number}})
-    old, renamed, parser = tmp_path / "old.csv", tmp_path / "renamed.csv", options.parser(counters.COUNTERS)
+    old, renamed, parser = tmp_path / "old.csv", tmp_path / "renamed.csv", commands.parser(counters.COUNTERS)
     for words in (["export", "visits", str(old)], ["import", str(renamed), "--counter", "visits", "--yes", *SIGNED]):
-        given = options.parsed(words, parser)
-        assert commands.COMMANDS[given.command](given, Stack(Connection(store, None), counters.COUNTERS)) == 0
+        given = commands.parsed(words, parser)
+        assert commands.COMMANDS[given.command].run(given, Stack(Connection(store, None), counters.COUNTERS)) == 0
         lines = old.read_text().splitlines()
         renamed.write_text("\n".join([lines[0], *(line for line in lines if "utm_" in line or "fbclid" in line)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]

@@ -28,7 +28,7 @@ from botocore.stub import Stubber
 import counters
 from cli import charts, commands, connection, series, watch
 from cli.__main__ import main
-from cli.terminal import clock
+from cli.terminal import Point, clock
 from dev.base.engine import Engine
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
@@ -44,7 +44,7 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SINCE = "2027-01-15 08:00:00 UTC"
-REPAIR = ("--repair", "--by", "ann", "--why", "edited by hand")
+SIGNED = ("--by", "ann", "--why", "edited by hand")
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -137,21 +137,22 @@ def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -
 
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
-    assert run("reconcile") == (0, "all is well\n", "")
-    said = clock(60 * (watermark.judged(store) + 1), time.time())
-    assert run("drift") == (0, f"nothing drifts; judged up to {said}\n", "")
-    assert run("drift", "--json") == (0, "", f"tally: judged up to {said}\n")
+    until = clock(60 * (watermark.judged(store) + 1), time.time())
+    code, out, err = run("check")
+    assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: known up to {until}")
+    assert run("check", "--json")[:2] == (0, "")
+    assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
     assert run("history", "a91f") == (0, "a91f was never repaired\n", "")
     assert run("history", "a91f", "--counter", "likes") == (0, "likes a91f was never repaired\n", "")
-    assert run("redrive") == (0, "0 applied, 0 already gone, 0 kept\n", "")
 
 
-def test_ledger_that_is_not_judged_does_not_say_that_nothing_drifts(run: Run, store: Store) -> None:
+def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store: Store) -> None:
     store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.JUDGE)
-    said = "tally: nothing is judged yet: a new stack needs some minutes, and its sweep\n"
-    assert run("drift") == (2, "", said)
+    code, out, err = run("check", "--only", "drift")
+    assert (code, out) == (2, "nothing is known to be wrong\n")
+    assert err == "tally: drift: not known yet: a new stack needs some minutes\n"
     drifts(store, "plays", "v", -3)
-    assert run("drift")[0::2] == (1, said)
+    assert run("check")[0] == 1
 
 
 def test_a_time_is_told_without_the_day_only_if_that_is_today() -> None:
@@ -159,55 +160,65 @@ def test_a_time_is_told_without_the_day_only_if_that_is_today() -> None:
     assert clock(1_800_000_000, 1_800_086_400) == "2027-01-15 08:00 UTC"
 
 
-def test_reconcile_looks_at_each_tally_that_is_named_of_any_counter(run: Run, store: Store) -> None:
+def test_check_and_repair_look_at_each_number_that_is_named_of_any_counter(run: Run, store: Store) -> None:
     for post_id, off_by in (("a", 1), ("b", 0), ("c", 2)):
         post(store, post_id, off_by=off_by)
     drifts(store, "usage", "u", 4)
-    code, out, err = run("reconcile", "--post", "a", "--post", "b", "--post", "c")
-    assert (code, [line.split()[2] for line in out.splitlines()[:-1]], err) == (1, ["a:", "c:"], "")
-    assert run("reconcile", "likes", "a", "b", "c") == (code, out, err)
-    assert run("reconcile", "likes", "a", "b", "--post", "c", "--post", "a") == (code, out, err)
-    assert run("reconcile", "usage", "u")[1].startswith("differs  usage u: tally 0, drift +4")
-    code, out, err = run("reconcile", "likes", "nobody", "b", "nothing")
-    assert (code, out, err.splitlines()) == (
-        2, "2 missing\n", ["tally: there is no post nobody", "tally: there is no post nothing"],
+    code, out, _ = run("check", "likes", "a", "b", "a", "c")
+    assert (code, [line.split()[2] for line in out.splitlines()[:-1]]) == (1, ["a:", "c:"])
+    assert out.splitlines()[-1].endswith(" likes a b a c --by NAME --why TEXT")
+    assert run("check", "usage", "u")[1].startswith("differs  usage u: 0, drift +4")
+    code, out, err = run("check", "likes", "nobody", "b", "nothing")
+    assert (code, out) == (2, "nothing is known to be wrong\n")
+    assert err.splitlines()[:2] == ["tally: there is no likes nobody", "tally: there is no likes nothing"]
+    assert run("repair", "usage", "nobody", "u", *SIGNED, "--yes")[:2] == (
+        2, "differs  usage u: 0, drift +4 since 2027-01-15 08:00:00 UTC, confirmed: a repair adds -4\n"
+        "repaired usage u: -4 (0 to -4), by ledger\n1 missing\n",
     )  # fmt: skip
-    assert run("reconcile", "usage", "nobody") == (2, "", "tally: there is no usage nobody\n")
-
-
-def test_missing_post_is_an_error(run: Run, store: Store) -> None:
-    assert run("reconcile", "--post", "nobody") == (2, "", "tally: there is no post nobody\n")
-    assert run("get", "likes", "nobody") == (0, "likes nobody: 0, nothing is stored\n", "")
 
 
 def test_port_without_local_does_not_go_to_aws(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["drift", "--port", "8080"])
+        main(["check", "--port", "8080"])
     assert (stopped.value.code, capsys.readouterr().err) == (2, "tally: --port goes with --local; --help says more\n")
 
 
-def test_a_difference_is_printed_with_status_1_and_changes_nothing(run: Run, store: Store) -> None:
+def test_check_says_what_would_mend_it_with_status_1_and_changes_nothing(run: Run, store: Store) -> None:
     post(store, "even")
     post(store, "off", off_by=5)
     drifts(store, "likes", "off", 5)
     drifts(store, "plays", "v", -3)
-    code, out, _ = run("reconcile", "--all")
-    assert (code, out.splitlines()) == (1, [
-        f"differs  likes off: tally 7, children 2, drift +5 since {SINCE}, confirmed, a repair adds -5",
-        f"differs  plays v: tally 0, drift -3 since {SINCE}, confirmed, a repair adds +3",
-        "2 differ",
+    before = everything(store)
+    code, out, _ = run("check")
+    *found, last = out.splitlines()
+    assert (code, found) == (1, [
+        f"differs  likes off: 7, children 2, drift +5 since {SINCE}, confirmed: a repair adds -5",
+        f"differs  plays v: 0, drift -3 since {SINCE}, confirmed: a repair adds +3",
     ])  # fmt: skip
-    assert run("reconcile", "--post", "off")[0] == 1
-    assert run("reconcile", "--post", "even")[0] == 0
+    assert last.startswith("2 differ; to repair it: tally repair --local --port ")
+    bodies = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
+    assert bodies[1] == {
+        "found": "differs", "counter": "plays", "id": "v", "value": 0, "drift": -3, "since": 1_800_000_000,
+        "confirmed": True, "repair": 3,
+    }  # fmt: skip
+    assert run("check", "--only", "children")[1].splitlines()[0] == found[0]
+    assert run("check", "likes", "even")[0] == 0
     assert run("get", "likes", "off")[1] == "likes off: 7, drifts by +5\n"
+    assert everything(store) == before
+
+
+def everything(store: Store) -> list[Any]:
+    settings = store.settings
+    tables = (settings.counts_table, settings.receipts_table, settings.ledger_table)
+    return [store.client.scan(TableName=table)["Items"] for table in tables]
 
 
 def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> None:
     post(store, "off", off_by=5)
     drifts(store, "likes", "off", 5)
-    code, out, err = run("reconcile", "--post", "off", *REPAIR)
-    assert (code, out, err) == (0, "repaired likes off: -5 (7 to 2), by recount\nall is well\n", "")
-    assert run("drift")[1].startswith("nothing drifts; ")
+    code, out, _ = run("repair", "likes", "off", *SIGNED, "--yes")
+    assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by recount", "all is well"])
+    assert run("check")[0] == 0
     assert json.loads(run("get", "likes", "off", "--json")[1]) == {
         "counter": "likes", "id": "off", "value": 2, "shards": {"0": 2}, "drift": 0,
     }  # fmt: skip
@@ -221,52 +232,64 @@ def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> 
     assert run("history", "off", "--counter", "plays")[1] == "plays off was never repaired\n"
 
 
-def test_drift_is_printed_for_people_and_for_scripts(run: Run, store: Store) -> None:
+def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drifts(store, "plays", "v", -3)
-    assert run("drift")[:2] == (1, f"plays v: -3 since {SINCE}  confirmed\n")
-    row = {"counter": "plays", "id": "v", "drift": -3, "since": 1_800_000_000, "confirmed": True}
-    assert json.loads(run("drift", "--json")[1]) == row
-    drifts(store, "plays", "v", -3, ago=4)
-    assert run("drift")[:2] == (1, f"plays v: -3 since {SINCE}\n")
-    assert json.loads(run("drift", "--json")[1]) == row | {"confirmed": False}
+    before = everything(store)
+    said = "tally: it asks before it begins, and this is no terminal: add --yes\n"
+    assert run("repair", *SIGNED) == (2, "", said)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    asked: list[str] = []
+    for answer in ("n", "", "nope"):
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: asked.append(question) or answer)
+        code, out, _ = run("repair", *SIGNED)
+        assert (code, out.splitlines()[-1]) == (1, "1 left")
+    assert asked == ["Repair this? [y/N] "] * 3
+    assert everything(store) == before
+    monkeypatch.setattr("builtins.input", lambda question: "Y")
+    assert run("repair", *SIGNED)[0] == 0
+    assert tallies.read(Call(store), counters.PLAYS, "v") == 3
 
 
 def test_drift_that_is_not_confirmed_is_not_repaired_and_says_when(run: Run, store: Store) -> None:
     drifts(store, "plays", "v", -3, ago=2)
-    line = f"differs  plays v: tally 0, drift -3 since {SINCE}, confirmed in 3 minutes, a repair adds +3\n1 differ\n"
-    assert run("reconcile") == (1, line, "")
-    code, out, err = run("reconcile", *REPAIR)
-    said = "tally: plays v: the drift is not confirmed yet. Try again in 3 minutes.\n"
-    assert (code, out, err) == (1, "1 differ\n", said)
+    line = f"differs  plays v: 0, drift -3 since {SINCE}, confirmed in 3 minutes: a repair adds +3"
+    assert run("check")[1].splitlines()[0] == line
+    assert json.loads(run("check", "--json")[1])["confirmed"] is False
+    code, out, err = run("repair", *SIGNED, "--yes")
+    assert (code, out) == (1, f"{line}\n1 left\n")
+    assert "tally: plays v: the drift is not confirmed yet. Try again in 3 minutes.\n" in err
     assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored, drifts by -3\n"
 
 
 def test_row_at_0_is_no_drift(run: Run, store: Store) -> None:
     drifts(store, "plays", "v", 0)
-    assert run("drift")[1].startswith("nothing drifts; ")
-    assert run("reconcile") == (0, "all is well\n", "")
+    assert run("check")[:2] == (0, "all is well\n")
     assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored\n"
 
 
-def test_tally_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -> None:
+def test_a_number_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -> None:
     """A like that the rollup may still have to add."""
     post(store, "p")
     child = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#late"}, "rollup": {"BOOL": True}}
     child["likedAt"] = {"N": str(int(time.time()))}
     store.client.put_item(TableName=store.settings.counts_table, Item=child)
-    line = "likes p: tally 2, by its children +0 to +1, but as_of is older than the newest child that is rolled up"
-    assert run("reconcile") == (1, f"unclear  {line}\n1 unclear\n", "")
-    assert run("reconcile", *REPAIR) == (1, f"unclear  {line}\n1 unclear\n", "")
+    why = "by its children +0 to +1, but as_of is older than the newest child that is rolled up"
+    line = f"unclear  likes p: 2, {why}: try again when it is calmer\n"
+    assert run("check")[:2] == (1, f"{line}1 unclear\n")
+    assert run("repair", *SIGNED, "--yes")[:2] == (1, f"{line}1 left\n")
     assert run("get", "likes", "p")[1] == "likes p: 2\n"
 
 
-def test_edit_that_made_a_tally_right_is_accepted(run: Run, store: Store) -> None:
+def test_edit_that_made_a_number_right_is_accepted(run: Run, store: Store) -> None:
     post(store, "p")
     drifts(store, "likes", "p", 3)
-    line = f"differs  likes p: tally 2, children 2, drift +3 since {SINCE}, confirmed, a repair accepts the number"
-    assert run("reconcile")[1].splitlines()[0] == line
-    assert run("reconcile", *REPAIR)[:2] == (0, "repaired likes p: +0 (2 to 2), by recount\nall is well\n")
-    assert run("drift")[0] == 0
+    line = f"differs  likes p: 2, children 2, drift +3 since {SINCE}, confirmed: a repair accepts the number"
+    assert run("check")[1].splitlines()[0] == line
+    code, out, _ = run("repair", *SIGNED, "--yes")
+    assert (code, out.splitlines()[1:]) == (0, ["repaired likes p: +0 (2 to 2), by recount", "all is well"])
+    assert run("check")[0] == 0
 
 
 def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
@@ -279,68 +302,70 @@ def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_da
     return time.strftime("%Y-%m-%d", time.gmtime(at * 60))
 
 
-def test_what_was_lost_is_listed_and_added_once(run: Run, store: Store) -> None:
+def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, store: Store) -> None:
     page = "https://example.com/a"
     day = lose(store, page, 7)
     lose(store, page, 5)
     lose(store, "v", 2, "plays")
     lose(store, "v", 9, "plays", ago_days=1)  # it may still be delivered
     lose(store, "x", 9, "gone")
-    code, out, err = run("rebuild", "--all")
-    first, last = (time.strftime("%Y-%m-%d", time.gmtime(time.time() - ago * 86400)) for ago in (7, 2))
-    assert (code, err) == (1, "")
-    assert out.splitlines() == [
-        f"lost     plays v: tally 0, missing {day} 2",
-        f"lost     visits {page}: tally 0, missing {day} 12",
-        f"2 lack receipts of {first} to {last}",
-    ]
-    assert run("rebuild", "plays", "v")[1].splitlines()[0] == f"lost     plays v: tally 0, missing {day} 2"
-    assert run("get", "visits", page)[1] == f"visits {page}: 0, nothing is stored\n"
+    code, out, _ = run("check")
+    of_page = f"lost     visits {page}: 0, its receipts say more: {day} 12: a repair adds +12"
+    assert (code, out.splitlines()[:2]) == (
+        1, [f"lost     plays v: 0, its receipts say more: {day} 2: a repair adds +2", of_page],
+    )  # fmt: skip
+    assert out.splitlines()[2].startswith("2 lost something; to repair it: ")
+    assert run("check", "--only", "receipts", "visits", page)[1].splitlines()[0] == of_page
     drifts(store, "plays", "v", -1)
-    code, out, err = run("rebuild", "--all", *REPAIR)
-    assert (code, err) == (1, "tally: plays v drifts by -1: `tally reconcile` comes first.\n")
-    assert out == f"rebuilt  visits {page}: +12 (0 to 12)\n1 lack receipts of {first} to {last}\n"
-    assert run("rebuild", "visits", page, *REPAIR) == (0, f"nothing is missing of {first} to {last}\n", "")
+    assert "drifts by -1, which is repaired first" in run("check")[1]
+    code, out, err = run("repair", "--only", "receipts", *SIGNED, "--yes")
+    assert code == 1
+    assert "tally: plays v drifts by -1: that is repaired first." in err
+    assert out.splitlines()[2:] == [f"rebuilt  visits {page}: +12 (0 to 12)", "1 left"]
     assert run("get", "visits", page)[1] == f"visits {page}: 12\n"
     assert json.loads(run("history", page, "--json")[1])["how"] == "rebuild"
-    run("reconcile", *REPAIR)
-    assert run("rebuild", "--all", *REPAIR)[1].splitlines()[0] == "rebuilt  plays v: +1 (1 to 2)"
+    code, out, _ = run("repair", *SIGNED, "--yes")
+    done = [line for line in out.splitlines() if line.startswith(("repaired", "rebuilt"))]
+    assert (code, done) == (0, ["repaired plays v: +1 (0 to 1), by ledger", "rebuilt  plays v: +1 (1 to 2)"])
+    assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
 
 
 def test_stack_without_a_whole_day_cannot_tell_what_was_lost(run: Run, store: Store) -> None:
     store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.JUDGE)
-    code, out, err = run("rebuild", "--all")
+    code, out, err = run("check", "--only", "receipts")
     assert (code, out) == (2, "")
     assert err.startswith("tally: Cannot tell yet: no whole day since the ledger began is judged")
+    assert "tally: receipts: Cannot tell yet: " in run("check")[2]
 
 
 @pytest.mark.parametrize(
-    ("counter", "hint"), [("likes", "`tally reconcile` counts its items again"), ("stock", "it is never rolled up")]
+    ("counter", "hint"), [("likes", "its children are counted instead"), ("stock", "it is never added up")]
 )
-def test_counter_without_receipts_of_its_own_is_not_rebuilt(run: Run, store: Store, counter: str, hint: str) -> None:
+def test_counter_without_receipts_of_its_own_is_not_rebuilt(run: Run, counter: str, hint: str) -> None:
     said = f"tally: {counter} has no receipts to rebuild it from: {hint}\n"
-    assert run("rebuild", counter, "x") == (2, "", said)
+    assert run("check", counter, "x", "--only", "receipts")[2].endswith(said)
 
 
 def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
     post(store, "off", off_by=5)
     judged(store, ahead=-30)
-    code, out, err = run("reconcile", *REPAIR)
-    assert (code, out) == (2, "")
+    code, _, err = run("repair", *SIGNED, "--yes")
+    assert code == 2
     assert err == "tally: The ledger is judged up to 30 minutes ago only: do its consumers and sweep run?\n"
 
 
-def test_a_tally_that_cannot_be_repaired_does_not_stop_the_others(run: Run, store: Store) -> None:
+def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, store: Store) -> None:
     edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 2)
     drifts(store, "stock", "mug", 5)
     drifts(store, "usage", "x", 1)
-    code, out, err = run("reconcile", "--repair", "--by", "ann", "--why", "x")
-    assert (code, err) == (1, "tally: stock mug at 2 does not take -5.\n")
+    code, out, err = run("repair", *SIGNED, "--yes")
+    assert code == 1
+    assert "tally: stock mug at 2 does not take -5.\n" in err
     assert "repaired usage x" in out
 
 
-def test_the_tally_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(
+def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = time.time()
@@ -354,11 +379,9 @@ def test_the_tally_of_a_period_is_named_by_id_and_period_and_is_the_current_one_
     assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: 8, drifts by +5\n"
     body = json.loads(run("get", "calls", "7c20", "--json")[1])
     assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
-    listed = [json.loads(line) for line in run("drift", "--json")[1].splitlines()]
+    listed = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
     assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", later)}
-    assert run("reconcile", "calls", "7c20", "--repair", "--by", "ann", "--why", "x")[1] == (
-        f"repaired calls {today}: -5 (8 to 3), by ledger\nall is well\n"
-    )
+    assert f"repaired calls {today}: -5 (8 to 3), by ledger" in run("repair", "calls", "7c20", *SIGNED, "--yes")[1]
     assert f"calls {today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
     for wrong in ("7c20#2026-11", "7c20#", f"#{later}", "7c20#2026-02-30"):
         code, out, said = run("get", "calls", wrong)
@@ -368,7 +391,7 @@ def test_the_tally_of_a_period_is_named_by_id_and_period_and_is_the_current_one_
 
 def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:
     drifts(store, "gone", "x", 1)
-    code, _, err = run("reconcile")
+    code, _, err = run("check")
     assert code == 0
     assert "gone x drifts by +1" in err
 
@@ -386,24 +409,21 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["reconcile", "--post", "a#b"], "argument ID"),
-        (["reconcile", "visits", "a"], "argument ID: ID must be an absolute http or https URL"),
-        (["reconcile", "plays", ".."], "argument ID"),
-        (["reconcile", "plays"], "reconcile takes COUNTER and one ID or more, or --all"),
-        (["reconcile", "nope", "x"], "there is no counter 'nope'"),
-        (["reconcile", "plays", "a", "--all"], "not allowed with COUNTER ID"),
-        (["reconcile", "--post", "a", "--all"], "not allowed with COUNTER ID or --post"),
-        (["reconcile", "--repair"], "--repair needs --by NAME and --why TEXT"),
-        (["reconcile", "--repair", "--by", "ann"], "--repair needs --by NAME and --why TEXT"),
-        (["reconcile", "--by", "ann", "--why", "x"], "--by and --why go with --repair"),
-        (["reconcile", "--repair", "--by", " ", "--why", "x"], "argument --by"),
-        (["reconcile", "--repair", "--by", "a\nb", "--why", "x"], "argument --by"),
-        (["rebuild"], "rebuild takes COUNTER and ID, or --all"),
-        (["rebuild", "plays"], "rebuild takes COUNTER and ID, or --all"),
-        (["rebuild", "plays", "v", "--all"], "rebuild takes COUNTER and ID, or --all"),
-        (["rebuild", "plays", "a#b"], "argument ID"),
-        (["rebuild", "nope", "x"], "there is no counter 'nope'"),
-        (["rebuild", "--all", "--repair"], "--repair needs --by NAME and --why TEXT"),
+        (["check", "likes", "a#b"], "argument ID"),
+        (["check", "visits", "a"], "argument ID: ID must be an absolute http or https URL"),
+        (["check", "plays", ".."], "argument ID"),
+        (["check", "plays"], "check takes COUNTER and one ID or more, or neither"),
+        (["check", "nope", "x"], "there is no counter 'nope'"),
+        (["check", "plays", "a", "--only", "dead-letters"], "dead letters have no COUNTER and ID"),
+        (["check", "--only", "nonsense"], "argument --only: invalid choice"),
+        (["repair"], "required: --by, --why"),
+        (["repair", "--by", "ann"], "required: --why"),
+        (["repair", "--by", " ", "--why", "x"], "argument --by"),
+        (["repair", "--by", "a\nb", "--why", "x"], "argument --by"),
+        (["import", "f", "--counter", "plays", "--yes"], "--yes needs --by NAME and --why TEXT"),
+        (["import", "f", "--counter", "plays", "--by", "ann", "--why", "x"], "--by and --why go with --yes"),
+        (["forget", "--user", "u", "--yes", "--by", "ann"], "--yes needs --by NAME and --why TEXT"),
+        (["forget", "--user", "u", "--yes", "--by", "u", "--why", "x"], "must not name the user"),
         (["get", "nope", "x"], "there is no counter 'nope'"),
         (["get", "plays"], "required: ID"),
         (["history", "x", "--counter", "nope"], "there is no counter 'nope'"),
@@ -426,18 +446,18 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
         (["top", "plays", "--limit", "0"], "'0' is not a whole number from 1 to"),
         (["watch", "plays", ".."], "argument ID"),
         (["watch", "plays", "a", "--interval", "0"], "'0' is not a whole number from 1 to 3600"),
-        (["drift", "--local", "--port", "0"], "'0' is not a port"),
-        (["drift", "--local", "--port", "²"], "is not a port"),
-        (["drift", "--local", "--port", "9"], "nothing answers on port 9"),
-        (["drift", "--local", "--stack", "x"], "not allowed with argument"),
-        (["--port", "9", "--local", "drift"], "nothing answers on port 9"),
-        (["--local", "drift", "--port", "9"], "nothing answers on port 9"),
-        (["--port=9", "--local", "drift"], "nothing answers on port 9"),
-        (["--port", "9", "drift"], "--port goes with --local"),
-        (["--local", "drift", "--stack", "x"], "--stack: not allowed with argument --local"),
-        (["--stack", "x", "--local", "drift"], "not allowed with argument"),
-        (["--local", "--post", "a", "reconcile"], "--post goes after the command"),
-        (["--json", "drift"], "--json goes after the command"),
+        (["check", "--local", "--port", "0"], "'0' is not a port"),
+        (["check", "--local", "--port", "²"], "is not a port"),
+        (["check", "--local", "--port", "9"], "nothing answers on port 9"),
+        (["check", "--local", "--stack", "x"], "not allowed with argument"),
+        (["--port", "9", "--local", "check"], "nothing answers on port 9"),
+        (["--local", "check", "--port", "9"], "nothing answers on port 9"),
+        (["--port=9", "--local", "check"], "nothing answers on port 9"),
+        (["--port", "9", "check"], "--port goes with --local"),
+        (["--local", "check", "--stack", "x"], "--stack: not allowed with argument --local"),
+        (["--stack", "x", "--local", "check"], "not allowed with argument"),
+        (["--local", "--only", "drift", "check"], "--only goes after the command"),
+        (["--json", "check"], "--json goes after the command"),
         (["get", "visits", "not/url"], "ID must be an absolute http or https URL"),
         (["get", "visits", "a91f"], "ID must be an absolute http or https URL"),
         (["history", "--counter", "bot_visits", "a91f"], "ID must be an absolute http or https URL"),
@@ -536,7 +556,7 @@ def test_bars_are_as_wide_as_the_terminal_and_say_what_is_known_in_part(run: Run
 
 def test_an_hour_that_the_clocks_repeat_has_its_offset(capsys: pytest.CaptureFixture[str]) -> None:
     midnight = int(datetime(2026, 10, 25, tzinfo=UTC).timestamp())
-    points = [series.Point(midnight + 3600 * hour, 1) for hour in range(2)]
+    points = [Point(midnight + 3600 * hour, 1) for hour in range(2)]
     charts.series("x", points, ZoneInfo("Europe/Berlin"), by_hour=True)
     assert [line.split(" 1 ")[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["02:00 +0200", "02:00 +0100"]
 
@@ -620,7 +640,7 @@ def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     ],
 )
 def test_without_region_or_credentials_it_says_so(environment: dict[str, str], said: str) -> None:
-    with command("drift", **environment) as process:
+    with command("check", **environment) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"tally: {said}")
@@ -639,13 +659,14 @@ def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, st
     """Ctrl-C while it waits for the judge. Nothing is written."""
     post(store, "off", off_by=5)
     judged(store, ahead=-4)
-    with command("reconcile", "--all", *REPAIR, "--local", "--port", str(port)) as process:
+    with command("repair", *SIGNED, "--yes", "--local", "--port", str(port)) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
-    assert line.startswith("tally: nothing is written until the ledger has judged what happened so far: ")
-    assert (process.returncode, out, err) == (130, "", "tally: stopped\n")
+    assert line.startswith("tally: nothing is written until drift is known of all that happened so far: ")
+    assert (process.returncode, err) == (130, "tally: stopped\n")
+    assert out.startswith("differs  likes off: 7")
     assert tallies.read(Call(store), counters.LIKES, "off") == 7
 
 
@@ -660,7 +681,7 @@ def test_no_such_stack_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pyte
             expected_params={"StackName": "Tally-prdo"},
         )  # fmt: skip
         monkeypatch.setattr(boto3, "client", lambda service, **_: client)
-        assert main(["drift", "--stack", "Tally-prdo"]) == 2
+        assert main(["check", "--stack", "Tally-prdo"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == "tally: the stack Tally-prdo cannot be read: Stack with id Tally-prdo does not exist\n"
@@ -696,15 +717,13 @@ def test_stack_is_found_by_its_outputs(
         "LedgerTableName": settings.ledger_table, "Format": str(keys.FORMAT),
     })  # fmt: skip
     drifts(store, "plays", "v", 2)
-    assert main(["drift", "--stack", "Tally-prod"]) == 1
-    assert capsys.readouterr().out.startswith("plays v: +2")
-    assert main(["redrive"]) == 2
-    assert "no output 'DeadLetterBucketName'" in capsys.readouterr().err
+    assert main(["check", "--stack", "Tally-prod"]) == 1
+    assert capsys.readouterr().out.startswith("differs  plays v: 0, drift +2")
 
 
 def test_stack_of_another_app_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     deployed(monkeypatch, {"ApiUrl": "x"})
-    assert main(["drift"]) == 2
+    assert main(["check"]) == 2
     line = "tally: the stack Tally-dev has no output 'CountsTableName': is it Tally's?\n"
     assert capsys.readouterr().err == line
 
@@ -716,7 +735,7 @@ def test_stack_of_another_format_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     deployed(monkeypatch, TABLES | {"Format": "7"})
-    assert main(["drift"]) == 2
+    assert main(["check"]) == 2
     line = f"tally: the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs\n"
     assert capsys.readouterr().err == line
 
@@ -726,7 +745,7 @@ def test_store_that_refuses_is_one_line(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     deployed(monkeypatch, TABLES | {"Format": str(keys.FORMAT)})
-    assert main(["drift"]) == 2
+    assert main(["check"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("tally: ")
     assert printed.count("\n") == 1
@@ -776,8 +795,8 @@ NONSENSE = {
                          ' "minute_s": 1, "outputs": {}}'),
 }  # fmt: skip
 EVERY: dict[str, list[str]] = {
-    "status": [], "reconcile": [], "drift": [], "get": ["likes", "a"], "redrive": [], "history": ["a"],
-    "rebuild": ["--all"], "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
+    "status": [], "check": [], "repair": ["--by", "a", "--why", "b", "--yes"], "get": ["likes", "a"], "history": ["a"],
+    "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
     "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
 }  # fmt: skip
@@ -789,7 +808,7 @@ def test_an_endpoint_that_answers_nonsense_is_one_line_and_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """What answers in place of `make dev`, and what answers in place of DynamoDB."""
-    assert EVERY.keys() == commands.COMMANDS.keys()
+    assert EVERY.keys() == {command.name for command in commands.COMMANDS.values() if command.stack}
     monkeypatch.setattr(connection, "LOCAL_TIMEOUT_S", 0.1)
     impatient = CLIENT_CONFIG.merge(Config(read_timeout=0.1, retries={"total_max_attempts": 1}))
     monkeypatch.setattr(connection, "CLIENT_CONFIG", impatient)
@@ -815,11 +834,11 @@ def test_a_traceback_is_there_for_those_who_ask(
     answer = http(json.dumps({"ConsumedCapacity": {}, "Item": {"judged": {"N": "many"}}}))
     tables["dynamodb"] = f"http://127.0.0.1:{nonsense(answer)}"
     port = nonsense(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
-    assert main(["drift", "--local", "--port", str(port)]) == 2
+    assert main(["check", "--only", "receipts", "--local", "--port", str(port)]) == 2
     assert "TALLY_TRACEBACK=1 shows where" in capsys.readouterr().err
     monkeypatch.setenv("TALLY_TRACEBACK", "1")
     with pytest.raises(ValueError, match="many"):
-        main(["drift", "--local", "--port", str(port)])
+        main(["check", "--only", "receipts", "--local", "--port", str(port)])
 
 
 def test_version_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -> None:
@@ -831,12 +850,12 @@ def test_version_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert printed("--version") == f"tally {declared}\n"
     assert printed("help") == printed("--help")
-    assert printed("help", "reconcile") == printed("reconcile", "--help")
+    assert printed("help", "repair") == printed("repair", "--help")
     zsh = printed("completion", "zsh")
     assert zsh.startswith("#compdef tally\n")
     assert "_values counter plays likes" in zsh
     asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
-    for words, offered in ((["rec"], "reconcile"), (["get", "pl"], "plays"), (["drift", "--j"], "--json")):
+    for words, offered in ((["rep"], "repair"), (["get", "pl"], "plays"), (["check", "--j"], "--json")):
         script = f"{printed('completion', 'bash')}\n{asked}"
         done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == offered

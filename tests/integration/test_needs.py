@@ -20,7 +20,7 @@ import pytest
 import counters
 import operations
 import permissions
-from cli import commands, options, watch
+from cli import commands, watch
 from cli.connection import Connection, Stack
 from dev.base.engine import Engine
 from functions import sweep
@@ -505,9 +505,8 @@ def test_the_command_does_what_its_policy_allows(
     recorder = Recorder(store)
     stack = Stack(Connection(store, objects), counters.COUNTERS)
     for line, code in {
-        "status": 1, "get likes a91f": 0, "drift": 1, "reconcile --all": 1, "redrive": 0,
-        "reconcile --all --repair --by ann --why test": 0, "history a91f": 0,
-        "rebuild --all": 1, "rebuild --all --repair --by ann --why test": 0,
+        "status": 1, "get likes a91f": 0, "check": 1, "check --only drift": 1,
+        "repair --by ann --why test --yes": 0, "history a91f": 0,
         f"import {likes} --children likes --yes --by ann --why test": 0, "export plays": 0,
         f"import {plays} --counter plays --yes --by ann --why test": 0, "history --imports": 0,
         f"import {plays} --counter contest --yes --by ann --why test": 0,
@@ -515,8 +514,8 @@ def test_the_command_does_what_its_policy_allows(
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
         "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0,
     }.items():  # fmt: skip
-        given = options.parsed(line.split(), options.parser(counters.COUNTERS))
-        assert commands.COMMANDS[given.command](given, stack) == code, (line, capsys.readouterr())
+        given = commands.parsed(line.split(), commands.parser(counters.COUNTERS))
+        assert commands.COMMANDS[given.command].run(given, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
     assert recorder.needs <= permissions.of_operator(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {

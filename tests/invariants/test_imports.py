@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import counters
-from cli import commands, imports, options
-from cli.connection import CommandError, Connection, Stack
+from cli import commands, imports
+from cli.connection import Connection, Stack
+from cli.terminal import CommandError
 from dev import faults
 from dev.base.engine import Engine
 from tally.counter import Counter
@@ -61,8 +62,8 @@ def on(store: Store) -> Tally:
     stack = Stack(Connection(store, None), counters.COUNTERS)
 
     def run(*arguments: object) -> int:
-        given = options.parsed([str(one) for one in arguments], options.parser(counters.COUNTERS))
-        return commands.COMMANDS[given.command](given, stack)
+        given = commands.parsed([str(one) for one in arguments], commands.parser(counters.COUNTERS))
+        return commands.COMMANDS[given.command].run(given, stack)
 
     return run
 
@@ -389,7 +390,7 @@ def test_command_lines_of_the_docs_are_taken() -> None:
     assert len(lines) > 5
     for line in lines:
         words = list(itertools.takewhile(lambda word: word not in ("#", "|", ">", "<"), shlex.split(line)))
-        assert options.parsed(words[1:], options.parser(counters.COUNTERS)).command == words[1]
+        assert commands.parsed(words[1:], commands.parser(counters.COUNTERS)).command == words[1]
 
 
 def test_period_is_part_of_the_id(store: Store, run: Tally, file: Callable[..., Path], capsys: Any) -> None:

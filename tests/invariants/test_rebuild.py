@@ -157,7 +157,7 @@ def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Depl
     judge_on(world)
     lose(world, EVERYBODY, lambda: world.spill(times=4))  # too new to be looked at
     assert world.drifts() == {("plays", "v"): -7}
-    with pytest.raises(NotProvenError, match="drifts by -7: `tally reconcile` comes first"):
+    with pytest.raises(NotProvenError, match="drifts by -7: that is repaired first"):
         mend(reconciler)
     assert reconciler.repair(PLAYS, "v", "ann", "x") is not None
     assert mend(reconciler) == {("plays", "v"): 2}

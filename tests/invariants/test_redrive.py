@@ -8,7 +8,7 @@ import time
 import pytest
 
 import counters
-from cli import commands, options
+from cli import commands
 from cli.connection import Connection, Stack
 from dev import faults
 from dev.faults import FaultProxy
@@ -111,21 +111,24 @@ def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(st
 def test_a_record_that_expired_is_lost_until_somebody_drops_its_marker(
     stream: StreamWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The other one has not expired: it stays, whatever is dropped."""
+    """The other one has not expired: it stays, and nothing else is repaired before it is applied."""
     aside(stream)
     for key in [key for key in stream.bucket.objects if key.endswith("/1.json")]:
         del stream.bucket.objects[key]
     assert stream.redrive(counters.COUNTERS) == ["lost", "kept"]
     stack = Stack(Connection(stream.store, Objects("bucket", lambda: stream.bucket)), counters.COUNTERS)
-    for line, markers, said in (
-        ("redrive", 2, "lost     rollup/"),
-        ("redrive --drop", 1, "dropped  rollup/"),
-    ):
-        given = options.parsed(line.split(), options.parser(counters.COUNTERS))
-        assert commands.COMMANDS["redrive"](given, stack) == 1
+
+    def repair(*more: str) -> tuple[int, list[str]]:
+        line = ["repair", "--by", "a", "--why", "b", "--yes", *more]
+        given = commands.parsed(line, commands.parser(counters.COUNTERS))
+        return commands.COMMANDS["repair"].run(given, stack), capsys.readouterr().out.splitlines()
+
+    for more, markers, said in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
+        code, lines = repair(*more)
+        assert (code, lines[-1]) == (1, f"{markers} dead letters are left: nothing else is repaired before")
         assert len(stream.rows("DEADLETTER")) == markers
-        assert said in capsys.readouterr().out
+        assert any(line.startswith(said) for line in lines)
     stream.bucket.objects.clear()
-    assert commands.COMMANDS["redrive"](given, stack) == 0
-    assert capsys.readouterr().out.endswith("0 applied, 0 already gone, 0 kept, 1 dropped\n")
+    code, lines = repair("--drop", "--only", "dead-letters")
+    assert (code, lines[-2:]) == (0, ["0 applied, 0 already gone, 0 kept, 1 dropped", "all is well: dead-letters"])
     assert stream.rows("DEADLETTER") == []

@@ -30,7 +30,7 @@ UNJUDGED = 20  # minutes: a minute is judged about four minutes after its end, a
 UNRETURNED = 5  # minutes after a hold has expired: when the alarm `holds` goes off
 READ_MAX = 1000  # rows that drift, and dead letters: an answer comes within seconds
 STACK_START = "Tally-"  # how the name of a stage's stack begins
-SHOWN_MAX = 5  # names in a line: `tally drift` and CloudWatch list them all
+SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
     "name", "visible", "public", "pages", "retired", "numbered", "max_shards", "delta", "start", "floor", "ceiling",
     "period",

@@ -6,7 +6,7 @@ come to beyond that was lost. Both sides go by the receipt's stamp, so late comm
 
 A day is looked at once the day after it is judged, too: by then no stream delivers its receipts any more. A rebuild
 adds and notes what is missing, on condition that the notes are as they were read: a second one finds nothing. What the
-ledger knows as drift is left to `tally reconcile`. Children that were lost are found by counting them (recount.py).
+ledger knows as drift is repaired first. Children that were lost are found by counting them (recount.py).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def rebuild(
     def proven(_: Watermark) -> Finding | None:
         now = look(reconciler.store, lost.counter, lost.target, days)
         if now.difference and now.differs:
-            raise NotProvenError(f"{now.name} drifts by {now.drift.drift:+d}: `tally reconcile` comes first.")
+            raise NotProvenError(f"{now.name} drifts by {now.drift.drift:+d}: that is repaired first.")
         return now if now.difference else None
 
     return reconciler.commit(lost.name, proven, asked, by, why)

@@ -182,7 +182,7 @@ class Reconciler:
 
     def _check_dead_letters(self) -> None:  # a redrive would add it again
         if dead_letters.any_left(self.store):
-            raise NotProvenError("There are dead letters. They may be what drifts: run `tally redrive` first.")
+            raise NotProvenError("There are dead letters. They may be what drifts: `tally repair` applies them first.")
 
     def _seen(self) -> Watermark:
         return watermark.read(self.store, self.clock())

@@ -58,7 +58,7 @@ def measure_likes() -> list[Like]:
             post_id = f"text-{text_bytes}"
             posts.write_post(Call(clients.store, "author"), counters.LIKES, post_id, "x" * text_bytes)
             meter.reset()
-            children.set_like(Call(clients.store, "reader"), counters.LIKES, post_id, True, operation="like", key=None)
+            children.set_child(Call(clients.store), counters.LIKES, post_id, "reader", True)
             found.append(Like(text_bytes, meter.requests, meter.write_units))
     return found
 

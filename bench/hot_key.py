@@ -1,6 +1,6 @@
 """One hot key, simulated: Tally's own code while everyone plays one video or likes one post.
 
-The simulation runs the deployed code: increments.count and children.set_like with their retries, spreading, breaker and
+The simulation runs the deployed code: increments.count and children.set_child with retries, spreading, breaker and
 spilling. The other side is a model of DynamoDB (hot_table.py) and of Lambda in virtual time (virtual_time.py). The
 same seed gives the same numbers. The assumptions, and their reasons:
 
@@ -199,7 +199,7 @@ def _play(call: Call, number: int) -> dict[str, Any]:
 
 
 def _like(call: Call, number: int) -> dict[str, Any]:
-    return children.set_like(call, counters.LIKES, HOT_ID, True, operation="like", key=None)[0]
+    return children.set_child(call, counters.LIKES, HOT_ID, call.caller or "", True)[0]
 
 
 _CHANGES: dict[str, Callable[[Call, int], dict[str, Any]]] = {"plays": _play, "likes": _like}

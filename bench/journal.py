@@ -66,7 +66,7 @@ def _likes(posts_made: int, likes_made: int) -> float:
         before = len(_records(endpoint, SETTINGS.counts_table, clock))
         for number in range(likes_made):
             call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
-            children.set_like(call, counters.LIKES, post_id, True, operation="like", key=None)
+            children.set_child(call, counters.LIKES, post_id, call.caller or "", True)
         return metered(clients, clock, lambda: track(endpoint, clients, clock, before))
 
 

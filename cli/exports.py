@@ -13,7 +13,8 @@ from typing import Any, TextIO
 
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.counting.children import GONE, SINCE
+from tally.counting.children import SINCE
+from tally.counting.tallies import GONE
 from tally.dynamo import items, queries
 from tally.dynamo.client import Store
 from tally.dynamo.keys import Item

@@ -64,7 +64,7 @@ def of_operations(counters: Mapping[str, Counter]) -> dict[Operation, Needs]:
         operations.PUT_CHILD: change_child,
         operations.DELETE_CHILD: change_child,
         operations.GET_CHILD: _on(with_children, "BatchGetItem"),
-        operations.LIST_CHILDREN: _on(with_children, "Query") | _on(_needing_parent(with_children), "GetItem"),
+        operations.LIST_CHILDREN: _on(with_children, "GetItem", "Query"),
         operations.VISIT: _count(VISITS) | _count(BOT_VISITS),
         operations.GET_VISITS: _on([VISITS, BOT_VISITS], "Query") | _READ_JUDGE,
         operations.GET_BADGE: _on([VISITS], "Query"),
@@ -125,7 +125,7 @@ def of_operator(counters: Mapping[str, Counter]) -> Needs:
 
 def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
     """The sweep writes heartbeats, reads how far the consumers have come, judges, and releases expired holds. It takes
-    back the likes of deleted posts.
+    back the children of removed parents.
     """
     heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
     checkpoints = [f"CHECKPOINT#{one.function}#{table.value}" for one in operations.CONSUMERS for table in one.streams]
@@ -139,7 +139,7 @@ def _of_schedules(counters: Mapping[str, Counter]) -> dict[str, Needs]:
         "TOP#": ("Query", "PutItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
-    deleting = _on([LIKES], "Query", "UpdateItem", "PutItem", "DeleteItem")
+    deleting = _on(_those(counters, attrgetter("counts_children")), "Query", "UpdateItem", "PutItem", "DeleteItem")
     deleting |= _on_ledger({"DELETED": ["Query", "PutItem", "DeleteItem"]})
     return {"sweep": _release_expired(counters) | heartbeats | _on_ledger(judging) | deleting}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import counters
 from tally.counting import holds, tallies
-from tally.counting.children import GONE
+from tally.counting.tallies import GONE
 from tally.dynamo import keys
 from tally.streams import segments
 from tally.streams.record import Declared

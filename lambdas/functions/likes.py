@@ -17,16 +17,19 @@ from tally.shipped import LIKES
 
 def like(call: Call, *, post_id: str, idempotency_key: str | None = None, value: bool = False) -> Answer:
     """Like the post as the caller."""
-    name = operations.LIKE.name
-    body, replayed = children.set_like(call, LIKES, post_id, True, operation=name, key=idempotency_key)
-    return Answer(tallies.with_value(call, LIKES, post_id, body) if value else body, replayed=replayed)
+    return _set_like(call, operations.LIKE, post_id, True, idempotency_key, value)
 
 
 def unlike(call: Call, *, post_id: str, idempotency_key: str | None = None, value: bool = False) -> Answer:
     """Remove the caller's like."""
-    name = operations.UNLIKE.name
-    body, replayed = children.set_like(call, LIKES, post_id, False, operation=name, key=idempotency_key)
-    return Answer(tallies.with_value(call, LIKES, post_id, body) if value else body, replayed=replayed)
+    return _set_like(call, operations.UNLIKE, post_id, False, idempotency_key, value)
+
+
+def _set_like(call: Call, operation: Operation, post_id: str, liked: bool, key: str | None, value: bool) -> Answer:
+    body = {"post_id": post_id, "liked": liked}
+    keyed = None if key is None else Keyed(operation.name, post_id, key, {}, LIKES.receipt_days)
+    counted, replayed = children.set_child(call, LIKES, post_id, call.caller or "", liked, body, keyed)
+    return Answer(tallies.with_value(call, LIKES, post_id, counted) if value else counted, replayed=replayed)
 
 
 def get_like(call: Call, *, post_id: str) -> Answer:

@@ -2,7 +2,7 @@
 
 import operations
 from tally.api.entry import Answer, Entry
-from tally.counting import deletion, posts
+from tally.counting import posts
 from tally.dynamo.client import Call
 from tally.shipped import LIKES
 
@@ -20,7 +20,7 @@ def get_post(call: Call, *, post_id: str) -> Answer:
 
 def delete_post(call: Call, *, post_id: str) -> Answer:
     """Delete the post as its author. Its likes go in the background."""
-    return Answer(deletion.delete(call, LIKES, post_id))
+    return Answer(posts.delete_post(call, LIKES, post_id))
 
 
 handler = Entry({

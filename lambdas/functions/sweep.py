@@ -1,5 +1,5 @@
-"""Every minute: heartbeats are sent, closed minutes judged, the series summed up, expired holds given back, likes of
-deleted posts removed."""
+"""Every minute: heartbeats are sent, closed minutes judged, the series summed up, expired holds given back, children of
+removed parents removed."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,14 +13,13 @@ from tally.dynamo.client import Store, dynamodb_client
 from tally.dynamo.shards import Shards
 from tally.series import hours
 from tally.settings import Settings
-from tally.shipped import LIKES
 from tally.streams import watermark
 from tally.streams.watermark import Watermark
 
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
 JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
 SERIES_SHARE = 0.5  # of the time that is left then
-HOLDS_SHARE = 0.5  # of the time that is left then; the likes of deleted posts have the rest
+HOLDS_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
 _store = Store(dynamodb_client(), Settings.from_environment())
 _shards = Shards({"counts": _store.settings.counts_stream, "receipts": _store.settings.receipts_stream})
 
@@ -36,7 +35,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
         lambda: report_drift(_store, seen, now_s),
         lambda: {"hours": hours.sum_up(_store, watermark.judged(_store), until_s=_share(until_s, SERIES_SHARE))},
         lambda: _holds(_share(until_s, HOLDS_SHARE)),
-        lambda: _deleted(until_s),
+        lambda: _removed(until_s),
     ]
     done: dict[str, int] = {}
     failures: list[Exception] = []
@@ -95,11 +94,11 @@ def _holds(until_s: float) -> dict[str, int]:
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
 
 
-def _deleted(until_s: float) -> dict[str, int]:
-    swept = deletion.sweep(_store, LIKES, until_s)
+def _removed(until_s: float) -> dict[str, int]:
+    swept = deletion.sweep(_store, counters.COUNTERS, until_s)
     return {
-        "likes_removed": swept.likes,
-        "posts_removed": swept.posts,
-        "posts_not_removed": swept.failed,
-        "posts_finished": int(swept.finished),
+        "children_removed": swept.children,
+        "parents_removed": swept.parents,
+        "parents_not_removed": swept.failed,
+        "parents_finished": int(swept.finished),
     }

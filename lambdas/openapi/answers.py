@@ -152,7 +152,7 @@ CONTRACTS: dict[Operation, Contract] = {
         description="Its creator is its author, and only the author may edit it. The same text again changes nothing.",
         answer="post",
         example=_POST_EXAMPLE,
-        errors=(errors.ForbiddenError, errors.EditConflictError, errors.PostDeletedError),
+        errors=(errors.ForbiddenError, errors.EditConflictError, errors.ParentRemovedError),
         links={"post": Link(operations.GET_POST, _SAME_POST), "like": Link(operations.LIKE, _SAME_POST)},
     ),
     operations.GET_POST: Contract(
@@ -278,7 +278,7 @@ CONTRACTS: dict[Operation, Contract] = {
         " late retry does not put a child that was removed since.",
         answer="changed_child",
         example={**_MEMBER, "counted": True, "changed": True, "visible": "now"},
-        errors=(errors.NotFoundError, errors.CounterRetiredError),
+        errors=(errors.NotFoundError, errors.ParentRemovedError, errors.CounterRetiredError),
         links=_CHILD_LINKS,
     ),
     operations.DELETE_CHILD: Contract(
@@ -287,7 +287,7 @@ CONTRACTS: dict[Operation, Contract] = {
         description="If there is no such child, nothing changes.",
         answer="changed_child",
         example={**_MEMBER, "counted": False, "changed": True, "visible": "now"},
-        errors=(errors.NotFoundError, errors.CounterRetiredError),
+        errors=(errors.NotFoundError, errors.ParentRemovedError, errors.CounterRetiredError),
         links=_CHILD_LINKS,
     ),
     operations.GET_CHILD: Contract(

@@ -15,6 +15,7 @@ MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-i
 AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards still is one Query page, at 32 read units
+PARENT_SHARDS_MAX = 64  # of a counter with children: DynamoDB takes 100 writes in a transaction
 USER_CHILD = "USER"  # the last part of `child` where its items are named by users
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
 LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice
@@ -31,7 +32,7 @@ _FORMS = {
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
     "path": re.compile(r"(/[a-z0-9-]+)*/\{id\}(/[a-z0-9-]+)*"),
 }
-_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration"})
+_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal"})
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 
@@ -164,6 +165,8 @@ class Counter:
         for field, default in (("delta", None), ("start", 0), ("floor", None), ("ceiling", None), ("numbered", False)):
             if getattr(self, field) != default:
                 raise self._wrong(field, f"must be left out: its number is that of the items {self.child}…")
+        if self.max_shards > PARENT_SHARDS_MAX:
+            raise self._wrong("max_shards", f"must be at most {PARENT_SHARDS_MAX}: they are removed in one transaction")
 
     def _check_access(self) -> None:
         self._check_choice("changes", ANYONE, CALLER, SERVICE)

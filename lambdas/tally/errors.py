@@ -7,7 +7,7 @@ TallyError
 │   ├── ForbiddenError              403
 │   ├── NotFoundError               404
 │   ├── EditConflictError           409
-│   ├── PostDeletedError            409
+│   ├── ParentRemovedError          409  its children are being removed
 │   ├── LimitReachedError           409  a floor or ceiling; `left` is the amount that still fits
 │   ├── HoldSettledError            409
 │   ├── CounterRetiredError         409  the declaration says `retired=True`
@@ -97,8 +97,8 @@ class EditConflictError(CallerError):
     slug, status, title = "edit-conflict", 409, "The post changed during every attempt to edit it"
 
 
-class PostDeletedError(CallerError):
-    slug, status, title = "post-deleted", 409, "The post is deleted, and its id is not free yet"
+class ParentRemovedError(CallerError):
+    slug, status, title = "parent-removed", 409, "It is removed, and its id is not free yet"
 
 
 class LimitReachedError(CallerError):

@@ -41,7 +41,7 @@ FAILS: dict[str, str] = {
     "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[member with a key]": BY_TABLE,
     "test_cost.py::test_change_is_one_request_and_costs_what_the_design_says[EXACT, in a period]": BY_TABLE,
     "test_cost.py::test_which_of_50_posts_a_user_likes_costs_a_unit_for_each": NOTHING_IS_FREE,
-    "test_deletion.py::test_deletion_costs_what_the_docs_say": BY_TABLE,
+    "test_deletion.py::test_removal_costs_what_the_docs_say": BY_TABLE,
     "test_holds.py::test_what_a_hold_costs_and_a_refusal_whatever_was_settled": BY_TABLE,
     "test_limits.py::test_a_fast_counter_takes_1_write_unit_and_no_receipt_and_an_exact_one_4": BY_TABLE,
     "test_lost_answers.py::test_what_the_writes_of_records_cost": BY_TABLE,

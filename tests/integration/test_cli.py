@@ -115,7 +115,7 @@ def judged(store: Store, ahead: int = 5) -> None:
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
     posts.write_post(Call(store, "author"), counters.LIKES, post_id, "hello")
     for number in range(likers):
-        children.set_like(Call(store, f"u{number}"), counters.LIKES, post_id, True, operation="like", key=None)
+        children.set_child(Call(store), counters.LIKES, post_id, f"u{number}", True)
     if off_by:
         edit(store, tallies.key(counters.LIKES, post_id, 0), "likeTally", off_by)
 

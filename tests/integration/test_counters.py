@@ -398,7 +398,8 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(invo
         answer = entry(change, Context())
         assert {one["status"] for one in answer.get("results", [answer])} <= {200, 201}, answer
     invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
-    children.set_like(Call(store, "bob"), nine["likes"], "a91f", True, operation="like", key="k")
+    keyed = receipts.Keyed("like", "a91f", "k", {}, nine["likes"].receipt_days)
+    children.set_child(Call(store, "bob"), nine["likes"], "a91f", "bob", True, keyed=keyed)
     items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     lives_s = [int(item["expiration"]["N"]) - time.time() for item in items]
     assert len(lives_s) == 7

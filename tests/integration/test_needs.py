@@ -25,7 +25,7 @@ from cli.connection import Connection, Stack
 from dev.base.engine import Engine
 from functions import sweep
 from tally.counter import Counter
-from tally.counting import holds, tallies
+from tally.counting import children, deletion, holds, posts, tallies
 from tally.drift import rows
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store, dynamodb_client
@@ -395,29 +395,39 @@ def drift_row(store: Store, counter: str, target: str, drift: int, upto: int) ->
     store.client.put_item(TableName=store.settings.ledger_table, Item=rows.key(counter, target) | item)
 
 
-def something_deleted(invoke: Invoke, store: Store) -> None:
-    for post in ("a91f", "ended"):
-        invoke("posts", {"operation": "put_post", "post_id": post, "body": "x", "caller": "alice"})
-    invoke("likes", {"operation": "like", "post_id": "a91f", "caller": "bob"})
-    store.breaker.trip("POST#a91f")
-    invoke("likes", {"operation": "like", "post_id": "a91f", "caller": "carol"})
-    for post in ("a91f", "ended"):
-        invoke("posts", {"operation": "delete_post", "post_id": post, "caller": "alice"})
-    key = tallies.key(counters.LIKES, "a91f", 3)
-    store.client.delete_item(TableName=store.settings.counts_table, Key=key)
+WITH_CHILDREN = [counter for counter in counters.COUNTERS.values() if counter.counts_children]
+
+
+def something_removed(store: Store) -> None:
+    """Of each counter with children, two parents: one whose removal has died, and one that is at its end."""
+    call = Call(store, "alice")
+    for counter in WITH_CHILDREN:
+        if counter.parent_required:
+            for post in ("a91f", "ended"):
+                posts.write_post(call, counter, post, "x")
+        for there in (True, False):
+            children.set_child(call, counter, "ended", "bob", there)
+        children.set_child(call, counter, "a91f", "bob", True)
+        store.breaker.trip(f"{counter.prefix}#a91f")
+        children.set_child(call, counter, "a91f", "carol", True)
+        for parent in ("a91f", "ended"):
+            remove = posts.delete_post if counter.parent_required else deletion.remove_parent
+            assert remove(call, counter, parent)
+        key = tallies.key(counter, "a91f", 3)
+        store.client.delete_item(TableName=store.settings.counts_table, Key=key)
     ledger = store.settings.ledger_table
-    rows_ = store.client.scan(TableName=ledger)["Items"]
-    (row,) = [item for item in rows_ if item["PK"]["S"] == "DELETED" and item["post"]["S"] == "ended"]
-    store.client.put_item(TableName=ledger, Item=row | {"calm": {"BOOL": True}})
+    for row in store.client.scan(TableName=ledger)["Items"]:
+        if row["PK"]["S"] == "DELETED" and row["target"]["S"] == "ended":
+            store.client.put_item(TableName=ledger, Item=row | {"calm": {"BOOL": True}})
 
 
 def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     invoke: Invoke, store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another judge writes a row between its look and its write: it looks again. A deletion has died before it marked
-    the shards, and one of the likes was written alone; another post is at its end."""
+    """Another judge writes a row between its look and its write: it looks again. A removal has died before it marked
+    the shards, and one of the children was written alone; another parent is at its end."""
     stocked_and_held(invoke)
-    something_deleted(invoke, store)
+    something_removed(store)
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
     monkeypatch.setattr(sweep, "_store", store)
     monkeypatch.setattr(sweep, "_shards", OneShard())
@@ -431,7 +441,8 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
     swept = sweep.handler({}, Context())
-    wanted = {"returned": 1, "minutes": 3, "uneven": 2, "likes_removed": 2, "posts_removed": 1}
+    wanted = {"returned": 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
+    wanted["parents_removed"] = len(WITH_CHILDREN)
     assert {name: swept[name] for name in wanted} == wanted
     assert swept["hours"] == 2  # of the tally, and of all together
     assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]

@@ -95,7 +95,7 @@ def store(prefix: str) -> Store:
 def count(tables: Store) -> None:
     call = Call(tables, "author")
     posts.write_post(call, counters.LIKES, "a91f", "hello")
-    children.set_like(call, counters.LIKES, "a91f", True, operation="like", key=None)
+    children.set_child(call, counters.LIKES, "a91f", call.caller or "", True)
     edit = {"UpdateExpression": "ADD likeTally :less", "ExpressionAttributeValues": {":less": {"N": "-1"}}}
     key = tallies.key(counters.LIKES, "a91f", 0)
     tables.client.update_item(TableName=tables.settings.counts_table, Key=key, **edit)  # type: ignore[arg-type]

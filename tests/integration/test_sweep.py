@@ -109,7 +109,7 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     assert sweep.handler({}, Context()) == {
         "rollup_age_s": 60, "drift_age_s": 62, "minutes": 5, "uneven": 1, "finished": 1, "hours": 0,
         "returned": 0, "not_returned": 0, "holds_finished": 1,
-        "likes_removed": 0, "posts_removed": 0, "posts_not_removed": 0, "posts_finished": 1,
+        "children_removed": 0, "parents_removed": 0, "parents_not_removed": 0, "parents_finished": 1,
     }  # fmt: skip
     told = metrics(capsys.readouterr().out)
     assert set(told) == {*counters.COUNTERS, "rollup", "drift", "stack"}
@@ -202,7 +202,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
 ) -> None:
     swept = list[str]()
     monkeypatch.setattr(expired, "sweep", lambda *_: swept.append("holds") or expired.Swept(0, 0, True))
-    monkeypatch.setattr(deletion, "sweep", lambda *_: swept.append("posts") or deletion.Swept(0, 0, 0, True))
+    monkeypatch.setattr(deletion, "sweep", lambda *_: swept.append("parents") or deletion.Swept(0, 0, 0, True))
     monkeypatch.setattr(module, function, fail)
     with pytest.raises(TallyError, match="busy"):
         sweep.handler({}, Context())
@@ -211,7 +211,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     assert (ledger.drift() == [5], "SweepUnfinished" in told.get("stack", {})) == (module is not judge,) * 2
     assert ("plays" in told) == (module is not rows)
     assert ("holds" in swept) == (module is not expired)
-    assert ("posts" in swept) == (module is not deletion)
+    assert ("parents" in swept) == (module is not deletion)
 
 
 def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke: Any) -> None:

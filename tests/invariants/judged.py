@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import pytest
+
 import counters
 from dev.base.engine import Engine
 from tally.counter import Counter
@@ -109,16 +111,17 @@ class Deployment(World):
             facts = tallies.facts(counter, target, 1, tallies.minute_now(call) if at is None else at)
             put_receipt(call, stamp.alone(call, {}, **facts))
 
-    def like(self, user: str, liked: bool = True, post: str = "p") -> None:
-        operation = "like" if liked else "unlike"
-        children.set_like(Call(self.store, user), LIKES, post, liked, operation=operation, key=None)
+    def like(self, user: str, liked: bool = True, post: str = "p", counter: Counter = LIKES) -> None:
+        children.set_child(Call(self.store), counter, post, user, liked)
 
-    def like_alone(self, user: str) -> None:
-        self.add_child(user, nonce={"S": user}, rollup={"BOOL": True})
+    def like_alone(self, user: str, counter: Counter = LIKES) -> None:
+        self.add_child(user, counter, nonce={"S": user}, rollup={"BOOL": True})
 
-    def add_child(self, user: str, **more: Any) -> None:
-        """A like of the post, and not its part of the tally."""
-        child = keys.key("POST#p", f"LIKE#USER#{user}") | {"likedAt": {"N": str(int(self.now_s))}} | more
+    def add_child(self, user: str, counter: Counter = LIKES, **more: Any) -> None:
+        """A like of the post, or another child of its id, and not its part of the tally."""
+        child = (
+            keys.key(f"{counter.prefix}#p", f"{counter.child}{user}") | {"likedAt": {"N": str(int(self.now_s))}} | more
+        )
         self.put(child | {"at": {"N": str(self.settings.minute(self.now_s))}})
 
     def delete_child(self, user: str) -> None:
@@ -146,6 +149,11 @@ class Deployment(World):
     def delete(self, key: Item) -> None:
         """Delete one."""
         self.wire.delete_item(TableName=self.names["counts"], Key=key)
+
+    def even(self, minutes: int = 6) -> None:
+        """Every change so far is judged, and no tally drifts, nor did any at any look."""
+        self.run(minutes, lambda: None if not self.drifts() else pytest.fail(f"{self.drifts()}"))
+        assert self.drifts() == {}
 
     def tally(self, counter: Counter = LIKES, target: str = "p") -> int:
         return recount.number(counter, recount.shards_of(Call(self.store), counter, target))

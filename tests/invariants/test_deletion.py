@@ -1,35 +1,44 @@
-"""A deleted post is gone at once, and its likes go in the background: no drift, whatever dies and whatever is late."""
+"""A removed parent is gone at once, and its children go in the background: no drift, whatever dies and is late."""
 
 from __future__ import annotations
 
 import json
-import threading
-import time
+import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+import counters
 from dev import faults
 from dev.base.engine import Engine
-from tally.counting import children, deletion, posts, tallies
+from tally.counter import Counter
+from tally.counting import children, deletion, imports, many, posts, tallies
 from tally.counting.children import GONE_KEPT_S
-from tally.counting.deletion import Swept
+from tally.counting.deletion import MARKS_S_MAX, Swept
+from tally.counting.tallies import GONE, Tally
 from tally.dynamo import keys
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.contention import Spread
-from tally.errors import ForbiddenError, NotFoundError, PostDeletedError, StoreUnreachableError, TallyError
-from tests.invariants.judged import LIKES, Deployment, deployed
-from tests.invariants.threads import at_once
-from tests.invariants.world import World, meanwhile
+from tally.dynamo.keys import Item
+from tally.errors import (
+    CounterRetiredError,
+    ForbiddenError,
+    NotFoundError,
+    ParentRemovedError,
+    StoreUnreachableError,
+    TallyError,
+)
+from tests.invariants.judged import Deployment, deployed
+from tests.invariants.world import World, killed, meanwhile
 
 FOREVER = float("inf")
-POST = "p"
+ID = "p"
 WAIT_S = 60  # instead of 15 minutes, each of which would be judged
+WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
 
 
 @pytest.fixture(scope="session")
@@ -37,414 +46,489 @@ def streamed() -> tuple[str, ...]:
     return ("counts", "receipts")
 
 
-@pytest.fixture
-def judged(world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """The deployment's writes go through the proxy of `world`."""
+class Shard(random.SystemRandom):
+    """Not random: this shard, if it is one of them."""
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return min(self.shard, (start if stop is None else stop) - 1)
+
+
+@dataclass
+class Family:
+    """A parent and its children in a deployment whose minutes are judged."""
+
+    counter: Counter
+    world: World
+    judged: Deployment
+
+    @property
+    def store(self) -> Store:
+        return self.judged.store
+
+    @property
+    def refusal(self) -> type[TallyError]:
+        """What a change of a child of a removed parent raises: a post is as if it had never been."""
+        return NotFoundError if self.counter.parent_required else ParentRemovedError
+
+    def make(self, number: int = 0, id_: str = ID) -> None:
+        """A parent with children on all shards, whose tallies differ: some are below zero."""
+        if self.counter.parent_required:
+            self.judged.post(post=id_)
+        for user in range(number):
+            if user % 3 == 0:
+                self.elsewhere(id_)
+            self.put(f"u{user}", id_=id_)
+
+    def put(self, user: str, there: bool = True, id_: str = ID, store: Store | None = None) -> dict[str, Any]:
+        return children.set_child(Call(store or self.store), self.counter, id_, user, there)[0]
+
+    def on(self, shard: int) -> Store:
+        """The store of another process, whose changes go to this shard, past the proxy."""
+        spread = Spread(random=Shard(shard))
+        for _ in range(5):
+            spread.conflict(self.counter.partition_start + ID, 32)
+        return replace(self.store, client=self.judged.wire, spread=spread)
+
+    def elsewhere(self, id_: str = ID) -> None:
+        """The next change goes to a shard at random."""
+        self.store.spread.conflict(self.counter.partition_start + id_, 16)
+
+    def remove(self, id_: str = ID, call: Call | None = None) -> bool:
+        call = call or Call(self.store, "author")
+        if self.counter.parent_required:
+            return bool(posts.delete_post(call, self.counter, id_)["changed"])
+        return deletion.remove_parent(call, self.counter, id_)
+
+    def sweep(self, until_s: float = FOREVER) -> Swept:
+        return deletion.sweep(self.store, counters.COUNTERS, until_s)
+
+    def stored(self) -> list[Item]:
+        """What is left of the parent, but for what TTL removes."""
+        items = self.world.items(self.counter.partition_start + ID)
+        return [item for item in items if "expiration" not in item]
+
+    def there(self, id_: str = ID) -> set[str]:
+        return self.world.likes(id_)[1]
+
+    def rows(self) -> list[str]:
+        items = self.world._scan(self.store.settings.ledger_table)
+        return [item["SK"]["S"] for item in items if item["PK"]["S"] == "DELETED"]
+
+    def number(self) -> int:
+        """What readers are told, whichever way they ask."""
+        call, tally = Call(self.store), Tally(self.counter, ID)
+        (number,) = {tallies.read(call, *tally), many.read(call, [tally])[tally]}
+        return number
+
+    def shows(self) -> tuple[int, list[str], bool]:
+        """The number, the names of children, and whether `u1` is there."""
+        call = Call(self.store)
+        found, _ = children.listed(call, self.counter, ID, 100, None)
+        return self.number(), [name for name, _ in found], children.is_there(call, self.counter, ID, "u1")
+
+    def ended(self) -> None:
+        """After the wait the parent is removed for good, and its id is free."""
+        for _ in range(3):
+            self.sweep()
+            self.judged.deliver()
+            self.judged.skip(WAIT_S)
+        assert (self.stored(), self.rows()) == ([], [])
+        self.judged.even()
+        self.make(2)
+        assert self.shows() == (2, ["u0", "u1"], True)
+
+
+@pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
+def family(
+    world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Family]:
+    """Likes of a post, and members of a workspace, which nobody makes. Writes go through the proxy of `world`."""
     monkeypatch.setattr(deletion, "GONE_KEPT_S", WAIT_S)
-    with deployed(engine=engine, store=world.store) as made:
-        yield made
+    world.family = request.param
+    with deployed(engine=engine, store=world.store) as judged:
+        yield Family(request.param, world, judged)
 
 
-class KilledError(BaseException):
-    """The process is no more: nothing catches this."""
+@pytest.fixture
+def members(family: Family) -> Family:
+    """What does not depend on the counter is tested with one that has no posts."""
+    return replace(family, counter=counters.MEMBERS)
 
 
-@contextmanager
-def killed(store: Store, at: int, *, before: bool) -> Iterator[list[str]]:
-    """Kill the process over its request number `at`, before it is sent or before the answer is seen; those made."""
-    made, event = list[str](), "before-call.dynamodb" if before else "after-call.dynamodb"
-
-    def kill(model: Any, **_: Any) -> None:
-        if len(made) == at:
-            raise KilledError
-        made.append(model.name)
-
-    store.client.meta.events.register(event, kill, unique_id="kill")
-    try:
-        yield made
-    except KilledError:
-        pass
-    finally:
-        store.client.meta.events.unregister(event, unique_id="kill")
+only_likes = pytest.mark.parametrize("family", [counters.LIKES], indirect=True, ids=["likes"])
+only_members = pytest.mark.parametrize("family", [counters.MEMBERS], indirect=True, ids=["members"])
 
 
-def delete(store: Store, caller: str = "author", post: str = POST) -> dict[str, Any]:
-    return deletion.delete(Call(store, caller), LIKES, post)
-
-
-def sweep(judged: Deployment, until_s: float = FOREVER) -> Swept:
-    return deletion.sweep(judged.store, LIKES, until_s)
-
-
-def stored(world: World, post: str = POST) -> list[dict[str, Any]]:
-    return world.items(f"POST#{post}")
-
-
-def rows(world: World) -> list[str]:
-    return [item["SK"]["S"] for item in world._scan(world.store.settings.ledger_table) if item["PK"]["S"] == "DELETED"]
-
-
-def liked_by(judged: Deployment, number: int, post: str = POST) -> None:
-    """Likes on all shards, whose tallies differ: some are below zero."""
-    for user in range(number):
-        if user % 3 == 0:
-            judged.store.spread.conflict(f"POST#{post}", 16)
-        judged.like(f"u{user}", post=post)
-
-
-def even(judged: Deployment, minutes: int = 6) -> None:
-    """Every change so far is judged, and no tally drifts, nor did any at any look."""
-    judged.run(minutes, lambda: None if not judged.drifts() else pytest.fail(f"{judged.drifts()}"))
-    assert judged.drifts() == {}
-
-
-def ended(judged: Deployment, world: World) -> None:
-    """After the wait the post is removed for good."""
-    for _ in range(3):
-        sweep(judged)
-        judged.deliver()
-        judged.skip(WAIT_S)
-    left = [item for item in stored(world) if "expiration" not in item]  # what unlikes leave is TTL's
-    assert (left, rows(world)) == ([], [])
-    even(judged)
-
-
-def test_only_the_author_deletes_and_once(judged: Deployment, world: World) -> None:
+@only_likes
+def test_only_the_author_deletes_a_post_and_its_text_goes_with_it(family: Family) -> None:
     with pytest.raises(NotFoundError):
-        delete(judged.store)
-    judged.post(3)
+        family.remove()
+    family.make(3)
     with pytest.raises(ForbiddenError):
-        delete(judged.store, "u1")
-    assert delete(judged.store) == {"post_id": POST, "deleted": True, "changed": True}
-    assert delete(judged.store) == {"post_id": POST, "deleted": True, "changed": False}
+        family.remove(call=Call(family.store, "u1"))
+    assert [family.remove(), family.remove()] == [True, False]
     with pytest.raises(NotFoundError):
-        delete(judged.store, "u1")
-    assert len(rows(world)) == 1
+        family.remove(call=Call(family.store, "u1"))
+    assert len(family.rows()) == 1
+    with pytest.raises(NotFoundError):
+        posts.read_post(Call(family.store), family.counter, ID)
+    assert not [item for item in family.stored() if "body" in item]
+
+
+@only_members
+def test_a_parent_without_anything_is_not_removed_and_one_without_a_tally_is(family: Family) -> None:
+    assert family.remove() is False
+    assert (family.stored(), family.rows()) == ([], [])
+    family.judged.like_alone("ann", family.counter)
+    assert [family.remove(), family.remove()] == [True, False]
+    assert family.shows() == (0, [], False)
+    family.sweep()
+    family.judged.run(1)
+    family.ended()
+
+
+@only_members
+def test_a_retired_counter_keeps_its_parents(family: Family) -> None:
+    family.make(1)
+    with pytest.raises(CounterRetiredError):
+        deletion.remove_parent(Call(family.store), replace(family.counter, retired=True), ID)
+    assert family.shows()[0] == 1
 
 
 @pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER], ids=lambda fault: fault.kind.name)
-def test_own_deletion_whose_answer_is_lost_is_a_change(judged: Deployment, world: World, fault: faults.Fault) -> None:
-    judged.post()
-    world.proxy.forget()
-    world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
-    assert delete(judged.store)["changed"] is True
+def test_own_removal_whose_answer_is_lost_is_a_change(family: Family, fault: faults.Fault) -> None:
+    family.make(1)
+    family.world.proxy.forget()
+    family.world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    assert family.remove() is True
 
 
-def test_own_deletion_that_the_call_finds_is_a_change(judged: Deployment) -> None:
+def test_own_removal_that_the_call_finds_is_a_change(family: Family) -> None:
     """The store forgets a token after ten minutes: the nonce is the guarantee."""
-    judged.post()
-    call = Call(judged.store, "author")
-    assert [deletion.delete(call, LIKES, POST)["changed"] for _ in range(2)] == [True, True]
+    family.make(1)
+    call = Call(family.store, "author")
+    assert [family.remove(call=call) for _ in range(2)] == [True, True]
 
 
-def test_deleted_post_is_gone_at_once_for_readers_and_likers(judged: Deployment, world: World) -> None:
-    judged.post()
-    liked_by(judged, 6)
-    delete(judged.store)
-    call = partial(Call, judged.store)
-    refused: list[Callable[[], object]] = [
-        lambda: posts.read_post(call(), LIKES, POST),
-        lambda: children.is_there(call(), LIKES, POST, "u1"),
-        lambda: children.listed(call(), LIKES, POST, 10, None),
-        lambda: judged.like("u1", liked=False),
-        lambda: judged.like("u1"),  # who likes it
-        lambda: children.set_like(call("u1"), LIKES, POST, True, operation="like", key="key-1"),
-        lambda: children.set_like(call("u1"), LIKES, POST, False, operation="unlike", key="key-2"),
-    ]
-    for _ in range(20):  # new likes, on shards at random
-        refused.append(lambda: judged.like("new"))
-        judged.store.spread.conflict(f"POST#{POST}", 16)
-    for change in refused:
+def test_removed_parent_is_gone_at_once_and_takes_no_child(family: Family) -> None:
+    family.make(6)
+    family.remove()
+    if family.counter.parent_required:
+        call = Call(family.store)
         with pytest.raises(NotFoundError):
+            children.is_there(call, family.counter, ID, "u1")
+        with pytest.raises(NotFoundError):
+            children.listed(call, family.counter, ID, 10, None)
+        assert family.number() == 0
+    else:
+        assert family.shows() == (0, [], False)
+    before = family.world.items()
+    refused: list[Callable[[], object]] = [
+        *(partial(family.put, user, there) for user in ("u1", "u2") for there in (True, False)),
+        *(partial(family.world._set, user, ID, True, "key-1", Call(family.store, user)) for user in ("u3", "new")),
+        partial(family.world._set, "u3", ID, False, "key-2", Call(family.store, "u3")),
+        *[partial(family.put, "new")] * 20,  # on shards at random
+    ]
+    for change in refused:
+        family.elsewhere()
+        with pytest.raises(family.refusal):
             change()
-    judged.store.breaker.trip(f"POST#{POST}")
-    with pytest.raises(NotFoundError):  # written alone
-        judged.like("new")
-    assert not [item for item in stored(world) if item["SK"]["S"].endswith("#new") or "body" in item]
-    assert [item for item in world.receipts() if not item["id"]["S"].startswith("heartbeat#")] == []
+    family.store.breaker.trip(family.counter.partition_start + ID)
+    with pytest.raises(family.refusal):  # written alone
+        family.put("new")
+    chunk = imports.Children(0, (imports.Child(1, ID, "new", 1),))
+    assert imports.put(Call(family.store), family.counter, "run", chunk)["missing"] == [1]
+    assert family.world.items() == before
 
 
-def test_id_of_a_deleted_post_is_taken_until_its_likes_are_gone(judged: Deployment, world: World) -> None:
-    judged.post()
-    liked_by(judged, 20)
-    delete(judged.store)
-    for caller in ("author", "u1"):
-        for _ in range(2):
-            with pytest.raises(PostDeletedError, match="quarter of an hour"):
-                posts.write_post(Call(judged.store, caller), LIKES, POST, "again")
-            sweep(judged)
-    ended(judged, world)
-    assert posts.write_post(Call(judged.store, "u1"), LIKES, POST, "again")[1] is True
-    liked_by(judged, 40)
-    assert posts.read_post(Call(judged.store), LIKES, POST)["likeTally"] == 40
-    even(judged)
+def test_id_is_taken_until_the_children_are_gone(family: Family) -> None:
+    family.make(20)
+    family.remove()
+    for turn in range(3):
+        again = partial(family.put, "again")
+        if family.counter.parent_required:
+            again = partial(posts.write_post, Call(family.store, f"u{turn}"), family.counter, ID, "again")
+        with pytest.raises(ParentRemovedError, match="quarter of an hour"):
+            again()
+        family.sweep()
+    family.ended()
 
 
-def test_likes_go_with_the_tally_and_nothing_drifts_all_the_while(judged: Deployment, world: World) -> None:
-    judged.post()
-    liked_by(judged, 70)
-    calm = replace(judged.store, spread=Spread())
-    for user in range(0, 30, 2):  # on another shard than most of their likes
-        children.set_like(Call(calm, f"u{user}"), LIKES, POST, False, operation="unlike", key=None)
+def test_children_go_with_the_tally_and_nothing_drifts_all_the_while(family: Family) -> None:
+    family.make(70)
+    calm = replace(family.store, spread=Spread())
+    for user in range(0, 30, 2):  # on another shard than most were put on
+        family.put(f"u{user}", False, store=calm)
     for user in range(5):
-        judged.like_alone(f"alone{user}")
-    delete(judged.store)
-    judged.run(1)
-    assert min(world.shards(LIKES, POST).values()) < 0
-    assert sweep(judged) == Swept(60, 0, 0, True)
-    assert world.likes(POST)[1] == set()
-    assert sweep(judged) == Swept(0, 0, 0, True), "it waits"
-    even(judged)
-    assert world.tally(LIKES, POST) == 0
-    assert sweep(judged) == Swept(0, 1, 0, True)
-    assert ([item for item in stored(world) if "likeTally" in item], rows(world)) == ([], [])
-    even(judged)
+        family.judged.like_alone(f"alone{user}", family.counter)
+    family.remove()
+    family.judged.run(1)
+    assert min(family.world.shards(family.counter, ID).values()) < 0
+    assert family.sweep() == Swept(60, 0, 0, True)
+    assert family.there() == set()
+    assert family.sweep() == Swept(0, 0, 0, True), "it waits"
+    family.judged.even()
+    assert family.world.tally(family.counter, ID) == 0
+    assert family.sweep() == Swept(0, 1, 0, True)
+    family.ended()
 
 
-def test_deletion_and_sweeps_that_are_killed_at_every_request_lose_nothing(judged: Deployment, world: World) -> None:
+def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family: Family) -> None:
     """What comes next goes on with what it finds."""
-    judged.post()
-    liked_by(judged, 100)
+    family.make(100)
     for at in range(40):
-        with killed(judged.store, at, before=bool(at % 2)) as made:
-            delete(judged.store)
-        meta = next(item for item in stored(world) if item["SK"]["S"] == "META")
-        assert ("createdAt" in meta) == (rows(world) == []), "neither without the other"
+        with killed(family.store, at, before=bool(at % 2)) as made:
+            family.remove()
+        marked = [item for item in family.stored() if GONE in item]
+        assert bool(marked) == bool(family.rows()), "neither without the other"
         if len(made) < at:
             break
-    with pytest.raises(NotFoundError):
-        posts.read_post(Call(judged.store), LIKES, POST)
-    deaths = 0
+    else:
+        pytest.fail("it never came to its end")
     for turn in range(99):
-        at = turn // 2 % 5
-        with killed(judged.store, at, before=bool(turn % 2)) as made:
-            sweep(judged)
-        deaths += len(made) == at
-        judged.deliver()
-        tally, users = world.likes(POST)
+        with killed(family.store, turn // 2 % 5, before=bool(turn % 2)):
+            family.sweep()
+        family.judged.deliver()
+        tally, users = family.world.likes(ID)
         assert tally == len(users)
-        assert judged.drifts() == {}
+        assert family.judged.drifts() == {}
         if turn % 5 == 4:
-            judged.run(1)
-        if not rows(world):
+            family.judged.run(1)
+        if not family.rows():
             break
-    assert deaths > 15
-    assert (stored(world), rows(world)) == ([], [])
-    even(judged)
+    family.ended()
 
 
 @pytest.mark.parametrize("marked", [0, 7], ids=["no shard", "half the shards"])
-def test_sweep_marks_the_shards_that_a_deletion_which_died_left_open(
-    judged: Deployment, world: World, marked: int
-) -> None:
-    judged.post()
-    liked_by(judged, 9)
-    with killed(judged.store, 2 + marked, before=True):
-        delete(judged.store)
-    assert sweep(judged).likes == 9
+def test_sweep_marks_the_shards_that_a_removal_which_died_left_open(family: Family, marked: int) -> None:
+    family.make(9)
+    with killed(family.store, 2 + family.counter.parent_required + marked, before=True):
+        family.remove()
+    assert family.sweep().children == 9
     for shard in range(1, 16):
-        judged.store.spread.conflict(f"POST#{POST}", 16)
-        with pytest.raises(NotFoundError):
-            judged.like(f"late{shard}")
-    ended(judged, world)
+        family.elsewhere()
+        with pytest.raises(family.refusal):
+            family.put(f"late{shard}")
+    family.ended()
 
 
-def test_like_that_makes_a_shard_while_the_post_is_being_deleted_is_refused(judged: Deployment, world: World) -> None:
+@only_likes
+def test_like_that_makes_a_shard_while_the_post_is_being_deleted_is_refused(family: Family) -> None:
     """`META` is marked, and the shard is not there yet."""
-    judged.post()
-    with killed(judged.store, 2, before=True):
-        delete(judged.store)
-    judged.store.spread.conflict(f"POST#{POST}", 16)
+    family.make()
+    family.world.proxy.plan = faults.always(faults.FAIL_BEFORE, "UpdateItem")
+    with pytest.raises(StoreUnreachableError):
+        family.remove()
     for _ in range(20):
+        family.elsewhere()
         with pytest.raises(NotFoundError):
-            judged.like("late")
-    assert world.likes(POST)[1] == set()
+            family.put("late")
+    assert family.there() == set()
 
 
-def test_copies_that_arrive_late_bring_nothing_back(judged: Deployment, world: World) -> None:
-    judged.post()
-    judged.like("ann")
-    world.proxy.plan = faults.always(faults.FAIL_BEFORE, "TransactWriteItems")  # these are under way all the while
-    for change in (
-        lambda: posts.write_post(Call(judged.store, "author"), LIKES, POST, "edit"),
-        lambda: judged.like("b"),
-    ):
+def test_child_that_comes_between_the_marks_is_removed_too(family: Family) -> None:
+    """Its shard is not marked yet; nobody has been told that the parent is removed."""
+    family.make(3)
+    family.put("early", store=family.on(9))
+    late = partial(family.put, "late", store=family.on(9))
+    family.world.proxy.plan = meanwhile({3: late}, "UpdateItem")
+    family.world.proxy.forget()
+    family.remove()
+    assert "late" in family.there()
+    assert family.sweep().children == 5
+    family.ended()
+
+
+def test_copies_that_arrive_late_bring_nothing_back(family: Family) -> None:
+    family.make(1)
+    changes = [partial(family.put, "b")]
+    if family.counter.parent_required:
+        changes.append(partial(posts.write_post, Call(family.store, "author"), family.counter, ID, "edit"))
+    family.world.proxy.plan = faults.always(faults.FAIL_BEFORE, "TransactWriteItems")  # under way all the while
+    for change in changes:
         with pytest.raises(StoreUnreachableError):
             change()
-    world.proxy.plan = faults.no_faults
-    sent = {json.dumps(body["TransactItems"]) for body in world.sent("TransactWriteItems") if POST in str(body)}
-    copies = [{"TransactItems": json.loads(items)} for items in sent if "POST#p" in items]
-    assert len(copies) == 4  # created, liked; an edit and another like
-    delete(judged.store)
-    for swept in (False, True):
+    family.world.proxy.plan = faults.no_faults
+    sent = {json.dumps(body["TransactItems"]) for body in family.world.sent("TransactWriteItems")}
+    partition = family.counter.partition_start + ID
+    copies = [{"TransactItems": json.loads(items)} for items in sent if f'"{partition}"' in items]
+    assert len(copies) == (4 if family.counter.parent_required else 2)  # created, put; an edit and another child
+    family.remove()
+    for _ in range(2):
         for copy in copies:
             with pytest.raises(ClientError, match="Conditional"):
-                world.raw.transact_write_items(**copy)
-        kinds = {item["SK"]["S"].partition("#")[0] for item in stored(world)}
-        assert kinds == ({"META"} if swept else {"META", "LIKE"})
-        sweep(judged)
-    ended(judged, world)
+                family.world.raw.transact_write_items(**copy)
+        family.sweep()
+    assert {item["SK"]["S"].partition("#")[0] for item in family.stored()} == {family.counter.sort_key}
+    family.ended()
 
 
-def test_spilled_like_that_arrives_late_is_removed_too(judged: Deployment, world: World) -> None:
-    """It was decided before the deletion: nothing in its write notices."""
-    judged.post(2)
-    delete(judged.store)
-    assert sweep(judged).likes == 2
-    judged.like_alone("late")
-    judged.run(1)
-    judged.skip(WAIT_S)
-    assert sweep(judged) == Swept(1, 0, 0, True), "it waits once more"
-    even(judged)
-    ended(judged, world)
+def test_spilled_child_that_arrives_late_is_removed_too(family: Family) -> None:
+    """It was decided before the removal: nothing in its write notices."""
+    family.make(2)
+    family.remove()
+    assert family.sweep().children == 2
+    family.judged.like_alone("late", family.counter)
+    family.judged.run(1)
+    family.judged.skip(WAIT_S)
+    assert family.sweep() == Swept(1, 0, 0, True), "it waits once more"
+    family.judged.even()
+    family.ended()
 
 
-def test_tally_that_moves_at_the_very_end_is_not_removed(judged: Deployment, world: World) -> None:
-    """As when the rollup adds a like that it was behind with."""
-    judged.post()
-    delete(judged.store)
-    sweep(judged)
-    judged.skip(WAIT_S)
-    world.proxy.forget()
-    late = tallies.add(Call(judged.store), LIKES, POST, 3, 1, 0, by=tallies.ROLLED_UP)
-    world.proxy.plan = meanwhile({0: lambda: world.raw.update_item(**late)})
-    assert sweep(judged) == Swept(0, 0, 1, True)
-    assert world.tally(LIKES, POST) == 1
-    assert len(rows(world)) == 1
+def test_tally_that_moves_at_the_very_end_is_not_removed(family: Family) -> None:
+    """As when the rollup adds a child that it was behind with."""
+    family.make(1)
+    family.remove()
+    family.sweep()
+    family.judged.skip(WAIT_S)
+    family.world.proxy.forget()
+    late = tallies.add(Call(family.store), family.counter, ID, 3, 1, 0, by=tallies.ROLLED_UP)
+    level = {0: lambda: family.world.raw.update_item(**late)}
+    family.world.proxy.plan = meanwhile(level)
+    assert family.sweep() == Swept(0, 0, 1, True)
+    assert family.world.tally(family.counter, ID) == 1
+    assert len(family.rows()) == 1
 
 
-def test_post_without_likes_waits_too(judged: Deployment, world: World) -> None:
-    judged.post()
-    delete(judged.store)
-    assert sweep(judged) == Swept(0, 0, 0, True)
-    judged.like_alone("late")
-    ended(judged, world)
-
-
-def test_sweep_stops_in_time_and_posts_take_turns(judged: Deployment, world: World) -> None:
+@only_members
+def test_sweep_stops_in_time_and_parents_of_all_counters_take_turns(family: Family) -> None:
     """Each transaction takes a second."""
-    for post in ("big", "small"):
-        judged.post(post=post)
-    liked_by(judged, 80, "big")
-    liked_by(judged, 20, "small")
-    for post in ("big", "small"):
-        delete(judged.store, post=post)
-    world.proxy.forget()
-    done = partial(world.sent, "TransactWriteItems")
-    slow = replace(judged.store, clock=lambda: len(done()))
-    assert deletion.sweep(slow, LIKES, 2) == Swept(32, 0, 0, False)
-    assert [len(world.likes(post)[1]) for post in ("big", "small")] == [64, 4]
-    assert deletion.sweep(slow, LIKES, 4) == Swept(20, 0, 0, False)
-    assert [len(world.likes(post)[1]) for post in ("big", "small")] == [48, 0]
-    assert deletion.sweep(slow, LIKES, 99).finished
-    assert [len(world.likes(post)[1]) for post in ("big", "small")] == [0, 0]
-    even(judged)
+    posts_of = replace(family, counter=counters.LIKES)
+    posts_of.make(80, "big")
+    family.make(20, "small")
+    posts_of.remove("big")
+    family.remove("small")
+    family.world.proxy.forget()
+    done = partial(family.world.sent, "TransactWriteItems")
+    slow = replace(family.store, clock=lambda: len(done()))
+
+    def left() -> list[int]:
+        return [len([item for item in family.world.items(key) if "likedAt" in item])
+                for key in ("POST#big", "WORKSPACE#small")]  # fmt: skip
+
+    assert deletion.sweep(slow, counters.COUNTERS, 2) == Swept(32, 0, 0, False)
+    assert left() == [64, 4]
+    assert deletion.sweep(slow, counters.COUNTERS, 4) == Swept(20, 0, 0, False)
+    assert left() == [48, 0]
+    assert deletion.sweep(slow, counters.COUNTERS, 99).finished
+    assert left() == [0, 0]
+    family.judged.even()
 
 
-def test_post_that_drifts_waits_for_its_repair_and_keeps_no_other_one_waiting(
-    judged: Deployment, world: World, caplog: pytest.LogCaptureFixture
+@only_members
+def test_parent_that_drifts_waits_for_its_repair_and_keeps_no_other_one_waiting(
+    family: Family, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for post in ("off", POST):
-        judged.post(5, post=post)
-    judged.edit(7, target="off")
-    for post in ("off", POST):
-        delete(judged.store, post=post)
-    assert sweep(judged).likes == 10
-    judged.skip(WAIT_S)
-    assert sweep(judged) == Swept(0, 1, 1, True)
-    assert "deleted post keeps a tally" in caplog.text
-    assert len(rows(world)) == 1
-    judged.edit(-7, target="off")
-    judged.skip(WAIT_S)
-    assert sweep(judged) == Swept(0, 1, 0, True)
-    assert rows(world) == []
+    for id_ in ("off", ID):
+        family.make(5, id_)
+    family.judged.edit(7, family.counter, "off")
+    for id_ in ("off", ID):
+        family.remove(id_)
+    assert family.sweep().children == 10
+    family.judged.skip(WAIT_S)
+    assert family.sweep() == Swept(0, 1, 1, True)
+    assert "removed parent keeps a tally" in caplog.text
+    assert len(family.rows()) == 1
+    family.judged.run(14)
+    assert family.judged.reconciler().repair(family.counter, "off", "ann", "an edit") is not None
+    family.judged.skip(WAIT_S)
+    assert family.sweep() == Swept(0, 1, 0, True)
+    assert family.rows() == []
 
 
-def test_broken_row_and_a_post_that_somebody_put_back_stop_nothing(judged: Deployment, world: World) -> None:
-    judged.post(3)
-    delete(judged.store)
-    ledger = world.store.settings.ledger_table
-    world.raw.put_item(TableName=ledger, Item=keys.key("DELETED", "000000000001#x"))
-    judged.post(1, post="back")
-    world.raw.put_item(TableName=ledger, Item=deletion._row(world.store, "back", 1, calm=True)["Put"]["Item"])
-    assert sweep(judged) == Swept(3, 0, 1, True)
-    assert posts.read_post(Call(judged.store), LIKES, "back")["likeTally"] == 1
-    assert [row for row in rows(world) if row.endswith("#back")] == []
+@only_members
+def test_broken_rows_and_a_parent_that_somebody_put_back_stop_nothing(family: Family) -> None:
+    family.make(3)
+    family.remove()
+    ledger, raw = family.store.settings.ledger_table, family.world.raw
+    raw.put_item(TableName=ledger, Item=keys.key("DELETED", "000000000001#x"))
+    for id_, counter in (("back", family.counter), ("old", replace(family.counter, name="undeclared"))):
+        raw.put_item(
+            TableName=ledger, Item=deletion._row(family.store, Tally(counter, id_), 1, calm=True)["Put"]["Item"]
+        )
+    family.make(1, "back")
+    assert family.sweep() == Swept(3, 0, 2, True)
+    assert family.there("back") == {"u0"}
+    assert [row for row in family.rows() if row.endswith("#back")] == []
+    family.world.proxy.plan = faults.always(faults.answer("ValidationException"), "Query")
+    assert family.sweep() == Swept(0, 0, 0, False), "it cannot read, and says so"
 
 
-def test_sweep_that_cannot_read_says_that_it_did_not_finish(judged: Deployment, world: World) -> None:
-    judged.post(3)
-    delete(judged.store)
-    world.proxy.forget()
-    world.proxy.plan = faults.always(faults.answer("ValidationException"), "Query")
-    assert sweep(judged) == Swept(0, 0, 0, False)
+@pytest.mark.parametrize("who", ["call", "sweep"])
+def test_nobody_makes_a_shard_long_after_the_removal(family: Family, who: str) -> None:
+    """A sweep may be about to remove them all: one that is made after that would refuse children of the next parent."""
+    assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < GONE_KEPT_S
+    family.make(1)
+    if who == "sweep":
+        with killed(family.store, 4, before=True):
+            family.remove()
+    family.world.proxy.forget()
+    family.world.proxy.plan = meanwhile({3: lambda: family.judged.skip(MARKS_S_MAX + 1)}, "UpdateItem")
+    family.sweep() if who == "sweep" else family.remove()
+    assert len(family.world.sent("UpdateItem")) == 4, "the process stood still over the fourth"
+    assert family.remove() is False
+    assert len(family.world.sent("UpdateItem")) == 4
 
 
-def test_retry_of_a_deletion_long_after_makes_no_shard(judged: Deployment, world: World) -> None:
-    """The sweep may be about to remove them all: one that is made after that would refuse likes of the next post."""
-    assert deletion.MARKS_S_MAX + CALL_TIME_DEFAULT_S < GONE_KEPT_S
-    judged.post()
-    delete(judged.store)
-    judged.skip(deletion.MARKS_S_MAX + 1)
-    world.proxy.forget()
-    assert delete(judged.store)["changed"] is False
-    assert world.sent("UpdateItem") == []
+@only_members
+def test_shards_of_a_declaration_that_had_more_are_removed_too(family: Family) -> None:
+    wide = replace(family.counter, max_shards=20)
+    family.make(3)
+    children.set_child(Call(family.on(19)), wide, ID, "wide", True)
+    assert f"{wide.sort_key}#19" in family.world.shards(wide, ID)
+    family.remove()
+    assert family.sweep().children == 4
+    family.ended()
 
 
-def test_likes_and_unlikes_that_race_with_a_deletion_leave_nothing(judged: Deployment, world: World) -> None:
-    judged.post(30)
-    chance = iter(range(10**6))
-    world.proxy.plan = lambda operation, body, number: faults.LOSE_RESPONSE if next(chance) % 13 == 0 else None
-    over = threading.Event()
+@pytest.mark.parametrize("lost", [None, faults.LOSE_RESPONSE], ids=["answered", "lost"])
+@pytest.mark.parametrize("there", [True, False], ids=["put", "removed"])
+def test_changes_of_children_at_any_moment_of_a_removal_leave_nothing(
+    family: Family, there: bool, lost: faults.Fault | None
+) -> None:
+    """One before each write of the removal and of the sweep, on the last shard: counted until that is marked."""
+    family.make(30)
+    rival, counted = family.on(15), list[bool]()
 
-    def traffic(who: int) -> int:
-        done = 0
-        for turn in range(400):
-            if over.is_set():
-                break
-            try:
-                judged.like(f"u{(who * 7 + turn) % 60}", liked=turn % 3 != 0)
-                done += 1
-            except NotFoundError:
-                break
-            except TallyError:
-                continue
-        return done
-
-    def remove() -> int:
-        time.sleep(0.15)
+    def change(name: str, body: bytes, number: int) -> faults.Fault | None:
+        if name not in WRITES:
+            return None
         try:
-            for _ in range(20):
-                try:
-                    delete(judged.store)
-                    break
-                except StoreUnreachableError:
-                    continue
-        finally:
-            over.set()
-        return 1
+            answer = family.put(f"u{len(counted) + 30 * there}", there, store=rival)
+            counted.append(answer["changed"])
+        except family.refusal:
+            counted.append(False)
+        return lost if len(counted) % 5 == 2 else None
 
-    assert sum(at_once([*(partial(traffic, who) for who in range(5)), remove])) > 10
-    world.proxy.plan = faults.no_faults
-    judged.deliver()
-    sweep(judged)
-    sweep(judged)
-    assert world.likes(POST)[1] == set()
-    even(judged)
-    ended(judged, world)
+    family.world.proxy.plan = change
+    family.remove()
+    marked = len(counted)
+    family.sweep()
+    family.world.proxy.plan = faults.no_faults
+    assert counted == [True] * marked + [False] * (len(counted) - marked)
+    assert len(counted) > marked > 15
+    tally, users = family.world.likes(ID)
+    assert (tally, users) == (0, set())
+    family.judged.even()
+    family.ended()
 
 
-def test_deletion_costs_what_the_docs_say(judged: Deployment, world: World) -> None:
-    judged.post(16)
-    with world.capacity() as measured:
-        delete(judged.store)
+@only_likes
+def test_removal_costs_what_the_docs_say(family: Family) -> None:
+    family.judged.post(16)
+    with family.world.capacity() as measured:
+        family.remove()
     assert sum(units for name, units in measured if name != "GetItem") == 6 + 15
-    with world.capacity() as measured:
-        sweep(judged)
+    with family.world.capacity() as measured:
+        family.sweep()
     assert sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
-    judged.skip(WAIT_S)
-    with world.capacity() as measured:
-        sweep(judged)
+    family.judged.skip(WAIT_S)
+    with family.world.capacity() as measured:
+        family.sweep()
     level, last = 2 * 16, 2 * 17  # the likes were on one shard, and each was taken back on another
     assert sum(units for name, units in measured if name == "TransactWriteItems") == level + last
-    assert tallies.shards(Call(judged.store), LIKES, POST) == []
+    assert tallies.shards(Call(family.store), family.counter, ID) == []

@@ -95,7 +95,7 @@ def leave_traces(judged: Deployment) -> None:
     judged.store.breaker.trip("WORKSPACE#hot")
     for workspace in ("acme", "hot"):
         for user in (QUOTED, "bob"):
-            children.set_child(Call(judged.store, "shop"), counters.MEMBERS, workspace, user, True, {}, None)
+            children.set_child(Call(judged.store, "shop"), counters.MEMBERS, workspace, user, True)
     stock(judged, 10)
     for caller in (QUOTED, QUOTED, "shop"):
         hold(judged, caller)
@@ -156,7 +156,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others(
     assert "the sweep removes the likes of the posts" in err
     assert traces(judged) == []
     for _ in range(3):
-        deletion.sweep(judged.store, LIKES, float("inf"))
+        deletion.sweep(judged.store, counters.COUNTERS, float("inf"))
         judged.run(1)
     assert named(world) == []
     for post in ("a", "b"):
@@ -268,18 +268,21 @@ def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: 
     assert entry["finished"] is False
 
 
-def test_likes_of_a_post_that_is_deleted_meanwhile_are_the_sweeps(judged: Deployment) -> None:
+def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(judged: Deployment) -> None:
     leave_traces(judged)
     found = [trace for page in forgetting.traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
-    [like] = [trace for trace in found if (trace.kind, trace.id) == (Kind.LIKE, "a")]
-    deletion.delete(Call(judged.store, "author"), LIKES, "a")
-    forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, like)
+    posts.delete_post(Call(judged.store, "author"), LIKES, "a")
+    deletion.remove_parent(Call(judged.store), counters.MEMBERS, "acme")
+    for trace in found:
+        if trace.id in ("a", "acme"):
+            forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, trace)
+    assert {"child acme", "like a"} <= {*traces(judged)}
     [post] = [trace for trace in found if (trace.kind, trace.id) == (Kind.POST, "own1")]
     for trace in (post, post, post._replace(id="removed for good")):
         forgetting.forget(Call(judged.store, QUOTED), counters.COUNTERS, trace)
     assert "like own1" in traces(judged)
-    deletion.sweep(judged.store, LIKES, float("inf"))
-    assert traces(judged) == ["child acme", "child hot", "hold", "hold", "like b", "like c", "post own2"]
+    deletion.sweep(judged.store, counters.COUNTERS, float("inf"))
+    assert traces(judged) == ["child hot", "hold", "hold", "like b", "like c", "post own2"]
 
 
 def test_records_that_are_dead_letters_are_mentioned(judged: Deployment, run: Run) -> None:

@@ -30,9 +30,8 @@ from tally.counting.increments import Increment
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tests.conftest import fresh_tables
 from tests.invariants.judged import Deployment, deployed
-from tests.invariants.test_deletion import even, killed
 from tests.invariants.threads import at_once
-from tests.invariants.world import World
+from tests.invariants.world import World, killed
 
 LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, counters.USAGE
 BY = ("--yes", "--by", "ann", "--why", "INC-9")
@@ -115,7 +114,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             if ended:
                 break
         assert at >= 5  # the run in the history twice, and three chunks
-    even(judged)
+    judged.even()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_lost_answers_and_a_busy_store_change_nothing(
     judged.deliver()
     assert counted(judged.store, lines)
     assert value(judged.store, LIKES, "p") == 2
-    even(judged)
+    judged.even()
 
 
 def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Tally, file: Callable[..., Path]) -> None:
@@ -258,7 +257,7 @@ def test_children_are_put_once_with_their_time_and_their_tally(
     for post in ("p", "q"):
         found = judged.reconciler().count(LIKES, post)
         assert found.children == found.tally
-    even(judged)
+    judged.even()
 
 
 def test_children_without_a_parent_are_named_by_their_lines(
@@ -360,7 +359,7 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
     for post, users in (("p", ["a", "auth0|7"]), ("empty", [])):
         posts.write_post(Call(store, "author"), LIKES, post, "hello")
         for user in users:
-            children.set_like(Call(store, user.replace("|", "%7C")), LIKES, post, True, operation="like", key=None)
+            children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)
     children.set_child(Call(store, "shop"), counters.MEMBERS, "acme", "auth0%7C7", True, {}, None)
     other = Store(store.client, fresh_tables(store.client, ("counts", "receipts")))
     for post in ("p", "empty"):

@@ -21,7 +21,7 @@ import counters
 from dev import faults
 from dev.base.engine import Engine
 from dev.faults import Fault, FaultProxy
-from tally.counting.children import GONE
+from tally.counting.tallies import GONE
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import KeyReusedError, NotFoundError, RetryableError

@@ -68,8 +68,8 @@ def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(streamed:
     post = {"PK": {"S": "POST#p"}, "SK": {"S": "META"}, "likeTally": {"N": "0"}}
     client.put_item(TableName=store.settings.counts_table, Item=post)
     for user in ("ann", "bob"):
-        children.set_like(Call(store, user), counters.LIKES, "p", True, operation="like", key=None)
-    children.set_like(Call(store, "ann"), counters.LIKES, "p", False, operation="unlike", key=None)
+        children.set_child(Call(store), counters.LIKES, "p", user, True)
+    children.set_child(Call(store), counters.LIKES, "p", "ann", False)
     spilled = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#cy"}, "likedAt": {"N": "1"}, "at": {"N": str(at)}}
     client.put_item(TableName=store.settings.counts_table, Item=spilled | {"rollup": {"BOOL": True}})
     for consumer in CONSUMERS.values():

@@ -11,8 +11,8 @@ from typing import Any
 import counters
 from tally.counter import Counter
 from tally.counting import children, holds, increments, posts
-from tally.counting.children import GONE
 from tally.counting.increments import Increment
+from tally.counting.tallies import GONE
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, LimitReachedError
@@ -100,7 +100,7 @@ class Traffic:
             user = back[0][1]
             self.unliked.remove(back[0])
         self._spread(counters.LIKES, post, hot)
-        children.set_like(Call(self.world.store, user), counters.LIKES, post, True, operation="like", key=None)
+        children.set_child(Call(self.world.store), counters.LIKES, post, user, True)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
         self._written(counters.LIKES, post, 1)
@@ -116,7 +116,7 @@ class Traffic:
         self.likes.remove(of)
         post, user = of
         self._spread(counters.LIKES, post, False)
-        children.set_like(Call(self.world.store, user), counters.LIKES, post, False, operation="unlike", key=None)
+        children.set_child(Call(self.world.store), counters.LIKES, post, user, False)
         self.truth.accepted["likes", post] -= 1
         self.unliked.append(of)
         self._written(counters.LIKES, post, -1)

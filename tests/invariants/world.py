@@ -21,9 +21,9 @@ import counters
 from dev.faults import FaultProxy, Plan
 from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
-from tally.counting.children import GONE
 from tally.counting.increments import Increment
 from tally.counting.receipts import Keyed
+from tally.counting.tallies import GONE
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.errors import RetryableError
@@ -90,12 +90,11 @@ class World:
         return self._set(user, post_id, False, key, call or self.call(user))
 
     def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
-        name = "like" if liked else "unlike"
-        if self.family is counters.LIKES:
-            return children.set_like(call, self.family, post_id, liked, operation=name, key=key)
-        keyed = None if key is None else Keyed(name, post_id, key, {"child": user})
-        body = {"post_id": post_id, "liked": liked}
-        return children.set_child(replace(call, caller="shop"), self.family, post_id, user, liked, body, keyed)
+        own = self.family is counters.LIKES  # the caller is the child
+        name, payload = ("like" if liked else "unlike"), ({} if own else {"child": user})
+        keyed = None if key is None else Keyed(name, post_id, key, payload)
+        call = call if own else replace(call, caller="shop")
+        return children.set_child(call, self.family, post_id, user, liked, {"post_id": post_id, "liked": liked}, keyed)
 
     def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
         """Create or edit a post."""
@@ -297,3 +296,26 @@ class Last(random.SystemRandom):
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         return (start if stop is None else stop) - 1
+
+
+class KilledError(BaseException):
+    """The process is no more: nothing catches this."""
+
+
+@contextmanager
+def killed(store: Store, at: int, *, before: bool) -> Iterator[list[str]]:
+    """Kill the process over its request number `at`, before it is sent or before the answer is seen; those made."""
+    made, event = list[str](), "before-call.dynamodb" if before else "after-call.dynamodb"
+
+    def kill(model: Any, **_: Any) -> None:
+        if len(made) == at:
+            raise KilledError
+        made.append(model.name)
+
+    store.client.meta.events.register(event, kill, unique_id="kill")
+    try:
+        yield made
+    except KilledError:
+        pass
+    finally:
+        store.client.meta.events.unregister(event, unique_id="kill")

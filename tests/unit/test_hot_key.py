@@ -244,8 +244,7 @@ def test_a_throttled_transaction_is_not_tried_again_but_written_alone(
     tables.items.add((TABLE, "POST#hot", "META"))
     store = Store(HotClient(tables), SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)  # type: ignore[arg-type]
     call = Call(store, "reader", hub.now_s + 8)
-    how: Any = {"operation": "like", "key": None}
-    ((body, _),) = run(hub, (0, lambda: children.set_like(call, counters.LIKES, "hot", True, **how)))
+    ((body, _),) = run(hub, (0, lambda: children.set_child(call, counters.LIKES, "hot", "reader", True)))
     assert body["visible"] == "soon"
     assert tables.throttles == 1
     hub.now_s += THROTTLED_S - 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counting import children, tallies
+from tally.counting import tallies
 from tally.dynamo.keys import pair_of
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import SegmentRun
@@ -96,7 +96,7 @@ def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_n
 def test_what_an_unlike_leaves_is_no_child() -> None:
     """The unlike of a spilled like leaves an item; a like may take its place, and TTL removes it."""
     liked: Any = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
-    left = {**CHILD, children.GONE: {"N": "1"}, "nonce": {"S": "m"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
+    left = {**CHILD, tallies.GONE: {"N": "1"}, "nonce": {"S": "m"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
     read = bookkeeper.read_count
     assert read(DECLARED, record("MODIFY", CHILD, left, liked)) == (Effect("likes", "p", NOW, -1, pair=pair_of(liked)),)
     assert read(DECLARED, record("MODIFY", CHILD, liked, left)) == (Effect("likes", "p", NOW, 1),)

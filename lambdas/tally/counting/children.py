@@ -21,19 +21,14 @@ from ..dynamo import items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key, pair_of
 from ..dynamo.transactions import Write, put, transact
-from ..errors import ChangeRefusedError, NotFoundError, StoreBusyError, TallyHotError
+from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, StoreBusyError, TallyHotError
 from ..fields import to_cursor, user_name
 from . import tallies
 from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, once, refuse_retired, retired
-from .tallies import minute_now
+from .tallies import GONE, minute_now
 
-GONE = "gone"
-"""The attribute of what a removal leaves of a child that was written alone: it is no child. The items of a deleted post
-have it too: it is no post."""
 SINCE = "likedAt"
 """The attribute that says when a child was put, in epoch seconds. Likes were the first children."""
-THERE = f"attribute_exists(PK) AND attribute_not_exists({GONE})"
-"""The condition that a parent, or a shard of its tally, is there and not deleted."""
 GONE_KEPT_S = 15 * 60  # a copy of a write that is delayed arrives within minutes, or never
 TURNS_MAX = 8  # a turn is lost only to another change of the same child at the same moment
 
@@ -77,15 +72,22 @@ class _Wish:
 
 
 def set_child(
-    call: Call, counter: Counter, parent: str, child: str, there: bool, body: Body, keyed: Keyed | None
+    call: Call,
+    counter: Counter,
+    parent: str,
+    child: str,
+    there: bool,
+    body: Body | None = None,
+    keyed: Keyed | None = None,
 ) -> Counted:
     """Put a child of the parent (`there`), or remove it: `body` with `changed` and `visible`.
 
-    `child` is percent-encoded. 4 WCU, 6 with a key. The child of a hot tally takes 1, or 4 with a key. A removal reads
-    the child first. So does a hot tally the parent, if the counter needs one. Each read is 1 RCU. Raises NotFoundError
-    for a parent that is needed and missing, CounterRetiredError, and the errors of transactions.transact.
+    `child` is percent-encoded; a user's own is `call.caller`. 4 WCU, 6 with a key. The child of a hot tally takes 1, or
+    4 with a key. A removal reads the child first, and a hot tally its parent. Each read is 1 RCU. Raises NotFoundError
+    for a parent that is needed and missing, ParentRemovedError, CounterRetiredError, and the errors of
+    transactions.transact.
     """
-    wish = _Wish(call, counter, parent, child, there, body)
+    wish = _Wish(call, counter, parent, child, there, body or {})
     if keyed is None:
         if counter.retired:
             raise retired(counter)
@@ -93,12 +95,6 @@ def set_child(
     if counter.retired:
         return once(call, keyed, lambda stamp: refuse_retired(call, counter, stamp))
     return once(call, keyed, lambda stamp: _move(replace(wish, stamp=stamp)))
-
-
-def set_like(call: Call, counter: Counter, post_id: str, liked: bool, *, operation: str, key: str | None) -> Counted:
-    """Like (`liked`) or unlike the post as `call.caller`: `{"post_id","liked","changed","visible"}`. See set_child."""
-    keyed = None if key is None else Keyed(operation, post_id, key, {}, counter.receipt_days)
-    return set_child(call, counter, post_id, call.caller or "", liked, {"post_id": post_id, "liked": liked}, keyed)
 
 
 def remove(call: Call, counter: Counter, parent: str, child: str) -> None:
@@ -119,7 +115,7 @@ def _move(wish: _Wish) -> Body:
         except ChangeRefusedError as refused:
             child, shard = refused.old_items[0], refused.shard
             if any(GONE in (tally or {}) for tally in refused.old_items[1:]):
-                raise _missing(wish.counter, wish.parent) from None
+                raise _refusal(wish.counter, wish.parent) from None
         if child is None:
             made = _make_shard(wish, shard)  # the next turn uses it: up to fifteen others may be missing too
             continue
@@ -157,9 +153,10 @@ def _put(wish: _Wish, shard: int | None) -> Body:
 def _put_alone(wish: _Wish) -> Body:
     """The child by itself, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
 
-    Nothing in the write notices a missing parent. If the counter needs one, its item is read first, for 1 RCU.
+    Nothing in the write notices a missing or removed parent: it is read first, for 1 RCU.
     """
-    _find_parent(wish.call, wish.counter, wish.parent)
+    if not _takes_children(wish.call, wish.counter, wish.parent):
+        raise _refusal(wish.counter, wish.parent)
     child, done = _put_child(wish, minute_now(wish.call), **ALONE), wish.answer(True, VISIBLE_SOON)
     if wish.stamp is None:
         put(wish.call, child)
@@ -186,7 +183,7 @@ def _remove(wish: _Wish, shard: int | None) -> Body:
 
 
 def taken_back(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
-    """The writes that remove a child of a deleted post, on a shard that is there. `child`: the item, as it was read."""
+    """The writes that remove a child of a removed parent, on a marked shard. `child`: the item, as it was read."""
     id_ = child["SK"]["S"].removeprefix(counter.children[0])
     wish = _Wish(call, counter, parent, id_, False, {})
     move = tallies.add(call, counter, parent, shard, -1, minute_now(call), by=tallies.unliked(pair_of(child)))
@@ -243,9 +240,14 @@ def _put_child(wish: _Wish, at: int, **mark: Item) -> Write:
 def _add(wish: _Wish, shard: int, amount: int, at: int, *, by: str = "") -> Write:
     """The move of the tally. It makes the tally of a parent that nobody has to make."""
     move = tallies.add(wish.call, wish.counter, wish.parent, shard, amount, at, by=by)
-    if wish.counter.parent_required:
-        move |= {"ConditionExpression": THERE, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    return {"Update": move}
+    condition = {"ConditionExpression": takes_children(wish.counter)}
+    return {"Update": {**move, **condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
+
+
+def takes_children(counter: Counter) -> str:
+    """The condition that a shard of the tally takes a child: its parent is not removed, and is there if it must be."""
+    there = "attribute_exists(PK) AND " if counter.parent_required else ""
+    return f"{there}attribute_not_exists({GONE})"
 
 
 def _make_shard(wish: _Wish, shard: int) -> int | None:
@@ -254,14 +256,14 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     Raises NotFoundError if there is no such parent.
     """
     call, counter, parent = wish.call, wish.counter, wish.parent
-    missing = _missing(counter, parent)
+    missing = _refusal(counter, parent)
     if shard == 0:
         raise missing
     table = call.store.settings.counts_table
     there = {
         "TableName": table,
         "Key": tallies.key(counter, parent, 0),
-        "ConditionExpression": THERE,
+        "ConditionExpression": takes_children(counter),
     }
     empty = {
         "TableName": table,
@@ -280,17 +282,31 @@ def _make_shard(wish: _Wish, shard: int) -> int | None:
     return shard
 
 
-def _find_parent(call: Call, counter: Counter, parent: str) -> None:
-    """Raise NotFoundError for a parent that the counter needs and that is missing."""
+def _takes_children(call: Call, counter: Counter, parent: str) -> bool:
+    """Whether the parent is not removed. Raises NotFoundError if the counter needs it and finds none."""
+    first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
+    return _is_taking(counter, parent, first)
+
+
+def _is_taking(counter: Counter, parent: str, first: Item) -> bool:
+    if counter.parent_required and (not first or GONE in first):
+        raise _refusal(counter, parent)
+    return GONE not in first
+
+
+def _refusal(counter: Counter, parent: str) -> NotFoundError | ParentRemovedError:
+    """Why a parent takes no child. One that must be there is as if it had never been, once it is removed."""
     if counter.parent_required:
-        table, parent_key = call.store.settings.counts_table, tallies.key(counter, parent, 0)
-        found = queries.get(call.store.client, table, parent_key)
-        if not found or GONE in found:
-            raise _missing(counter, parent)
+        return NotFoundError(f"There is no {counter.prefix.lower()} {parent}.")
+    return removed(counter, parent)
 
 
-def _missing(counter: Counter, parent: str) -> NotFoundError:
-    return NotFoundError(f"There is no {counter.prefix.lower()} {parent}.")
+def removed(counter: Counter, parent: str) -> ParentRemovedError:
+    """The refusal of what needs the id of a removed parent."""
+    return ParentRemovedError(
+        f"{parent} is removed, and so are its {counter.name}, in the background. The id is free again after that, a"
+        " quarter of an hour later at the earliest."
+    )
 
 
 def _child_key(counter: Counter, parent: str, child: str) -> Item:
@@ -298,20 +314,18 @@ def _child_key(counter: Counter, parent: str, child: str) -> Item:
 
 
 def is_there(call: Call, counter: Counter, parent: str, child: str) -> bool:
-    """Whether the child is there. 1 RCU, 2 with a look at a parent that is needed: NotFoundError if it is missing."""
-    parents = [tallies.key(counter, parent, 0)] if counter.parent_required else []
-    keys = [*parents, _child_key(counter, parent, child)]
+    """Whether the child is there: 2 RCU, one for the parent. Raises NotFoundError if that is needed and missing."""
+    keys = [tallies.key(counter, parent, 0), _child_key(counter, parent, child)]
     found = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {GONE}")
-    there = {item["SK"]["S"] for item in found if GONE not in item}
-    if parents and counter.sort_key not in there:
-        raise _missing(counter, parent)
-    return counter.children[0] + child in there
+    by_key = {item["SK"]["S"]: item for item in found}
+    there = _is_taking(counter, parent, by_key.get(counter.sort_key, {}))
+    return there and GONE not in by_key.get(counter.children[0] + child, {GONE: True})
 
 
 def parents_of(call: Call, counter: Counter, child: str, parents: Sequence[str]) -> set[str]:
     """Those of the parents, at most 100, that have this child. 1 RCU for each.
 
-    It reads no parent. One that is missing has no child; a deleted post has its likes until the sweep removes them.
+    It reads no parent. One that is missing has no child; a removed one has some until the sweep has removed them.
     """
     keys = [_child_key(counter, parent, child) for parent in dict.fromkeys(parents)]
     found = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"PK, {GONE}")
@@ -333,7 +347,8 @@ def listed(call: Call, counter: Counter, parent: str, limit: int, after: str | N
     partition, (first, last) = counter.partition_start + parent, counter.children
     after_key = None if after is None else first + after
     table = call.store.settings.counts_table
-    _find_parent(call, counter, parent)  # a deleted one may have children for a while, and shows none
+    if not _takes_children(call, counter, parent):
+        return [], None  # it has some until the sweep has removed them
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     found = [

@@ -1,134 +1,139 @@
-"""Deleted posts: gone for readers at once. The sweep removes their likes, and moves the tally with each.
+"""A parent removed with its children: of any counter with children, a post among them.
 
-A deleted post stays as a mark (`gone`) on `META` and on every shard of its tally: what is marked takes no like. A row
-in the ledger names it to the sweep. Each sweep goes on where the last one stopped, by what it finds:
+Readers find nothing of it at once. The sweep removes the children, and moves the tally with each.
 
-    1. It marks the shards that are not marked, in case the deletion died before.
-    2. It takes the likes back, each as an unlike does, up to one on every shard in one transaction.
-    3. When nothing is left, it waits for GONE_KEPT_S and looks again: a late copy of a like that was written alone may
+A removed parent stays as a mark (`gone`) on every shard of its tally: what is marked takes no child. A row in the
+ledger names it to the sweep. Each sweep goes on where the last one stopped, by what it finds:
+
+    1. It marks the shards that are not marked, in case the removal died before.
+    2. It takes the children back, each as its own removal does, up to one on every shard in one transaction.
+    3. When nothing is left, it waits for GONE_KEPT_S and looks again: a late copy of a child that was written alone may
        have come. A look that finds something begins a new wait.
-    4. It brings each shard to 0 in one transaction. Another one removes them all, `META` and the row.
+    4. It brings each shard to 0 in one transaction. Another one removes them all, and the row.
 
-Until then the id is taken: nothing that arrives late finds a new post under it.
+Until then the id is taken: nothing that arrives late finds a new parent under it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..counter import Counter
 from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
+from ..dynamo.items import Was, Write
 from ..dynamo.keys import Item, key
-from ..dynamo.transactions import Write, apply, transact
-from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError, TallyError
-from ..fields import user_name
+from ..dynamo.transactions import apply, transact
+from ..errors import ChangeRefusedError, ConfigurationError, StoreBusyError, TallyError
 from ..observe import logger
 from . import tallies
-from .children import GONE, GONE_KEPT_S, taken_back
-from .posts import EDIT_ATTEMPTS_MAX, TEXT_KEY
-from .receipts import Body
+from .children import GONE_KEPT_S, taken_back
+from .receipts import retired
+from .tallies import GONE, Tally
 
-ROWS_MAX = 25  # posts that take turns in a sweep; the next ones follow when these are done
-PAGE_MAX = 96  # likes that are read at once: six transactions
+ROWS_MAX = 25  # parents that take turns in a sweep; the next ones follow when these are done
+PAGE_MAX = 96  # children that are read at once: six transactions
+TOGETHER_MAX = 50  # children in one transaction, each with its part of the tally: DynamoDB takes 100 writes
+STEP_S_MAX = 1.0  # for one transaction: the other parents wait
+MARKS_S_MAX = GONE_KEPT_S / 2  # nobody marks shards for longer after the decision: a sweep may be about to end
+TURNS_MAX = 5  # a turn is lost only to another removal of the same parent at the same moment
+_ANY: Was = {}
 _ZERO = "#number = :zero OR attribute_not_exists(#number)"
-STEP_S_MAX = 1.0  # for one transaction: the other posts wait
-MARKS_S_MAX = GONE_KEPT_S / 2  # after it, a retry of the deletion marks nothing: the sweep may be about to end
 
 
-def delete(call: Call, counter: Counter, post_id: str) -> Body:
-    """Delete the caller's post: `{"post_id","deleted","changed"}`. Readers find it no more, and nobody likes it.
+def remove_parent(call: Call, counter: Counter, parent: str, *, was: Was = _ANY, beside: Sequence[Write] = ()) -> bool:
+    """Remove a parent with its children: whether this call did it. False for one that is removed already, or has none.
 
-    6 WCU with a text of less than 1 KB, and 1 for each of the other shards that a tally may have. A second deletion
-    changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, EditConflictError if the post
-    keeps changing meanwhile, and the errors of transactions.transact.
+    Its number is 0 from now on, its list of children is empty, and it takes no child until the sweep has removed them
+    all. 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU. `was`: what the parent's own
+    item must be (items.only_if); `beside`: writes that belong to it. Raises CounterRetiredError, StoreBusyError if the
+    parent keeps changing meanwhile, and the errors of transactions.transact.
     """
-    deleted_s, changed = _delete(call, counter, post_id)
-    if time.time() - deleted_s < MARKS_S_MAX:
-        _mark(call, counter, post_id, range(1, counter.max_shards))
-    return {"post_id": post_id, "deleted": True, "changed": changed}
+    if counter.retired:
+        raise retired(counter)
+    tally = Tally(counter, parent)
+    for _ in range(TURNS_MAX):
+        first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
+        if not first and not _anything(call, tally):
+            return False
+        since_s, changed = items.number(first, GONE), first.get("removal") == {"S": call.nonce}
+        if GONE not in first:
+            since_s, changed = int(time.time()), True
+            if not _begin(call, tally, since_s, was, beside):
+                continue  # another removal came first: look again
+        _mark(call, tally, range(1, counter.max_shards), since_s)
+        return changed
+    raise StoreBusyError(f"{counter.name} of {parent} keep changing. Send the request again.")
 
 
-def _delete(call: Call, counter: Counter, post_id: str) -> tuple[int, bool]:
-    """When the post was deleted, in epoch seconds, and whether this call did it."""
-    table, meta_key = call.store.settings.counts_table, tallies.key(counter, post_id, 0)
-    for _ in range(EDIT_ATTEMPTS_MAX):
-        meta = queries.get(call.store.client, table, meta_key)
-        own = meta.get("authorId") == {"S": user_name(call.caller or "")}
-        if not meta or (GONE in meta and not own):
-            raise NotFoundError(f"There is no post {post_id}.")
-        if not own:
-            raise ForbiddenError(f"Only its author deletes post {post_id}.")
-        if GONE in meta:
-            return int(meta[GONE]["N"]), meta.get("deletion") == {"S": call.nonce}
-        now_s = int(time.time())
-        writes = _tombstone(call, counter, post_id, meta["authorId"], now_s)
-        try:
-            transact(call, counter, post_id, lambda _, writes=writes: writes)  # type: ignore[misc]
-            return now_s, True
-        except ChangeRefusedError:
-            continue  # another deletion came first: look again
-    raise EditConflictError(f"Post {post_id} keeps changing. Try again.")
+def _anything(call: Call, tally: Tally) -> bool:
+    """Whether there is a tally or a child. The first child may be one that was written alone."""
+    table, of_tally = call.store.settings.counts_table, tallies.shards(call, *tally)
+    pages = queries.pages(call.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX)
+    return bool(of_tally) or any(GONE not in item for page in pages for item in page)
 
 
-def _tombstone(call: Call, counter: Counter, post_id: str, author: Item, now_s: int) -> list[Write]:
-    """`META` marked, without the revision that an edit needs; the text removed; the row for the sweep."""
-    table = {"TableName": call.store.settings.counts_table}
-    meta: Write = {
-        **table,
-        "Key": tallies.key(counter, post_id, 0),
-        "UpdateExpression": f"SET {GONE} = :now, deletion = :nonce REMOVE createdAt, revision",
-        "ConditionExpression": f"authorId = :author AND attribute_not_exists({GONE})",
-        "ExpressionAttributeValues": {":now": {"N": str(now_s)}, ":nonce": {"S": call.nonce}, ":author": author},
-    }
-    text = {**table, "Key": key(counter.partition_start + post_id, TEXT_KEY)}
-    return [{"Update": meta}, {"Delete": text}, _row(call.store, post_id, now_s, calm=False)]
+def _begin(call: Call, tally: Tally, now_s: int, was: Was, beside: Sequence[Write]) -> bool:
+    """The first mark, and the row for the sweep; False if the parent is marked by now, or is not what it was."""
+    where = call.store.settings.counts_table, tallies.key(*tally, 0)
+    mark = items.update(*where, {GONE: now_s, "removal": call.nonce}, was={**was, GONE: None})
+    writes = [mark, *beside, _row(call.store, tally, now_s, calm=False)]
+    try:
+        transact(call, *tally, lambda _: writes)
+    except ChangeRefusedError:
+        return False
+    return True
 
 
-def _row(store: Store, post_id: str, due_s: int, *, calm: bool) -> Write:
-    """The row of a deleted post. `calm`: the look before found nothing to do."""
-    row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{post_id}")
-    return items.put(store.settings.ledger_table, row_key, {"post": post_id, "calm": {"BOOL": calm}})
+def _row(store: Store, tally: Tally, due_s: int, *, calm: bool) -> Write:
+    """The row of a removed parent. `calm`: the look before found nothing to do."""
+    row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{tally.counter.name}#{tally.id}")
+    values: items.Values = {"counter": tally.counter.name, "target": tally.id, "calm": {"BOOL": calm}}
+    return items.put(store.settings.ledger_table, row_key, values)
 
 
-def _mark(call: Call, counter: Counter, post_id: str, shards: Iterable[int]) -> None:
-    """Mark shards of a deleted post, one at a time: all at once would meet every like. Makes those that are missing."""
+def _mark(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
+    """Mark shards of a removed parent, one at a time: all at once would meet every change of a child. It makes those
+    that are missing, so it stops in time: one that is made after the end would refuse children of the next parent."""
     for shard in shards:
+        if time.time() - since_s >= MARKS_S_MAX:
+            return
         mark = {
             "TableName": call.store.settings.counts_table,
-            "Key": tallies.key(counter, post_id, shard),
+            "Key": tallies.key(*tally, shard),
             "UpdateExpression": f"SET {GONE} = if_not_exists({GONE}, :now)",
-            "ExpressionAttributeValues": {":now": {"N": str(int(time.time()))}},
+            "ExpressionAttributeValues": {":now": {"N": str(since_s)}},
         }
         apply(call, [{"Update": mark}])
 
 
 class Swept(NamedTuple):
-    """How many likes and posts a sweep removed, how many posts it could not go on with, and whether it saw all."""
+    """How many children and parents a sweep removed, how many parents it could not go on with, and whether it saw
+    all."""
 
-    likes: int
-    posts: int
+    children: int
+    parents: int
     failed: int
     finished: bool
 
 
-def sweep(store: Store, counter: Counter, until_s: float) -> Swept:
-    """Go on with the deleted posts, until `until_s` on the store's clock. The next sweep does the rest.
+def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swept:
+    """Go on with the removed parents, until `until_s` on the store's clock. The next sweep does the rest.
 
-    Posts take turns, a transaction each. One that cannot be removed keeps no other one waiting: it is logged, and each
-    sweep tries it.
+    Parents take turns, a transaction each. One that cannot be removed keeps no other one waiting: it is logged, and
+    each sweep tries it.
     """
-    run = _Sweep(store, counter, until_s)
+    run = _Sweep(store, counters, until_s)
     finished = False
     try:
         finished = run.go()
     except TallyError:
-        logger.exception("deleted posts not read")
-    return Swept(run.likes, run.posts, run.failed, finished)
+        logger.exception("removed parents not read")
+    return Swept(run.children, run.parents, run.failed, finished)
 
 
 @dataclass
@@ -136,10 +141,10 @@ class _Sweep:
     """One sweep, and what it did."""
 
     store: Store
-    counter: Counter
+    counters: Mapping[str, Counter]
     until_s: float
-    likes: int = 0
-    posts: int = 0
+    children: int = 0
+    parents: int = 0
     failed: int = 0
 
     @property
@@ -148,12 +153,9 @@ class _Sweep:
         return self.store.clock() >= self.until_s
 
     def go(self) -> bool:
-        """Go on with every post that is due; whether it came through all."""
-        ledger, now_s = self.store.settings.ledger_table, int(time.time())
-        due = queries.pages(
-            self.store, ledger, keys.DELETED_KEY, queries.FIRST, f"{now_s + 1:012d}", Limit=ROWS_MAX
-        )  # fmt: skip
-        for page in due:
+        """Go on with every parent that is due; whether it came through all."""
+        ledger, until = self.store.settings.ledger_table, f"{int(time.time()) + 1:012d}"
+        for page in queries.pages(self.store, ledger, keys.DELETED_KEY, queries.FIRST, until, Limit=ROWS_MAX):
             turns = deque((row, self._removal(row)) for row in page)
             while turns:
                 if self.over:
@@ -165,85 +167,88 @@ class _Sweep:
                 except StopIteration:
                     pass
                 except (TallyError, KeyError, TypeError, ValueError):  # an item that somebody put manually, too
-                    logger.exception("deleted post not removed yet", extra={"row": row["SK"]})
+                    logger.exception("parent not removed yet", extra={"row": row["SK"]})
                     self.failed += 1
         return True
 
     def _removal(self, row: Item) -> Iterator[None]:
-        """Go on with one deleted post, a step at a time."""
-        post_id, calm = row["post"]["S"], row["calm"]["BOOL"]
-        shards = self._shards(post_id)
+        """Go on with one parent, a step at a time."""
+        name, calm = row["counter"]["S"], row["calm"]["BOOL"]
+        if name not in self.counters:
+            raise ConfigurationError(f"The counter {name} is not declared.")
+        tally = Tally(self.counters[name], row["target"]["S"])
+        shards = self._shards(tally)
         if GONE not in shards.get(0, {}):
-            logger.warning("not a deleted post", extra={"row": row["SK"]})
+            logger.warning("not a removed parent", extra={"row": row["SK"]})
             apply(self._call, [self._without(row)])
             return
-        unmarked = [shard for shard in range(self.counter.max_shards) if GONE not in shards.get(shard, {})]
-        _mark(self._call, self.counter, post_id, unmarked)
+        every = {*shards, *range(tally.counter.max_shards)}  # it may have had more, as it was declared then
+        unmarked = [shard for shard in sorted(every) if GONE not in shards.get(shard, {})]
+        _mark(self._call, tally, unmarked, int(time.time()))
         calm = calm and not unmarked
         yield
-        for likes in self._likes(post_id):
+        for children in self._children(tally):
             calm = False
-            self._take_back(post_id, likes)
+            self._take_back(tally, children)
             yield
         if calm:
-            self._end(row, post_id)
+            self._end(row, tally)
         else:
-            self._wait(row, post_id)
+            self._wait(row, tally)
 
-    def _likes(self, post_id: str) -> Iterator[list[Item]]:
-        """The likes that are there, as many at a time as the tally has shards."""
-        table, partition = self.store.settings.counts_table, self.counter.partition_start + post_id
-        many = self.counter.max_shards
-        for page in queries.pages(self.store, table, partition, *self.counter.children, Limit=PAGE_MAX):
+    def _children(self, tally: Tally) -> Iterator[list[Item]]:
+        """The children that are there, as many at a time as the tally has shards."""
+        many, table = min(tally.counter.max_shards, TOGETHER_MAX), self.store.settings.counts_table
+        for page in queries.pages(self.store, table, tally.partition, *tally.counter.children, Limit=PAGE_MAX):
             there = [item for item in page if GONE not in item]
             yield from (there[first : first + many] for first in range(0, len(there), many))
 
-    def _take_back(self, post_id: str, likes: Sequence[Item]) -> None:
-        """Remove these likes, each with its part of the tally on a shard of its own."""
+    def _take_back(self, tally: Tally, children: Sequence[Item]) -> None:
+        """Remove these children, each with its part of the tally on a shard of its own."""
         call = self._call
-        parts = (taken_back(call, self.counter, post_id, like, shard) for shard, like in enumerate(likes))
+        parts = (taken_back(call, *tally, child, shard) for shard, child in enumerate(children))
         apply(call, [write for writes in parts for write in writes])
-        self.likes += len(likes)
+        self.children += len(children)
 
-    def _wait(self, row: Item, post_id: str) -> None:
+    def _wait(self, row: Item, tally: Tally) -> None:
         """Look again when every late copy has come."""
-        later = _row(self.store, post_id, int(time.time()) + GONE_KEPT_S, calm=True)
+        later = _row(self.store, tally, int(time.time()) + GONE_KEPT_S, calm=True)
         apply(self._call, [self._without(row), later])
 
-    def _end(self, row: Item, post_id: str) -> None:
+    def _end(self, row: Item, tally: Tally) -> None:
         """Remove what is left, if the tally is 0. Otherwise it drifts, or the rollup is behind: look again later."""
-        shards = self._shards(post_id)
-        numbers = {shard: tallies.stored(self.counter, item, 0) for shard, item in shards.items()}
+        shards = self._shards(tally)
+        numbers = {shard: tallies.stored(tally.counter, item, 0) for shard, item in shards.items()}
         if sum(numbers.values()):
-            logger.warning("deleted post keeps a tally", extra={"post": post_id, "tally": sum(numbers.values())})
+            logger.warning("removed parent keeps a tally", extra={"row": row["SK"], "tally": sum(numbers.values())})
             self.failed += 1
-            self._wait(row, post_id)
+            self._wait(row, tally)
             return
         if any(numbers.values()):
-            apply(self._call, self._level(post_id, numbers))
-        apply(self._call, [*(self._removed(post_id, shard) for shard in shards), self._without(row)])
-        self.posts += 1
+            apply(self._call, self._level(tally, numbers))
+        apply(self._call, [*(self._removed(tally, shard) for shard in shards), self._without(row)])
+        self.parents += 1
 
-    def _level(self, post_id: str, numbers: dict[int, int]) -> list[Write]:
+    def _level(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
         """Bring every shard to 0: what one loses, others gain, booked on one minute."""
-        call, counter = self._call, self.counter
-        at, writes = tallies.minute_now(call), list[Write]()
+        call, writes = self._call, list[Write]()
+        at = tallies.minute_now(call)
         for shard, number in numbers.items():
             if number:
-                move = tallies.add(call, counter, post_id, shard, -number, at)
+                move = tallies.add(call, *tally, shard, -number, at)
                 move["ExpressionAttributeValues"] |= {":seen": {"N": str(number)}}
                 writes.append(
                     {"Update": {**move, "ConditionExpression": f"#number = :seen AND attribute_exists({GONE})"}}
                 )
         return writes
 
-    def _removed(self, post_id: str, shard: int) -> Write:
+    def _removed(self, tally: Tally, shard: int) -> Write:
         return {
             "Delete": {
                 "TableName": self.store.settings.counts_table,
-                "Key": tallies.key(self.counter, post_id, shard),
+                "Key": tallies.key(*tally, shard),
                 "ConditionExpression": f"attribute_exists({GONE}) AND ({_ZERO})",
-                "ExpressionAttributeNames": {"#number": self.counter.attribute},
+                "ExpressionAttributeNames": {"#number": tally.counter.attribute},
                 "ExpressionAttributeValues": {":zero": {"N": "0"}},
             }
         }
@@ -253,11 +258,10 @@ class _Sweep:
         ledger = {"TableName": self.store.settings.ledger_table, "Key": {"PK": row["PK"], "SK": row["SK"]}}
         return {"Delete": {**ledger, "ConditionExpression": "attribute_exists(PK)"}}
 
-    def _shards(self, post_id: str) -> dict[int, Item]:
-        """The items of the tally; `META` is shard 0."""
-        found = tallies.shards(self._call, self.counter, post_id)
-        numbered = ((self.counter.shard_of(item["SK"]["S"]), item) for item in found)
-        return {shard: item for shard, item in numbered if shard is not None}
+    def _shards(self, tally: Tally) -> dict[int, Item]:
+        """The items of the tally, by shard."""
+        found = ((tally.counter.shard_of(item["SK"]["S"]), item) for item in tallies.shards(self._call, *tally))
+        return {shard: item for shard, item in found if shard is not None}
 
     @property
     def _call(self) -> Call:

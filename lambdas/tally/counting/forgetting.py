@@ -16,12 +16,12 @@ from ..counter import Counter
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
-from ..errors import ConfigurationError, NotFoundError
+from ..errors import ConfigurationError, NotFoundError, ParentRemovedError
 from ..fields import user_name
 from ..shipped import LIKES
-from . import children, deletion, tallies
-from .children import GONE
+from . import children, posts, tallies
 from .holds import BUCKETS, EXPIRED, RELEASED, move
+from .tallies import GONE
 
 
 class Kind(Enum):
@@ -106,7 +106,7 @@ def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
 
 def _delete(call: Call, counter: Counter, post_id: str) -> None:
     try:
-        deletion.delete(call, counter, post_id)
+        posts.delete_post(call, counter, post_id)
     except NotFoundError:
         return  # another run was first
 
@@ -114,10 +114,10 @@ def _delete(call: Call, counter: Counter, post_id: str) -> None:
 def _remove(call: Call, counter: Counter, parent: str) -> None:
     try:
         children.remove(call, counter, parent, call.caller or "")
-    except NotFoundError:
-        post = tallies.key(counter, parent, 0)
-        if GONE not in queries.get(call.store.client, call.store.settings.counts_table, post):
-            raise  # otherwise the post is deleted, and the sweep removes its likes
+    except (NotFoundError, ParentRemovedError):
+        first = tallies.key(counter, parent, 0)
+        if GONE not in queries.get(call.store.client, call.store.settings.counts_table, first):
+            raise  # otherwise the parent is removed, and the sweep removes its children
 
 
 def _release(call: Call, counters: Mapping[str, Counter], hold: Item) -> None:

@@ -19,9 +19,9 @@ from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, Sent,
 from ..errors import LimitReachedError, PreconditionFailedError, ReceiptFoundError
 from . import changes, increments, tallies
 from .changes import Changes
-from .children import GONE, SINCE, THERE
+from .children import SINCE, takes_children
 from .receipts import Body, Keyed, Stamp, once
-from .tallies import Tally, minute_now
+from .tallies import GONE, Tally, minute_now
 
 KEPT_S = 30 * 24 * 3600
 """How long the receipts of an import live."""
@@ -221,7 +221,7 @@ def _writes(call: Call, counter: Counter, todo: Sequence[Child], parents: Sequen
         for row in todo
     ]
     amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
-    there = {"ConditionExpression": THERE} if counter.parent_required else {}
+    there = {"ConditionExpression": takes_children(counter)}
     moves: list[Write] = [
         {"Update": {**tallies.add(call, counter, id_, 0, amount, at), **there}} for id_, amount in amounts.items()
     ]

@@ -13,7 +13,6 @@ from ..dynamo import queries
 from ..dynamo.client import Call
 from ..errors import StoreBusyError
 from . import tallies
-from .children import GONE
 from .tallies import Tally
 
 READERS = 16  # threads: a Query waits for the store for most of its time, and computes for the rest of it
@@ -23,7 +22,7 @@ _pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there i
 def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, int]:
     """The numbers of at most 100 different tallies, each strongly consistent: 1 RCU each, whatever its shards.
 
-    0 for a post that is deleted. They are no snapshot of one moment. It is all or nothing: raises StoreBusyError, or
+    They are no snapshot of one moment. It is all or nothing: raises StoreBusyError, or
     what botocore's error maps to, if one of them cannot be read.
     """
     single = [tally for tally in wanted if tally.counter.versioned]
@@ -52,5 +51,4 @@ def _summed(call: Call, tally: Tally) -> int:
     """The sum over the shards of a tally. Raises StoreBusyError once the call's time is over."""
     if call.store.clock() >= call.deadline_s:
         raise StoreBusyError("There was no time left for this. Send it again.")
-    shards = tallies.shards(call, *tally)
-    return 0 if any(GONE in shard for shard in shards) else tallies.total(tally.counter, shards)
+    return tallies.total(tally.counter, tallies.shards(call, *tally))

@@ -1,4 +1,7 @@
-"""Posts: `META` with the like tally, and the text in an item of its own, so that a like never pays for it."""
+"""Posts: `META` with the like tally, and the text in an item of its own, so that a like never pays for it.
+
+A deleted post is a removed parent (deletion.py).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from ..dynamo import items, queries
 from ..dynamo.client import Call
 from ..dynamo.keys import Item, key
 from ..dynamo.transactions import Write, transact
-from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError, PostDeletedError
+from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotFoundError
 from ..fields import user_name
-from .children import GONE
-from .tallies import total
+from . import deletion
+from .children import removed
+from .receipts import Body
+from .tallies import GONE, total
 
 TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text
 EDIT_ATTEMPTS_MAX = 5  # an attempt is lost only to another edit by the same author at the same moment
@@ -31,8 +36,8 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
     """Create the post or, as its author, give it this text; the post and whether it was created.
 
     `revision` counts edits: writing the text that is already there is none, so a retry does not count. Raises
-    ForbiddenError for anybody but the author, EditConflictError if it keeps changing meanwhile, PostDeletedError for a
-    deleted post whose likes are still being removed.
+    ForbiddenError for anybody but the author, EditConflictError if it keeps changing meanwhile, ParentRemovedError for
+    a deleted post whose likes are still being removed.
     """
     for _ in range(EDIT_ATTEMPTS_MAX):
         post = _read(call, counter, post_id)
@@ -40,10 +45,7 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
             if post is None:
                 return _create(call, counter, post_id, text), True
             if GONE in post:
-                raise PostDeletedError(
-                    f"Post {post_id} is deleted, and its likes are being removed. Its id is free again after that,"
-                    " a quarter of an hour later at the earliest."
-                )
+                raise removed(counter, post_id)
             if post["authorId"] != user_name(call.caller or ""):
                 raise ForbiddenError(f"Only its author edits post {post_id}.")
             if post["body"] == text:
@@ -52,6 +54,25 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
         except ChangeRefusedError:
             continue  # another edit came first: look again
     raise EditConflictError(f"Post {post_id} is being edited elsewhere. Read it and try again.")
+
+
+def delete_post(call: Call, counter: Counter, post_id: str) -> Body:
+    """Delete the caller's post: `{"post_id","deleted","changed"}`. Its text goes at once, its likes with the sweep.
+
+    A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and what
+    deletion.remove_parent does.
+    """
+    author = {"authorId": {"S": user_name(call.caller or "")}}
+    meta = queries.get(call.store.client, call.store.settings.counts_table, _meta_key(counter, post_id))
+    own = meta.get("authorId") == author["authorId"]
+    if not meta or (GONE in meta and not own):
+        raise NotFoundError(f"There is no post {post_id}.")
+    if not own:
+        raise ForbiddenError(f"Only its author deletes post {post_id}.")
+    text_key = key(counter.partition_start + post_id, TEXT_KEY)
+    text: Write = {"Delete": {"TableName": call.store.settings.counts_table, "Key": text_key}}
+    changed = deletion.remove_parent(call, counter, post_id, was=author, beside=[text])
+    return {"post_id": post_id, "deleted": True, "changed": changed}
 
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
@@ -93,7 +114,7 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
     """The text, and one more revision, on condition that nobody else edited the post since it was read."""
     post_id = post["post_id"]
-    table, seen = call.store.settings.counts_table, {"revision": post["revision"]}
+    table, seen = call.store.settings.counts_table, {"revision": post["revision"], GONE: None}
     meta = items.update(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, was=seen)
     transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {**post, "revision": post["revision"] + 1, "body": text}

@@ -19,6 +19,9 @@ from . import periods
 
 ROLLED_UP, REPAIRED = "+", "~"
 """How the nonce of a tally item begins that the rollup or a repair moved."""
+GONE = "gone"
+"""The attribute that marks what is there no more: the tally of a removed parent, and what the removal of a child leaves
+of one that was written alone."""
 DAY = 24 * 60  # minutes
 DAYS_KEPT = 9  # days of notes on a tally: receipts that are written alone live 8
 DAYS_FORGOTTEN = 12  # notes that a write removes beyond those, whether they are there or not
@@ -73,9 +76,10 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
 def total(counter: Counter, items: Iterable[Item]) -> int:
     """The sum over shards. It is no snapshot: while changes race it may be off by those in flight.
 
-    A tally that only counts up, or that counts children, is never shown below zero.
+    A tally that only counts up, or that counts children, is never shown below zero. That of a removed parent is 0.
     """
-    number = sum(stored(counter, item, 0) for item in items if counter.shard_of(item["SK"]["S"]) is not None)
+    shards = [item for item in items if counter.shard_of(item["SK"]["S"]) is not None]
+    number = 0 if any(GONE in item for item in shards) else sum(stored(counter, item, 0) for item in shards)
     return number if counter.signed else max(0, number)
 
 
@@ -96,8 +100,10 @@ def read_state(call: Call, counter: Counter, id_: str) -> State:
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
-    """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty."""
-    return State(stored(counter, item, counter.start), int(item.get("version", {"N": "0"})["N"]))
+    """Number and version in an item of an unsharded counter; those of a fresh one if the item is empty. The number of a
+    removed parent is 0."""
+    number = 0 if GONE in item else stored(counter, item, counter.start)
+    return State(number, int(item.get("version", {"N": "0"})["N"]))
 
 
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from itertools import groupby
 
 from ..counter import Counter
 from ..counting import tallies
-from ..counting.children import GONE, SINCE
+from ..counting.children import SINCE
+from ..counting.tallies import GONE
 from ..dynamo import queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item

@@ -10,7 +10,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
-    deleted     DELETED, epoch s#post -> post, calm
+    deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
 A page holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).
 """

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ..counter import Counter
 from ..counting import periods, tallies
-from ..counting.children import GONE
+from ..counting.tallies import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
 from ..dynamo.transactions import Write

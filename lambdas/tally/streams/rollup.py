@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from ..counter import Counter
 from ..counting import periods, tallies
-from ..counting.children import GONE, SINCE
+from ..counting.children import SINCE
+from ..counting.tallies import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write

@@ -104,10 +104,7 @@ class Source:
 def _run(given: argparse.Namespace, stack: Stack) -> int:
     """Check a file; import it with --yes. Returns 1 if a row was refused, 2 for bad rows."""
     counter: Counter = given.children or given.counter
-    wrong = "" if given.children and counter.child else imports.refused(counter)
-    if given.children and not counter.child:
-        wrong = f"{counter.name} counts no items: import its numbers with --counter {counter.name}"
-    if wrong:
+    if wrong := imports.refused(counter, children=bool(given.children)):
         raise CommandError(wrong)
     store = replace(stack.store, settings=replace(stack.store.settings, receipt_ttl_s=imports.KEPT_S))
     with _opened(given.file) as file:

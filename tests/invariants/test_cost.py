@@ -46,14 +46,6 @@ def size_bytes(item: Item) -> int:
     return size
 
 
-def test_size_rules_are_dynamodbs() -> None:
-    """The examples of its documentation, "Amazon DynamoDB item sizes and formats"."""
-    assert size_bytes({"Attribute": {"S": "value"}}) == 14
-    assert size_bytes({"n": {"N": "100"}}) == 1 + 2
-    assert size_bytes({"n": {"N": "-27"}}) == 1 + 3
-    assert size_bytes({"é": {"S": "é"}}) == 4
-
-
 @pytest.mark.parametrize("change", ["play", "like", "unlike"])
 def test_receipt_with_the_longest_ids_and_key_is_under_1_kb(world: World, change: str) -> None:
     if change == "play":
@@ -179,20 +171,6 @@ def test_read_of_a_post_is_one_request_whatever_its_shards_and_likes(world: Worl
         assert world.read_post()["likeTally"] == 2 * (SHARDS - 1)
     assert measured == [("Query", 1.0)]  # the likes are not read
     assert [request.operation for request in world.proxy.requests] == ["Query"]
-
-
-def test_replay_is_one_request(world: World) -> None:
-    world.play("key-1")
-    world.proxy.forget()
-    assert world.play("key-1")[1] is True
-    assert [request.operation for request in world.proxy.requests] == ["TransactWriteItems"]
-
-
-def test_state_of_a_like_is_one_request(world: World) -> None:
-    world.write_post()
-    world.proxy.forget()
-    children.is_there(world.call(), counters.LIKES, POST, "ann")
-    assert [request.operation for request in world.proxy.requests] == ["BatchGetItem"]
 
 
 def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> None:

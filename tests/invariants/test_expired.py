@@ -200,7 +200,7 @@ def test_holds_of_a_counter_that_is_declared_no_more_and_what_is_no_hold_keep_no
     clock.pass_s(61)
     assert counting.swept() == (1, 2, True)
     assert not_returned(capsys.readouterr().out) == 2
-    assert expired.sweep(counting.world.store, declared([gone]), time.monotonic() + 9).returned == 1
+    assert expired.sweep(counting.world.store, declared([gone]), counting.world.store.clock() + 60).returned == 1
     assert counting.stored(gone, id_) == 1
 
 

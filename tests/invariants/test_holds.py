@@ -85,17 +85,6 @@ def test_a_replay_is_the_same_hold_also_when_nothing_is_left_or_it_is_settled(co
     assert counting.stored(counters.STOCK) == 3
 
 
-def test_more_than_is_left_is_not_held_and_leaves_nothing(counting: Counting) -> None:
-    counting.stock(3)
-    refused = refusal(partial(counting.take, 4, key="key-1"))
-    assert isinstance(refused, LimitReachedError)
-    assert refused.members == {"left": 3}
-    assert counting.ledger() == []
-    assert len(counting.world.receipts()) == 1
-    counting.stock(1)
-    assert counting.take(4, key="key-1")[1] is False
-
-
 def test_a_hold_that_never_was_is_not_found(counting: Counting) -> None:
     counting.stock(3)
     for state in (COMMITTED, RELEASED):
@@ -185,14 +174,6 @@ def test_a_call_whose_time_is_over_says_so_and_not_that_nothing_is_left(counting
     with pytest.raises(StoreBusyError):
         counting.take(1, call=counting.world.call("ann", deadline_s=0))
     assert counting.take(1)[1] is False
-
-
-def test_before_an_increment_is_refused_expired_holds_are_given_back(counting: Counting, clock: Clock) -> None:
-    counting.stock(2)
-    counting.take(2, ttl_s=60)
-    clock.pass_s(61)
-    assert buy(counting, counters.STOCK, -2) == {"counter": "stock", "id": ITEM, "counted": True, "visible": "now"}
-    assert counting.stored(counters.STOCK) == 0
 
 
 def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_its_own(
@@ -351,20 +332,6 @@ def test_one_hold_that_all_settle_at_once_is_settled_once(counting: Counting, cl
         state = counting.states()[hold_id]
         assert won == [state] or (won, state) == ([], EXPIRED)  # a late commit gives it back and is refused
         assert counting.in_existence() == round_ + 1
-
-
-def test_buyers_at_once_of_a_stock_that_is_all_in_expired_holds_are_never_sold_more(
-    counting: Counting, clock: Clock
-) -> None:
-    counting.stock(8)
-    for _ in range(8):
-        counting.take(1, ttl_s=60)
-    clock.pass_s(61)
-    outcomes = at_once([partial(buy, counting, counters.STOCK, -1) for _ in range(16)])
-    sold = sum(isinstance(outcome, dict) for outcome in outcomes)
-    assert 0 < sold <= 8
-    assert counting.stored(counters.STOCK) == 8 - sold
-    assert counting.amounts() == {EXPIRED: 8}
 
 
 def test_a_sweep_or_a_refusal_with_nothing_due_touches_no_hold(counting: Counting, clock: Clock) -> None:

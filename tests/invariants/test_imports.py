@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shlex
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,10 +21,10 @@ from cli.terminal import CommandError
 from dev import faults
 from dev.base.engine import Engine
 from tally.counter import Counter
-from tally.counting import children, increments, posts, tallies
+from tally.counting import children, increments, periods, posts, tallies
 from tally.counting import imports as chunks
 from tally.counting.increments import Increment
-from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.client import Call, Store
 from tests.conftest import fresh_tables
 from tests.invariants.judged import Deployment, deployed
 from tests.invariants.threads import at_once
@@ -152,44 +149,6 @@ def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Tally, f
         body = {"counted": True}
         increments.count(took_back, Increment(PLAYS, f"t{number}", -1, "back", f"key-{number}", body))
     assert counted(store, lines)
-
-
-def test_process_that_is_killed_goes_on_where_it_stopped(
-    engine: Engine, store: Store, run: Tally, file: Callable[..., Path], tmp_path: Path
-) -> None:
-    """SIGKILL between two chunks, for real."""
-    lines = videos("s", 600, 600)
-    path = file(*lines)
-    where = tmp_path / "child.py"
-    tables = [getattr(store.settings, f"{name}_table") for name in ("counts", "receipts", "ledger")]
-    where.write_text(
-        "import sys; sys.path[:0] = ['lambdas', '.']\n"
-        "from tests.invariants.test_imports import on, of\n"
-        "from tally.counting import imports\n"
-        "add = imports.add\n"
-        "imports.add = lambda *given: (add(*given), print('chunk', flush=True), sys.stdin.readline())[0]\n"
-        f"on(of({engine.endpoint!r}, *{tables!r}))(*{['import', str(path), '--counter', 'plays', *BY]!r})\n"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, where], stdin=pipe, stdout=pipe, cwd=Path(__file__).parents[2]) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(b"\n" * 3)  # after the fourth it waits
-        child.stdin.flush()
-        for _ in range(4):
-            assert child.stdout.readline() == b"chunk\n"
-        os.kill(child.pid, signal.SIGKILL)
-    assert not counted(store, lines)
-    assert run("import", path, "--counter", "plays", *BY) == 0
-    assert counted(store, lines)
-
-
-def of(endpoint: str, counts: str, receipts: str, ledger: str) -> Store:
-    """The tables, in another process."""
-    from cli.connection import _settings
-
-    named = {"counts": counts, "receipts": receipts, "ledger": ledger}
-    return Store(dynamodb_client(endpoint_url=endpoint), _settings(named, "", 60))
 
 
 def test_another_content_under_the_name_of_a_run_counts_nothing(
@@ -338,11 +297,33 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(
     assert run("import", path, "--counter", "contest", *BY) == 1
     assert "line 3: It is at version 1 now." in capsys.readouterr().err
     assert (value(store, counters.CONTEST, "x"), value(store, counters.CONTEST, "y")) == (97, 0)
-    for counter, why in (("likes", "counts items: import these with --children likes"),):
-        with pytest.raises(CommandError, match=why):
-            run("import", path, "--counter", counter)
+    with pytest.raises(CommandError, match="counts items: import these with --children likes"):
+        run("import", path, "--counter", "likes")
     with pytest.raises(CommandError, match="plays counts no items"):
         run("import", path, "--children", "plays")
+    for counter in (counters.MEMBERS, USAGE):
+        retired = replace(counter, retired=True)
+        assert "is retired: it takes no more changes" in chunks.refused(retired, children=counter.counts_children)
+
+
+@pytest.mark.parametrize("counter", [replace(PLAYS, receipt_days=2), replace(counters.CONTEST, receipt_days=2)])
+def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_the_counter_says(
+    store: Store, counter: Counter
+) -> None:
+    kept = replace(store, settings=replace(store.settings, receipt_ttl_s=chunks.KEPT_S))
+    chunks.add(Call(kept), counter, "run", chunks.Numbers(0, [chunks.Number(1, "x", 5)]))
+    [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    assert int(receipt["expiration"]["N"]) > time.time() + chunks.RESTART_S
+
+
+def test_a_number_that_is_set_in_a_period_goes_with_it(store: Store) -> None:
+    budget = Counter(
+        "budget", prefix="BUD", sort_key="LEFT", attribute="left", start=9, floor=0, period="day", keep_periods=35
+    )
+    id_ = periods.tally_id(budget, "acme", time.time())
+    chunks.add(Call(store), budget, "run", chunks.Numbers(0, [chunks.Number(1, id_, 4)]))
+    [item] = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    assert (item["left"], int(item["expiration"]["N"])) == ({"N": "4"}, periods.expires_s(budget, id_))
 
 
 def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
@@ -402,17 +383,3 @@ def test_period_is_part_of_the_id(store: Store, run: Tally, file: Callable[..., 
     assert (head, sorted(rows)) == ("id,value", [f"a#{today},5", f"a#{tomorrow},7"])
     assert run("get", "calls", f"a#{today}") == 0
     assert capsys.readouterr().out == f"calls a#{today}: 5\n"
-
-
-def test_file_that_is_not_there_or_not_text_is_one_line(
-    store: Store, run: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(CommandError, match="nothing: No such file"):
-        run("import", tmp_path / "nothing", "--counter", "plays")
-    (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 3)
-    assert run("import", tmp_path / "binary.csv", "--counter", "plays") == 2
-    (tmp_path / "bom.csv").write_bytes(b"\xef\xbb\xbfid,value\r\na,1\r\n")
-    with (tmp_path / "bom.csv").open() as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        assert run("import", "-", "--counter", "plays", *BY) == 0
-    assert value(store, PLAYS, "a") == 1

@@ -17,7 +17,6 @@ from tally.counting import batches
 from tally.counting.increments import Increment
 from tally.counting.receipts import Counted
 from tally.dynamo.contention import SPILL_RETRIES_MAX
-from tally.errors import NotFoundError
 from tests.invariants.world import POST, VIDEO, Outcome, World
 
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
@@ -163,10 +162,3 @@ def test_throttling_beside_a_refusal_does_not_spread(world: World) -> None:
     world.unlike("ann")
     assert world.proxy.injected(refusal) == 4
     assert world.store.spread.shards(counters.LIKES.partition_start + POST) == 1
-
-
-def test_refusal_alone_is_a_refusal_at_once(world: World) -> None:
-    with pytest.raises(NotFoundError):
-        world.like("ann", key="key-1")
-    assert len(world.sent("TransactWriteItems")) == 1
-    assert world.receipts() == []

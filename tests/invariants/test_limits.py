@@ -15,9 +15,8 @@ from tally.errors import (
     KeyReusedError,
     LimitReachedError,
     PreconditionFailedError,
-    StoreRefusedError,
 )
-from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
+from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
 from tests.invariants.world import meanwhile, persist
 
@@ -26,22 +25,6 @@ LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", sta
 DEBT = Counter("debt", prefix="USER", sort_key="DEBT", attribute="debt", start=-5, floor=-10, ceiling=-1)
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
 LOSSES = {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}}
-
-
-def test_usage_5_then_7_and_4_and_10_at_once_is_26(counting: Counting) -> None:
-    counting.increment(counters.USAGE, 5)
-    at_once([partial(counting.increment, counters.USAGE, amount) for amount in (7, 4, 10)])
-    assert counting.stored(counters.USAGE) == 26
-    assert counting.read(counters.USAGE)["value"] == 26
-
-
-def test_10_plays_at_once_of_a_video_at_41_give_51(counting: Counting) -> None:
-    counting.increment(counters.PLAYS, 1, id_="9f3a")
-    for _ in range(40):
-        counting.increment(counters.PLAYS, 1, id_="9f3a")
-    at_once([partial(counting.increment, counters.PLAYS, None, new_key(), "9f3a") for _ in range(10)])
-    assert counting.world.tally(counters.PLAYS, "9f3a") == 51
-    assert {item["PK"]["S"] for item in counting.world.items()} == {"VID#9f3a"}
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["no faults", "10 % of answers lost"])
@@ -55,19 +38,6 @@ def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(countin
     assert counting.stored(counters.STOCK) == 0
     assert len(counting.world.receipts()) == 101  # the stocking, and one for each that was sold
     assert (counting.world.proxy.injected(faults.LOSE_RESPONSE) > 10) is lost
-
-
-def test_buyers_of_different_amounts_never_take_more_than_there_is_and_leave_less_than_any_wanted(
-    counting: Counting,
-) -> None:
-    counting.stock(50)
-    amounts = [1, 2, 3, 5, 7] * 8
-    outcomes = at_once([partial(buy, counting, counters.STOCK, -amount) for amount in amounts])
-    sold = sum(amount for amount, outcome in zip(amounts, outcomes, strict=True) if isinstance(outcome, dict))
-    left = counting.stored(counters.STOCK)
-    assert sold + left == 50
-    for amount, outcome in zip(amounts, outcomes, strict=True):
-        assert isinstance(outcome, dict) or 0 <= outcome < amount
 
 
 def test_what_is_given_back_while_others_take_is_never_more_than_there_was(counting: Counting) -> None:
@@ -227,12 +197,6 @@ def test_every_write_of_a_counter_moves_its_version_by_one(counting: Counting, c
     assert versions == [0, 1, 2, 3]
 
 
-def test_a_counter_that_was_never_written_is_set_from_version_0_once(counting: Counting) -> None:
-    assert counting.set(LIVES, 2, 0)[0] == {"counter": "lives", "id": ITEM, "value": 2, "version": 1}
-    assert isinstance(refusal(partial(counting.set, LIVES, 1, 0, caller="bob")), PreconditionFailedError)
-    assert counting.read(LIVES)["value"] == 2
-
-
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_counter_that_moves_between_look_and_commit_is_not_set(counting: Counting, version: int) -> None:
     if version:
@@ -259,12 +223,6 @@ def test_without_a_key_the_version_is_the_key_of_each_caller(counting: Counting)
         assert isinstance(moved, PreconditionFailedError)
         assert moved.version == 2
     assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
-
-
-def test_a_value_can_be_set_again_without_a_key_when_the_counter_has_moved(counting: Counting) -> None:
-    for version, value in enumerate((42, 41, 42, 42)):
-        assert counting.set(counters.STOCK, value, version)[1] is False
-    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 4}
 
 
 def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
@@ -298,33 +256,3 @@ def test_compare_and_set_races_increments_and_no_change_is_lost(counting: Counti
 
     at_once([*[partial(set_until_it_fits, number) for number in range(4)], add, add])
     assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 420, "version": 24}
-
-
-def test_a_receipt_lives_as_long_as_its_time_and_then_the_key_counts_again(
-    counting: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    clock.install(monkeypatch)
-    counting.increment(counters.USAGE, 5, "key-1")
-    clock.pass_s(counting.world.store.settings.receipt_ttl_s - 5)
-    assert counting.increment(counters.USAGE, 5, "key-1")[1] is True
-    assert counting.stored(counters.USAGE) == 5
-    clock.pass_s(10)
-    assert counting.increment(counters.USAGE, 5, "key-1")[1] is False
-    assert counting.stored(counters.USAGE) == 10
-
-
-def test_a_tally_that_holds_no_number_is_the_deployments_fault_and_counts_nothing(counting: Counting) -> None:
-    key: dict[str, Any] = {"PK": {"S": f"USER#{ITEM}"}, "SK": {"S": "USAGE"}}
-    counting.world.put({**key, "usage": {"S": "many"}})
-    with pytest.raises(StoreRefusedError):
-        counting.increment(counters.USAGE, 5)
-    assert counting.world.receipts() == []
-
-
-def test_the_minute_of_the_last_change_is_on_the_tally_and_on_the_receipt(counting: Counting) -> None:
-    counting.increment(counters.STOCK, 5, "key-1")
-    (tally,) = counting.world.items()
-    receipt = counting.world.receipt()
-    assert tally["at"] == receipt["at"]
-    assert (receipt["counter"], receipt["target"], receipt["amount"]) == ({"S": "stock"}, {"S": ITEM}, {"N": "5"})

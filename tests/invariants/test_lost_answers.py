@@ -6,7 +6,6 @@ the receipt, the item itself or its version.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,16 +15,12 @@ import pytest
 
 import counters
 from dev import faults
-from dev.base.engine import Engine
-from dev.faults import Fault, FaultProxy
+from dev.faults import Fault
 from tally.counter import Counter
 from tally.counting import batches
 from tally.counting.increments import Increment
-from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import RetryableError, StoreUnreachableError
-from tally.records import Condition, RecordExistsError, Records, atomic_counter, partition_key, record, sort_key
-from tally.settings import Settings
-from tests.conftest import create_tables
+from tally.records import Condition, Records, atomic_counter, partition_key, record, sort_key
 from tests.invariants.counting import Counting
 from tests.invariants.world import POST, VIDEO, Outcome, World, persist
 
@@ -266,19 +261,6 @@ def test_request_that_arrives_after_its_own_retry_counts_once(make_world: Callab
     assert world.tally() == 1
 
 
-def test_keyed_like_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(
-    make_world: Callable[..., World],
-) -> None:
-    world = make_world(hasty=True)
-    world.proxy.strip_tokens = True
-    world.write_post()
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.delay(LATE_S)]})
-    assert world.like("ann", key=KEY) == ({**LIKED, "changed": True, "visible": "now"}, False)
-    assert world.unlike("ann", key="key-2")[0]["changed"] is True
-    world.proxy.settle()
-    assert world.likes() == (0, set())
-
-
 @pytest.mark.parametrize("spilled", [False, True], ids=["exact", "spilled"])
 def test_like_without_a_key_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(
     make_world: Callable[..., World], spilled: bool
@@ -306,38 +288,6 @@ def test_each_attempt_of_ours_has_a_token_of_its_own_and_the_sdk_keeps_it(world:
     world.play(KEY)
     first, sdk_retry, ours = (sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems"))
     assert first == sdk_retry != ours
-
-
-def test_answer_and_receipt_are_one_value(world: World) -> None:
-    body, _ = world.play(KEY)
-    assert json.loads(world.receipt()["data"]["S"]) == body
-
-
-def test_play_that_an_engine_lost_power_over_counts_once(
-    settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The engine is killed with the answer still under way; its tokens are gone, its data are not."""
-    engine = Engine(tmp_path_factory.mktemp("engine") / "data.db")
-    try:
-        with FaultProxy(engine.start().endpoint) as proxy:
-            raw, client = dynamodb_client(endpoint_url=engine.endpoint), dynamodb_client(endpoint_url=proxy.endpoint)
-            create_tables(engine.endpoint, settings)
-            world = World(Store(client, settings), proxy, raw)
-            proxy.plan = faults.always(faults.LOSE_RESPONSE)
-            with pytest.raises(StoreUnreachableError):
-                world.play(KEY)
-            engine.kill()
-            engine.stop()
-            with pytest.raises(StoreUnreachableError):
-                world.play(KEY)
-            engine.start()
-            proxy.plan = faults.no_faults
-            assert world.play(KEY)[1] is True
-            assert world.tally() == 1
-            client.close()
-            raw.close()
-    finally:
-        engine.stop()
 
 
 # Records
@@ -379,19 +329,6 @@ def test_a_record_that_is_written_once_is_written_once(world: World, fault: Faul
     assert visitors.get_item("V", "1") == Visitor(p="V", s="1", visits=2)
 
 
-@pytest.mark.parametrize("first", ["put", "update"])
-def test_a_write_of_a_record_that_arrives_after_its_own_retry_does_nothing(
-    make_world: Callable[..., World], first: str
-) -> None:
-    world = make_world(hasty=True)
-    visitors = records(world)
-    world.proxy.plan = writes(faults.delay(LATE_S))
-    visitors.put_item(visitor(), reset_counters=True) if first == "put" else visitors.update_item(visitor())
-    assert visitors.update_item(visitor()).visits == 1
-    world.proxy.settle()
-    assert visitors.get_item("V", "1") == Visitor(p="V", s="1", visits=1)
-
-
 def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
     """A copy of the first attempt may still be under way when the second one commits."""
     visitors = records(world)
@@ -411,22 +348,3 @@ def test_a_record_that_is_updated_but_cannot_be_read_says_so(world: World) -> No
         records(world).update_item(visitor())
     world.proxy.plan = faults.no_faults
     assert records(world).get_item("V", "1") == Visitor(p="V", s="1", visits=0)
-
-
-def test_without_exact_the_sdk_can_double_an_update_and_refuse_a_put(world: World) -> None:
-    """As documented: half the price."""
-    cheap = records(world, exact=False)
-    world.proxy.plan = writes(faults.LOSE_RESPONSE)
-    assert cheap.update_item(visitor()).visits == 1
-    world.proxy.plan = writes(faults.LOSE_RESPONSE)
-    with pytest.raises(RecordExistsError):
-        cheap.put_item(Visitor(p="V", s="2"))
-
-
-def test_what_the_writes_of_records_cost(world: World) -> None:
-    for exact, cost in ((True, [("Transact", 2), ("Transact", 2), ("Get", 1)]), (False, [("Put", 1), ("Update", 1)])):
-        key = Visitor(p="cost", s=str(exact))
-        with world.capacity() as measured:
-            records(world, exact=exact).put_item(key)
-            records(world, exact=exact).update_item(key)
-        assert [(name.removesuffix("Item").removesuffix("WriteItems"), units) for name, units in measured] == cost

@@ -19,7 +19,7 @@ from tally.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key, refusal
+from tests.invariants.counting import ITEM, Clock, Counting, buy, refusal
 from tests.invariants.threads import at_once
 from tests.invariants.world import persist
 
@@ -117,17 +117,6 @@ def test_tickets_of_16_callers_who_lose_answers_are_1_to_n_without_a_gap(countin
     assert sorted(body["number"] for body in given(counting, counters.TICKET)) == list(range(1, 5 * CALLERS + 1))
 
 
-def test_one_key_of_16_callers_at_once_is_one_ticket(counting: Counting) -> None:
-    outcomes = at_once([partial(counting.increment, counters.TICKET, key="key-1")] * CALLERS)
-    assert [body["number"] for body, _ in outcomes] == [1] * CALLERS
-    assert sorted(replayed for _, replayed in outcomes) == [False] + [True] * (CALLERS - 1)
-    assert counting.stored(counters.TICKET) == 1
-
-
-def test_a_number_is_never_said_to_be_the_last_of_a_counter_without_an_end(counting: Counting) -> None:
-    assert counting.increment(counters.TICKET)[0]["last"] is False
-
-
 @pytest.mark.parametrize(
     ("counter", "numbers", "left"), [(PAIRS, [3, 1], 1), (SEATS, [1, 2, 3], 0)], ids=["delta -2", "up to a ceiling"]
 )
@@ -141,22 +130,6 @@ def test_the_last_is_the_one_after_which_no_step_fits(
     assert isinstance(refused, LimitReachedError)
     assert refused.members == {"left": left}
     assert counting.stored(counter) == numbers[-1]
-
-
-def test_a_refusal_at_the_end_leaves_no_receipt_and_is_judged_afresh(counting: Counting) -> None:
-    for _ in range(3):
-        counting.increment(SEATS)
-    assert isinstance(refusal(partial(counting.increment, SEATS, key="late")), LimitReachedError)
-    assert len(counting.world.receipts()) == 3
-    (item,) = counting.world.items(SEATS.partition_start + ITEM)
-    counting.world.put({**item, "row": {"N": "2"}})
-    assert counting.increment(SEATS, key="late")[0]["number"] == 3
-
-
-def test_numbers_go_on_from_what_was_set(counting: Counting) -> None:
-    assert counting.increment(counters.TICKET)[0]["number"] == 1
-    counting.set(counters.TICKET, 100, 1)
-    assert counting.increment(counters.TICKET)[0]["number"] == 101
 
 
 @pytest.mark.parametrize(("counter", "back", "ahead"), [(counters.TICKET, 1, 4), (CONTEST, PRIZES - 2, PRIZES - 4)])
@@ -189,10 +162,6 @@ def test_a_moved_counter_is_told_before_its_numbers_are(counting: Counting) -> N
     assert isinstance(refusal(partial(counting.set, counters.TICKET, 1, 2)), PreconditionFailedError)
 
 
-def test_numbers_of_two_ids_are_counted_apart(counting: Counting) -> None:
-    assert [counting.increment(counters.TICKET, id_=id_)[0]["number"] for id_ in ("a", "b", "a")] == [1, 1, 2]
-
-
 def test_a_number_that_meets_conflicts_is_taken_once(counting: Counting) -> None:
     counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT, faults.mixed(1, 0)]})
     assert counting.increment(counters.TICKET)[0]["number"] == 1
@@ -218,12 +187,6 @@ def test_a_number_that_is_lost_to_others_at_every_turn_is_503_and_takes_none(cou
         Counting(rushed).increment(counters.TICKET, key="key-1", within_s=0.3)
     assert len(counting.world.sent("TransactWriteItems")) > 1
     assert counting.world.items() == counting.world.receipts() == []
-
-
-def test_a_key_of_another_caller_is_another_ticket(counting: Counting) -> None:
-    key = new_key()
-    assert counting.increment(counters.TICKET, key=key, caller="ann")[0]["number"] == 1
-    assert counting.increment(counters.TICKET, key=key, caller="bob")[0]["number"] == 2
 
 
 def test_a_number_costs_one_read_and_one_transaction(counting: Counting) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,6 @@ from tally.counting.receipts import Counted
 from tally.dynamo.client import Call
 from tally.errors import (
     KeyReusedError,
-    LimitReachedError,
     NotCommittedError,
     StoreBusyError,
     StoreRefusedError,
@@ -68,12 +66,6 @@ def test_90_plays_of_one_video_are_one_transaction_of_about_2_write_units_each(w
     ((name, units),) = measured
     assert name == "TransactWriteItems"
     assert units == 182.0  # 2 for each receipt and 2 for the tally; one by one they would be 360
-
-
-def test_a_batch_of_100_plays_of_one_video_is_a_pack_of_99_and_a_single_one(world: World) -> None:
-    assert count(world, plays(100)) == [(BODY, False)] * 100
-    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [100, 2]
-    assert world.tally() == 100
 
 
 def test_more_than_100_items_are_split_over_transactions_that_hold_100_at_most(world: World) -> None:
@@ -150,13 +142,6 @@ def test_one_odd_entry_does_not_fail_the_others(world: World, odd: Increment, ou
     assert len(world.receipts()) == 11
 
 
-def test_a_key_that_comes_twice_in_a_batch_leaves_the_others_packed(world: World) -> None:
-    assert slugs(count(world, [*plays(10), play("key-3"), play("key-3", amount=2)])) == [
-        *["counted"] * 10, "replayed", "key-reused",
-    ]  # fmt: skip
-    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [11, 2, 2]
-
-
 def test_replays_and_firsts_in_one_batch_cost_one_transaction_more_and_are_told_apart(world: World) -> None:
     count(world, plays(5))
     world.proxy.forget()
@@ -197,7 +182,8 @@ def test_a_conflict_beside_a_receipt_that_stands_replays_it_and_counts_the_other
 
 def test_a_pack_that_meets_conflicts_without_end_is_busy_for_each_and_counts_nothing(world: World) -> None:
     world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
-    results = count(world, plays(5), deadline_s=time.monotonic() + 0.2)
+    _, call = world.rushed(0.2)
+    results = batches.count([(call, one) for one in plays(5)])
     assert [type(result) for result in results] == [StoreBusyError] * 5
     assert world.items() == world.receipts() == []
 
@@ -252,14 +238,6 @@ def test_counters_whose_number_decides_are_not_packed(world: World, counter: Cou
     assert world.tally(counter, "v1") == counter.start + 3 * amount
 
 
-def test_of_a_stock_of_2_a_batch_of_3_takes_2_and_is_told_what_is_left_for_the_third(world: World) -> None:
-    count(world, [play("in", "x", 2, counters.STOCK)])
-    results = count(world, [play(f"k{number}", "x", -1, counters.STOCK) for number in range(3)])
-    assert slugs(results) == ["counted", "counted", "limit-reached"]
-    assert isinstance(results[2], LimitReachedError)
-    assert results[2].members == {"left": 0}
-
-
 def test_receipts_of_a_pack_are_those_of_single_changes(world: World) -> None:
     assert slugs(count(world, plays(3))) == ["counted"] * 3
     for increment in plays(3):
@@ -269,11 +247,6 @@ def test_receipts_of_a_pack_are_those_of_single_changes(world: World) -> None:
     assert isinstance(count(world, [play("single", amount=2), play("more")])[0], KeyReusedError)
     packed, single = (sorted(receipt) for receipt in world.receipts()[:2])
     assert packed == single
-
-
-def test_a_single_entry_is_the_transaction_of_a_single_change(world: World) -> None:
-    assert slugs(count(world, plays(1))) == ["counted"]
-    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [2]
 
 
 def test_16_batches_at_once_with_the_same_keys_are_counted_once(world: World) -> None:
@@ -358,14 +331,6 @@ def test_a_batch_of_bounded_counters_ends_in_time_and_gets_further_each_time(
     assert len(done) <= 3 + 2 * requests
     assert world.tally(counter, "x") == (900 if counter is counters.STOCK else 100)
     assert slugs(count(slow, takes(100, counter), deadline_s=clock.now_s + 2.5)) == ["replayed"] * 100
-
-
-def test_what_does_not_fit_is_told_to_send_it_again(world: World) -> None:
-    clock = Slow(0.060)
-    results = count(clock.install(world), [play(f"k{n}", "x", 1, counters.STOCK) for n in range(3)], deadline_s=0.1)
-    assert slugs(results) == ["counted", "busy", "busy"]
-    assert "Send it again with the same key" in str(results[2])
-    assert world.tally(counters.STOCK, "x") == 1
 
 
 def test_packs_end_in_time_too(world: World) -> None:

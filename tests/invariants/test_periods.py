@@ -31,7 +31,6 @@ def metered(name: str, period: str, keep: int | None = 3, **more: Any) -> Counte
 QUOTA = metered("quota", "day", ceiling=20)
 USED = metered("used", "day")
 ROLLED = metered("rolled", "day", visible="soon")
-FOR_GOOD = metered("forgood", "minute", None)
 
 
 @pytest.fixture
@@ -142,8 +141,3 @@ def test_every_write_of_a_tally_says_when_it_goes(counting: Counting, evening: C
         counting.world.put({**item, "expiration": {"N": "1"}})
     counting.increment(counter, 1)
     assert {int(item["expiration"]["N"]) > evening.time() for item in counting.world.items()} == {True}
-
-
-def test_a_tally_that_is_kept_for_good_has_no_end(counting: Counting) -> None:
-    counting.increment(FOR_GOOD, 1)
-    assert "expiration" not in counting.world.items()[0]

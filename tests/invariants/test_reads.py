@@ -36,10 +36,3 @@ def test_a_post_of_several_pages_is_read_whole(world: World) -> None:
         world.put(padded(f"POST#{POST}", f"META#{shard}", likeTally=shard))
     post = world.read_post()
     assert (post["likeTally"], post["body"]) == (10, "hello")
-
-
-def test_a_tally_of_one_page_is_read_by_one_query_of_one_unit(world: World) -> None:
-    world.play("key-1")
-    with world.capacity() as measured:
-        assert world.read_plays() == 1
-    assert measured == [("Query", 1.0)]

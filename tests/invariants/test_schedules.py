@@ -8,7 +8,6 @@ alone.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -21,7 +20,7 @@ from dev import faults
 from dev.faults import Fault, Plan
 from tally.counter import Counter
 from tally.counting import posts
-from tally.dynamo.contention import ATTEMPTS_MAX, CALM_S, RETRY_S_MAX, Spread
+from tally.dynamo.contention import ATTEMPTS_MAX, RETRY_S_MAX, Spread
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import AUTHOR, POST, VIDEO, First, Last, World, persist
@@ -102,32 +101,6 @@ def test_writers_spread_over_twice_as_many_shards_at_each_conflict_up_to_the_cou
     assert shards.keys() <= SHARD_KEYS
 
 
-@pytest.mark.usefixtures("patient")
-def test_tallies_do_not_spread_for_each_other(world: World) -> None:
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 3})
-    world.play("key-1", "hot")
-    world.play("key-1", "cold")
-    assert world.store.spread.shards("VID#hot") == 8
-    assert world.store.spread.shards("VID#cold") == 1
-    assert world.shards(id_="cold") == {"STATS#TOTAL": 1}
-
-
-def test_counter_with_one_shard_stays_on_it(world: World) -> None:
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 4})
-    world.play("key-1", counter=ONE_SHARD)
-    assert world.shards(ONE_SHARD) == {"TOTAL": 1}
-
-
-@by_throttle
-def test_throttled_plays_are_written_alone_at_once_and_do_not_spread(world: World, throttle: Fault) -> None:
-    tries = 3 if throttle is faults.THROTTLE else 1  # 3: by the SDK itself
-    world.proxy.plan = faults.script({"TransactWriteItems": [throttle] * tries})
-    assert [world.play(f"key-{number}")[0]["visible"] for number in range(5)] == ["soon"] * 5
-    assert world.proxy.injected(throttle) == len(world.sent("TransactWriteItems")) == tries
-    assert world.store.spread.shards(TALLY) == 1
-    assert (world.shards(), world.rolled_up()) == ({}, 5)
-
-
 @by_throttle
 def test_throttled_changes_of_bounded_counters_only_back_off(world: World, throttle: Fault) -> None:
     for number in range(5):
@@ -153,23 +126,6 @@ def test_throttled_unlikes_and_posts_only_back_off_and_do_not_spread(world: Worl
     assert world.store.spread.shards(LIKES) == 1
     assert not world.store.breaker.hot(LIKES)
     assert world.shards(counters.LIKES, POST) == {"META": 0}
-
-
-@pytest.mark.usefixtures("patient")
-def test_tally_comes_back_to_one_shard_when_it_is_calm(make_world: Callable[..., World]) -> None:
-    now_s = [100.0]
-    world = make_world(spread=Spread(clock=lambda: now_s[0]))
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 4})
-    world.play("key-1")
-    before = world.shards()
-    for expected in (16, 8, 4, 2, 1):
-        assert world.store.spread.shards(TALLY) == expected
-        now_s[0] += CALM_S
-    for number in range(10):
-        world.play(f"calm-{number}")
-    after = world.shards()
-    assert after["STATS#TOTAL"] - before.get("STATS#TOTAL", 0) == 10
-    assert sum(after.values()) == 11
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, *THROTTLES], ids=lambda fault: fault.kind.name.lower())
@@ -202,13 +158,6 @@ def test_retries_are_bounded_where_the_call_has_more_time(world: World) -> None:
     assert world.receipts() == []
 
 
-def test_call_without_time_left_does_not_wait(world: World) -> None:
-    world.proxy.plan = faults.always(faults.CONFLICT)
-    with pytest.raises(StoreBusyError):
-        world.play("key-1", call=world.call(deadline_s=time.monotonic() - 1))
-    assert len(world.sent("TransactWriteItems")) == 1
-
-
 @pytest.mark.parametrize("fault", [faults.DROP_BEFORE, faults.FAIL_BEFORE], ids=lambda fault: fault.kind.name.lower())
 def test_store_that_is_down_is_unreachable_and_a_later_retry_counts_once(world: World, fault: Fault) -> None:
     world.write_post()
@@ -231,20 +180,9 @@ def test_likes_and_posts_under_persistent_contention_are_busy_and_change_nothing
     for user, change in (("bob", world.like), ("ann", world.unlike)):
         for key in (None, "key-1"):
             with pytest.raises(StoreBusyError):
-                change(user, key=key, call=world.call(user, deadline_s=time.monotonic() + 0.1))
+                change(user, key=key, call=world.rushed(0.1, user)[1])
     with pytest.raises(StoreBusyError):
-        posts.write_post(world.call(AUTHOR, deadline_s=time.monotonic() + 0.1), counters.LIKES, POST, "new")
+        posts.write_post(world.rushed(0.1, AUTHOR)[1], counters.LIKES, POST, "new")
     assert world.likes() == (1, {"ann"})
     assert world.receipts() == world.inserted_alone() == []
     assert world.read_post()["revision"] == 0
-
-
-def test_likes_under_persistent_conflicts_are_alone_and_unlikes_are_busy(world: World) -> None:
-    world.write_post()
-    world.like("ann")
-    world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
-    assert world.like("bob")[0]["visible"] == "soon"
-    with pytest.raises(StoreBusyError):
-        world.unlike("ann", call=world.call("ann", deadline_s=time.monotonic() + 0.1))
-    assert world.likes() == (1, {"ann", "bob"})
-    assert world.rolled_up(counters.LIKES, POST) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from functools import partial
 
 import pytest
@@ -38,15 +37,6 @@ def test_16_callers_with_one_key_at_once_are_one_count_while_everything_fails(wo
     assert answers == answers[:1] * CALLERS
     assert sum(not replayed for _, replayed in outcomes) <= 1
     assert world.rolled_up() == 1
-
-
-def test_16_users_like_one_post_at_once_and_8_of_them_twice_is_16(world: World) -> None:
-    world.write_post()
-    users = [f"user-{number}" for number in range(CALLERS)]
-    outcomes = at_once([partial(world.like, user) for user in users + users[:8]])
-    assert sum(body["changed"] for body, _ in outcomes) == CALLERS
-    assert all(body["liked"] for body, _ in outcomes)
-    assert world.likes() == (CALLERS, set(users))
 
 
 @pytest.mark.parametrize("spills", [True, False], ids=["spilling", "on shards"])
@@ -118,29 +108,6 @@ def test_plays_of_many_callers_sum_up_to_what_was_accepted(world: World) -> None
     assert world.rolled_up() == sum(accepted)
     assert len(world.receipts()) == len(accepted) == 160
     assert world.read_plays() == max(0, world.tally())
-
-
-def test_read_that_races_likes_and_unlikes_over_several_shards_is_never_negative(world: World) -> None:
-    world.write_post()
-    world.proxy.plan = faults.seeded(3, {"TransactWriteItems": SOME_CONFLICTS})
-    over = threading.Event()
-
-    def wander(seed: int) -> None:
-        while not over.is_set():
-            persist(partial(world.like, f"user-{seed}"))
-            persist(partial(world.unlike, f"user-{seed}"))
-
-    def watch() -> None:
-        for _ in range(READS):
-            seen.append(world.read_post()["likeTally"])
-            seen.append(tallies.read(world.call(), counters.LIKES, POST))
-        over.set()
-
-    seen: list[int] = []
-    at_once([watch, *(partial(wander, seed) for seed in range(4))])
-    assert 0 <= min(seen) <= max(seen) <= 4
-    assert world.likes()[1] == set()
-    assert world.rolled_up(counters.LIKES, POST) == 0
 
 
 def test_read_that_sees_the_unlike_but_not_the_like_shows_zero(world: World) -> None:

@@ -55,7 +55,7 @@ class World:
         """A new invocation."""
         return Call(self.store, caller, **how)
 
-    def rushed(self, within_s: float) -> tuple[World, Call]:
+    def rushed(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
         """This world with a clock that only pauses move, and a call that has so much time there."""
         now_s = [0.0]
 
@@ -63,7 +63,7 @@ class World:
             now_s[0] += pause_s
 
         store = replace(self.store, clock=lambda: now_s[0], sleep=sleep)
-        return replace(self, store=store), Call(store, deadline_s=within_s)
+        return replace(self, store=store), Call(store, caller, deadline_s=within_s)
 
     def play(
         self,

@@ -92,28 +92,12 @@ def test_shards_halve_for_each_calm_spell_and_not_before(spread: Spread, clock: 
     assert seen == [(16, 8), (8, 4), (4, 2), (2, 1), (1, 1)]
 
 
-def test_long_calm_brings_a_tally_back_in_one_look_and_forgets_it(spread: Spread, clock: Clock) -> None:
-    for _ in range(4):
-        spread.conflict("a", MAX_SHARDS)
-    clock.now_s += 10 * CALM_S
-    assert spread.shards("a") == 1
-    assert not spread.widths
-
-
 def test_conflict_restarts_the_calm_spell(spread: Spread, clock: Clock) -> None:
     spread.conflict("a", MAX_SHARDS)
     clock.now_s += CALM_S - 1
     spread.conflict("a", MAX_SHARDS)
     clock.now_s += CALM_S - 1
     assert spread.shards("a") == 4
-
-
-def test_conflict_after_calm_doubles_what_is_left(spread: Spread, clock: Clock) -> None:
-    for _ in range(4):
-        spread.conflict("a", MAX_SHARDS)
-    clock.now_s += 2 * CALM_S
-    spread.conflict("a", MAX_SHARDS)
-    assert spread.shards("a") == 8
 
 
 def test_picks_take_in_every_shard_evenly(spread: Spread) -> None:
@@ -129,10 +113,6 @@ def test_pick_avoids_the_shard_of_the_conflict_and_takes_in_all_others(spread: S
     spread.conflict("a", MAX_SHARDS)
     spread.conflict("a", MAX_SHARDS)
     assert {spread.pick("a", MAX_SHARDS, avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}
-
-
-def test_pick_has_nothing_to_avoid_with_one_shard(spread: Spread) -> None:
-    assert spread.pick("a", MAX_SHARDS, avoid=0) == 0
 
 
 def test_pick_may_avoid_a_shard_that_is_out_of_use_by_now(spread: Spread, clock: Clock) -> None:
@@ -204,11 +184,6 @@ def test_waiting_ends_before_the_deadline_and_the_limit(clock: Clock, time_s: fl
     while retries.wait():
         pass
     assert clock.now_s - started_s < min(time_s, RETRY_S_MAX)
-
-
-def test_no_time_left_means_no_wait(clock: Clock) -> None:
-    retries = Retries(clock.now_s - 1, sleep=lambda pause_s: pytest.fail("slept"), clock=clock)
-    assert retries.wait() is False
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ name is refused. What is imported is an accepted change like any other: the jour
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..counter import Counter
@@ -91,12 +91,14 @@ def sets(counter: Counter) -> bool:
     return counter.numbered or counter.start != 0
 
 
-def refused(counter: Counter) -> str:
-    """Why nothing can be imported into a counter; empty if it can."""
+def refused(counter: Counter, *, children: bool) -> str:
+    """Why no numbers, or no `children`, can be imported into a counter; empty if they can."""
     if counter.retired:
         return f"{counter.name} is retired: it takes no more changes"
-    if counter.child is not None:
+    if counter.counts_children and not children:
         return f"{counter.name} counts items: import these with --children {counter.name}"
+    if children and not counter.counts_children:
+        return f"{counter.name} counts no items: import its numbers with --counter {counter.name}"
     return ""
 
 
@@ -134,6 +136,7 @@ def add(call: Call, counter: Counter, run: str, chunk: Numbers) -> list[Refused]
     Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
     """
     name = f"{run}/{chunk.number}"
+    counter = replace(counter, receipt_days=None)  # its receipts live KEPT_S, as those of every import
     try:
         if sets(counter):
             for id_, value in chunk.sums.items():

@@ -136,8 +136,7 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
 
     It stamps the shard with the minute `at`, and with a nonce that distinguishes it from a manual edit. The nonce
     begins with `by`: ROLLED_UP, REPAIRED, `unliked(pair)`, or nothing; that of a repair has the amount too. It makes
-    the shard if there is none. A refusal at a limit returns the old item. The tally of a period gets its TTL with every
-    write: one that comes after DynamoDB has removed the tally makes no item that stays.
+    the shard if there is none. A refusal at a limit returns the old item.
     """
     by = f"{by}{amount}." if by == REPAIRED else by
     write: Write = {
@@ -152,14 +151,11 @@ def add(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int
             "SET #at = :at, nonce = :nonce, #number = if_not_exists(#number, :start) + :amount ADD version :one"
         )
         write["ExpressionAttributeValues"] |= {":start": {"N": str(counter.start)}, ":one": {"N": "1"}}
-    if counter.keep_periods is not None:
-        write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
-        write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}
     limit, condition = _limit(counter, amount)
     if limit is not None:
         write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
         write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    return write
+    return _expiring(write, counter, id_)
 
 
 def noted(write: Write, days: Mapping[int, int]) -> Write:
@@ -270,6 +266,15 @@ def assign(call: Call, counter: Counter, id_: str, seen: State, value: int, at: 
     }
     if seen.version:
         write["ExpressionAttributeValues"][":seen"] = {"N": str(seen.version)}
+    return _expiring(write, counter, id_)
+
+
+def _expiring(write: Write, counter: Counter, id_: str) -> Write:
+    """The update, with the TTL of a tally that is kept for some periods: one that comes after DynamoDB has removed the
+    tally makes no item that stays."""
+    if counter.keep_periods is not None:
+        write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
+        write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}
     return write
 
 

@@ -21,7 +21,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests dev demo bench soak test test-all emulator mutations openapi events pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
+.PHONY: help setup setup-tests dev demo bench soak test test-all emulator mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -110,10 +110,10 @@ mutations: setup-tests ## take each guard of the core away, one at a time: a tes
 	@$(PY) -m tests.mutations $(ARGS)
 
 openapi: setup ## print the OpenAPI document
-	@PYTHONPATH=lambdas $(PY) -m openapi
+	@PYTHONPATH=lambdas $(PY) -m api --openapi
 
-events: setup-tests ## write the samples in events/ that a new operation lacks
-	@PYTHONPATH=lambdas $(PY) -m tests.make_events
+generate: setup-tests ## write what follows from the operations: the samples in events/ and the typed client
+	@PYTHONPATH=lambdas $(PY) -m api
 
 pictures: setup-tests ## take the pictures of README.md: the console and the dashboard, with the demo's data
 	@PYTHONPATH=lambdas $(PY) -m tests.make_pictures

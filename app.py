@@ -35,7 +35,7 @@ def build(context: Mapping[str, Any] | None = None, outdir: str | None = None) -
     bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
     if options.cdn:
-        edge = Edge(app, "TallyEdge", operations=declarations.routes, options=options)
+        edge = Edge(app, "TallyEdge", routes=declarations.routes, options=options)
         edge.add_stack_dependency(tally)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

@@ -63,7 +63,7 @@ def _read(url: str) -> Feed:
         return [one["value"] for one in found["tallies"]]
 
     def alone() -> list[int]:
-        return [call(f"/videos/{video}/plays")["play_count"] for video in videos]
+        return [call(f"/videos/{video}/plays")["value"] for video in videos]
 
     for number, video in enumerate(videos):
         call(f"/videos/{video}/plays", key=f"bench-0123456789-feed-{number}")

@@ -15,7 +15,7 @@ from dev.base.errors import LocalError
 from . import ROOT
 from .clients import SETTINGS
 
-HOT_HANDLERS = ("plays", "likes", "visits")
+HOT_HANDLERS = ("increments_open", "children_open", "visits")
 HEAVY = ("pydantic", "pydantic_core", "aws_xray_sdk")
 """Modules that the hot path must not import: 130 to 300 ms of cold start."""
 IMPORT_S_MAX = 60.0
@@ -56,14 +56,14 @@ def measure_imports(runs: int) -> Imports:
 
     Raises LocalError with the interpreter's message if an import fails.
     """
-    codes = {"boto3": _BOTO3, "handler": f"import functions.{HOT_HANDLERS[0]}"}
+    codes = {"boto3": _BOTO3, "handler": f"import serve; serve.{HOT_HANDLERS[0]}"}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range(runs + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
             took_s = imported(codes[name]).took_s
             if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
-    heavy = {handler: imported(f"import functions.{handler}").heavy for handler in HOT_HANDLERS}
+    heavy = {handler: imported(f"import serve; serve.{handler}").heavy for handler in HOT_HANDLERS}
     boto3_ms, handler_ms = (statistics.median(taken_s[name]) * 1e3 for name in ("boto3", "handler"))
     ratio = statistics.median(
         handler_s / boto3_s for handler_s, boto3_s in zip(taken_s["handler"], taken_s["boto3"], strict=True)

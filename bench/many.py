@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import counters
-import operations
 from tally.counting import batches, changes
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
@@ -69,7 +68,7 @@ def _together(*, soon: bool) -> Send:
     def send(clients: Clients, key: str) -> None:
         sent = [{"counter": "plays", "id": f"video-{number % VIDEOS}"} for number in range(PLAYS)]
         wanted = changes.read(sent, counters.COUNTERS, time.time(), soon=soon)
-        changes.count(Call(clients.store), wanted, operation=operations.CHANGE.name, key=key, soon=soon)
+        changes.count(Call(clients.store), wanted, operation="change", key=key, soon=soon)
 
     return send
 

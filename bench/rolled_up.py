@@ -54,7 +54,7 @@ def _shown_s(url: str, name: str, most_s: float) -> float:
     page = f"https://example.com/{name}"
     _call(f"{url}/visits", {"url": page, "key": f"bench-0123456789-{name}"})
     started_s = time.monotonic()
-    while _call(f"{url}/visits?url={quote(page, safe='')}")["visits"] != 1:
+    while _call(f"{url}/visits?url={quote(page, safe='')}")["value"] != 1:
         if time.monotonic() - started_s > most_s:
             raise LocalError(f"a visit was not rolled up within {most_s:.0f} s")
         time.sleep(POLL_S)

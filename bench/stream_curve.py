@@ -77,7 +77,7 @@ def _single_ms(url: str, streamed: int) -> float:
 def _counted(url: str, plays: int) -> int:
     """The sum of the counts of all videos."""
     videos = [f"v{first}" for first in range(0, plays, BATCH)] + ["single"]
-    return sum(int(_call(f"{url}/videos/{video}/plays")["play_count"]) for video in videos)
+    return sum(int(_call(f"{url}/videos/{video}/plays")["value"]) for video in videos)
 
 
 def _call(url: str, body: Any = None, key: str | None = None) -> Any:

@@ -3,8 +3,8 @@
     make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
 
 It checks what only AWS can prove: each role allows its function's calls, and tokens pass the authorizer; with WAIT,
-also that streams reach their consumers and the sweep judges. It can run again and again: it counts on its own video and
-page, and on a post of the token's user.
+also that streams reach their consumers and the sweep judges. It can run again and again: the calls are the samples of
+the operations, with ids of their own, and a declaration says what it expects where that is no success.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
-import hashlib
 import http.client
 import json
 import os
@@ -21,18 +20,19 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from email.message import Message
-from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import operations
-from tally.operation import Operation, Source
+from api import samples
+from api.operation import Route
+from counters import COUNTERS
+from declarations import OPERATIONS
 
 TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
-VIDEO = "smoke"
+ID = "smoke"
 PAGE_DEFAULT = "https://example.com/smoke"
 WAIT_S_MAX = 3600
 LOOK_AGAIN_S = 2.0
@@ -63,146 +63,59 @@ class Call:
     """Why an unexpected answer is not a failure; empty if it is one."""
 
 
-def counter_calls(key: str, scopes: Set[str]) -> list[Call]:
-    """The operations on counters. Some calls expect a refusal, so that they change nothing."""
-    usage, stock = "/counters/usage/smoke", "/counters/stock/smoke"
-    hold = f"{stock}/holds/1700000000-{'A' * 16}"  # well formed, and it does not exist
-    once = {"Idempotency-Key": key}
-
-    def unscoped(scope: str) -> Callable[[Answer], str]:
-        hint = f"the token has no scope {scope}"
-        return lambda a: hint if a.status == 403 and scope not in scopes else ""
-
-    def expected(status: int, member: str) -> Callable[[Answer], Any]:
-        return lambda a: a.status == status and member in a.body
-
-    def call(name: str, method: str, path: str, status: int, member: str, **more: Any) -> Call:
-        scope = "tally/read" if method == "GET" else "tally/write"
-        return Call(name, method, path, expected(status, member), signed_in=True, skip=unscoped(scope), **more)
-
-    member = "/counters/members/smoke/children/smoke"
-    most = {"amount": 10**9, "ttl_s": 1}
-    together = [{"counter": "usage", "id": "smoke", "amount": 1}, {"counter": "plays", "id": VIDEO}]
-    return [
-        call("increment", "POST", f"{usage}/increments", 200, "counted", body={"amount": 1}, headers=once),
-        call("change", "POST", "/changes", 200, "counted", body={"changes": together}, headers=once),
-        call("get_counter", "GET", usage, 200, "value"),
-        call("get_any_tallies", "GET", "/tallies/any?of=stock:smoke", 200, "tallies"),
-        call("set_counter", "PUT", stock, 412, "version", body={"value": 1}, headers={"If-Match": '"999999999"'}),
-        call("hold", "POST", f"{stock}/holds", 409, "left", body=most, headers=once),
-        call("put_child", "PUT", member, 200, "changed"),
-        call("get_child", "GET", member, 200, "counted"),
-        call("list_children", "GET", f"{member.rpartition('/')[0]}?limit=1", 200, "children"),
-        call("delete_child", "DELETE", member, 200, "changed"),
-        call("get_drift", "GET", "/drift?limit=1", 200, "drift"),
-        call("get_status", "GET", "/status", 200, "parts"),
-        call("get_details", "GET", "/details?counter=stock&id=smoke", 200, "shards"),
-        call("get_series", "GET", f"{stock}/series?by=day", 200, "series"),
-        call("get_total_series", "GET", "/series/stock?by=day", 200, "series"),
-        call("get_counter_top", "GET", "/top/stock?limit=1", 200, "top"),
-        call("commit_hold", "POST", f"{hold}/commit", 404, "title"),
-        call("release_hold", "DELETE", hold, 404, "title"),
-    ]
-
-
 def calls(user: str, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()) -> list[Call]:
-    """Every operation, in an order in which each finds what it needs. `key`: new in each run."""
-    post, deleted = f"/posts/smoke-{hashlib.sha256(user.encode()).hexdigest()[:16]}", f"/posts/smoke-{key}"
-    plays, visits = f"/videos/{VIDEO}/plays", f"/visits?url={quote(page, safe='')}"
-    receipt = f"/receipts?operation=play&target={VIDEO}&key={key}"
-    once = {"Idempotency-Key": key}
-    text = {"body": "A post of the smoke test."}
-    visit = {"url": page, "key": key}
-
-    def unlisted(answer: Answer) -> str:
-        hint = f"this stack does not count pages of {urlsplit(page).hostname}; --page names one that it counts"
-        return hint if answer.status == 403 and not page_given else ""
-
-    listed = [
-        Call("health", "GET", "/health", lambda a: a.status == 200 and a.body["status"] == "ok"),
-        Call("play", "POST", plays, lambda a: a.status == 200 and a.body["counted"] is True, headers=once),
-        Call("play again", "POST", plays, lambda a: a.headers.get("idempotency-replayed") == "true", headers=once),
-        Call("get_plays", "GET", plays, lambda a: a.status == 200 and a.body["play_count"] >= 1),
-        Call("get_counter of anyone", "GET", f"/counters/plays/{VIDEO}", lambda a: a.body["value"] >= 1),
-        Call(
-            "put_post", "PUT", post, lambda a: a.status in {200, 201} and a.body["post_id"], signed_in=True, body=text
-        ),
-        Call("get_post", "GET", post, lambda a: a.status == 200 and a.body["body"] == text["body"]),
-        Call("put_post again", "PUT", deleted, lambda a: a.status == 201, signed_in=True, body=text),
-        Call("delete_post", "DELETE", deleted, lambda a: a.status == 200 and a.body["changed"], signed_in=True),
-        Call("like", "PUT", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
-        Call("get_like", "GET", f"{post}/like", lambda a: a.status == 200 and a.body["liked"] is True, signed_in=True),
-        Call("my_likes", "GET", f"/my/likes?post={post.rpartition('/')[2]}", _likes_it, signed_in=True),
-        Call("list_likes", "GET", f"{post}/likes?limit=1", lambda a: a.status == 200 and len(a.body["likes"]) == 1),
-        Call("unlike", "DELETE", f"{post}/like", lambda a: a.status == 200 and a.body["changed"], signed_in=True),
-        Call(
-            "visit",
-            "POST",
-            "/visits",
-            lambda a: a.status == 202 and a.body["counted"] is True,
-            body=visit,
-            skip=unlisted,
-        ),
-        Call("get_visits", "GET", visits, lambda a: a.status == 200 and a.body["visits"] >= 0),
-        Call("get_badge", "GET", visits.replace("?", "/badge.svg?"), lambda a: a.status == 200 and "<svg" in a.body),
-        Call("beacon", "GET", "/beacon.js", lambda a: a.status == 200 and "sendBeacon" in a.body),
-        Call("get_console", "GET", "/console", lambda a: a.status == 200 and "/console/app.js" in a.body),
-        Call("get_console_file", "GET", "/console/uPlot.esm.js", lambda a: a.status == 200 and "uPlot" in a.body),
-        Call("get_console_config", "GET", "/console/config.json", lambda a: a.status == 200 and a.body["sign_in"]),
-        Call("get_openapi", "GET", "/openapi.json", lambda a: a.status == 200 and a.body["openapi"]),
-        Call("get_tallies", "GET", f"/tallies?of=plays:{VIDEO}&of=stock:smoke", _one_is_private),
-        Call("get_counter_badge", "GET", f"/counters/plays/{VIDEO}/badge.svg", lambda a: "<svg" in a.body),
-        *counter_calls(key, scopes),
-        Call("get_receipt", "GET", receipt, lambda a: a.status == 200 and a.body["state"] == "counted"),
-        Call(
-            "get_own_receipt",
-            "GET",
-            receipt.replace("?", "/own?"),
-            lambda a: a.status == 200 and a.body["state"] == "unknown",
-            signed_in=True,
-        ),
-        Call("get_receipts", "GET", receipt.replace("?", "/many?"), _counted_it),
-        Call("get_visits_series", "GET", visits.replace("?", "/series?"), lambda a: a.status == 200 and a.body["by"]),
-        Call("get_top", "GET", "/top?counter=plays&limit=1", lambda a: a.status == 200 and a.body["by"]),
-        Call("get_own_receipts", "GET", receipt.replace("?", "/own/many?"), _answered_it, signed_in=True),
-        Call("no token", "PUT", f"{post}/like", lambda a: a.status == 401),
-    ]
-    values = {"video_id": VIDEO, "post_id": post.rpartition("/")[2], "counter": "usage", "id": "smoke"}
-    return [*listed, *other_reads({call.name for call in listed}, values)]
-
-
-def _likes_it(answer: Answer) -> bool:
-    return answer.status == 200 and [like["liked"] for like in answer.body["likes"]] == [True]
-
-
-def _counted_it(answer: Answer) -> bool:
-    return answer.status == 200 and [one["state"] for one in answer.body["receipts"]] == ["counted"]
-
-
-def _answered_it(answer: Answer) -> bool:
-    return answer.status == 200 and [one["state"] for one in answer.body["receipts"]] == ["unknown"]
-
-
-def _one_is_private(answer: Answer) -> bool:
-    plays, stock = answer.body["tallies"]
-    return answer.status == 200 and plays["value"] >= 1 and "value" not in stock
-
-
-def other_reads(named: Set[str], values: Mapping[str, str]) -> list[Call]:
-    """Every other GET whose required fields are all in its path and among `values`: it must succeed."""
-    found = []
-    for operation in operations.OPERATIONS:
-        path = {field.wire: values.get(field.name, "") for field in operation.fields if field.source is Source.PATH}
-        needs = {field.wire for field in operation.fields if field.required}
-        if operation.name not in named and operation.method == "GET" and needs <= path.keys() and all(path.values()):
-            succeeds = partial(_succeeds, operation)
-            url = operation.path.format_map(path)
-            found.append(Call(operation.name, "GET", url, succeeds, signed_in=operation.needs_caller))
+    """Every route once, in an order in which each finds what it needs; a change twice. `key`: new in each run."""
+    post = f"{ID}-{key}"
+    routes = [route for one in OPERATIONS for route in one.routes(COUNTERS)]
+    found = [call for route in sorted(routes, key=_turn) for call in _calls(route, post, page, key, page_given, scopes)]
+    found.append(Call("no token", "GET", "/mine?of=likes:smoke", lambda a: a.status == 401))
     return found
 
 
-def _succeeds(operation: Operation, answer: Answer) -> bool:
-    return answer.status in operation.success and isinstance(answer.body, dict)
+def _turn(route: Route) -> int:
+    """A post comes before its likes, what is read after what is put, and what is removed at the end."""
+    if route.operation.name == "put_post":
+        return 0
+    removes = {"release_hold": 3, "delete_mine": 3, "delete_child": 3, "delete_post": 5, "remove_parent": 4}
+    return removes.get(route.operation.name, 1 if route.operation.writes else 2)
+
+
+def _calls(route: Route, post: str, page: str, key: str, page_given: bool, scopes: Set[str]) -> Iterator[Call]:
+    """The calls of one route: its sample with ids of the smoke test."""
+    operation = route.operation
+    of_posts = operation.module == "posts" or _is_likes(route)
+    named: dict[str, Any] = {
+        "id": post if of_posts else ID,
+        "idempotency_key": key,
+        "url": page,
+        "version": '"999999999"',
+    }
+    named |= {"counter": "likes"} if operation.name.endswith("_mine") and not route.fixed else {}
+    named |= {"amount": 10**9} if operation.name == "hold" else {}
+    fields = samples.values(route, COUNTERS, **named)
+    path, headers, body = samples.request(route, fields)
+
+    def expected(answer: Answer) -> bool:
+        return answer.status in operation.smoke or answer.status in route.statuses
+
+    def skip(answer: Answer) -> str:
+        if answer.status == 403 and route.scope and route.scope not in scopes:
+            return f"the token has no scope {route.scope}"
+        if answer.status == 403 and "url" in fields and not page_given:
+            return f"this stack does not count pages of {urlsplit(page).hostname}; --page names one that it counts"
+        return ""
+
+    made = Call(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
+    yield made
+    if operation.keyed and operation.increments:
+        yield replace(
+            made, name=f"{route.id} again", expected=lambda a: a.headers.get("idempotency-replayed") == "true"
+        )
+
+
+def _is_likes(route: Route) -> bool:
+    """Whether the sample is of likes, which need a post."""
+    return route.fixed.get("counter") == "likes" or (route.operation.name.endswith("_mine") and not route.fixed)
 
 
 def send(url: str, token: str, call: Call) -> Answer:
@@ -268,7 +181,7 @@ def wait_until_rolled_up(url: str, page: str, wait_s: int) -> int:
     began_s, until_s = time.time(), time.monotonic() + wait_s
 
     def expected(answer: Answer) -> bool:
-        counted = answer.body["visits"] + answer.body["bot_visits"]
+        counted = answer.body["value"] + answer.body["bots"]
         return answer.status == 200 and (answer.body["as_of"] or 0) >= began_s and counted > 0
 
     call = Call("rolled up", "GET", f"/visits?url={quote(page, safe='')}", expected)

@@ -1,33 +1,45 @@
-"""What one deployment declares, and what follows from it: operations, functions, and what their roles grant."""
+"""What one deployment declares, and what follows from it: operations, routes, functions, and what their roles grant."""
 
 from __future__ import annotations
 
+import importlib
 import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import permissions
-from operations import CONSUMERS, OPERATIONS, SCHEDULES
+import operations
+from api.needs import NOTHING, Needs
+from api.operation import Operation, Route, functions, of_file, of_function, served_by
+from api.unattended import Schedule, StreamReader
 from tally import pages
 from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
-from tally.operation import Consumer, Operation, Schedule, by_function, by_route
 from tally.pages import Pages
 from tally.shipped import SHIPPED
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    one for name in operations.SERVING for one in of_file(importlib.import_module(f"operations.{name}"))
+)
+READERS: tuple[StreamReader, ...] = tuple(
+    importlib.import_module(f"operations.{name}").READER for name in operations.CONSUMERS
+)
+SCHEDULES: tuple[Schedule, ...] = tuple(
+    importlib.import_module(f"operations.{name}").SCHEDULE for name in operations.SCHEDULES
+)
 
 
 @dataclass(frozen=True)
 class Declarations:
-    """What one file `counters.py` declares, with the operations, schedules and consumers that serve it."""
+    """What one file `counters.py` declares, with the operations, schedules and stream readers that serve it."""
 
     path: Path
     counters: Mapping[str, Counter]
     pages: Pages
     operations: tuple[Operation, ...] = OPERATIONS
     schedules: tuple[Schedule, ...] = SCHEDULES
-    consumers: tuple[Consumer, ...] = CONSUMERS
+    readers: tuple[StreamReader, ...] = READERS
 
     @classmethod
     def load(cls, path: Path) -> Declarations:
@@ -43,24 +55,40 @@ class Declarations:
                 raise ConfigurationError(
                     f"counter {counter.name!r}: {path} must list the one of tally.shipped, for Tally counts with it"
                 )
-        return cls(path, declared(found.values()), pages.declared(module))
+        made = cls(path, declared(found.values()), pages.declared(module))
+        made.check()
+        return made
 
-    @property
-    def functions(self) -> dict[str, list[Operation]]:
-        """The operations of each function that serves some, by the function's module."""
-        return by_function(self.operations)
-
-    @cached_property
-    def routes(self) -> list[Operation]:
-        """The operations as the HTTP API serves them: a counter that anyone may read has a route of its own."""
-        return list(by_route(self.operations, self.counters).values())
-
-    @cached_property
-    def needs(self) -> dict[str, permissions.Needs]:
-        """What the role of each function grants on the tables, by the function's module."""
-        return permissions.of_functions(self.counters)
+    def check(self) -> None:
+        """Raise ConfigurationError if two operations have one route, as by the `path` of a counter."""
+        seen: dict[str, Route] = {}
+        for route in self.routes:
+            other = seen.setdefault(route.key, route)
+            if other is not route:
+                counter = route.fixed.get("counter") or other.fixed.get("counter")
+                raise ConfigurationError(f"counter {counter!r}: {route.key} is the route of {other.operation.name}")
 
     @cached_property
-    def operator_needs(self) -> permissions.Needs:
-        """What the policy of the command `tally` grants on the tables."""
-        return permissions.of_operator(self.counters)
+    def functions(self) -> dict[str, list[Route]]:
+        """The routes of each function that serves some, by its name."""
+        return functions(self.operations, self.counters)
+
+    @cached_property
+    def routes(self) -> list[Route]:
+        """Every route of the HTTP API."""
+        return [route for one in self.operations for route in one.routes(self.counters)]
+
+    @cached_property
+    def needs(self) -> dict[str, Needs]:
+        """What the role of each function grants on the tables, by its name."""
+        counters = list(self.counters.values())
+        unattended = (*operations.CONSUMERS, *operations.SCHEDULES)
+        return {name: self._needs(name, routes) for name, routes in self.functions.items()} | {
+            name: importlib.import_module(f"operations.{name}").needed(counters) for name in unattended
+        }
+
+    def _needs(self, name: str, routes: list[Route]) -> Needs:
+        """What the operations of a function need, for the counters that it serves."""
+        counters = served_by(name, routes, self.counters)
+        found = of_function(name, routes, self.operations)
+        return NOTHING.union(*(one.needs(one.served(counters)) for one in found))

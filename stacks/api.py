@@ -15,11 +15,11 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from operations import GET_CONSOLE
-from tally.operation import Access, Operation
+from api.operation import Access, Route
+from operations.console import get_console
 
 from .front_door import own_domain
-from .names import Names
+from .names import Names, camel
 from .options import Options
 from .users import Users
 
@@ -78,13 +78,15 @@ class Api(Construct):
         id: str,
         *,
         names: Names,
-        operations: Sequence[Operation],
+        served: Mapping[str, Sequence[Route]],
         aliases: Mapping[str, lambda_.Alias],
         options: Options,
     ) -> None:
         super().__init__(scope, id)
         self._names = names
         self._options = options
+        routes = [route for found in served.values() for route in found]
+        functions = {route.key: module for module, found in served.items() for route in found}
         self.api = http.HttpApi(
             self,
             "Http",
@@ -93,9 +95,7 @@ class Api(Construct):
             disable_execute_api_endpoint=bool(options.domain_name),  # else the domain, and what guards it, is optional
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
-                allow_methods=[
-                    http.CorsHttpMethod[method] for method in sorted({operation.method for operation in operations})
-                ],
+                allow_methods=[http.CorsHttpMethod[method] for method in sorted({route.method for route in routes})],
                 allow_headers=CORS_HEADERS,
                 expose_headers=CORS_EXPOSED,
                 max_age=CORS_MAX_AGE,
@@ -104,12 +104,12 @@ class Api(Construct):
         authorizer = self._authorizer()
         bound = {
             # One permission for all routes of a function: one for each is a quarter of the stack's 500 resources.
-            module: integrations.HttpLambdaIntegration(module.capitalize(), alias, scope_permission_to_route=False)
+            module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
             for module, alias in aliases.items()
         }
-        shown = [one for operation in operations if (one := operation.shown(options.likers_visible))]
-        routes = [self._route(operation, bound[operation.function], authorizer) for operation in shown]
-        self.stage = self._stage(shown, routes)
+        shown = [one for route in routes if (one := route.shown(options.likers_visible))]
+        made = [self._route(route, bound[functions[route.key]], authorizer) for route in shown]
+        self.stage = self._stage(shown, made)
         self.domain = own_domain(self, options, self.api, self.stage) if options.domain_name else None
 
     @property
@@ -120,7 +120,7 @@ class Api(Construct):
     @property
     def console_url(self) -> str:
         """Where people look at the numbers."""
-        return self.url + GET_CONSOLE.path
+        return self.url + get_console.path
 
     @property
     def sign_in(self) -> dict[str, str]:
@@ -146,27 +146,27 @@ class Api(Construct):
 
     def _route(
         self,
-        operation: Operation,
+        of: Route,
         integration: integrations.HttpLambdaIntegration,
         authorizer: http.IHttpRouteAuthorizer,
     ) -> http.HttpRoute:
         [route] = self.api.add_routes(
-            path=operation.path,
-            methods=[http.HttpMethod[operation.method]],
+            path=of.path,
+            methods=[http.HttpMethod[of.method]],
             integration=integration,
-            authorizer=authorizer if operation.needs_caller else None,
-            authorization_scopes=[operation.scope] if operation.scope else None,
+            authorizer=authorizer if of.needs_caller else None,
+            authorization_scopes=[of.scope] if of.scope else None,
         )
-        if operation.access is Access.ANYONE:
+        if of.access is Access.ANYONE:
             Validations.of(route).acknowledge(
                 Acknowledgment(
                     id="AwsSolutions-APIG4",
-                    reason=f"{operation.name} is for anyone, by contract: its input is checked, its rate is throttled",
+                    reason=f"{of.id} is for anyone, by contract: its input is checked, its rate is throttled",
                 )
             )
         return route
 
-    def _stage(self, operations: Sequence[Operation], routes: list[http.HttpRoute]) -> http.HttpStage:
+    def _stage(self, shown: Sequence[Route], routes: list[http.HttpRoute]) -> http.HttpStage:
         log_group = logs.LogGroup(
             self,
             "AccessLogs",
@@ -187,11 +187,11 @@ class Api(Construct):
         resource = stage.node.default_child
         assert isinstance(resource, http.CfnStage)
         resource.route_settings = {
-            operation.route: {
-                "ThrottlingRateLimit": operation.throttle.rate_per_s,
-                "ThrottlingBurstLimit": operation.throttle.burst,
+            route.key: {
+                "ThrottlingRateLimit": route.throttle.rate_per_s,
+                "ThrottlingBurstLimit": route.throttle.burst,
             }
-            for operation in operations
+            for route in shown
         }
         stage.node.add_dependency(*routes)  # a stage may only name routes that exist
         return stage

@@ -112,8 +112,8 @@ class Bundle:
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-        # functions/health.py serves this file, and generates no document where it exists.
-        (target / "functions" / "openapi.json").write_text(self._openapi(), encoding="utf-8")
+        # operations/health.py serves this file, and generates no document where it exists.
+        (target / "operations" / "openapi.json").write_text(self._openapi(), encoding="utf-8")
         for path in target.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
 
@@ -135,6 +135,6 @@ class Bundle:
 
     def _openapi(self) -> str:
         """The OpenAPI document of the declarations. Imported here: it loads the core, which other synths do without."""
-        from openapi.document import text
+        from api.document import text
 
-        return text(self.declarations.counters)
+        return text(self.declarations.operations, self.declarations.counters)

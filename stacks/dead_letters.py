@@ -8,7 +8,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from tally.operation import Consumer
+from api.unattended import StreamReader
 
 from .names import Names
 
@@ -58,7 +58,7 @@ class DeadLetters(Construct):
             )
         )
 
-    def let_put(self, consumer: Consumer, alias: lambda_.Alias) -> None:
+    def let_put(self, consumer: StreamReader, alias: lambda_.Alias) -> None:
         """Let a consumer put records under its own name. It may not read, delete, or touch another consumer's."""
         role = alias.role
         assert isinstance(role, iam.Role)

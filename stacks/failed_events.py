@@ -10,9 +10,10 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from tally.operation import Operation
+from api.operation import Route
 
 from .functions import ALIAS
+from .names import camel
 
 KEPT = Duration.days(14)  # the longest that SQS keeps a message
 
@@ -27,7 +28,7 @@ class FailedEvents(Construct):
         scope: Construct,
         id: str,
         *,
-        functions: Mapping[str, Sequence[Operation]],
+        functions: Mapping[str, Sequence[Route]],
         aliases: Mapping[str, lambda_.Alias],
         keeps_data: bool,
     ) -> None:
@@ -47,7 +48,7 @@ class FailedEvents(Construct):
             )
         )
         for module, found in functions.items():
-            if any(operation.writes for operation in found):
+            if any(route.operation.writes for route in found):
                 self._catch(module, aliases[module])
 
     def _catch(self, module: str, alias: lambda_.Alias) -> None:
@@ -56,7 +57,7 @@ class FailedEvents(Construct):
         alias.role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self.queue.queue_arn]))
         config = lambda_.CfnEventInvokeConfig(
             self,
-            module.capitalize(),
+            camel(module),
             function_name=alias.lambda_.function_name,
             qualifier=ALIAS,
             destination_config=lambda_.CfnEventInvokeConfig.DestinationConfigProperty(

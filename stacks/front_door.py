@@ -14,7 +14,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_wafv2 as waf
 from constructs import Construct
 
-from tally.operation import Operation
+from api.operation import Route
 
 from .names import edge_stack_name
 from .options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
@@ -46,7 +46,7 @@ class Edge(Stack):
     It refers to nothing of Tally's stack: it finds the API by the name that the options give it.
     """
 
-    def __init__(self, scope: Construct, id: str, *, operations: Sequence[Operation], options: Options) -> None:
+    def __init__(self, scope: Construct, id: str, *, routes: Sequence[Route], options: Options) -> None:
         super().__init__(
             scope,
             id,
@@ -61,7 +61,7 @@ class Edge(Stack):
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
         kept = _as_the_answer_says(self)
-        paths = _patterns(operation for operation in operations if operation.revalidated)
+        paths = _patterns(route for route in routes if route.cached)
         distribution = cloudfront.Distribution(
             self,
             "Distribution",
@@ -86,12 +86,12 @@ class Edge(Stack):
         CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
 
 
-def _pattern(route: Operation) -> str:
+def _pattern(route: Route) -> str:
     """What CloudFront calls the paths of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few."""
     return f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed else route.path
 
 
-def _patterns(routes: Iterable[Operation]) -> list[str]:
+def _patterns(routes: Iterable[Route]) -> list[str]:
     """The fewest patterns for these routes: those that no other one covers."""
     found = {_pattern(route) for route in routes}
     wide = tuple(pattern.removesuffix("*") for pattern in found if pattern.endswith("/*"))

@@ -13,12 +13,14 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from api.needs import Need, Table
+from api.operation import Route, Visible
+from api.unattended import Schedule, StreamReader
 from declarations import Declarations
-from tally.operation import Consumer, Need, Operation, Schedule, Table, Visible
 
 from .bundling import Bundle
 from .dead_letters import DeadLetters
-from .names import Names
+from .names import Names, camel
 from .options import Options
 from .tables import Tables
 
@@ -73,9 +75,11 @@ class Functions(Construct):
         self._functions: dict[str, lambda_.Function] = {}
         self.aliases = {module: self._serving(module, found) for module, found in declarations.functions.items()}
         scheduled = {schedule.function: self._scheduled(schedule) for schedule in declarations.schedules}
-        self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.consumers}
+        self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.readers}
         self.unattended = {**self.consumers, **scheduled}
-        writing = [module for module, found in declarations.functions.items() if any(one.writes for one in found)]
+        writing = [
+            module for module, found in declarations.functions.items() if any(one.operation.writes for one in found)
+        ]
         self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
 
     def tell(self, modules: Iterable[str], name: str, value: str) -> None:
@@ -83,23 +87,23 @@ class Functions(Construct):
         for module in modules:
             self._functions[module].add_environment(name, value)
 
-    def _serving(self, module: str, found: Sequence[Operation]) -> lambda_.Alias:
+    def _serving(self, module: str, found: Sequence[Route]) -> lambda_.Alias:
         """A function whose callers wait.
 
         It starts from a snapshot where it is busy, because a cold start takes a second. For what needs no table (the
         beacon's script, which browsers keep) nobody waits.
         """
         options = self._options
-        busy = bool(self._needs[module]) and any(operation.throttle.rate_per_s >= BUSY_PER_S for operation in found)
+        busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in found)
         return self._function(
             module,
-            ", ".join(operation.name for operation in found),
+            ", ".join(dict.fromkeys(route.operation.name for route in found)),
             environment=_sampled(options.log_sampling),
             snapshot=options.snapshots and busy,
             traced=options.tracing != "off",
         )
 
-    def _consumer(self, consumer: Consumer) -> lambda_.Alias:
+    def _consumer(self, consumer: StreamReader) -> lambda_.Alias:
         alias = self._function(
             consumer.function,
             consumer.does,
@@ -148,7 +152,7 @@ class Functions(Construct):
     ) -> lambda_.Alias:
         """`traced`: None is the same as for all that no caller waits for."""
         traced = self._options.tracing == "all" if traced is None else traced
-        scope = Construct(self, module.capitalize())
+        scope = Construct(self, camel(module))
         log_group = logs.LogGroup(
             scope,
             "Logs",
@@ -169,7 +173,7 @@ class Functions(Construct):
             "Function",
             description=f"Tally: {does}"[:256],
             code=self._code,
-            handler=f"functions.{module}.handler",
+            handler=f"serve.{module}",
             runtime=RUNTIME,
             architecture=lambda_.Architecture.ARM_64,
             memory_size=memory_mb,

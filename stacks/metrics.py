@@ -36,7 +36,7 @@ class OwnMetrics:
 
     def by_consumer(self, name: str, statistic: str, *, period: Duration = MINUTE) -> dict[str, cloudwatch.Metric]:
         """The metric of each stream consumer."""
-        consumers = [consumer.function for consumer in self.declarations.consumers]
+        consumers = [consumer.function for consumer in self.declarations.readers]
         return {each: self._own(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
 
     def _own(self, name: str, of: Mapping[str, str], statistic: str, period: Duration, label: str) -> cloudwatch.Metric:

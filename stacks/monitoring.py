@@ -23,7 +23,6 @@ from cdk_monitoring_constructs import (
 from cdk_monitoring_constructs import Monitoring as Monitored
 from constructs import Construct
 
-import operations
 from declarations import Declarations
 from tally import observe
 
@@ -74,7 +73,7 @@ class Monitoring(Construct):
         self._parts = parts
         self._options = options
         alarm_topic = AlarmTopic(self, "Alarms", names=names, email=options.alarm_email)
-        alarm_topic.let_look(parts.functions.aliases[operations.GET_STATUS.function])
+        alarm_topic.let_look(parts.functions.aliases["drift"])  # GET /status
         self.topic = alarm_topic.topic
         self.dashboard_name = names.dashboard
         self._facade = MonitoringFacade(

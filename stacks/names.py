@@ -79,6 +79,11 @@ class Names:
         return "".join((*self.path, name))
 
 
+def camel(module: str) -> str:
+    """`IncrementsOpen`: the name of a function in logical ids and outputs."""
+    return "".join(part.capitalize() for part in module.split("_"))
+
+
 def stack_name(stage: str) -> str:
     """The stack of a stage: `Tally-prod`."""
     return f"Tally-{stage}"

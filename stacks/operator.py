@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aws_cdk import Acknowledgment, ArnFormat, Stack, Validations
@@ -11,7 +11,9 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from tally.operation import Need
+from api import needs as need
+from api.needs import Need, Needs
+from tally.counter import Counter
 
 from .dead_letters import DeadLetters
 from .functions import statements
@@ -43,6 +45,29 @@ class Runbooks:
             ),
             iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[self.sweep.function_arn]),
         ]
+
+
+def operator_needs(counters: Mapping[str, Counter]) -> Needs:
+    """What the command `tally` does beside scanning counts and receipts: it reads, repairs, redrives, forgets,
+    imports."""
+    every = list(counters.values())
+    users = [counter for counter in every if counter.counts_users]
+    parents = [counter for counter in every if counter.counts_children]
+    on_ledger = {
+        "JUDGE": ("GetItem",),
+        "SEGMENT#": ("PutItem",),  # a redriven record is booked in a segment of its own
+        "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
+        "DEADLETTER": ("Query", "GetItem", "DeleteItem"),
+        "HISTORY#": ("Query", "PutItem"),
+        "HOLDS#": ("Query", "PutItem", "DeleteItem"),  # of a user that it forgets
+        "DELETED": ("PutItem",),
+        "PROGRESS": ("GetItem",),
+        **dict.fromkeys(("SERIES#", "RUNNING#", "TOP#"), ("Query",)),
+    }
+    repair = need.on(every, "Query", "UpdateItem", "ConditionCheckItem")
+    forget = need.on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
+    import_ = need.on(parents, "BatchGetItem", "PutItem", "UpdateItem")
+    return repair | forget | import_ | need.PUT_RECEIPT | need.FIND_RECEIPT | need.on_ledger(on_ledger)
 
 
 class Operator(Construct):

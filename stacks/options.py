@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from tally.operation import Visible
+from api.operation import Visible
 
 DEV = "dev"
 EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs from here alone

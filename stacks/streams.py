@@ -11,8 +11,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from api.needs import Table
+from api.unattended import StreamReader
 from declarations import Declarations
-from tally.operation import Consumer, Table
 
 from .tables import Tables
 
@@ -40,11 +41,11 @@ class Streams(Construct):
     ) -> None:
         super().__init__(scope, id)
         self._consumers = consumers.values()
-        for consumer in declarations.consumers:
+        for consumer in declarations.readers:
             _let_read(consumer, consumers[consumer.function], tables)
         self.mappings = [
             self._mapping(consumer, consumers[consumer.function], table, tables.by_name[table])
-            for consumer in declarations.consumers
+            for consumer in declarations.readers
             for table in consumer.streams
         ]
 
@@ -60,7 +61,7 @@ class Streams(Construct):
                 _resource(writer).add_resource_dependency(_resource(consumer))
 
     def _mapping(
-        self, consumer: Consumer, alias: lambda_.Alias, table: Table, source: dynamodb.Table
+        self, consumer: StreamReader, alias: lambda_.Alias, table: Table, source: dynamodb.Table
     ) -> lambda_.CfnEventSourceMapping:
         filters = [lambda_.FilterCriteria.filter(pattern) for pattern in _patterns(consumer, table, source)]
         mapping = lambda_.EventSourceMapping(
@@ -92,7 +93,7 @@ def _resource(alias: lambda_.Alias) -> lambda_.CfnAlias:
     return resource
 
 
-def _patterns(consumer: Consumer, table: Table, source: dynamodb.Table) -> Iterator[dict[str, Any]]:
+def _patterns(consumer: StreamReader, table: Table, source: dynamodb.Table) -> Iterator[dict[str, Any]]:
     """What a mapping lets through: a record that matches any of these, or every record if there are none.
 
     No kind is filtered by an attribute: a malformed record would disappear here.
@@ -105,7 +106,7 @@ def _patterns(consumer: Consumer, table: Table, source: dynamodb.Table) -> Itera
             yield {"dynamodb": {"Keys": {key.name: {"S": [{"prefix": prefix}]}}}}
 
 
-def _let_read(consumer: Consumer, alias: lambda_.Alias, tables: Tables) -> None:
+def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables) -> None:
     """Let Lambda read the consumer's streams with its role."""
     assert isinstance(alias.role, iam.Role)
     alias.role.add_to_policy(tables.reading_streams(consumer.streams))

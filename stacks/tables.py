@@ -13,7 +13,7 @@ from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from tally.operation import Table
+from api.needs import Table
 
 from .names import Names
 from .options import Options

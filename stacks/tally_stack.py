@@ -6,8 +6,8 @@ from aws_cdk import Aws, CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from api.operation import OPEN
 from declarations import Declarations
-from operations import GET_CONSOLE_CONFIG
 from tally.dynamo.keys import FORMAT
 
 from .api import Api
@@ -17,8 +17,8 @@ from .dead_letters import DeadLetters
 from .failed_events import FailedEvents
 from .functions import RUNTIME, Functions
 from .monitoring import Monitoring, Parts
-from .names import Names, stack_name
-from .operator import Operator, Runbooks
+from .names import Names, camel, stack_name
+from .operator import Operator, Runbooks, operator_needs
 from .options import Options
 from .streams import Streams
 from .tables import Tables
@@ -66,7 +66,7 @@ class Tally:
         )
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
-        api = Api(scope, "Api", names=names, operations=declarations.routes, aliases=functions.aliases, options=options)
+        api = Api(scope, "Api", names=names, served=declarations.functions, aliases=functions.aliases, options=options)
         self._tell_of_console(functions, declarations, api, names, options)
         failed_events = FailedEvents(
             scope,
@@ -89,7 +89,7 @@ class Tally:
         operator = Operator(
             scope,
             "Operator",
-            needs=declarations.operator_needs,
+            needs=operator_needs(declarations.counters),
             tables=tables,
             dead_letters=dead_letters,
             runbooks=Runbooks(failed_events.queue, streams.mappings, functions.unattended["sweep"]),
@@ -104,7 +104,7 @@ class Tally:
         """What `/console/config.json` says; and whose tokens are those of people, to functions that scopes guard."""
         known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
         config = Stack.of(self._scope).to_json_string({**known, "try_it": False})
-        functions.tell([GET_CONSOLE_CONFIG.function], "TALLY_CONSOLE", config)
+        functions.tell(["console"], "TALLY_CONSOLE", config)
         if api.users:
             guarded = [module for module, found in declarations.functions.items() if any(one.scope for one in found)]
             functions.tell(guarded, "TALLY_CONSOLE_CLIENT", api.users.console.user_pool_client_id)
@@ -138,8 +138,9 @@ class Tally:
             )
         for table, made in tables.by_name.items():
             self._output(f"{table.value.capitalize()}TableName", made.table_name, f"The {table.value} table")
-        for module, alias in functions.aliases.items():
-            self._output(f"{module.capitalize()}FunctionArn", alias.function_arn, f"Invoke this for {module}")
+        invoked = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN)}
+        for module, alias in invoked.items():
+            self._output(f"{camel(module)}FunctionArn", alias.function_arn, f"Invoke this for {module}")
         policy = iam.ManagedPolicy(
             self._scope,
             "InvokePolicy",
@@ -147,7 +148,7 @@ class Tally:
             statements=[
                 iam.PolicyStatement(
                     actions=["lambda:InvokeFunction"],
-                    resources=[alias.function_arn for alias in functions.aliases.values()],
+                    resources=[alias.function_arn for alias in invoked.values()],
                 )
             ],
         )

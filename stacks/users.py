@@ -6,7 +6,7 @@ from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Stack, Validations
 from aws_cdk import aws_cognito as cognito
 from constructs import Construct
 
-from tally.api.http import OPERATORS
+from api.http import OPERATORS
 
 from .names import Names
 
@@ -88,7 +88,7 @@ class Users(Construct):
         """The client of people who look at the numbers, and their group.
 
         It has no secret, which a browser could not keep: a code is worth nothing without the verifier of the tab that
-        asked for it. Any user gets a token here. Only the group's may read with it (tally/api/http.py).
+        asked for it. Any user gets a token here. Only the group's may read with it (api/http.py).
         """
         self.console = self.pool.add_client(
             "Console",

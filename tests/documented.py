@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from openapi.document import document
+from tally.operation import by_route
 
 import operations
 from counters import COUNTERS
-from openapi.document import document
-from tally.operation import by_route
 
 ROUTES = by_route(operations.OPERATIONS, COUNTERS)
 HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}

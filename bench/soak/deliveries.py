@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import counters
-import operations
+from api.needs import Table
+from api.unattended import StreamReader
+from declarations import READERS
 from dev.base.wire import WireError
-from tally.operation import Consumer as Declaration
-from tally.operation import Table
 from tally.streams import bookkeeper, rollup
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
 
 from .stage import STREAMED, Raw, Stage, become
 
-CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
+CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 READ_RECORDS_MAX = 1000
 POLL_S = 0.2
 INVOCATION_S = 30.0
@@ -64,7 +64,7 @@ def consume(stage: Stage, name: str) -> None:
     become(stage, name)
     objects = Objects("soak", make=lambda: Folder(stage.folder))
     handler = Handler(CONSUMERS[name], counters.COUNTERS, stage.store(stage.weather), objects)
-    (declared,) = [one for one in operations.CONSUMERS if one.function == name]
+    (declared,) = [one for one in READERS if one.function == name]
     threads = [threading.Thread(target=Delivery(stage, declared, handler, table).run) for table in STREAMED]
     for thread in threads:
         thread.start()
@@ -75,7 +75,7 @@ def consume(stage: Stage, name: str) -> None:
 class Delivery:
     """One event source mapping."""
 
-    def __init__(self, stage: Stage, declared: Declaration, handler: Handler, table: str) -> None:
+    def __init__(self, stage: Stage, declared: StreamReader, handler: Handler, table: str) -> None:
         self._raw = Raw(stage.engine)
         self._chance = random.Random()
         self._declared, self._handler, self._table = declared, handler, Table(table)
@@ -154,12 +154,14 @@ class Delivery:
 def sweep(stage: Stage) -> None:
     """Be the schedule of the sweep, until killed: one each minute of the ledger."""
     become(stage, "sweep")
-    from functions import sweep as function  # it makes its client
+    from operations import sweep as function
+
+    swept = function.Sweep()  # it makes its client
 
     while True:
         began_s = time.monotonic()
         try:
-            function.handler({}, Context())
+            swept({}, Context())
         except Exception as error:
             print(f"sweep: {error!r}", flush=True)
         time.sleep(max(0.0, began_s + stage.minute_s - time.monotonic()))

@@ -93,7 +93,7 @@ class Watch:
         passed = {}
         for table in STREAMED:
             places = []
-            for consumer in ("rollup", "drift"):
+            for consumer in ("rollup", "bookkeeper"):
                 key = keys.key(*keys.checkpoint_key(consumer, table, shards[table]))
                 item = queries.get(self.store.client, self.store.settings.ledger_table, key)
                 places.append(int(item["sequence"]["S"]) if item else 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import counters
-from functions import holds, increments, likes, plays, visits
+from operations import children, holds, increments, visits
 from tally.counter import Counter
 from tally.counting import increments as counting
 from tally.counting.increments import Increment
@@ -46,11 +46,11 @@ def increment(store: Store, counter: Counter, id_: str, amount: int, key: str) -
     """A play, a visit, or any other increment."""
 
     def make(call: Call) -> Increment:
-        if counter is counters.PLAYS:
-            return plays.play(call, video_id=id_, idempotency_key=key)
         if counter is counters.VISITS:
-            return visits.visit(call, url=id_, idempotency_key=key)
-        return increments.increment(call, counter=counter, id=id_, amount=amount, idempotency_key=key)
+            visited: Increment = visits.visit(call, url=id_, idempotency_key=key)
+            return visited
+        moved: Increment = increments.increment(call, counter=counter, id=id_, amount=amount, idempotency_key=key)
+        return moved
 
     def send() -> Answered:
         call = Call(store)
@@ -67,12 +67,12 @@ def like(store: Store, post: str, user: str, liked: bool, key: str) -> Wish:
     """A like, or an unlike; with an empty key without one."""
 
     def send() -> Answered:
-        change = likes.like if liked else likes.unlike
-        return _answered(change(Call(store, user), post_id=post, idempotency_key=key or None))
+        change = children.put_mine if liked else children.delete_mine
+        return _answered(change(Call(store, user), counter=counters.LIKES, id=post, idempotency_key=key or None))
 
     def noted(body: Body) -> Note:
         what = notes.LIKED if liked else notes.UNLIKED
-        return Note(what if body["liked"] is liked else notes.WRONG, "likes", post, key=key, more=user)
+        return Note(what if body["present"] is liked else notes.WRONG, "likes", post, key=key, more=user)
 
     return Wish(key, "likes", post, send, noted)
 
@@ -87,7 +87,7 @@ def hold(store: Store, item: str, amount: int, ttl_s: int, key: str) -> Wish:
         )
 
     def noted(body: Body) -> Note:
-        return Note(notes.HELD, "stock", item, amount, key, more=str(body["hold_id"]))
+        return Note(notes.HELD, "stock", item, amount, key, more=str(body["hold"]))
 
     return Wish(key, "stock", item, send, noted)
 
@@ -97,7 +97,7 @@ def settle(store: Store, item: str, hold_id: str, commit: bool) -> Wish:
 
     def send() -> Answered:
         change = holds.commit_hold if commit else holds.release_hold
-        return _answered(change(Call(store), counter=counters.STOCK, id=item, hold_id=hold_id))
+        return _answered(change(Call(store), counter=counters.STOCK, id=item, hold=hold_id))
 
     def noted(body: Body) -> Note:
         return Note(str(body["state"]), "stock", item, more=hold_id)

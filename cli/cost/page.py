@@ -128,7 +128,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             app.build({**context, "stage": stage}, folder).synth()
             template = json.loads((Path(folder) / "Tally.template.json").read_text())
-        found[stage] = asdict(Stage.read(template, len(declared.counters), len(declared.consumers)))
+        found[stage] = asdict(Stage.read(template, len(declared.counters), len(declared.readers)))
     STAGES.write_text(json.dumps(found, indent=2) + "\n")
     stages.cache_clear()
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -223,15 +223,15 @@ def worst_day(*, dear: bool) -> Usage:
 
     `dear`: each request names another id, and reads ask for the longest answers; else all name the same one.
     """
-    import operations
+    from api.operation import Access
     from counters import COUNTERS
-    from tally.operation import Access, by_route
+    from declarations import OPERATIONS
 
     days, more, now, soon, reads = MONTH_S / DAY_S, Usage(), 0.0, 0.0, 0.0
-    for operation in by_route(operations.OPERATIONS, COUNTERS).values():
-        if operation.access is Access.ANYONE:
-            number = operation.throttle.rate_per_s * MONTH_S
-            request = units.of(operation.name, reads=operation.method == "GET")
+    for route in (route for one in OPERATIONS for route in one.routes(COUNTERS)):
+        if route.access is Access.ANYONE:
+            number = route.throttle.rate_per_s * MONTH_S
+            request = units.of(route.operation.name, reads=route.method == "GET")
             if request.change:
                 now += number * (not request.change.rolled_up)
                 soon += number * request.change.rolled_up

@@ -103,11 +103,11 @@ class Server:
     async def visits(self, page: str) -> int:
         """The number of visits of a page."""
         answer = await self._ask("GET", "/visits", {"params": {"url": page}})
-        return int(answer.document["visits"])
+        return int(answer.document["value"])
 
     async def series(self, page: str) -> tuple[int, float]:
         """The visits of a page in the last month, hour by hour summed, and until when they are complete (0: never)."""
-        answer = await self._ask("GET", "/visits/series", {"params": {"url": page, "by": "day"}})
+        answer = await self._ask("GET", "/series", {"params": {"of": f"visits:{page}", "by": "day"}})
         return sum(point["value"] for point in answer.document["series"]), float(answer.document["as_of"] or 0)
 
     async def top(self, month: str) -> tuple[dict[str, int], float]:

@@ -27,8 +27,8 @@ _COMMANDS = """\
   sleep 2; curl '{url}/visits?url=https://example.com/a'
 
   # the call of another Lambda
-  AWS_ENDPOINT_URL_LAMBDA={url} aws lambda invoke --function-name plays --cli-binary-format raw-in-base64-out \\
-    --payload '{{"operation": "get_plays", "video_id": "9f3a"}}' /dev/stdout
+  AWS_ENDPOINT_URL_LAMBDA={url} aws lambda invoke --function-name reads --cli-binary-format raw-in-base64-out \\
+    --payload '{{"operation": "get_counter", "counter": "plays", "id": "9f3a"}}' /dev/stdout
 """
 
 _PAGE = """<!doctype html>

@@ -53,8 +53,7 @@ class Document:
 
     def function_name(self, id_: str) -> str:
         """A function's local name: its handler's module."""
-        module, _, _ = str(self.need(id_, "Handler")).replace("/", ".").rpartition(".")
-        return module.rpartition(".")[2]
+        return str(self.need(id_, "Handler")).rpartition(".")[2]
 
     def bucket_name(self, id_: str) -> str:
         """A name like CloudFormation's: lower case, and no longer than S3 allows."""

@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Function:
-    """A Lambda function; `name` is its handler's module."""
+    """A Lambda function; `name` is its handler's."""
 
     name: str
     handler: str

@@ -3,20 +3,21 @@
 import { number } from "./format.js";
 import { make } from "./parts.js";
 
-const OPERATIONS = { plays: ["play"], visits: ["visit"], bot_visits: ["visit"], likes: ["like", "unlike"] };
-const OF_CHILDREN = ["put_child", "delete_child"];
-const MANY = "change"; // its receipts are named by no tally: one key, many changes
+const OF_CHILDREN = ["put_mine", "delete_mine", "put_child", "delete_child"];
+const MANY = "change"; // its receipts are named by no number: one key, many changes
 const OF_OTHERS = ["increment", MANY, "set_counter", "hold"];
-const ANONYMOUS = ["play", "visit"]; // these take no token, so anyone may ask for their receipts
+
+/** The operations that change a counter under a key. `declared`: what `GET /status` says of it. */
+function operationsOf(declared) {
+  if (declared?.pages) return ["visit"];
+  return declared?.children ? OF_CHILDREN : OF_OTHERS;
+}
 
 /** Was a key counted? The form asks for the receipt that every counted change leaves. */
 export function receipts(context, counter, id) {
   const { api, signal } = context;
-  const operations = Object.hasOwn(OPERATIONS, counter)
-    ? OPERATIONS[counter]
-    : context.counter(counter)?.children
-      ? OF_CHILDREN
-      : OF_OTHERS;
+  const declared = context.counter(counter);
+  const operations = operationsOf(declared);
   const key = make("input", { id: "key", name: "key", required: true, autocomplete: "off", spellcheck: "false" });
   const operation = make(
     "select",
@@ -24,14 +25,14 @@ export function receipts(context, counter, id) {
     operations.map((name) => make("option", { value: name }, name)),
   );
   const answer = make("div.answer", { role: "status" });
-  const own = !ANONYMOUS.includes(operations[0]);
+  const own = declared?.changes !== "anyone"; // else it takes no token, so anyone may ask for its receipts
   const ask = async (event) => {
     event.preventDefault();
     answer.replaceChildren(make("p.quiet", {}, "Asking…"));
     try {
-      const target = operation.value === MANY ? "changes" : OPERATIONS[counter] ? id : `${counter}/${id.split("#")[0]}`;
-      const query = { operation: operation.value, target, key: key.value.trim() };
-      answer.replaceChildren(...told(await api.get(own ? "receipts/own" : "receipts", query, signal)));
+      const target = operation.value === MANY ? "changes" : declared?.pages ? id : `${counter}/${id.split("#")[0]}`;
+      const query = { of: operation.value, target, key: key.value.trim() };
+      answer.replaceChildren(...told((await api.get(own ? "receipts/own" : "receipts", query, signal)).receipts[0]));
     } catch (error) {
       if (!signal.aborted) answer.replaceChildren(make("p.error", {}, error.words ?? "The page failed."));
     }

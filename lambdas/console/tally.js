@@ -15,15 +15,6 @@ const DAY_S = 24 * HOUR_S;
 const WINDOWS = { hour: 24 * HOUR_S, day: 30 * DAY_S };
 const HOW = { ledger: "by its drift", recount: "by its children", rebuild: "by its receipts" };
 
-/** The counters with routes of their own, which anyone may read: where their series are. */
-const OWN = {
-  plays: (id) => [`videos/${encodeURIComponent(id)}/plays/series`],
-  likes: (id) => [`posts/${encodeURIComponent(id)}/likes/series`],
-  visits: (url) => ["visits/series", { url }],
-  bot_visits: null, // it has no series of its own: only all of them together
-};
-const isOwn = (counter) => Object.hasOwn(OWN, counter);
-
 export async function show(root, context, counter, id) {
   if (!counter || !id) {
     root.append(
@@ -36,19 +27,13 @@ export async function show(root, context, counter, id) {
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
     make("h1.id", { tabindex: -1 }, id),
     make("div.columns", {}, live(context, counter, id), receipts(context, counter, id)),
-    OWN[counter] === null ? noChart(counter) : chart(context, counter, id),
+    chart(context, counter, id),
     behind(context, counter, id),
   );
 }
 
-/** The id and the period of a tally that links name together. */
-const parts = (counter, id) => (isOwn(counter) ? [id] : id.split("#"));
-
-/** The path and the query of what `/counters` knows of a tally. */
-function path(counter, id, what = "") {
-  const [bare, period] = parts(counter, id);
-  return [`counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}${what}`, { period }];
-}
+/** The id and the period of a number that links name together. The id of a page has no period. */
+const parts = (context, counter, id) => (context.counter(counter)?.pages ? [id] : id.split("#"));
 
 /** The number itself. It is read every two seconds while somebody looks, and costs little while it stays. */
 function live(context, counter, id) {
@@ -57,7 +42,9 @@ function live(context, counter, id) {
   const said = make("p.hidden", { "aria-live": "polite" });
   let [tag, first, last, saidAt] = [undefined, undefined, undefined, 0];
   const load = async () => {
-    const [where, query] = isOwn(counter) ? ["tallies", { of: `${counter}:${id}` }] : path(counter, id);
+    const [bare, period] = parts(context, counter, id);
+    const path = `counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}`;
+    const [where, query] = context.counter(counter)?.pages ? ["tallies", { of: `${counter}:${id}` }] : [path, { period }];
     const found = await api.fresh(where, query, tag, signal);
     tag = found.tag ?? undefined;
     if (found.body) last = found.body.tallies ? found.body.tallies[0] : found.body;
@@ -88,14 +75,6 @@ function live(context, counter, id) {
   return card;
 }
 
-const noChart = (counter) =>
-  make(
-    "section.card",
-    {},
-    make("h2", {}, "How it moved"),
-    make("p.quiet", {}, `Hours of ${counter} are kept for all of them together: the overview shows them.`),
-  );
-
 /** The chart by hour and by day, with the same numbers as a table. */
 function chart(context, counter, id) {
   const { api, signal } = context;
@@ -104,8 +83,8 @@ function chart(context, counter, id) {
   const load = async () => {
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
     const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the day that runs is one of them
-    const [where, query] = isOwn(counter) ? OWN[counter](id) : [path(counter, id, "/series")[0]];
-    const found = await api.get(where, { ...query, by, from, to: end, tz: by === "day" ? dayZone() : null }, signal);
+    const of = `${counter}:${parts(context, counter, id)[0]}`;
+    const found = await api.get("series/any", { of, by, from, to: end, tz: by === "day" ? dayZone() : null }, signal);
     return { ...found, from, zone: zoneName() }; // another zone is another drawing
   };
   const draw = (found) => {
@@ -211,7 +190,7 @@ function numbers(found, by) {
 
 /** Shards, drift and repairs: where the number comes from. */
 function behind(context, counter, id) {
-  const [bare, period] = parts(counter, id);
+  const [bare, period] = parts(context, counter, id);
   const load = () => context.api.get("details", { counter, id: bare, period }, context.signal);
   const draw = (found) => [
     make(

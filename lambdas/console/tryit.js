@@ -54,7 +54,7 @@ function experiment({ title, about, button, run, signal }) {
 }
 
 async function loseAnAnswer(say, signal) {
-  const plays = async () => (await answered(await send("GET", PLAYS, { signal }))).play_count;
+  const plays = async () => (await answered(await send("GET", PLAYS, { signal }))).value;
   const play = { key: crypto.randomUUID(), signal };
   const before = await plays();
   say("Before, the number of plays is ", strong(before), ".");

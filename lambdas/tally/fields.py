@@ -8,21 +8,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from collections.abc import Mapping
 from urllib.parse import quote, unquote, urlsplit
 
 from .counter import AMOUNT_MAX, Counter
-from .errors import (
-    CallerError,
-    ForbiddenError,
-    InvalidInputError,
-    NotFoundError,
-    PayloadTooLargeError,
-    PreconditionRequiredError,
-)
+from .errors import ForbiddenError, InvalidInputError, NotFoundError, PayloadTooLargeError
 from .pages import Pages
 from .settings import ANY_HOST
 
@@ -61,82 +51,6 @@ PAGE_FORM = re.compile(
     r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
 )
 _FLAGS = {"true": True, "false": False}
-
-
-class Kind(Enum):
-    """The kind of value in a field."""
-
-    ID = "id"
-    KEY = "key"
-    TEXT = "text"
-    PAGE = "page"
-    LISTED_PAGE = "listed page"
-    PAGE_SIZE = "page size"
-    CURSOR = "cursor"
-    COUNTER = "counter"
-    ANY_COUNTER = "any counter"
-    AMOUNT = "amount"
-    VALUE = "value"
-    HELD_AMOUNT = "held amount"
-    TTL = "ttl"
-    VERSION = "version"
-    HOLD = "hold"
-    OPERATION = "operation"
-    CHANGES = "changes"
-    VISIBLE = "visible"
-    TARGET = "target"
-    TALLY = "tally"
-    FLAG = "flag"
-    USER_AGENT = "user agent"
-    CHOICE = "choice"
-    TIME = "time"
-    ZONE = "time zone"
-    SPAN = "span"
-    TOP_SIZE = "top size"
-    CHILD = "child"
-    PERIOD = "period"
-
-
-@dataclass(frozen=True)
-class Context:
-    """The facts that checks depend on, beside the value."""
-
-    anonymous: bool
-    page_hosts: frozenset[str]
-    counters: Mapping[str, Counter]
-    pages: Pages
-
-
-def check(
-    kind: Kind, value: object, field: str, context: Context, choices: tuple[str, ...] = (), many_max: int = 0
-) -> Any:
-    """The value to use for the input `field`. Raises InvalidInputError; some kinds other CallerErrors.
-
-    `many_max`: it is a list of 1 to so many values; 0: it is one value.
-    """
-    if many_max:
-        if not isinstance(value, list) or not 1 <= len(value) <= many_max:
-            most = f"{field} must be a list of 1 to {many_max} values. A query repeats the name for each."
-            raise InvalidInputError(most, field=field)
-        return [check(kind, one, field, context, choices) for one in value]
-    if kind is Kind.KEY:
-        return idempotency_key(value, field, anonymous=context.anonymous)
-    if kind is Kind.PAGE:
-        return page(value, field, context.pages)
-    if kind is Kind.LISTED_PAGE:
-        return listed_page(value, field, context.pages, context.page_hosts)
-    if kind in (Kind.COUNTER, Kind.ANY_COUNTER):
-        return counter(value, field, context.counters, pages=kind is Kind.ANY_COUNTER)
-    if kind in (Kind.OPERATION, Kind.VISIBLE, Kind.CHOICE):
-        return choice(value, field, choices)
-    return _CHECKS[kind](value, field)
-
-
-def missing(kind: Kind, field: str) -> CallerError:
-    """The error for a required field that is missing."""
-    if kind is Kind.VERSION:
-        return PreconditionRequiredError(f"{field} is missing: send the ETag that you read.", field=field)
-    return InvalidInputError(f"{field} is missing.", field=field)
 
 
 def _text(value: object, field: str) -> str:
@@ -239,9 +153,16 @@ def listed_page(value: object, field: str, pages: Pages, page_hosts: frozenset[s
     return url
 
 
-def counted_id(counter: Counter, value: object, field: str, pages: Pages) -> str:
-    """What this counter counts, as it names it: an id, or a page that is normalised."""
-    return page(value, field, pages) if counter.pages else identifier(value, field)
+def counted_id(
+    counter: Counter, value: object, field: str, pages: Pages, page_hosts: frozenset[str] | None = None
+) -> str:
+    """What this counter counts, as it names it: an id, or a page that is normalised.
+
+    `page_hosts`: the hosts that the page must be of; None: any.
+    """
+    if not counter.pages:
+        return identifier(value, field)
+    return page(value, field, pages) if page_hosts is None else listed_page(value, field, pages, page_hosts)
 
 
 def page_size(value: object, field: str) -> int:
@@ -325,10 +246,10 @@ def hold(value: object, field: str) -> str:
     return text
 
 
-def counter(value: object, field: str, counters: Mapping[str, Counter], *, pages: bool = False) -> Counter:
-    """A declared counter by its name. `pages`: also one whose ids are URLs, which has operations of its own."""
+def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
+    """A declared counter by its name. Raises NotFoundError."""
     name = _text(value, field)
-    if name not in counters or (counters[name].pages and not pages):
+    if name not in counters:
         raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
     return counters[name]
 
@@ -414,7 +335,8 @@ def span(value: object, field: str) -> str:
     return text
 
 
-def _short(value: object, field: str) -> str:
+def short(value: object, field: str) -> str:
+    """A short text, such as the name of a time zone."""
     text = _text(value, field)
     if len(text) > SHORT_CHARACTERS_MAX:
         raise InvalidInputError(f"{field} is longer than {SHORT_CHARACTERS_MAX} characters.", field=field)
@@ -426,28 +348,3 @@ def top_size(value: object, field: str) -> int:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}", value):
         value = int(value)
     return _whole(value, field, 1, TOP_SIZE_MAX)
-
-
-_CHECKS: dict[Kind, Callable[[object, str], object]] = {
-    Kind.ID: identifier,
-    Kind.TEXT: text,
-    Kind.PAGE_SIZE: page_size,
-    Kind.CURSOR: cursor,
-    Kind.AMOUNT: amount,
-    Kind.CHANGES: changes,
-    Kind.VALUE: amount,
-    Kind.HELD_AMOUNT: held_amount,
-    Kind.TTL: ttl,
-    Kind.VERSION: version,
-    Kind.HOLD: hold,
-    Kind.TARGET: target,
-    Kind.TALLY: tally,
-    Kind.FLAG: flag,
-    Kind.USER_AGENT: user_agent,
-    Kind.TIME: time,
-    Kind.ZONE: _short,
-    Kind.SPAN: span,
-    Kind.TOP_SIZE: top_size,
-    Kind.CHILD: child,
-    Kind.PERIOD: period,
-}

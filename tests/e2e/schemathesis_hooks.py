@@ -16,19 +16,19 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import schemathesis
+from openapi import inputs
 from schemathesis import Case, HookContext, Response
 from schemathesis.core.failures import Failure
 from schemathesis.generation.meta import TestPhase
 from schemathesis.openapi.checks import IgnoredAuth, UnsupportedMethodResponse
+from tally.operation import by_route
 
 import counters
 import operations
-from openapi import inputs
 from tally import fields
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
-from tally.operation import by_route
 from tally.series import read, top
 
 FRESH = '"0"'  # the version of an unwritten counter

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Route
+from tally.api.entry import Entry
 
 from counters import PAGES
 from dev.base.engine import Engine
-from tally.api.entry import Entry
 from tally.dynamo.client import Store
 from tests.contexts import Context
 from tests.e2e import chromium

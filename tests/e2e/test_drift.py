@@ -171,7 +171,7 @@ def stall_and_edit(dev: Dev) -> None:
 
         def stalls() -> bool:
             no_drift()  # of both: nobody knows what the rollup would still move
-            return all(watermark_age_s(dev, consumer) >= STALLED_S for consumer in ("rollup", "drift"))
+            return all(watermark_age_s(dev, consumer) >= STALLED_S for consumer in ("rollup", "bookkeeper"))
 
         wait_for(stalls, every_s=LOOK_EVERY_S)
         assert page()["as_of"] <= stalled_s

@@ -111,10 +111,10 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
     client.put_item(TableName=where["receipts"], Item=broken)
     visit(dev, "broken", 1)
     wait_for(lambda: visits(dev, "broken") == 1)
-    wait_for(lambda: all(total(dev, "DeadLetters", name) == 1 for name in ("rollup", "drift")))
+    wait_for(lambda: all(total(dev, "DeadLetters", name) == 1 for name in ("rollup", "bookkeeper")))
 
     keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=where["bucket"])["Contents"])
-    assert [key.partition("/")[0] for key in keys] == ["drift", "rollup"]
+    assert [key.partition("/")[0] for key in keys] == ["bookkeeper", "rollup"]
     kept = [f"kept     {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
     assert redrive(dev) == (
         1,

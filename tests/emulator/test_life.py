@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import permissions
 import pytest
+from tally.operation import Need, Table
 
 import app
 import counters
 import operations
-import permissions
-from tally.operation import Need, Table
 from tally.streams import watermark
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Json, Stack, bridged, rewritten, synthesize
@@ -122,7 +122,7 @@ def consumers_first(aliases: list[str]) -> None:
     places = {
         name: aliases.index(one) for name in needs for one in aliases if one.startswith(f"Functions{name.title()}Live")
     }
-    assert max(places["rollup"], places["drift"]) < min(
+    assert max(places["rollup"], places["bookkeeper"]) < min(
         places[name] for name in writing & operations.functions().keys()
     )
 

@@ -6,10 +6,10 @@ import json
 import re
 
 import pytest
+from tally.operation import Access, Operation, by_route
 
 import operations
 from counters import COUNTERS
-from tally.operation import Access, Operation, by_route
 from tests.infra.conftest import FEW_SEE_LIKERS, Synthesize
 from tests.infra.template import Json, Template
 

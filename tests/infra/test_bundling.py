@@ -12,11 +12,11 @@ from pathlib import Path
 
 import boto3
 import pytest
+from openapi.document import document
 
 from app import LAMBDAS
 from counters import COUNTERS
 from declarations import Declarations
-from openapi.document import document
 from stacks.bundling import PYTHON_VERSION, Bundle, BundlingError
 from tests.patience import PATIENCE_S
 

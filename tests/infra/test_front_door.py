@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from tally.operation import Access, Source, by_route
 
 import app
 import operations
 from counters import COUNTERS
 from stacks.options import CLIENT_RATE_WINDOW_S, Options, OptionsError
-from tally.operation import Access, Source, by_route
 from tests.infra.conftest import BEHIND_CDN, CERTIFICATE, EDGE_CERTIFICATE, OWN_DOMAIN
 from tests.infra.template import Json, Template
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import permissions
 import pytest
+from tally.operation import Need, Schedule, Table
 
 import counters
 import operations
-import permissions
-from tally.operation import Need, Schedule, Table
 from tests.infra.conftest import FRUGAL, LAVISH, Synthesize
 from tests.infra.template import Grant, Json, Template, listed
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import permissions
 import pytest
 from policy_sentry.querying.actions import get_action_data
+from tally.operation import Table
 
 import counters
 import operations
-import permissions
 from dev.base.engine import Engine
 from tally.dynamo.client import Store, dynamodb_client
-from tally.operation import Table
 from tests.conftest import fresh_tables
 from tests.infra.conftest import ROOT
 from tests.infra.template import Template, listed

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tally.operation import Table
 
 import counters
 import operations
 from stacks import alarms
 from tally import observe
-from tally.operation import Table
 from tests.infra.conftest import FRUGAL, ROOT, Synthesize
 from tests.infra.template import Json, Template, joined
 

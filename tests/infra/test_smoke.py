@@ -13,11 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tally.operation import by_route
 
 import operations
 from cli import smoke
 from counters import COUNTERS
-from tally.operation import by_route
 
 CLAIMS = (
     base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice", "scope": "tally/read tally/write"}).encode())

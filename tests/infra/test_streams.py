@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from tally.operation import Table
 
 import operations
 from dev.stack.mappings import read_mapping
 from tally.dynamo import keys
-from tally.operation import Table
 from tests.infra.template import Json, Template, listed
 
 STREAMS = {"CountsTable": Table.COUNTS, "ReceiptsTable": Table.RECEIPTS}
@@ -112,7 +112,7 @@ def test_the_rollup_gets_new_children_heartbeats_and_every_malformed_insert(
 
 def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:
     """CloudFormation makes the policy first, then function, version and alias, and last the mapping."""
-    for module in ("rollup", "drift"):
+    for module in ("rollup", "bookkeeper"):
         function = dev.functions()[module]
         role = dev.resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]
         policies = {

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tally.api.entry import Entry
 
 import operations
 from bench.watch import Meter
-from tally.api.entry import Entry
 from tally.dynamo.client import Store
 from tests import documented
 from tests.contexts import Context

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tally.operation import BODY_BYTES_MAX, Operation
 
 import operations
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
-from tally.operation import BODY_BYTES_MAX, Operation
 from tests import events
 from tests.contexts import Context
 

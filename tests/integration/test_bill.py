@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tally.operation import Access, Operation, by_route
 
 import operations
 from bench.watch import Meter
 from cli.cost import units
 from counters import COUNTERS
-from tally.operation import Access, Operation, by_route
 from tests import events, make_events
 
 Invoke = Callable[..., dict[str, Any]]

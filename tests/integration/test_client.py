@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
+from tally.requests import Counted
 
 from tally import client, errors, requests
 from tally.client import Tally
 from tally.counting import holds
-from tally.requests import Counted
 
 Invoke = Callable[..., dict[str, Any]]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"

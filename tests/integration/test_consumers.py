@@ -6,15 +6,15 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import permissions
 import pytest
+from tally.operation import Consumer
 
 import counters
 import operations
-import permissions
 from dev.base.engine import Engine
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import ConfigurationError
-from tally.operation import Consumer
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
 from tests import events
@@ -83,7 +83,7 @@ def test_a_sample_takes_effect_once(name: str, consume: Callable[..., dict[str, 
     world = StreamWorld(store, store.client)
     assert world.tallies() == TALLIES.get(name, {})
     assert world.ledger() == LEDGER.get(name, {})
-    assert world.marked() == {"rollup": set(), "drift": set()}
+    assert world.marked() == {"rollup": set(), "bookkeeper": set()}
 
 
 def test_each_consumer_has_a_sample_of_each_stream_that_it_reads_and_of_an_empty_window() -> None:

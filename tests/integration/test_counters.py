@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-import counters
 from functions import holds as holds_function
 from functions import increments
-from tally import fields
 from tally.api.entry import Entry
+
+import counters
+from tally import fields
 from tally.counter import AMOUNT_MAX
 from tally.counting import children, holds, receipts
 from tally.dynamo.client import Call, Store

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from aws_lambda_powertools import Logger
+from tally.api.entry import Answer, Entry
 
 import operations
 from cli.cost import units
 from dev.base.engine import Engine
 from tally import observe
-from tally.api.entry import Answer, Entry
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import StoreRefusedError, StoreUnreachableError
 from tally.settings import Settings

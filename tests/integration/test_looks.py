@@ -11,9 +11,9 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.stub import Stubber
+from tally.api.entry import Entry
 
 import counters
-from tally.api.entry import Entry
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.drift import history, looks

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from moto import mock_aws
-
 from tally.api.entry import Entry
+
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 from tests.conftest import create_tables

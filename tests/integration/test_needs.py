@@ -15,22 +15,22 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import Mock
 
+import permissions
 import pytest
+from functions import sweep
+from tally.operation import Need, Operation, Table
 
 import counters
 import operations
-import permissions
 from cli import commands, watch
 from cli.connection import Connection, Stack
 from dev.base.engine import Engine
-from functions import sweep
 from tally.counter import Counter
 from tally.counting import children, deletion, holds, posts, tallies
 from tally.drift import rows
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
-from tally.operation import Need, Operation, Table
 from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
 from tests.contexts import Context

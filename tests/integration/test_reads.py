@@ -10,19 +10,19 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
+import functions.tallies
 import pytest
 from botocore.exceptions import ClientError
+from functions import increments
+from tally.api.entry import Entry
+from tally.operation import by_route
 
-import functions.tallies
 import operations
 from bench.watch import Meter
 from counters import COUNTERS
-from functions import increments
-from tally.api.entry import Entry
 from tally.counter import Counter, declared
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
-from tally.operation import by_route
 from tests import events, make_events
 from tests.contexts import Context
 

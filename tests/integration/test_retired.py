@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-import counters
-import operations
 import permissions
+import pytest
 from functions import holds, increments
 from openapi.document import document
 from tally.api.entry import Entry
+from tally.operation import Need, Table
+
+import counters
+import operations
 from tally.counter import Counter
 from tally.counting import expired, tallies
 from tally.dynamo.client import Call, Store
-from tally.operation import Need, Table
 from tests import documented
 from tests.contexts import Context
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tally.operation import Operation
 
 import counters
 import operations
 from tally.counting import holds
 from tally.dynamo.client import Call, Store
-from tally.operation import Operation
 from tests import events, make_events
 
 Invoke = Callable[..., dict[str, Any]]

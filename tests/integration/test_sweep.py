@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from functions import sweep
 
 import counters
 from bench.watch import Meter
 from cli.cost import units, usage
-from functions import sweep
 from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
@@ -84,7 +84,7 @@ def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
         watermark.JUDGE, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
         known_before=known_s - 60, rolled_before=known_s - 60, began=made.now_s - 3600, unreached="{}",
     )  # fmt: skip
-    for consumer in ("rollup", "drift"):
+    for consumer in ("rollup", "bookkeeper"):
         for table in ("counts", "receipts"):
             made.mark(consumer, table, 2)
     made.book(-9, 5)
@@ -112,8 +112,8 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
         "children_removed": 0, "parents_removed": 0, "parents_not_removed": 0, "parents_finished": 1,
     }  # fmt: skip
     told = metrics(capsys.readouterr().out)
-    assert set(told) == {*counters.COUNTERS, "rollup", "drift", "stack"}
-    assert (told["rollup"]["WatermarkAgeSeconds"], told["drift"]["WatermarkAgeSeconds"]) == ([60.0], [62.0])
+    assert set(told) == {*counters.COUNTERS, "rollup", "bookkeeper", "stack"}
+    assert (told["rollup"]["WatermarkAgeSeconds"], told["bookkeeper"]["WatermarkAgeSeconds"]) == ([60.0], [62.0])
     assert told["stack"]["SweepUnfinished"] == [0.0]
     assert told["stack"]["JudgedAgeSeconds"] == [4 * 60 + 30.0], "since the end of the minute five before this one"
     assert (told["stack"]["JournalSegments"], told["stack"]["JournalBytes"]) == ([1.0], [float(ledger.page_bytes())])
@@ -177,7 +177,7 @@ def test_consumer_that_is_behind_is_named_with_the_shard(
     ledger.mark("rollup", "receipts", 700)
     sweep.handler({}, Context())
     told = metrics(capsys.readouterr().out)
-    assert (told["rollup"]["WatermarkAgeSeconds"], told["drift"]["WatermarkAgeSeconds"]) == ([700.0], [62.0])
+    assert (told["rollup"]["WatermarkAgeSeconds"], told["bookkeeper"]["WatermarkAgeSeconds"]) == ([700.0], [62.0])
     [named] = [vars(record) for record in caplog.records if record.message == "behind"]
     assert (named["consumer"], named["in"][0]) == ("rollup", "receipts shard-receipts")
 
@@ -248,7 +248,7 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
     ledger.book(-5, -5)  # nothing drifts
     for _ in range(4):  # until the judge has caught up
         ledger.now_s += 60
-        for consumer in ("rollup", "drift"):
+        for consumer in ("rollup", "bookkeeper"):
             for table in ("counts", "receipts"):
                 for shard in FourShards().listed(table):
                     key = keys.key(*keys.checkpoint_key(consumer, table, shard))

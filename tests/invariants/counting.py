@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import counters
-from functions import increments as handler
-from tally.api.entry import Answer
+from api.operation import Answer
+from operations import increments as handler
+from operations import reads
 from tally.counter import Counter
 from tally.counting import expired, holds, receipts, tallies
 from tally.counting.increments import Increment, count
@@ -79,7 +80,7 @@ class Counting:
 
     def read(self, counter: Counter, id_: str = ITEM) -> dict[str, Any]:
         """A counter through the core."""
-        answer: Answer = handler.get_counter(self.world.call(), counter=counter, id=id_)
+        answer: Answer = reads.get_counter(self.world.call(), counter=counter, id=id_)
         return dict(answer.body)
 
     def stored(self, counter: Counter, id_: str = ITEM) -> int:
@@ -144,7 +145,7 @@ class Counting:
     def amounts(self) -> dict[str, int]:
         """How much the holds have taken, by their state: the receipts of their takes say how much."""
         taken = [json.loads(receipt["data"]["S"]) for receipt in self.world.receipts() if "data" in receipt]
-        amounts = {body["hold_id"]: body["amount"] for body in taken if "hold_id" in body}
+        amounts = {body["hold"]: body["amount"] for body in taken if "hold" in body}
         sums: dict[str, int] = {}
         for hold_id, state in self.states().items():
             sums[state] = sums.get(state, 0) + amounts[hold_id]

@@ -17,7 +17,7 @@ from tests.invariants.stream_model import TABLES, Record, passes_filter
 from tests.invariants.streaming import Bucket
 from tests.invariants.wire import Wire
 
-CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
+CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 
 
 class Tables:

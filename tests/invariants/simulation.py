@@ -141,7 +141,7 @@ class World(Tables):
         return replace(self.store, client=client) if client else self.store
 
     def sweep(self, client: Any = None) -> None:
-        """As functions/sweep does it each minute."""
+        """As operations/sweep does it each minute."""
         store, now_s = self.process(client), self.clock()
         seen = watermark.read(store, now_s)
         watermark.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]

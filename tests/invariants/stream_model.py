@@ -136,7 +136,7 @@ def _part(text: str) -> float:
 
 def passes_filter(consumer: str, table: str, record: Record) -> bool:
     """Whether the filter of the consumer's mapping lets a record through."""
-    if consumer == "drift":
+    if consumer == "bookkeeper":
         return table == "counts" or record["eventName"] != "REMOVE"
     if table == "receipts":
         return bool(record["eventName"] != "REMOVE")

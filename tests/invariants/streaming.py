@@ -28,7 +28,7 @@ from tally.streams.segments import Booked
 from tests.contexts import Context
 from tests.invariants.processes import Watched
 
-CONSUMERS = {"rollup": rollup.CONSUMER, "drift": bookkeeper.CONSUMER}
+CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", visible="soon", retired=True)
 REDECLARED = {**counters.COUNTERS, "retired": RETIRED}
 LONG = "x" * 2100  # more than a key of DynamoDB's has bytes
@@ -68,7 +68,7 @@ class Facts:
     """What the rollup must have added: (counter, target) -> amount."""
     ledger: defaultdict[tuple[str, str, int], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     """(counter, target, minute) -> expected, observed."""
-    dead_letters: dict[str, set[str]] = field(default_factory=lambda: {"rollup": set(), "drift": set()})
+    dead_letters: dict[str, set[str]] = field(default_factory=lambda: {"rollup": set(), "bookkeeper": set()})
     """Sequence numbers of what must become a dead letter, by consumer."""
     redriven: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """What redriving must add, once the retired counter is declared again."""

@@ -438,4 +438,4 @@ def test_receipts_of_90_tallies_each_are_rolled_up_one_in_a_transaction(world: W
         count(world, f"many-{number}", sent, soon=True)
     streams.drain()
     assert {world.tally(USAGE, f"u{number}-{place}") for number in range(3) for place in (0, 89)} == {2}
-    assert (streams.drifts(), streams.stored.marked()) == ({}, {"rollup": set(), "drift": set()})
+    assert (streams.drifts(), streams.stored.marked()) == ({}, {"rollup": set(), "bookkeeper": set()})

@@ -12,14 +12,15 @@ import pytest
 
 import counters
 from dev import faults
-from functions import holds as handler
-from functions import sweep as sweep_handler
+from operations import holds as handler
+from operations import sweep as sweep_handler
 from tally.counter import Counter, declared
 from tally.counting import expired, holds, tallies
 from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Spread
+from tally.dynamo.shards import Shards
 from tally.errors import (
     HoldSettledError,
     LimitReachedError,
@@ -126,13 +127,13 @@ def test_a_hold_whose_return_a_ceiling_refuses_is_reported_and_comes_back_when_t
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting.stock(9)
-    big, small, early = (counting.take(amount, ttl_s=60 - amount)[0]["hold_id"] for amount in (4, 1, 2))
+    big, small, early = (counting.take(amount, ttl_s=60 - amount)[0]["hold"] for amount in (4, 1, 2))
     low = replace(counters.STOCK, ceiling=3)  # there are 2
     monkeypatch.setattr(counters, "COUNTERS", declared([low]))
 
     def settle(hold_id: str, state: str) -> dict[str, Any]:
         change = handler.commit_hold if state == COMMITTED else handler.release_hold
-        return dict(change(counting.world.call("ann"), counter=low, id=ITEM, hold_id=hold_id).body)
+        return dict(change(counting.world.call("ann"), counter=low, id=ITEM, hold=hold_id).body)
 
     assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}
     clock.pass_s(61)
@@ -155,7 +156,7 @@ def test_a_hold_that_another_gives_back_before_the_sweep_moves_it_is_not_moved(
     counting: Counting, clock: Clock
 ) -> None:
     counting.stock(1)
-    hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+    hold_id = counting.take(1, ttl_s=60)[0]["hold"]
     clock.pass_s(61)
     stock_by_hand(counting, {"S": "many"})
 
@@ -225,8 +226,8 @@ def test_the_scheduled_function_sweeps_every_bucket(
         counting.increment(counters.STOCK, 1, id_=id_)
         counting.take(id_=id_)
     clock.pass_s(61)
-    monkeypatch.setattr(sweep_handler, "_store", counting.world.store)
+    sweep = sweep_handler.Sweep(counting.world.store, Shards({}))
     monkeypatch.setattr(sweep_handler, "renew", lambda *_: {})  # it reads streams
-    assert sweep_handler.handler({}, Context())["returned"] == 40
+    assert sweep({}, Context())["returned"] == 40
     assert counting.amounts() == {EXPIRED: 40}
-    assert sweep_handler.handler({}, Context())["returned"] == 0
+    assert sweep({}, Context())["returned"] == 0

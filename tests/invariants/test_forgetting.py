@@ -71,7 +71,7 @@ def remove(run: Run, user: str = USER) -> tuple[int, str, str]:
 def hold(judged: Deployment, caller: str = QUOTED, amount: int = 1, ttl_s: int = 3600) -> str:
     call, key = Call(judged.store, caller), random.randbytes(12).hex()
     taken = holds.take(call, counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key)
-    return str(taken[0]["hold_id"])
+    return str(taken[0]["hold"])
 
 
 def stock(judged: Deployment, amount: int) -> None:
@@ -287,7 +287,7 @@ def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(judged: D
 
 def test_records_that_are_dead_letters_are_mentioned(judged: Deployment, run: Run) -> None:
     leave_traces(judged)
-    marker = dead_letters.keep(Call(judged.store), judged.objects, "drift", "counts", "s-0", "7", {}, "for a test")
+    marker = dead_letters.keep(Call(judged.store), judged.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test")
     judged.store.client.put_item(**marker["Put"])
     assert "there are dead letters, which may name the user" in remove(run)[2]
 

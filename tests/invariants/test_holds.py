@@ -45,15 +45,15 @@ def test_a_hold_takes_its_amount_at_once_and_carries_no_ttl(counting: Counting) 
     assert before_s + 60 <= body["expires_at"] <= int(time.time()) + 60
     assert counting.stored(counters.STOCK) == 7
     hold = counting.hold()
-    assert (hold["state"], hold["amount"], hold["hold_id"]) == ({"S": HELD}, {"N": "3"}, {"S": body["hold_id"]})
+    assert (hold["state"], hold["amount"], hold["hold_id"]) == ({"S": HELD}, {"N": "3"}, {"S": body["hold"]})
     assert "expiration" not in hold
 
 
 @pytest.mark.parametrize(("state", "left"), [(COMMITTED, 7), (RELEASED, 10)])
 def test_a_hold_is_settled_once_and_gets_its_ttl_then(counting: Counting, state: str, left: int) -> None:
     counting.stock(10)
-    hold_id = counting.take(3)[0]["hold_id"]
-    settled = {"counter": "stock", "id": ITEM, "hold_id": hold_id, "state": state}
+    hold_id = counting.take(3)[0]["hold"]
+    settled = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": state}
     assert counting.settle(hold_id, state) == {**settled, "changed": True}
     assert counting.settle(hold_id, state) == {**settled, "changed": False}
     other = RELEASED if state == COMMITTED else COMMITTED
@@ -73,14 +73,14 @@ def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, cl
     assert isinstance(refusal(partial(counting.take, 4, key=key)), KeyReusedError)
     assert isinstance(refusal(partial(counting.take, 3, 61, key=key)), KeyReusedError)
     assert counting.stored(counters.STOCK) == 7
-    assert counting.hold()["hold_id"] == {"S": body["hold_id"]}
+    assert counting.hold()["hold_id"] == {"S": body["hold"]}
 
 
 def test_a_replay_is_the_same_hold_also_when_nothing_is_left_or_it_is_settled(counting: Counting) -> None:
     counting.stock(3)
     body, _ = counting.take(3, key="key-1")
     assert counting.take(3, key="key-1") == (body, True)
-    counting.settle(body["hold_id"], RELEASED)
+    counting.settle(body["hold"], RELEASED)
     assert counting.take(3, key="key-1") == (body, True)
     assert counting.stored(counters.STOCK) == 3
 
@@ -95,7 +95,7 @@ def test_a_hold_that_never_was_is_not_found(counting: Counting) -> None:
 
 def test_a_hold_is_found_under_its_own_item_only(counting: Counting) -> None:
     counting.stock(3)
-    hold_id = counting.take(3)[0]["hold_id"]
+    hold_id = counting.take(3)[0]["hold"]
     for state in (COMMITTED, RELEASED):
         with pytest.raises(NotFoundError):
             holds.settle(counting.world.call(), counters.STOCK, neighbour(), hold_id, state)
@@ -107,7 +107,7 @@ def test_an_expired_hold_is_not_committed_and_its_amount_is_given_back_once(
     counting: Counting, clock: Clock, swept: bool
 ) -> None:
     counting.stock(10)
-    hold_id = counting.take(3, ttl_s=60)[0]["hold_id"]
+    hold_id = counting.take(3, ttl_s=60)[0]["hold"]
     clock.pass_s(50)
     assert counting.sweep() == 0
     clock.pass_s(11)
@@ -115,7 +115,7 @@ def test_an_expired_hold_is_not_committed_and_its_amount_is_given_back_once(
         assert counting.sweep() == 1
     assert isinstance(refusal(partial(counting.settle, hold_id, COMMITTED)), HoldSettledError)
     assert counting.settle(hold_id, RELEASED) == {
-        "counter": "stock", "id": ITEM, "hold_id": hold_id, "state": EXPIRED, "changed": False,
+        "counter": "stock", "id": ITEM, "hold": hold_id, "state": EXPIRED, "changed": False,
     }  # fmt: skip
     assert counting.stored(counters.STOCK) == 10
     assert counting.hold()["state"] == {"S": EXPIRED}
@@ -130,7 +130,7 @@ def test_a_hold_can_be_committed_until_its_last_second_and_given_back_from_then_
     ticks = {"s": now_s}
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: ticks["s"]))
     counting.stock(10)
-    in_time, late = (counting.take(1, ttl_s=60)[0]["hold_id"] for _ in range(2))
+    in_time, late = (counting.take(1, ttl_s=60)[0]["hold"] for _ in range(2))
     ticks["s"] = now_s + 59
     assert counting.sweep() == 0
     assert counting.settle(in_time, COMMITTED)["changed"] is True
@@ -234,7 +234,7 @@ def test_a_release_that_finds_the_hold_committed_in_between_says_so(
 ) -> None:
     """Another function's clock is behind ours: to it the hold is still good."""
     counting.stock(1)
-    hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+    hold_id = counting.take(1, ttl_s=60)[0]["hold"]
     clock.pass_s(61)
     move = holds.move
 
@@ -256,7 +256,7 @@ def test_a_hold_that_others_move_all_the_time_is_asked_for_again(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counting.stock(1)
-    hold_id = counting.take(1)[0]["hold_id"]
+    hold_id = counting.take(1)[0]["hold"]
     monkeypatch.setattr(holds, "move", lambda *_: False)
     with pytest.raises(StoreBusyError):
         counting.settle(hold_id, RELEASED)
@@ -315,7 +315,7 @@ def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(count
 def test_one_hold_that_all_settle_at_once_is_settled_once(counting: Counting, clock: Clock) -> None:
     for round_ in range(6):
         counting.stock(1)
-        hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+        hold_id = counting.take(1, ttl_s=60)[0]["hold"]
         clock.pass_s(61 if round_ % 2 else 0)
 
         def settle(state: str, hold_id: str = hold_id) -> str | None:
@@ -337,7 +337,7 @@ def test_one_hold_that_all_settle_at_once_is_settled_once(counting: Counting, cl
 def test_a_sweep_or_a_refusal_with_nothing_due_touches_no_hold(counting: Counting, clock: Clock) -> None:
     counting.stock(3)
     counting.take(1, ttl_s=60)
-    kept = counting.take(1, ttl_s=60)[0]["hold_id"]
+    kept = counting.take(1, ttl_s=60)[0]["hold"]
     counting.settle(kept, COMMITTED)
     for due in (0, 1):
         counting.world.proxy.forget()
@@ -353,7 +353,7 @@ def test_an_answer_about_holds_that_was_cut_is_unreachable_and_never_a_404_or_40
     counting: Counting, clock: Clock, operation: str
 ) -> None:
     counting.stock(1)
-    hold_id = counting.take(1, ttl_s=60)[0]["hold_id"]
+    hold_id = counting.take(1, ttl_s=60)[0]["hold"]
     counting.world.proxy.plan = faults.always(faults.TRUNCATE, operation)
     change = {"Query": partial(counting.take, 1), "GetItem": partial(counting.settle, hold_id, RELEASED)}[operation]
     with pytest.raises(StoreUnreachableError):
@@ -368,13 +368,13 @@ def test_an_answer_about_holds_that_was_cut_is_unreachable_and_never_a_404_or_40
 def test_what_a_hold_costs_and_a_refusal_whatever_was_settled(counting: Counting, clock: Clock) -> None:
     counting.stock(2)
     with counting.world.capacity() as measured:
-        kept, given_back = (counting.take(1)[0]["hold_id"] for _ in range(2))
+        kept, given_back = (counting.take(1)[0]["hold"] for _ in range(2))
         counting.settle(kept, COMMITTED)
         counting.settle(given_back, RELEASED)
     assert [used for name, used in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
     assert (units.HOLD.writes, units.COMMIT.writes, units.RELEASE.writes) == (6, 4, 8), "as the calculator bills them"
     for _ in range(40):
-        counting.settle(counting.take(1, ttl_s=60)[0]["hold_id"], RELEASED)
+        counting.settle(counting.take(1, ttl_s=60)[0]["hold"], RELEASED)
     clock.pass_s(61)
     with counting.world.capacity() as measured:
         assert isinstance(refusal(partial(counting.take, 2)), LimitReachedError)

@@ -79,7 +79,7 @@ def stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Stall]:
     for number in range(chance.randint(1, 3)):
         first_s = chance.choice([60, 540, 540, 540])  # as a rule the judge has begun by then
         from_s = chance.uniform(begin_s + first_s, begin_s + (end_s - begin_s) * 0.6)
-        short_s, consumer = from_s + chance.uniform(300, 1500), chance.choice(["rollup", "drift"])
+        short_s, consumer = from_s + chance.uniform(300, 1500), chance.choice(["rollup", "bookkeeper"])
         kind = 0 if number == 0 else chance.choice([0, 0, 1, 1, 2, 3])
         found.append([
             Stall(from_s, short_s, consumer, chance.choice(["counts", "receipts"]), chance.randrange(4)),

@@ -166,7 +166,7 @@ def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(stream: S
         stream.raw.put_item(TableName=call.store.settings.counts_table, Item=beside)
     assert tallies.read(call, counters.PLAYS, "v") == 2
     assert recount.number(counters.PLAYS, recount.shards_of(call, counters.PLAYS, "v")) == 2
-    assert stream.deliver("drift", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
+    assert stream.deliver("bookkeeper", "counts", SHARD, [record(1, "INSERT", Keys=keys, NewImage=item)]) is None
     assert stream.segments() == []
 
 
@@ -213,9 +213,9 @@ def test_a_number_that_was_edited_into_a_fraction_is_read_and_its_drift_found(
     images = [{**keys, "likeTally": {"N": number}, "nonce": {"S": "a"}} for number in ("10", "12.5", "13.5", "11")]
     moves = itertools.pairwise(images)
     records = [record(n, "MODIFY", Keys=keys, OldImage=old, NewImage=new) for n, (old, new) in enumerate(moves, 1)]
-    assert stream.deliver("drift", "counts", SHARD, records[:2]) is None
+    assert stream.deliver("bookkeeper", "counts", SHARD, records[:2]) is None
     assert stream.ledger() == {("likes", POST, MINUTE): [0, 3]}
-    assert stream.deliver("drift", "counts", SHARD, records[2:]) is None
+    assert stream.deliver("bookkeeper", "counts", SHARD, records[2:]) is None
     assert stream.ledger() == {("likes", POST, MINUTE): [0, 1]}
     (meta,) = (item for item in world.items() if item["SK"]["S"] == "META")
     world.put(meta | {"likeTally": {"N": "12.5"}})

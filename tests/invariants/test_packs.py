@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 import counters
-import operations
+import serve
 from dev import faults
-from functions import plays as plays_handler
-from tally.api.entry import Answer, Entry, Function
 from tally.counter import Counter
 from tally.counting import batches, tallies
 from tally.counting import increments as increments_core
@@ -28,6 +26,7 @@ from tally.errors import (
     StoreUnreachableError,
 )
 from tests.contexts import Context
+from tests.invariants.counting import ITEM
 from tests.invariants.threads import at_once
 from tests.invariants.world import VIDEO, World, persist
 
@@ -267,23 +266,15 @@ def test_16_batches_at_once_with_the_same_keys_are_counted_once(world: World) ->
     assert len(world.receipts()) == 30
 
 
-def test_what_is_read_behind_increments_in_one_batch_sees_them(world: World) -> None:
-    functions: dict[Any, Function] = dict(plays_handler.handler.functions)
-    reads: list[int] = []
-
-    def get_plays(call: Any, *, video_id: str) -> Answer:
-        answer = plays_handler.get_plays(call, video_id=video_id)
-        reads.append(answer.body["play_count"])
-        return answer
-
-    functions[operations.GET_PLAYS] = get_plays
-    key = "0123456789-0123456789-"
-    read = {"operation": "get_plays", "video_id": VIDEO}
-    batch = [{"operation": "play", "video_id": VIDEO, "idempotency_key": f"{key}{number}"} for number in range(8)]
-    answer = Entry(functions, world.store)({"batch": [*batch[:3], read, *batch[3:], read]}, Context())
-    assert [result["status"] for result in answer["results"]] == [200] * 10
-    assert reads == [3, 8]
-    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [4, 6]
+def test_what_is_set_behind_increments_in_one_batch_sees_them(world: World) -> None:
+    named = {"counter": "stock", "id": ITEM}
+    more = [{"operation": "increment", **named, "amount": 1, "idempotency_key": f"key-{number}"} for number in range(3)]
+    put = {"operation": "set_counter", **named, "value": 50, "version": 3}
+    answer = serve.entry("increments", world.store)(
+        {"batch": [{**one, "caller": "shop"} for one in [*more, put]]}, Context()
+    )
+    assert [result["status"] for result in answer["results"]] == [200] * 4
+    assert world.tally(counters.STOCK, ITEM) == 50
 
 
 # The time

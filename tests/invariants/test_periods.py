@@ -11,7 +11,7 @@ import pytest
 
 from dev import faults
 from dev.faults.plans import Fault
-from functions import increments as handler
+from operations import increments as handler
 from tally.counter import Counter
 from tally.counting import batches, periods
 from tally.counting.increments import Increment

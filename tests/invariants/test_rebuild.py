@@ -18,7 +18,7 @@ from tests.invariants.processes import Crash, interrupted, killed
 from tests.invariants.test_reconcile import redrive, set_one_aside
 
 DAY = 6  # minutes: a day of these tests
-EVERYBODY, ROLLUP, DRIFT = None, "rollup", "drift"
+EVERYBODY, ROLLUP, DRIFT = None, "rollup", "bookkeeper"
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ def test_consumer_that_is_stuck_in_one_shard_lets_nothing_be_judged_or_repaired(
     """p12: it sees the receipts of ten plays, the heartbeats in the other shards, and not the tally that they moved."""
     with deployed(shards=3) as world:
         reconciler = world.reconciler()
-        world.stall("drift", "counts", world.streams.number(tallies.key(PLAYS, "v", 0)))
+        world.stall("bookkeeper", "counts", world.streams.number(tallies.key(PLAYS, "v", 0)))
         world.play(times=10)
         world.run(14)
         assert world.drifts() == {}
@@ -270,7 +270,7 @@ def test_consumer_that_is_stuck_after_the_drift_was_confirmed_lets_nothing_be_re
     edited: Deployment, reconciler: Reconciler
 ) -> None:
     """The edit is undone, and the bookkeeper does not see it."""
-    edited.stall("drift", "counts")
+    edited.stall("bookkeeper", "counts")
     edited.edit(5, PLAYS, "v")
     edited.run(5)
     with pytest.raises(NotProvenError, match="do its consumers and sweep run"):

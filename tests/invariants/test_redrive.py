@@ -95,7 +95,7 @@ def test_a_redrive_whose_answer_is_lost_applies_once(lossy: StreamWorld, proxy: 
 
 @pytest.mark.parametrize("judged", [-1, 10**9], ids=["as it should", "our clock is behind"])
 def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(stream: StreamWorld, judged: int) -> None:
-    stream.deliver("drift", "receipts", SHARD, [play(1, at=10**11), play(2)])
+    stream.deliver("bookkeeper", "receipts", SHARD, [play(1, at=10**11), play(2)])
     stream.put_judged(judged)
     (key,) = stream.bucket.objects
     kept = json.loads(stream.bucket.objects[key])

@@ -165,10 +165,10 @@ def test_what_was_counted_under_another_declaration_becomes_a_dead_letter_or_lef
     declared = {**counters.COUNTERS, "used": USED}
     alone = play(1, target, counter={"S": "used"})
     at_once_ = play(2, target, counter={"S": "used"}, rollup={"BOOL": False})
-    for name in ("rollup", "drift"):
+    for name in ("rollup", "bookkeeper"):
         assert stream.deliver(name, "receipts", SHARD, [alone, at_once_], declared=declared) is None
     found = keys.key(f"USED#{target}", "USED")
     change = {"Keys": found, "NewImage": {**found, "used": {"N": "1"}, "at": {"N": "1"}, "nonce": {"S": "n"}}}
-    assert stream.deliver("drift", "counts", "shard-c", [record(3, "INSERT", change)], declared=declared) is None
+    assert stream.deliver("bookkeeper", "counts", "shard-c", [record(3, "INSERT", change)], declared=declared) is None
     assert stream.marked() == {"rollup": {"1"}, "drift": {"1"}}
     assert (stream.ledger(), stream.tallies()) == ({}, {})

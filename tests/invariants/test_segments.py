@@ -41,7 +41,7 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWor
 def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
     store, client = recording(stream)
     records = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE - 1), play(4, at=MINUTE + 1)]
-    stream.deliver("drift", "receipts", SHARD, records, store=store)
+    stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
     ((_, sent),) = client.sent
     assert len(sent["TransactItems"]) == 3 + 1
     assert sorted(stream.segments()) == [
@@ -54,7 +54,7 @@ def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(strea
 
 def test_what_sums_up_to_nothing_has_no_page(stream: StreamWorld) -> None:
     store, client = recording(stream)
-    stream.deliver("drift", "receipts", SHARD, [play(1), play(2, amount=-1)], store=store)
+    stream.deliver("bookkeeper", "receipts", SHARD, [play(1), play(2, amount=-1)], store=store)
     assert [operation for operation, _ in client.sent] == ["update_item"]
 
 
@@ -64,7 +64,7 @@ def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
         record(number, "INSERT", play(number, at=MINUTE + number)["dynamodb"], NOW_S + 60 * number)
         for number in range(1, 62)
     ]
-    assert stream.deliver("drift", "receipts", SHARD, records, store=store) is None
+    assert stream.deliver("bookkeeper", "receipts", SHARD, records, store=store) is None
     assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
@@ -74,7 +74,7 @@ def test_a_run_is_cut_before_its_pages_grow_too_large_for_items(stream: StreamWo
     store, client = recording(stream)
     targets = [secrets.token_hex(100) for _ in range(2000)]
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
-    assert stream.deliver("drift", "receipts", SHARD, records, store=store) is None
+    assert stream.deliver("bookkeeper", "receipts", SHARD, records, store=store) is None
     assert len(client.sent) == 2
     assert {len(row["body"]["B"]) < 400_000 for row in stream.rows("SEGMENT#")} == {True}
     assert {target for _, target, _ in stream.ledger()} == set(targets)
@@ -89,11 +89,11 @@ def test_a_page_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, aft
         for number in range(1, 62)
     ]
     with pytest.raises(Crash):
-        stream.deliver("drift", "receipts", SHARD, records, store=store)
-    passed = int(stream.checkpoint("drift", "receipts", SHARD)["sequence"])
+        stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
+    passed = int(stream.checkpoint("bookkeeper", "receipts", SHARD)["sequence"])
     assert (passed, len(stream.segments())) == ((61, 61) if after else (40, 40))
     for _ in range(2):
-        assert stream.deliver("drift", "receipts", SHARD, records[10:]) is None
+        assert stream.deliver("bookkeeper", "receipts", SHARD, records[10:]) is None
     assert len(stream.segments()) == 61
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
@@ -102,8 +102,8 @@ def test_a_page_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, aft
 def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream: StreamWorld, judged: int) -> None:
     stream.put_judged(judged)
     receipts = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE + 1)]
-    assert stream.deliver("drift", "receipts", SHARD, receipts) is None
-    assert stream.deliver("drift", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
+    assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None
+    assert stream.deliver("bookkeeper", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
     current = max(int(time.time() // 60), judged + 2)
     booked = {(minute, entry) for minute, _, entries in stream.segments() for entry in entries}
     assert {(current - 1 <= minute <= current + 1, entry) for minute, entry in booked if minute > MINUTE + 1} == {

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from bench.watch import Meter
 from counters import CALLS
-from functions import drifts
+from operations import series as operations
 from tally.counter import Counter
 from tally.counting import periods
 from tally.counting.increments import Increment, count
@@ -259,11 +259,11 @@ def test_a_change_of_a_counter_with_periods_is_in_the_series_of_its_id(store: St
     call = Call(store, "ann")
     count(call, Increment(CALLS, periods.tally_id(CALLS, "c", time.time()), 5, "increment", "k", {}))
     [receipt] = stream.scan(store.settings.receipts_table)
-    stream.deliver("drift", "receipts", SHARD, [record(1, "INSERT", {"NewImage": receipt}, time.time())])
+    stream.deliver("bookkeeper", "receipts", SHARD, [record(1, "INSERT", {"NewImage": receipt}, time.time())])
     [(minute, _, [entry])] = stream.segments()
     assert re.fullmatch(r"c#\d{4}-\d\d-\d\d", entry.id)
     fold(store, minute)
-    told: Any = drifts.get_series(Call(store), counter=CALLS, id="c").body
+    told: Any = operations.get_any_series(Call(store), of=(CALLS.name, "c")).body
     assert sum(point["value"] for point in told["series"]) == 5
 
 

@@ -75,7 +75,7 @@ class Happening:
         for minute in range(first, last + 1):
             passed = len(self.records)
             self.records += [self._record(number, visit) for number, visit in enumerate(by_minute[minute], passed + 1)]
-            for consumer in ("rollup", "drift"):
+            for consumer in ("rollup", "bookkeeper"):
                 self._deliver(consumer, passed)
             self.fold(minute - 3)
         for minute in range(last - 2, last - last % 60 + 60):

@@ -83,6 +83,6 @@ def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(streamed:
         there[0] += expected
         there[1] += observed
     assert sums == {("plays", "9f3a"): [24, 24], ("likes", "p"): [2, 2]}
-    assert world.marked() == {"rollup": set(), "drift": set()}
+    assert world.marked() == {"rollup": set(), "bookkeeper": set()}
     minutes = {minute for minute, _, _ in world.segments()}
     assert [sums for minute in minutes for sums in judge.differences(store, minute).values() if sums] == []

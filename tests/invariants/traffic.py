@@ -137,7 +137,7 @@ class Traffic:
         call, key = Call(self.world.store), secrets.token_hex(12)
         with contextlib.suppress(LimitReachedError):
             body = holds.take(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
-            self.holds.append((id_, str(body["hold_id"]), amount))
+            self.holds.append((id_, str(body["hold"]), amount))
             self.truth.accepted["stock", id_] -= amount
         self.world.written()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import permissions
 import pytest
+from tally.operation import Need, Table
 
 import counters
 import operations
-import permissions
 from declarations import Declarations
 from tally.errors import ConfigurationError
-from tally.operation import Need, Table
 from tally.pages import AS_SPELT
 
 LAMBDAS = Path(operations.__file__).parent

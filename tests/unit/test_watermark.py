@@ -30,7 +30,7 @@ class Shard(NamedTuple):
 
 NOW_S = 1_800_000_000.0
 MINUTE = int(NOW_S // 60)
-CONSUMERS, TABLES = ("rollup", "drift"), ("counts", "receipts")
+CONSUMERS, TABLES = ("rollup", "bookkeeper"), ("counts", "receipts")
 ONE = {"counts": [Shard("c")], "receipts": [Shard("r")]}
 INSERT = {"eventName": "INSERT", "dynamodb": {"Keys": {"PK": {"S": "POST#p"}, "SK": {"S": "META"}}}}
 MODIFY, REMOVE = INSERT | {"eventName": "MODIFY"}, INSERT | {"eventName": "REMOVE"}
@@ -153,7 +153,7 @@ def test_without_a_checkpoint_in_a_leaf_nothing_is_known(stack: Stack, consumer:
             if (name, one) != (consumer, shard):
                 stack.mark(one, consumer=name)
     look = stack.look()
-    assert (look.known_s() == 0, look.counted_s() == 0) == (consumer == "drift", consumer == "rollup")
+    assert (look.known_s() == 0, look.counted_s() == 0) == (consumer == "bookkeeper", consumer == "rollup")
     assert look.known_s() == 0 or look.counted_s() == 0
 
 
@@ -291,7 +291,7 @@ def test_what_is_quiet_counts_as_the_heartbeats_of_the_last_sweep_say(unreached:
 
 
 @pytest.mark.parametrize(
-    ("record", "rollup", "drift"),
+    ("record", "rollup", "bookkeeper"),
     [(INSERT, 400, 500), (HEARTBEAT, 400, 500), (MODIFY, 180, 500), (REMOVE, 180, 500)],
     ids=["a new item", "a heartbeat", "a change", "a removal"],
 )
@@ -313,7 +313,7 @@ def test_record_that_is_left_in_the_receipts_holds_up_both_unless_it_is_an_expir
         stack.sweep(NOW_S - before_s)
     stack.streams.answers["r1"] = [[{"eventName": kind, "dynamodb": {"Keys": {"id": {"S": "x"}}}}]]
     look = peek(stack)
-    assert (ago_s(look.counted_s()), ago_s(look.passed_s("drift", "receipts"))) == (passed, passed)
+    assert (ago_s(look.counted_s()), ago_s(look.passed_s("bookkeeper", "receipts"))) == (passed, passed)
 
 
 def test_record_that_is_left_in_a_shard_before_the_leaf_holds_it_up(unreached: Stack) -> None:
@@ -524,11 +524,11 @@ def test_age_is_since_the_time_that_a_consumer_has_passed_or_since_the_first_swe
         look = watermark.renew(stack.store, stack.streams, seen, now_s)  # type: ignore[arg-type]
         return watermark.ages_s(look, seen, now_s)
 
-    assert ages(NOW_S - 120) == {"rollup": 0, "drift": 0}
-    assert ages(NOW_S - 60) == {"rollup": 60, "drift": 60}
+    assert ages(NOW_S - 120) == {"rollup": 0, "bookkeeper": 0}
+    assert ages(NOW_S - 60) == {"rollup": 60, "bookkeeper": 60}
     stack.mark("c", 2, rolled_ago_s=70)
     stack.mark("r", 2)
-    assert ages(NOW_S) == {"rollup": 60, "drift": 70}
+    assert ages(NOW_S) == {"rollup": 60, "bookkeeper": 70}
 
 
 def test_drift_is_confirmed_after_five_judged_minutes() -> None:

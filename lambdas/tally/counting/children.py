@@ -25,7 +25,7 @@ from ..errors import ChangeRefusedError, NotFoundError, ParentRemovedError, Stor
 from ..fields import to_cursor, user_name
 from . import tallies
 from .receipts import ALONE, VISIBLE_NOW, VISIBLE_SOON, Body, Counted, Keyed, Stamp, once, refuse_retired, retired
-from .tallies import GONE, minute_now
+from .tallies import GONE, Tally, minute_now
 
 SINCE = "likedAt"
 """The attribute that says when a child was put, in epoch seconds. Likes were the first children."""
@@ -322,14 +322,15 @@ def is_there(call: Call, counter: Counter, parent: str, child: str) -> bool:
     return there and GONE not in by_key.get(counter.children[0] + child, {GONE: True})
 
 
-def parents_of(call: Call, counter: Counter, child: str, parents: Sequence[str]) -> set[str]:
+def present_of(call: Call, child: str, parents: Sequence[Tally]) -> set[Tally]:
     """Those of the parents, at most 100, that have this child. 1 RCU for each.
 
     It reads no parent. One that is missing has no child; a removed one has some until the sweep has removed them.
     """
-    keys = [_child_key(counter, parent, child) for parent in dict.fromkeys(parents)]
-    found = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"PK, {GONE}")
-    return {item["PK"]["S"].removeprefix(counter.partition_start) for item in found if GONE not in item}
+    keys = {(key["PK"]["S"], key["SK"]["S"]): (key, tally) for tally in parents for key in [_child_key(*tally, child)]}
+    wanted = [key for key, _ in keys.values()]
+    found = queries.get_many(call, call.store.settings.counts_table, wanted, ProjectionExpression=f"PK, SK, {GONE}")
+    return {keys[item["PK"]["S"], item["SK"]["S"]][1] for item in found if GONE not in item}
 
 
 class Listed(NamedTuple):

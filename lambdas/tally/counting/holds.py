@@ -44,14 +44,14 @@ HELD, COMMITTED, RELEASED, EXPIRED = "held", "committed", "released", "expired"
 
 
 def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> Counted:
-    """Take `amount` now and hold it for `ttl_s` seconds; the body has the `hold_id`.
+    """Take `amount` now and hold it for `ttl_s` seconds; the body has the id of the `hold`.
 
     Raises LimitReachedError if less is left (expired holds are given back first), KeyReusedError, CounterRetiredError,
     and what `made_room` raises.
     """
     expires_s = int(time.time()) + ttl_s
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
-    body = {"counter": counter.name, "id": id_, "hold_id": hold_id, "amount": amount, "expires_at": expires_s}
+    body = {"counter": counter.name, "id": id_, "hold": hold_id, "amount": amount, "expires_at": expires_s}
     payload = {"amount": amount, "ttl_s": ttl_s}
 
     def change(stamp: Stamp) -> Body:
@@ -99,11 +99,11 @@ def made_room(call: Call, counter: Counter, id_: str, needed: int) -> bool:
 def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str) -> Body:
     """Commit the hold (`COMMITTED`: it stays taken) or release it (`RELEASED`: given back), once.
 
-    The body `{"counter","id","hold_id","state","changed"}`; settling the same way twice changes nothing. Raises
+    The body `{"counter","id","hold","state","changed"}`; settling the same way twice changes nothing. Raises
     NotFoundError for an unknown hold, HoldSettledError for one that was settled the other way or has expired,
     LimitReachedError if the counter's ceiling leaves no room for what is released.
     """
-    body = {"counter": counter.name, "id": id_, "hold_id": hold_id, "state": state}
+    body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
     key = _key(counter, id_, hold_id)
     hold = _read(call, key) if state == RELEASED else {**key, "hold_id": {"S": hold_id}}  # a commit needs no amount
     if hold and move(call, counter, id_, hold, state):

@@ -17,7 +17,6 @@ from ..errors import ChangeRefusedError, EditConflictError, ForbiddenError, NotF
 from ..fields import user_name
 from . import deletion
 from .children import removed
-from .receipts import Body
 from .tallies import GONE, total
 
 TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text
@@ -46,7 +45,7 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
                 return _create(call, counter, post_id, text), True
             if GONE in post:
                 raise removed(counter, post_id)
-            if post["authorId"] != user_name(call.caller or ""):
+            if post["author"] != user_name(call.caller or ""):
                 raise ForbiddenError(f"Only its author edits post {post_id}.")
             if post["body"] == text:
                 return post, False
@@ -56,8 +55,8 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
     raise EditConflictError(f"Post {post_id} is being edited elsewhere. Read it and try again.")
 
 
-def delete_post(call: Call, counter: Counter, post_id: str) -> Body:
-    """Delete the caller's post: `{"post_id","deleted","changed"}`. Its text goes at once, its likes with the sweep.
+def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
+    """Delete the caller's post: whether this call did it. Its text goes at once, its likes with the sweep.
 
     A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and what
     deletion.remove_parent does.
@@ -71,8 +70,7 @@ def delete_post(call: Call, counter: Counter, post_id: str) -> Body:
         raise ForbiddenError(f"Only its author deletes post {post_id}.")
     text_key = key(counter.partition_start + post_id, TEXT_KEY)
     text: Write = {"Delete": {"TableName": call.store.settings.counts_table, "Key": text_key}}
-    changed = deletion.remove_parent(call, counter, post_id, was=author, beside=[text])
-    return {"post_id": post_id, "deleted": True, "changed": changed}
+    return deletion.remove_parent(call, counter, post_id, was=author, beside=[text])
 
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
@@ -85,11 +83,11 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
     if GONE in meta:
         return {GONE: True}
     return {
-        "post_id": post_id,
-        "authorId": meta["authorId"]["S"],
-        "createdAt": int(meta["createdAt"]["N"]),
+        "id": post_id,
+        "author": meta["authorId"]["S"],
+        "created_at": int(meta["createdAt"]["N"]),
         "revision": int(meta["revision"]["N"]),
-        "likeTally": total(counter, (item for part, item in by_key.items() if part != TEXT_KEY)),
+        "likes": total(counter, (item for part, item in by_key.items() if part != TEXT_KEY)),
         "body": by_key[TEXT_KEY]["body"]["S"],
     }
 
@@ -102,18 +100,18 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
     meta = {"Put": items.only_if(post["Put"], items.NO_ITEM)}
     transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])
     return {
-        "post_id": post_id,
-        "authorId": author,
-        "createdAt": created_s,
+        "id": post_id,
+        "author": author,
+        "created_at": created_s,
         "revision": 0,
-        "likeTally": 0,
+        "likes": 0,
         "body": text,
     }
 
 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
     """The text, and one more revision, on condition that nobody else edited the post since it was read."""
-    post_id = post["post_id"]
+    post_id = post["id"]
     table, seen = call.store.settings.counts_table, {"revision": post["revision"], GONE: None}
     meta = items.update(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, was=seen)
     transact(call, counter, post_id, lambda _: [meta, _put_text(call, counter, post_id, text)])

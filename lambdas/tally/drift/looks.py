@@ -55,7 +55,7 @@ def lag(store: Store) -> Seen:
     now_s, minute_s = time.time(), store.settings.minute_s
     found = watermark.read(store, now_s)
     as_of = found.as_of(store.settings)
-    passed = {"rollup": items.number(found.item, "rolled"), "drift": items.number(found.item, "known")}
+    passed = {"rollup": items.number(found.item, "rolled"), "bookkeeper": items.number(found.item, "known")}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}

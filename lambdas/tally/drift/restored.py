@@ -21,7 +21,7 @@ from ..dynamo.client import Store
 from ..dynamo.transactions import Write, apply_once
 from ..errors import TallyError
 from ..streams import dead_letters, watermark
-from ..streams.lineage import COUNTS, DRIFT, RECEIPTS, ROLLUP
+from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
 from . import history, rebuild, recount, rows
 from .rebuild import Accepted, Window
 from .reconcile import Finding, NotProvenError, writes
@@ -142,7 +142,7 @@ def _put_right(store: Store, found: Finding, why: Why, now_s: float) -> PutRight
 
 def _begin_again(store: Store, restored_s: float) -> None:
     """Forget the old streams. What the tallies have noted of each day stays all that was added to them."""
-    for consumer in (ROLLUP, DRIFT):
+    for consumer in (ROLLUP, BOOKKEEPER):
         for table in (COUNTS, RECEIPTS):
             _forget(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store, 0))

@@ -165,4 +165,4 @@ class SegmentRun(Run):
         return {at: entries for at, entries in found.items() if entries}
 
 
-CONSUMER = StreamConsumer("drift", {"receipts": read_receipt, "counts": read_count}, SegmentRun, heeds_judge=True)
+CONSUMER = StreamConsumer("bookkeeper", {"receipts": read_receipt, "counts": read_count}, SegmentRun, heeds_judge=True)

@@ -27,7 +27,7 @@ LISTING = 1  # how late DynamoDB may list a new shard
 FRESH = 1 / 6  # how old noted watermark must be to be used: 10 s
 UNREACHED = 1.5  # how long no heartbeat may reach a shard before the sweep reads the shard itself
 
-ROLLUP, DRIFT = "rollup", "drift"
+ROLLUP, BOOKKEEPER = "rollup", "bookkeeper"
 COUNTS, RECEIPTS = "counts", "receipts"
 Line = tuple[str, ...]  # a leaf: the id of a shard that no other one follows, and those of all that it follows
 PEEK_EMPTY = 5  # empty answers of GetRecords in one shard: one may be empty although records follow
@@ -94,7 +94,7 @@ class Look:
 
     def known_s(self) -> float:
         """The time up to which minutes can be judged."""
-        return min(self.passed_s(DRIFT, RECEIPTS), self.passed_s(DRIFT, COUNTS), self.rolled_s())
+        return min(self.passed_s(BOOKKEEPER, RECEIPTS), self.passed_s(BOOKKEEPER, COUNTS), self.rolled_s())
 
     def counted_s(self) -> float:
         """The time until which the rollup has added everything."""
@@ -107,7 +107,7 @@ class Look:
 
     def rolled_s(self) -> int:
         """The newest time whose heartbeats the bookkeeper has passed in every shard of counts; 0: not known."""
-        return min((self._passed(DRIFT, COUNTS, leaf)[1] for leaf in self.leaves[COUNTS]), default=0)
+        return min((self._passed(BOOKKEEPER, COUNTS, leaf)[1] for leaf in self.leaves[COUNTS]), default=0)
 
     def behind(self, consumer: str) -> list[str]:
         """The leaves in which a consumer has passed least, for the log: those that hold up the watermark."""
@@ -117,7 +117,7 @@ class Look:
 
     def heartbeats(self, table: str, leaf: Line) -> tuple[str, set[str]]:
         """The key of a heartbeat that has reached a leaf, if one has; and those that reached the shards before it."""
-        own, *before = (mark.heartbeat for mark in self._lineage(DRIFT, table, leaf))
+        own, *before = (mark.heartbeat for mark in self._lineage(BOOKKEEPER, table, leaf))
         return own, set(filter(None, before))
 
     def _lineage(self, consumer: str, table: str, leaf: Line) -> list[Checkpoint]:
@@ -176,14 +176,14 @@ def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
     if table == RECEIPTS:
         return kind in (INSERT, MODIFY)
     is_heartbeat = record["dynamodb"]["Keys"]["PK"]["S"].startswith(keys.HEARTBEAT_START)
-    return bool(consumer == DRIFT or kind == INSERT or is_heartbeat)
+    return bool(consumer == BOOKKEEPER or kind == INSERT or is_heartbeat)
 
 
 def look(store: Store, shards: Shards, item: Item, now_s: float) -> Look:
     """List the shards, then read the checkpoints. `item`: the JUDGE item."""
     trees = {table: shards.listed(table) for table in (COUNTS, RECEIPTS)}
     marks: dict[tuple[str, str, str], Checkpoint] = {}
-    for consumer, table in product((ROLLUP, DRIFT), (COUNTS, RECEIPTS)):
+    for consumer, table in product((ROLLUP, BOOKKEEPER), (COUNTS, RECEIPTS)):
         partition, _ = keys.checkpoint_key(consumer, table, "")
         for one in queries.items(store, store.settings.ledger_table, partition):
             marks[consumer, table, one["SK"]["S"]] = Checkpoint.of(one)

@@ -23,7 +23,7 @@ from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once, put
 from ..errors import ConfigurationError
 from ..settings import Settings
-from .lineage import DRIFT, FRESH, RECEIPTS, ROLLUP, SKEW, START, UNREACHED, Look, Unreached, look
+from .lineage import BOOKKEEPER, FRESH, RECEIPTS, ROLLUP, SKEW, START, UNREACHED, Look, Unreached, look
 from .lineage import LATE as LATE
 from .lineage import SETTLE as SETTLE
 
@@ -155,5 +155,5 @@ def heartbeat(settings: Settings, table: str, name: str, rolled_s: int, now_s: f
 def ages_s(found: Look, before: Watermark, now_s: float) -> dict[str, int]:
     """By consumer, how long ago the time is that it has passed in every shard; since the first sweep if never."""
     began_s = items.number(before.item, "began", int(now_s))
-    passed = {ROLLUP: found.counted_s(), DRIFT: found.known_s()}
+    passed = {ROLLUP: found.counted_s(), BOOKKEEPER: found.known_s()}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

@@ -1,0 +1,309 @@
+"""The entry point of every function: one event in, one answer out.
+
+An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "play", …}` and get `{"status", "replayed",
+"body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
+
+Lambda takes every answer to an asynchronous invocation for a success. So a single event that can be retried raises, and
+a batch with `"on_failure": "raise"` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from tally import fields, observe
+from tally.counter import Counter
+from tally.counting import batches, increments, tallies
+from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.errors import (
+    CallerError,
+    InvalidInputError,
+    NotFoundError,
+    PayloadTooLargeError,
+    RetryableError,
+    StoreBusyError,
+    TallyError,
+    problem,
+)
+from tally.observe import logger
+from tally.pages import Pages
+from tally.settings import Settings
+
+from . import http, texts
+from .kinds import Context
+from .operation import Access, Answer, Increment, Operation, Route
+from .texts import Text
+
+BATCH_ENTRIES_MAX = 100
+ANSWER_RESERVE_S = 0.5  # of the invocation's time, kept to answer if the store does not
+_DIRECT_EXTRAS = frozenset({"operation", "caller"})
+
+
+Outcome = Answer[Any] | TallyError
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, read but not checked."""
+
+    operation: Operation
+    needs_caller: bool
+    caller: object
+    raw: Mapping[str, object]
+    counters: Collection[str]
+    """The declared counters that it names."""
+    started_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An increment that waits to be counted with its neighbours in the batch."""
+
+    request: Request
+    call: Call
+    increment: Increment[Any]
+
+
+class Entry:
+    """The handler of one Lambda function. Made at cold start: it reads the settings and makes the client."""
+
+    def __init__(
+        self,
+        operations: Iterable[Operation],
+        routes: Iterable[Route],
+        counters: Mapping[str, Counter],
+        pages: Pages,
+        store: Store | None = None,
+    ) -> None:
+        """`operations`: those that direct events may name. `counters`: those that it serves, by name. `pages`: what is
+        no part of a page's name.
+        """
+        self.by_name = {operation.name: operation for operation in operations}
+        self.by_route = {route.key: route for route in routes}
+        self.counters = counters
+        self.pages = pages
+        self.store = store or Store(dynamodb_client(), Settings.from_environment())
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        """Answer one invocation. Only direct events raise RetryableError: single ones, and batches that ask for it."""
+        deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
+        request_id = getattr(context, "aws_request_id", "") or "local"
+        logger.refresh_sample_rate_calculation()  # whether this invocation logs its successes
+        with observe.metrics():
+            if isinstance(event, Mapping) and "routeKey" in event:
+                request_id = event["requestContext"]["requestId"]
+                logger.set_correlation_id(request_id)
+                return self._http(event, deadline_s, request_id)
+            logger.set_correlation_id(request_id)
+            if isinstance(event, Mapping) and "batch" in event:
+                return self._batch(event, deadline_s, request_id)
+            (answer,) = self._answer([partial(self._direct_request, event)], deadline_s)
+            if isinstance(answer, RetryableError):
+                raise answer  # an asynchronous invocation must not be lost
+            return _direct_response(answer, request_id)
+
+    def _http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+        route = self.by_route.get(event["routeKey"])
+
+        def read() -> Request:
+            if route is None:
+                raise NotFoundError("There is no such operation.")
+            client = self.store.settings.console_client
+            caller = http.caller(event, route, client) if route.needs_caller else None
+            raw = http.raw_fields(event, route)
+            return Request(route.operation, route.needs_caller, caller, raw, self._named(raw))
+
+        (answer,) = self._answer([read], deadline_s)
+        if isinstance(answer, TallyError):
+            return http.error_response(answer, request_id)
+        if isinstance(answer.body, Text) or (route and route.cached):
+            return texts.response(_text(answer), event.get("headers", {}))
+        return http.response(answer.status, answer.body, replayed=answer.replayed)
+
+    def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
+        """Answer each entry by itself. When the time runs out, the rest is not done and gets 503.
+
+        With `"on_failure": "raise"`, raise RetryableError if any entry met one, after all were tried.
+        """
+        refusal = _refused_batch(event)
+        if refusal:
+            _record(None, refusal)
+            return _direct_response(refusal, request_id)
+        answers = self._answer([partial(self._direct_request, entry) for entry in event["batch"]], deadline_s)
+        failed = [answer for answer in answers if isinstance(answer, RetryableError)]
+        if failed and "on_failure" in event:
+            detail = f"{len(failed)} of {len(answers)} entries are to be sent again. The first: {failed[0].detail}"
+            raise type(failed[0])(detail)
+        return {"results": [_direct_response(answer, request_id) for answer in answers]}
+
+    def _direct_request(self, event: object) -> Request:
+        if not isinstance(event, Mapping):
+            raise InvalidInputError("The event must be a JSON object.")
+        name = event.get("operation")
+        operation = self.by_name.get(name) if isinstance(name, str) else None
+        if operation is None:
+            known = ", ".join(sorted(self.by_name))
+            raise InvalidInputError(f"operation must be one of: {known}.", field="operation")
+        names = {field.name for field in operation.fields}
+        raw = {field: value for field, value in event.items() if field in names or field not in _DIRECT_EXTRAS}
+        unknown = sorted(str(field) for field in raw.keys() - names)
+        if unknown:
+            raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
+        return Request(operation, self._needs_caller(operation, raw), event.get("caller"), raw, self._named(raw))
+
+    def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
+        """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
+        if operation.access is Access.ANYONE or not (operation.writes or operation.access is Access.SIGNED_IN):
+            return False
+        counter = self.counters.get(str(raw.get("counter")))
+        return counter is None or operation.access_of(counter) is not Access.ANYONE
+
+    def _named(self, raw: Mapping[str, object]) -> Collection[str]:
+        """The declared counters that a request names, in its fields or in its list of changes."""
+        listed = raw.get("changes")
+        named = [raw, *listed] if isinstance(listed, list) else [raw]
+        found = [one.get("counter") for one in named if isinstance(one, Mapping)]
+        return {name for name in found if isinstance(name, str) and name in self.counters}
+
+    def _answer(self, readers: Sequence[Callable[[], Request]], deadline_s: float) -> list[Outcome]:
+        """Answer each request in order. Increments in a row share as few transactions as possible."""
+        outcomes: dict[int, Outcome] = {}
+        waiting: dict[int, Waiting] = {}
+        for place, read in enumerate(readers):
+            request = None
+            try:
+                request = read()
+                call, arguments = self._check(request, deadline_s)
+                if not request.operation.increments:
+                    outcomes |= _count(waiting)  # the caller sent these before this request
+                made = request.operation.function(call, **arguments)
+                if isinstance(made, Increment):
+                    waiting[place] = Waiting(request, call, made)
+                    continue
+                outcomes[place] = made
+            except Exception as error:
+                outcomes[place] = _as_error(error)
+            _record(request, outcomes[place])
+        outcomes |= _count(waiting)
+        return [outcomes[place] for place in range(len(readers))]
+
+    def _check(self, request: Request, deadline_s: float) -> tuple[Call, dict[str, Any]]:
+        """The call and the arguments of a request, each field checked. Raises CallerError."""
+        user = None if request.caller is None else fields.user(request.caller, "caller")
+        if user is None and request.needs_caller:
+            raise InvalidInputError("caller is missing: who does this?", field="caller")
+        context = Context(user is None, self.store.settings.page_hosts, self.counters, self.pages)
+        arguments: dict[str, Any] = {}
+        for one in request.operation.fields:
+            if one.name in request.raw:  # null does not mean "not given": the check refuses it
+                arguments[one.argument] = found = one.kind.value(request.raw[one.name], one.wire, context)
+                if one.kind.names_counter and (refusal := request.operation.refuses(found)):
+                    raise refusal
+            elif one.required:
+                raise one.kind.missing(one.wire)
+        if time.monotonic() >= deadline_s:
+            raise StoreBusyError("There was no time left for this. Send it again.")
+        return Call(self.store, user, deadline_s), arguments
+
+
+def _refused_batch(event: Mapping[str, Any]) -> CallerError | None:
+    """Why a batch is refused as a whole; None if it is not."""
+    entries = event["batch"]
+    if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
+        return InvalidInputError(
+            "batch must be a list of events, and the only field of its event beside on_failure.", field="batch"
+        )
+    if event.get("on_failure", "raise") != "raise":
+        return InvalidInputError('on_failure must be "raise", or left out.', field="on_failure")
+    if len(entries) > BATCH_ENTRIES_MAX:
+        return PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
+    return None
+
+
+def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
+    """Count the increments that wait, several of them packed. Empties `waiting`; the outcomes by place."""
+    outcomes: dict[int, Outcome] = {}
+    results = _results([batches.Entry(one.call, one.increment) for one in waiting.values()])
+    for (place, one), result in zip(waiting.items(), results, strict=True):
+        if isinstance(result, Exception):
+            outcomes[place] = _as_error(result)
+        else:
+            outcomes[place] = Answer(_body(one, result.body), one.increment.status, replayed=result.replayed)
+        # The counter that it moved: a crawler's visit counts as one of bot_visits.
+        _record(replace(one.request, counters=(one.increment.counter.name,)), outcomes[place])
+    waiting.clear()
+    return outcomes
+
+
+def _body(one: Waiting, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of an answer, with the number if the caller asked for it. A replay reads it again."""
+    change = one.increment
+    return tallies.with_value(one.call, change.counter, change.id, body) if change.shows_value else body
+
+
+def _results(entries: Sequence[batches.Entry]) -> list[batches.Result]:
+    """The result of each increment. A single one, which nearly every request is, needs no packing."""
+    if len(entries) != 1:
+        return batches.count(entries)
+    try:
+        return [increments.count(*entries[0])]
+    except Exception as error:
+        return [error]
+
+
+def _as_error(error: Exception) -> TallyError:
+    """The error to answer. Anything but a TallyError is a bug: log it, answer a bare 500."""
+    if isinstance(error, CallerError):
+        return error
+    if isinstance(error, TallyError):
+        logger.warning("failed", exc_info=error)
+        return error
+    logger.error("bug", exc_info=error)
+    return TallyError("Tally failed and logged the error.")
+
+
+def _record(request: Request | None, outcome: Outcome) -> None:
+    """Write the log line of one answer, and count it in the metrics. Successes may be sampled, refusals never are."""
+    failed = isinstance(outcome, TallyError)
+    replayed = isinstance(outcome, Answer) and outcome.replayed
+    log = logger.warning if failed else logger.info
+    log(
+        "answered",
+        extra={
+            "operation": request.operation.name if request else None,
+            "status": outcome.status,
+            "replayed": replayed,
+            "error": outcome.slug if isinstance(outcome, TallyError) else None,
+            "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
+        },
+    )
+    if request is None or not request.operation.counts:
+        return
+    if isinstance(outcome, CallerError):
+        observe.count(observe.REFUSED)
+    elif replayed:
+        observe.count(observe.REPLAYED)
+    elif not failed:
+        for counter in request.counters:
+            observe.count(observe.COUNTED, counter=counter)
+
+
+def _text(answer: Answer[Any]) -> Text:
+    """The answer as caches keep it."""
+    if isinstance(answer.body, Text):
+        return answer.body
+    return Text(http.dumps(answer.body), http.JSON, answer.max_age_s, http.version_tag(answer.body))
+
+
+def _direct_response(outcome: Outcome, request_id: str) -> dict[str, Any]:
+    if isinstance(outcome, TallyError):
+        return {"status": outcome.status, "replayed": False, "body": problem(outcome, request_id=request_id)}
+    return {"status": outcome.status, "replayed": outcome.replayed, "body": _as_json(outcome.body)}
+
+
+def _as_json(body: Mapping[str, Any] | Text) -> dict[str, Any]:
+    return {"media_type": body.media_type, "text": body.text} if isinstance(body, Text) else dict(body)

@@ -1,0 +1,203 @@
+"""From an HTTP API event (payload format 2.0) to an operation's raw fields, and from an answer to its response."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from tally.errors import (
+    RETRY_AFTER_S,
+    ForbiddenError,
+    InvalidInputError,
+    LimitReachedError,
+    PayloadTooLargeError,
+    RetryableError,
+    TallyError,
+    UnauthenticatedError,
+    UnsupportedMediaTypeError,
+    problem,
+)
+
+from .kinds import Source
+from .operation import Route
+
+PARAMETERS_MAX = 16  # in a query, beside the values of fields that have many
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+OPERATORS = "operators"  # the group of the pool's users who may read what needs a scope
+BEACON = "text/plain"  # what navigator.sendBeacon sends without a CORS preflight
+
+Event = Mapping[str, Any]
+
+
+def caller(event: Event, route: Route, console_client: str) -> object:
+    """The JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError if there is none.
+
+    Every user of the stack's pool gets the scope tally/read at `console_client`. So its tokens may use a scope only in
+    the hands of an operator. Raises ForbiddenError.
+    """
+    claims = event["requestContext"].get("authorizer", {}).get("jwt", {}).get("claims", {})
+    if not claims.get("sub"):
+        raise UnauthenticatedError("This needs a token with a `sub`.")
+    a_persons = console_client and claims.get("client_id") == console_client
+    if route.scope and a_persons and OPERATORS not in _groups(claims.get("cognito:groups")):
+        raise ForbiddenError(f"You are not in the group {OPERATORS} of this stack's user pool.")
+    return claims["sub"]
+
+
+def _groups(claim: object) -> list[str]:
+    """The groups in a claim. API Gateway gives a list to functions as `[a b]`; no group has a space in its name."""
+    if isinstance(claim, str):
+        return claim.removeprefix("[").removesuffix("]").split()
+    return [str(group) for group in claim] if isinstance(claim, list) else []
+
+
+def raw_fields(event: Event, route: Route) -> dict[str, object]:
+    """The fields that the request has, unchecked, by name.
+
+    Raises InvalidInputError for a malformed or unexpected body, query or field, PayloadTooLargeError and
+    UnsupportedMediaTypeError.
+    """
+    headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
+    sent: dict[Source, Mapping[str, object]] = {
+        Source.PATH: event.get("pathParameters") or {},
+        Source.QUERY: {} if route.operation.any_query else _query(event, route),
+        Source.BODY: _body(event, headers, route),
+        Source.HEADER: headers,
+    }
+    found: dict[str, object] = dict(route.fixed)
+    known: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
+    for field in route.fields:
+        wire, body_wire = field.wire, field.kind.body_wire
+        known.get(field.source, set()).add(wire)
+        name = wire.lower() if field.source is Source.HEADER else wire
+        if name in sent[field.source]:
+            found[field.name] = sent[field.source][name]
+        if body_wire:
+            known[Source.BODY].add(body_wire)
+        if body_wire and body_wire in sent[Source.BODY]:
+            given = sent[Source.BODY][body_wire]
+            if found.setdefault(field.name, given) != given:
+                raise InvalidInputError(
+                    f"{body_wire} in the body differs from {wire}: send one of them.", field=body_wire
+                )
+    for source, names in known.items():
+        unknown = sorted(sent[source].keys() - names)
+        if unknown:
+            raise InvalidInputError(
+                f"There is no field {unknown[0][:64]!r} in the {source.value} here.", field=unknown[0][:64]
+            )
+    return found
+
+
+def _query(event: Event, route: Route) -> dict[str, object]:
+    """The raw query string, parsed; a field that has many values as a list.
+
+    API Gateway's own parsing joins repeated parameters with commas.
+    """
+    found: dict[str, object] = {}
+    lists: dict[str, list[str]] = {field.wire: [] for field in route.fields if field.kind.many_max}
+    most = PARAMETERS_MAX + sum(field.kind.many_max for field in route.fields)
+    try:
+        pairs = parse_qsl(event.get("rawQueryString", ""), keep_blank_values=True, errors="strict", max_num_fields=most)
+    except ValueError:  # broken UTF-8, or too many
+        raise InvalidInputError("The query string is malformed, or has too many parameters.") from None
+    for name, value in pairs:
+        if name in lists:
+            lists[name].append(value)
+            found[name] = lists[name]
+        elif name in found:
+            raise InvalidInputError(f"{name[:64]} is given twice.", field=name[:64])
+        else:
+            found[name] = value
+    return found
+
+
+def _body(event: Event, headers: Mapping[str, str], route: Route) -> dict[str, object]:
+    text = event.get("body") or ""
+    if event.get("isBase64Encoded") and text:
+        try:
+            raw = base64.b64decode(text, validate=True)
+        except binascii.Error:
+            raise InvalidInputError("The body is not valid base64.") from None
+    else:
+        raw = text.encode("utf-8", "surrogatepass")
+    most = route.operation.body_bytes_max
+    if len(raw) > most:
+        raise PayloadTooLargeError(f"The body is larger than {most} bytes.")
+    if not raw:
+        return {}
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaTypeError("The body must not be compressed: leave Content-Encoding out.")
+    media_type = headers.get("content-type", "").split(";")[0].strip().lower()
+    taken = media_types(route)
+    if media_type not in taken:
+        raise UnsupportedMediaTypeError(f"The body must be {' or '.join(taken)}.")
+    return parse_object(raw)
+
+
+def media_types(route: Route) -> list[str]:
+    """The types that a body may have. Where it may hold the key, it is one that a browser's beacon can send."""
+    return [JSON, BEACON] if any(field.kind.body_wire for field in route.fields) else [JSON]
+
+
+def parse_object(raw: bytes) -> dict[str, object]:
+    """A JSON object, strictly: UTF-8, no NaN, no name twice. Raises InvalidInputError."""
+    try:
+        document = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except (ValueError, RecursionError):  # broken UTF-8 or JSON, huge numbers, deep nesting
+        raise InvalidInputError("The body is not valid JSON.") from None
+    if not isinstance(document, dict):
+        raise InvalidInputError("The body must be a JSON object.")
+    return document
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(name)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise InvalidInputError("The body names a field twice.")
+    return document
+
+
+def response(status: int, body: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
+    """An answer for API Gateway."""
+    headers = {"content-type": JSON, "cache-control": "no-store", "x-content-type-options": "nosniff"}
+    if tag := version_tag(body):
+        headers["etag"] = tag
+    if replayed:
+        headers["idempotency-replayed"] = "true"
+    return {
+        "statusCode": status,
+        "headers": headers,
+        "body": dumps(body),
+        "isBase64Encoded": False,
+    }
+
+
+def dumps(body: Mapping[str, Any]) -> str:
+    """The JSON of an answer."""
+    return json.dumps(body, separators=(",", ":"))
+
+
+def version_tag(body: Mapping[str, Any]) -> str:
+    """The ETag of a counter's version; empty if the answer has none. The version of `GET /health` is text."""
+    return f'"{body["version"]}"' if isinstance(body.get("version"), int) else ""
+
+
+def error_response(error: TallyError, request_id: str) -> dict[str, Any]:
+    """An RFC 9457 problem document for API Gateway."""
+    answer = response(error.status, problem(error, request_id=request_id))
+    answer["headers"]["content-type"] = PROBLEM
+    if isinstance(error, RetryableError):
+        answer["headers"]["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, LimitReachedError) and error.retry_after_s is not None:
+        answer["headers"]["retry-after"] = str(error.retry_after_s)
+    return answer

@@ -1,0 +1,340 @@
+"""The kinds of fields. A kind is one object: its check, its schema, its words and its example.
+
+The checks are those of `tally/fields.py`. An operation annotates its arguments with the types below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Annotated, Any
+
+from tally import fields
+from tally.counter import AMOUNT_MAX, Counter
+from tally.counting.changes import TALLIES_MAX
+from tally.errors import CallerError, InvalidInputError, PreconditionRequiredError
+from tally.pages import Pages
+
+Schema = dict[str, Any]
+
+
+class Source(Enum):
+    """Where an HTTP request has a field."""
+
+    PATH = "path"
+    QUERY = "query"
+    BODY = "body"
+    HEADER = "header"
+
+
+@dataclass(frozen=True)
+class Context:
+    """The facts that checks depend on, beside the value."""
+
+    anonymous: bool
+    page_hosts: frozenset[str]
+    counters: Mapping[str, Counter]
+    pages: Pages
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What schemas and examples depend on: the counters that a route serves, and whether its callers are anonymous."""
+
+    counters: Sequence[Counter]
+    anonymous: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A kind of field."""
+
+    check: Callable[[Any, str, Context], Any]
+    """The value to use for what was given in the field of this name. Raises CallerError."""
+    schema: Schema | Callable[[Asked], Schema]
+    words: str
+    example: Any
+    """A value, or a function of Asked that makes one."""
+    source: Source | None = None
+    """Where an HTTP request has it, if not in the query of a GET or in the body of another method."""
+    wire: str = ""
+    """Its name in an HTTP request, if that is not the argument's."""
+    body_wire: str = ""
+    """Its name in the JSON body, where a request may have it there instead; in both it must be the same."""
+    many_max: int = 0
+    """How many values it has at most, as a list; 0: it is one value. A query repeats the name for each."""
+    names_counter: bool = False
+    documented: bool = True
+
+    def missing(self, wire: str) -> CallerError:
+        """The error for a required field that is missing."""
+        if self is VERSION:
+            return PreconditionRequiredError(f"{wire} is missing: send the ETag that you read.", field=wire)
+        return InvalidInputError(f"{wire} is missing.", field=wire)
+
+    def value(self, given: object, wire: str, context: Context) -> Any:
+        """The value to use. Raises CallerError, which names the field."""
+        if not self.many_max:
+            return self.check(given, wire, context)
+        if not isinstance(given, list) or not 1 <= len(given) <= self.many_max:
+            most = f"{wire} must be a list of 1 to {self.many_max} values. A query repeats the name for each."
+            raise InvalidInputError(most, field=wire)
+        return [self.check(one, wire, context) for one in given]
+
+    def schema_for(self, asked: Asked) -> Schema:
+        """The JSON Schema of its values."""
+        one = dict(self.schema) if isinstance(self.schema, dict) else self.schema(asked)
+        return {"type": "array", "minItems": 1, "maxItems": self.many_max, "items": one} if self.many_max else one
+
+    def example_for(self, asked: Asked) -> Any:
+        """A value that the check takes."""
+        one = self.example(asked) if callable(self.example) else self.example
+        return [one] if self.many_max else one
+
+
+def _plain(check: Callable[[object, str], Any]) -> Callable[[Any, str, Context], Any]:
+    """A check that depends on nothing but the value."""
+    return lambda value, field, _: check(value, field)
+
+
+def _string(shortest: int, longest: int, form: re.Pattern[str] | None = None) -> Schema:
+    made: Schema = {"type": "string", "minLength": shortest, "maxLength": longest}
+    return made | ({"pattern": f"^{form.pattern}$"} if form else {})
+
+
+def _form(form: re.Pattern[str]) -> Schema:
+    return {"type": "string", "pattern": f"^({form.pattern})$"}
+
+
+def _whole(least: int, most: int) -> Schema:
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
+def many(kind: Kind, most: int) -> Kind:
+    """A list of 1 to `most` values of this kind."""
+    return replace(kind, many_max=most)
+
+
+def choice(*choices: str, words: str = "One of these.") -> Kind:
+    """One of a few names. The first one is the example."""
+
+    def check(value: object, field: str, _: Context) -> str:
+        return fields.choice(value, field, choices)
+
+    return Kind(check, {"type": "string", "enum": list(choices)}, words, choices[0])
+
+
+def _any_amount(asked: Asked) -> Counter:
+    """A counter that takes any amount, if there is one: its example says most."""
+    return next((one for one in asked.counters if one.delta is None), asked.counters[0])
+
+
+def _counter(value: object, field: str, context: Context) -> Counter:
+    return fields.counter(value, field, context.counters)
+
+
+def _changes(asked: Asked) -> Schema:
+    """A list of changes; those of counters with a fixed step may leave the amount out, or send that step."""
+    steps: dict[int | None, list[str]] = {}
+    for counter in asked.counters:
+        steps.setdefault(counter.delta, []).append(counter.name)
+    entries = []
+    for step, names in steps.items():
+        properties = {
+            "counter": {"type": "string", "enum": names},
+            "id": ID.schema,
+            "amount": AMOUNT.schema if step is None else {"const": step},
+        }
+        needed = ["counter", "id", *(["amount"] if step is None else [])]
+        entries.append({"type": "object", "properties": properties, "additionalProperties": False, "required": needed})
+    items = {"anyOf": entries} if len(entries) > 1 else entries[0]
+    return {"type": "array", "minItems": 1, "maxItems": fields.CHANGES_MAX, "items": items}
+
+
+def _key(asked: Asked) -> Schema:
+    shortest = fields.ANONYMOUS_KEY_CHARACTERS_MIN if asked.anonymous else 1
+    return _string(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_FORM)
+
+
+def _check_key(value: object, field: str, context: Context) -> str:
+    return fields.idempotency_key(value, field, anonymous=context.anonymous)
+
+
+KEY_EXAMPLE = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
+PAGE_EXAMPLE = "https://example.com/a"
+HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
+_PAGE = _string(8, fields.PAGE_BYTES_MAX, fields.PAGE_FORM)  # no format: `uri` would rule out other alphabets
+_URL = (
+    f"An absolute http or https URL, at most {fields.PAGE_BYTES_MAX} bytes also when normalised (RFC 3986). Its"
+    " fragment and the parameters that the deployment drops (`utm_source`, …) are no part of the page."
+)
+ID = Kind(
+    _plain(fields.identifier),
+    _string(1, fields.ID_CHARACTERS_MAX, fields.ID_FORM),
+    "The id of what is counted.",
+    "7c20",
+)
+COUNTER = Kind(
+    _counter,
+    lambda asked: {"type": "string", "enum": [one.name for one in asked.counters]},
+    "A counter that this deployment declares.",
+    lambda asked: _any_amount(asked).name,
+    names_counter=True,
+)
+KEY = Kind(
+    _check_key,
+    _key,
+    "Your name for this one change, such as a UUID. Send it with every retry, and the change counts once.",
+    KEY_EXAMPLE,
+    source=Source.HEADER,
+    wire="Idempotency-Key",
+)
+# A page that is left sends by `navigator.sendBeacon`, which takes no headers.
+KEY_OR_BODY = replace(KEY, words=f"{KEY.words} In the header, or as `key` in the body.", body_wire="key")
+ASKED_KEY = replace(KEY, words="The key of the change.", source=Source.QUERY, wire="key", many_max=100)
+TEXT = Kind(
+    _plain(fields.text),
+    _string(1, fields.TEXT_BYTES_MAX),
+    f"At most {fields.TEXT_BYTES_MAX} bytes in UTF-8.",
+    "Hello",
+)
+PAGE = Kind(lambda value, field, context: fields.page(value, field, context.pages), _PAGE, _URL, PAGE_EXAMPLE)
+LISTED_PAGE = Kind(
+    lambda value, field, context: fields.listed_page(value, field, context.pages, context.page_hosts),
+    _PAGE,
+    f"{_URL} The deployment must list its host.",
+    PAGE_EXAMPLE,
+)
+LIMIT = Kind(
+    _plain(fields.page_size),
+    _whole(1, fields.PAGE_SIZE_MAX) | {"default": fields.PAGE_SIZE_DEFAULT},
+    "How many entries a page has.",
+    fields.PAGE_SIZE_DEFAULT,
+)
+CURSOR = Kind(
+    _plain(fields.cursor),
+    _string(2, fields.CURSOR_CHARACTERS_MAX, fields.CURSOR_FORM),
+    "The `cursor` of the page before.",
+    fields.to_cursor("auth0%7C7c20"),
+)
+AMOUNT = Kind(
+    _plain(fields.amount),
+    _whole(-AMOUNT_MAX, AMOUNT_MAX),
+    "By how much. For a counter with a fixed step: that step, or leave it out.",
+    lambda asked: _any_amount(asked).delta or 1,
+)
+VALUE = Kind(_plain(fields.amount), _whole(-AMOUNT_MAX, AMOUNT_MAX), "The value to set.", 98)
+CHANGES = Kind(
+    _plain(fields.changes),
+    _changes,
+    f"What counts together, of at most {TALLIES_MAX} numbers: by how much each counter of an id moves. Several changes"
+    " of one number are judged by their sum.",
+    lambda asked: [{"counter": one.name, "id": "7c20", "amount": one.delta or 1} for one in asked.counters[:2]],
+)
+VISIBLE = choice(
+    "now",
+    "soon",
+    words="`soon`: one receipt for all of them, which is added up within seconds. Only for counters without limits and"
+    " without a version.",
+)
+HELD_AMOUNT = Kind(_plain(fields.held_amount), _whole(1, AMOUNT_MAX), "How much to take.", 2)
+TTL = Kind(
+    _plain(fields.ttl),
+    _whole(1, fields.HOLD_TTL_MAX_S),
+    "For how many seconds. Then the hold expires and gives the amount back.",
+    600,
+)
+VERSION = Kind(
+    _plain(fields.version),
+    {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
+    "The `ETag` that you read.",
+    '"7"',
+    source=Source.HEADER,
+    wire="If-Match",
+)
+HOLD = Kind(_plain(fields.hold), _form(fields.HOLD_FORM), "The `hold` from the answer.", HOLD_EXAMPLE)
+NAME = Kind(
+    _plain(fields.child),
+    _string(1, fields.USER_BYTES_MAX),
+    f"The child's name, such as a user's `sub`. At most {fields.USER_BYTES_MAX} bytes, percent-encoded.",
+    "auth0|7c20",
+    source=Source.QUERY,  # API Gateway decodes a path before it routes: `a%3Fb` would arrive as `a`
+)
+FLAG = Kind(
+    _plain(fields.flag),
+    {"type": "boolean", "default": False},
+    "Whether the answer has the number as well, read right after the change. It costs a read unit.",
+    True,
+    source=Source.QUERY,
+)
+TALLY = Kind(
+    _plain(fields.tally),
+    _string(1, fields.TALLY_BYTES_MAX),
+    "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
+    lambda asked: f"{next((one.name for one in asked.counters if one.public), 'plays')}:a91f",
+)
+OF_SERIES = replace(TALLY, words="`counter:id`, as `plays:9f3a`; a counter alone is all of its numbers together.")
+TARGET = Kind(
+    _plain(fields.target),
+    _string(1, fields.PAGE_BYTES_MAX),
+    "What was changed: `counter/id`, a page's URL, or `changes` for many together."
+    f" At most {fields.PAGE_BYTES_MAX} bytes.",
+    "plays/9f3a",
+)
+ANY_ID = replace(TARGET, words="The id of what is counted; of `visits` the page's URL.", example="7c20")
+PERIOD = Kind(
+    _plain(fields.period),
+    _string(4, 16, fields.PERIOD_FORM),
+    "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or year that you"
+    " ask for. Without it: the current one.",
+    "2026-11-22",
+)
+USER_AGENT = Kind(
+    _plain(fields.user_agent),
+    {"type": "string"},
+    "The browser's `User-Agent`; crawlers count apart.",
+    "Mozilla/5.0",
+    source=Source.HEADER,
+    wire="User-Agent",
+    documented=False,  # every client sends it anyway
+)
+CALLER = Kind(_plain(fields.user), _string(1, fields.USER_BYTES_MAX), "Whose change it was.", "auth0|7c20")
+TIME = Kind(
+    _plain(fields.time),
+    _form(fields.TIME_FORM),
+    "A time: `2026-07-31`, `2026-07-31T13:00Z`, or seconds since 1970. UTC without an offset.",
+    "2026-07-30",
+)
+UNTIL = replace(TIME, example="2026-07-31")
+ZONE = Kind(
+    _plain(fields.short),
+    _string(1, fields.SHORT_CHARACTERS_MAX),
+    "The time zone of the days; UTC without one. Its days must begin with an hour of UTC.",
+    "Europe/Berlin",
+)
+SPAN = Kind(
+    _plain(fields.span),
+    {"type": "string", "pattern": f"^{fields.SPAN_FORM.pattern}$"},
+    "An hour `2026-07-31T13`, a day `2026-07-31` or a month `2026-07`, as `by` says. In UTC.",
+    "2026-07-31T13",
+)
+TOP_SIZE = Kind(
+    _plain(fields.top_size),
+    _whole(1, fields.TOP_SIZE_MAX) | {"default": fields.TOP_SIZE_MAX},
+    "How many ids the list has at most.",
+    10,
+)
+FILE = replace(ID, words="The name of the file.", example="app.js")
+
+Id = Annotated[str, ID]
+ACounter = Annotated[Counter, COUNTER]
+Key = Annotated[str, KEY]
+KeyOrBody = Annotated[str, KEY_OR_BODY]
+Limit = Annotated[int, LIMIT]
+Cursor = Annotated[str, CURSOR]
+Amount = Annotated[int, AMOUNT]
+Flag = Annotated[bool, FLAG]
+Period = Annotated[str, PERIOD]
+Name = Annotated[str, NAME]

@@ -1,0 +1,100 @@
+"""What an operation needs of the tables: an action on the items of a table whose partition key begins with a prefix.
+
+Roles grant exactly these. Tests record what each function does, and compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from tally.counter import Counter
+
+
+class Table(Enum):
+    """The tables."""
+
+    COUNTS = "counts"
+    RECEIPTS = "receipts"
+    LEDGER = "ledger"
+
+
+class Need(NamedTuple):
+    """An action on the items of one table whose partition key starts with `prefix`."""
+
+    action: str
+    table: Table
+    prefix: str
+
+
+Needs = frozenset[Need]
+
+RECEIPT_PREFIX = "tally#"
+NOTHING: Needs = frozenset()
+
+
+def on(counters: Iterable[Counter], *actions: str) -> Needs:
+    """The actions on the items of these counters."""
+    return frozenset(Need(action, Table.COUNTS, f"{counter.prefix}#") for counter in counters for action in actions)
+
+
+def on_ledger(by_prefix: Mapping[str, Iterable[str]]) -> Needs:
+    """The actions on the ledger's items, by the prefix of their partition key."""
+    return frozenset(Need(action, Table.LEDGER, prefix) for prefix, actions in by_prefix.items() for action in actions)
+
+
+PUT_RECEIPT: Needs = frozenset({Need("PutItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+FIND_RECEIPT: Needs = frozenset({Need("GetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+FIND_RECEIPTS: Needs = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
+READ_JUDGE = on_ledger({"JUDGE": ["GetItem"]})
+PROBE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
+
+
+def count(counters: Iterable[Counter]) -> Needs:
+    """A receipt, and an update of the number unless the rollup makes it."""
+    found = list(counters)
+    now = [counter for counter in found if counter.visible == "now"]
+    return (PUT_RECEIPT if found else NOTHING) | on(now, "UpdateItem")
+
+
+def find_before_refusal(counters: Iterable[Counter]) -> Needs:
+    """A retry of a change from before its counter was retired gets its answer."""
+    return FIND_RECEIPT if any(counter.retired for counter in counters) else NOTHING
+
+
+def release_expired(counters: Iterable[Counter]) -> Needs:
+    """Before a 409, and in the sweep, expired holds give back what they have taken."""
+    holding = [counter for counter in counters if counter.may_have_holds]
+    return (PUT_RECEIPT | on_holds(holding, "Query", "PutItem", "DeleteItem")) if holding else NOTHING
+
+
+def on_holds(counters: Iterable[Counter], *actions: str) -> Needs:
+    """The actions on holds, and an update of the counters that may have some."""
+    return on_ledger({"HOLDS#": actions}) | on(counters, "UpdateItem")
+
+
+def change_child(counters: Iterable[Counter]) -> Needs:
+    """A change reads the child. It may look for a parent, and make a shard beside it (tally/counting/children.py)."""
+    found = list(counters)
+    change = on(found, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    needing = [counter for counter in found if counter.parent_required]
+    return (change | on(needing, "BatchGetItem") | PUT_RECEIPT) if found else NOTHING
+
+
+def read_tallies(counters: Iterable[Counter]) -> Needs:
+    """Those with one item are read together, and those with shards each by itself."""
+    found = list(counters)
+    single = [counter for counter in found if counter.versioned]
+    spread = [counter for counter in found if not counter.versioned]
+    return on(single, "BatchGetItem") | on(spread, "Query") | dated(found)
+
+
+def dated(counters: Iterable[Counter]) -> Needs:
+    """The number of a counter that is visible soon says as of when it is complete."""
+    return READ_JUDGE if any(counter.visible == "soon" for counter in counters) else NOTHING
+
+
+def consume(consumer: str) -> Needs:
+    """What a stream consumer writes: its checkpoints, and markers of the records that it could not apply."""
+    return on_ledger({f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)})

@@ -1,0 +1,438 @@
+"""What an operation is: a function, with all that follows from it.
+
+    @operation(
+        "GET /counters/{counter}/{id}", access="read", throttle=READS, alias="GET {path}",
+        needs=lambda counters: on(counters, "Query"),
+        raises=[NotFoundError],
+        example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
+    )
+    def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None = None) -> Answer[Value]:
+        "The value of a counter"
+
+Its name is the function's. Its fields are the keyword arguments: each has a kind (kinds.py), and is required if it has
+no default. Routes, roles, throttles, the local gateway, the API document, the samples in `events/`, the smoke test and
+the client follow from this declaration.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from tally.counter import Counter
+from tally.counting import increments
+from tally.dynamo.client import Call
+from tally.errors import CallerError, TallyError
+
+from .kinds import Kind, Source
+from .needs import NOTHING, Needs
+from .texts import Text
+
+BODY_BYTES_MAX = 16 * 1024  # of an HTTP request, where the operation does not say otherwise
+OPEN = "_open"
+"""The end of the name of a function that serves strangers, where another one of the same module may change more."""
+
+T = TypeVar("T")
+
+
+class Access(Enum):
+    """Who may use a route."""
+
+    ANYONE = "anyone"
+    SIGNED_IN = "signed in"
+    READ = "tally/read"
+    """Signed in, with this OAuth scope."""
+    WRITE = "tally/write"
+
+
+class Visible(Enum):
+    """Who sees over HTTP which users a counter counts: an option of the deployment."""
+
+    ANYONE = "anyone"
+    SIGNED_IN = "signedIn"
+    NOBODY = "nobody"
+
+
+class Throttle(NamedTuple):
+    """The limit of an HTTP route, for all callers together: requests a second, and how many at once."""
+
+    rate_per_s: int
+    burst: int
+
+
+READS = Throttle(rate_per_s=1000, burst=2000)
+WRITES = Throttle(rate_per_s=500, burst=1000)
+SELDOM = Throttle(rate_per_s=100, burst=200)
+RARE = Throttle(rate_per_s=10, burst=20)
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """The answer of an operation: JSON or text, its HTTP status, and whether it repeats an earlier answer."""
+
+    body: Mapping[str, Any] | Text
+    status: int = 200
+    replayed: bool = False
+    max_age_s: int = 0
+    """For how long a cache may keep it, if the route is for anyone and its answers can be revalidated."""
+
+
+class Increment(increments.Increment, Generic[T]):
+    """A change of a number that the entry counts: alone, or packed with others of the same batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """One input of an operation, by the name of its argument. A direct event has it at its top, by `name`."""
+
+    argument: str
+    kind: Kind
+    source: Source
+    """Where an HTTP request has it."""
+    wire: str
+    """Its name in the HTTP request."""
+    required: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in a direct event: the argument's, without the `_` of `from_`."""
+        return self.argument.rstrip("_")
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One thing that Tally does. `@operation` makes it of a function."""
+
+    function: Callable[..., Answer[Any] | Increment[Any]]
+    name: str
+    module: str
+    """The file in `operations/`, which is a Lambda function."""
+    method: str
+    path: str
+    access: Access
+    as_counter: str
+    """`changes` or `read`: the field of a counter that says who else may use it. Empty: nobody else."""
+    throttle: Throttle
+    opens: Throttle
+    """The throttle of each route for one counter that more callers may use than `access` says."""
+    alias: str
+    """The form of a counter's short route, such as `POST {path}`; empty if it has none."""
+    alias_of: Callable[[Counter], bool]
+    """Whether a counter has that short route."""
+    fields: tuple[Field, ...]
+    answer: Any
+    """The type of its answer: a TypedDict, a union of some, or Text."""
+    needs: Callable[[Sequence[Counter]], Needs]
+    """What it needs of the tables, for the counters that its function serves."""
+    raises: tuple[type[TallyError], ...]
+    """The errors that not every operation has."""
+    refuses: Callable[[Counter], CallerError | None]
+    """Why it does not work on this counter; None if it does."""
+    example: Any
+    success: tuple[int, ...]
+    """The statuses of its successful answers."""
+    counts: bool
+    """Whether it changes a number. Metrics then show its answers as Counted, Replayed or Refused."""
+    increments: bool
+    """Whether its function returns an Increment."""
+    media_type: str
+    cached: bool
+    """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
+    any_query: bool
+    body_bytes_max: int
+    names_users: bool
+    smoke: tuple[int, ...]
+    """The statuses that the smoke test expects of its sample."""
+
+    def __call__(self, call: Call, **fields: Any) -> Any:
+        """Call its function, with fields that are checked."""
+        return self.function(call, **fields)
+
+    @cached_property
+    def by_counter(self) -> bool:
+        """Whether the caller names a counter in the path."""
+        return any(one.kind.names_counter and one.source is Source.PATH for one in self.fields)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes what is stored: a number, or a post."""
+        return self.method != "GET"
+
+    @cached_property
+    def keyed(self) -> bool:
+        """Whether a change under an idempotency key leaves a receipt, which callers can ask for."""
+        return self.counts and any(one.name == "idempotency_key" for one in self.fields)
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a line."""
+        return _doc(self.function)[0]
+
+    @property
+    def description(self) -> str:
+        """What a caller should know beside that; may be empty."""
+        return _doc(self.function)[1]
+
+    def serves(self, counter: Counter) -> bool:
+        """Whether it works on this counter."""
+        return self.refuses(counter) is None
+
+    def served(self, counters: Iterable[Counter]) -> list[Counter]:
+        """Those that it works on."""
+        return [counter for counter in counters if self.serves(counter)]
+
+    def access_of(self, counter: Counter) -> Access:
+        """Who may use it for this counter."""
+        if not self.as_counter:
+            return self.access
+        return _OPEN.get(getattr(counter, self.as_counter), self.access)
+
+    def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
+        """Its routes: the general one; one for each counter that opens it to more callers; the counters' short ones."""
+        found = [Route(self, self.method, self.path, self.access, self.throttle)] if self._fits(counters) else []
+        for counter in self.served(counters.values()) if self.by_counter else ():
+            access = self.access_of(counter)
+            fixed = {"counter": counter.name}
+            if access is not self.access:
+                path = self.path.replace("{counter}", counter.name)
+                found.append(Route(self, self.method, path, access, self.opens, fixed))
+            if self.alias and counter.path and self.alias_of(counter):
+                method, _, form = self.alias.partition(" ")
+                path = form.replace("{path}", counter.path)
+                found.append(Route(self, method, path, access, self.throttle, fixed, short=True))
+        return found
+
+    def _fits(self, counters: Mapping[str, Counter]) -> bool:
+        return not self.by_counter or bool(self.served(counters.values()))
+
+
+_OPEN = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """One route of the HTTP API. Of several that match a request, API Gateway takes the most specific one."""
+
+    operation: Operation
+    method: str
+    path: str
+    access: Access
+    throttle: Throttle
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """The fields that the route has in its path already: `{"counter": "plays"}`."""
+    short: bool = False
+    """Whether it is a counter's own short route."""
+
+    @property
+    def key(self) -> str:
+        """As API Gateway names it: `POST /videos/{id}/plays`."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def id(self) -> str:
+        """A name that no other route has: `increment`, `increment_plays`, `increment_plays_short`."""
+        return "_".join((self.operation.name, *self.fixed.values(), *(["short"] if self.short else [])))
+
+    @property
+    def needs_caller(self) -> bool:
+        """Whether the caller must be signed in."""
+        return self.access is not Access.ANYONE
+
+    @property
+    def scope(self) -> str | None:
+        """The OAuth scope that the token must have."""
+        return self.access.value if self.access in (Access.READ, Access.WRITE) else None
+
+    @property
+    def cached(self) -> bool:
+        """Whether caches may keep its answers."""
+        return self.operation.cached and self.access is Access.ANYONE
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Those of its successful answers."""
+        return (*self.operation.success, 304) if self.cached else self.operation.success
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that a request has beside the fixed ones."""
+        return tuple(one for one in self.operation.fields if one.name not in self.fixed)
+
+    def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
+        """The counters that it works on."""
+        return [
+            one for one in self.operation.served(counters.values()) if self.fixed.get("counter", one.name) == one.name
+        ]
+
+    def shown(self, likers: Visible) -> Route | None:
+        """The route as a deployment serves it; None if it does not."""
+        if not self.operation.names_users or self.access is not Access.ANYONE or likers is Visible.ANYONE:
+            return self
+        return replace(self, access=Access.SIGNED_IN) if likers is Visible.SIGNED_IN else None
+
+
+def operation(
+    at: str,
+    *,
+    access: Access | str,
+    throttle: Throttle,
+    needs: Callable[[Sequence[Counter]], Needs] = lambda _: NOTHING,
+    opens: Throttle | None = None,
+    alias: str = "",
+    alias_of: Callable[[Counter], bool] = lambda _: True,
+    raises: Sequence[type[TallyError]] = (),
+    refuses: Callable[[Counter], CallerError | None] = lambda _: None,
+    example: Any = None,
+    success: Sequence[int] = (200,),
+    counts: bool = False,
+    media_type: str = "application/json",
+    cached: bool = False,
+    any_query: bool = False,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    names_users: bool = False,
+    smoke: Sequence[int] = (),
+) -> Callable[[Callable[..., Any]], Operation]:
+    """Declare the operation of a function. `at`: method and path. The fields of Operation say the rest.
+
+    `access` is an Access, or the field of a counter that says who may: `changes` (else a caller with the scope
+    tally/write) or `read` (else one with tally/read). Raises TypeError for a field without a kind.
+    """
+    method, _, path = at.partition(" ")
+    by_default = {"changes": Access.WRITE, "read": Access.READ}
+    general = by_default[access] if isinstance(access, str) else access
+
+    def declare(function: Callable[..., Any]) -> Operation:
+        answer, is_increment = _answer(function)
+        return Operation(
+            function=function,
+            name=function.__name__,
+            module=function.__module__.rpartition(".")[2],
+            method=method,
+            path=path,
+            access=general,
+            as_counter=access if isinstance(access, str) else "",
+            throttle=throttle,
+            opens=opens or throttle,
+            alias=alias,
+            alias_of=alias_of,
+            fields=tuple(_fields(function, method, path)),
+            answer=answer,
+            needs=needs,
+            raises=tuple(raises),
+            refuses=refuses,
+            example=example,
+            success=tuple(success),
+            counts=counts or is_increment,
+            increments=is_increment,
+            media_type=media_type,
+            cached=cached,
+            any_query=any_query,
+            body_bytes_max=body_bytes_max,
+            names_users=names_users,
+            smoke=tuple(smoke or success),
+        )
+
+    return declare
+
+
+def _answer(function: Callable[..., Any]) -> tuple[Any, bool]:
+    """The type in `Answer[…]` or `Increment[…]`, and whether it is the latter."""
+    returned = typing.get_type_hints(function, include_extras=True)["return"]
+    made, [answer] = typing.get_origin(returned), typing.get_args(returned)
+    return answer, made is Increment
+
+
+def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Field]:
+    """The fields of a function: its keyword arguments."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    for argument in inspect.signature(function).parameters.values():
+        if argument.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        kind = _kind(hints[argument.name])
+        if kind is None:
+            raise TypeError(f"{function.__qualname__}: {argument.name} has no kind")
+        name = argument.name.rstrip("_")
+        source = kind.source or (Source.QUERY if method == "GET" else Source.BODY)
+        if f"{{{name}}}" in path:
+            source = Source.PATH
+        yield Field(argument.name, kind, source, kind.wire or name, argument.default is inspect.Parameter.empty)
+
+
+def _kind(hint: Any) -> Kind | None:
+    """The kind in `Annotated[str, KIND]`, or in `Annotated[str, KIND] | None`."""
+    found = [fact for fact in getattr(hint, "__metadata__", ()) if isinstance(fact, Kind)]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        found = [kind for one in typing.get_args(hint) if (kind := _kind(one))]
+    return found[0] if found else None
+
+
+def _doc(function: Callable[..., Any]) -> tuple[str, str]:
+    first, _, rest = (inspect.getdoc(function) or "").partition("\n")
+    return first.strip().rstrip("."), " ".join(rest.split())
+
+
+def of_file(module: ModuleType) -> list[Operation]:
+    """The operations of a file, in its order."""
+    return [one for one in vars(module).values() if isinstance(one, Operation)]
+
+
+def functions(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
+    """The routes of each Lambda function, by its name.
+
+    A module that changes numbers is two functions where strangers may change some: one serves them, and its role lets
+    it change those counters only.
+    """
+    listed = list(operations)
+    routes = [route for one in listed for route in one.routes(counters)]
+    closed = {route.operation.module for route in routes if route.operation.counts and route.access is Access.WRITE}
+    found: dict[str, list[Route]] = {}
+    for route in routes:
+        module = route.operation.module
+        apart = module in closed and route.access in (Access.ANYONE, Access.SIGNED_IN)
+        found.setdefault(module + OPEN if apart else module, []).append(route)
+    return found
+
+
+def of_function(name: str, routes: Iterable[Route], operations: Iterable[Operation]) -> list[Operation]:
+    """The operations that direct events to a function may name: all of its file, unless it serves strangers."""
+    if name.endswith(OPEN):
+        return list(dict.fromkeys(route.operation for route in routes))
+    return [one for one in operations if one.module == name]
+
+
+def served_by(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
+    """The counters that a function may touch: those that are open, for one that serves strangers."""
+    if not name.endswith(OPEN):
+        return list(counters.values())
+    found = {one.name: one for route in routes for one in route.served(counters)}
+    return [one for one in found.values() if one.changes != "service" or one.read != "service"]
+
+
+__all__ = [
+    "OPEN",
+    "RARE",
+    "READS",
+    "SELDOM",
+    "WRITES",
+    "Access",
+    "Answer",
+    "Call",
+    "Field",
+    "Increment",
+    "Operation",
+    "Route",
+    "Throttle",
+    "Visible",
+    "functions",
+    "of_file",
+    "of_function",
+    "operation",
+    "served_by",
+]  # fmt: skip

@@ -1,0 +1,99 @@
+"""JSON Schema of an answer's type, for the API document: a TypedDict, with what its docstrings say of it.
+
+Schemas are open, so that clients keep working when an answer gains a member. Tests close them before they compare.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import sys
+import types
+import typing
+from typing import Annotated, Any, Literal, NotRequired
+
+Schema = dict[str, Any]
+_PLAIN: dict[Any, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    Any: {},
+}
+
+
+def schema(kind: Any, named: dict[str, Schema]) -> Schema:
+    """The schema of a type. That of each TypedDict goes into `named`, by its name, and is referred to.
+
+    Raises TypeError for a type that has none, and for two TypedDicts with one name.
+    """
+    if typing.is_typeddict(kind):
+        return _reference(kind, named)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        found: Schema = {}
+        for fact in kind.__metadata__:
+            found |= fact
+        return found if "$ref" in found else {**schema(arguments[0], named), **found}
+    if origin is Literal:
+        return {"enum": list(arguments)} if len(arguments) > 1 else {"const": arguments[0]}
+    if origin in (typing.Union, types.UnionType):
+        return _either([schema(one, named) for one in arguments])
+    if origin is list:
+        return {"type": "array", "items": schema(arguments[0], named)}
+    if origin is dict:
+        return {"type": "object"}
+    if kind not in _PLAIN:
+        raise TypeError(f"{kind} has no schema")
+    return dict(_PLAIN[kind])
+
+
+def _either(schemas: list[Schema]) -> Schema:
+    """One of several. Plain types are listed together, as tools read them best."""
+    if all(one.keys() == {"type"} for one in schemas):
+        return {"type": [one["type"] for one in schemas]}
+    return {"oneOf": schemas}
+
+
+def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
+    name = kind.__name__
+    if name not in named:
+        named[name] = {}  # it may refer to itself
+        named[name] = _object(kind, named)
+    elif named[name].get("title", name) != name or _ORIGINS.setdefault(name, kind) is not kind:
+        raise TypeError(f"two answers are called {name}")
+    _ORIGINS.setdefault(name, kind)
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_ORIGINS: dict[str, Any] = {}
+
+
+def _object(kind: Any, named: dict[str, Schema]) -> Schema:
+    words = _words(kind)
+    properties = {}
+    for member, hint in typing.get_type_hints(kind, include_extras=True).items():
+        one = schema(typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint, named)
+        said = {"description": words[member]} if member in words else {}
+        properties[member] = {**one, **said}
+    required = [member for member in properties if member in kind.__required_keys__]
+    about = " ".join((inspect.getdoc(kind) or "").split())
+    return {"description": about, "type": "object", "properties": properties, "required": required}
+
+
+def _words(kind: Any) -> dict[str, str]:
+    """The docstrings below the members of a class, and of those that it extends."""
+    found: dict[str, str] = {}
+    for one in (*getattr(kind, "__orig_bases__", ()), kind):
+        if not typing.is_typeddict(one):
+            continue
+        try:
+            tree = ast.parse(inspect.getsource(sys.modules[one.__module__]))
+        except OSError:  # no source, as for a type that a call made
+            continue
+        classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == one.__name__)
+        for member, following in itertools.pairwise(next(classes).body):
+            if isinstance(member, ast.AnnAssign) and isinstance(following, ast.Expr):
+                found[ast.unparse(member.target)] = " ".join(str(ast.literal_eval(following.value)).split())
+    return found

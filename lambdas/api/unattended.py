@@ -1,0 +1,31 @@
+"""Functions that nobody calls: consumers of streams, and schedules. `does` completes "a function that …"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .needs import Table
+
+
+class Schedule(NamedTuple):
+    """A function that runs every `every_min` minutes."""
+
+    function: str
+    every_min: int
+    does: str
+    watches: tuple[Table, ...] = ()
+    """The tables whose streams it looks into: their shards, and what waits in them."""
+
+
+class StreamReader(NamedTuple):
+    """A function that reads streams of tables, each stream shard in order."""
+
+    function: str
+    does: str
+    streams: Mapping[Table, tuple[str, ...]]
+    """The tables whose streams it reads, and the kinds of change (`INSERT`, `MODIFY`, `REMOVE`) that it gets of each;
+    an empty tuple means all. There is no other filter: a malformed record must reach the consumer."""
+    prefixes: Mapping[Table, str] = MappingProxyType({})
+    """Changes that it gets beside those kinds, whatever their kind: of items whose partition key begins so."""

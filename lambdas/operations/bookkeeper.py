@@ -1,0 +1,27 @@
+"""The stream consumer that books what is expected and observed of each number."""
+
+from collections.abc import Iterable
+
+from api import needs
+from api.needs import Table
+from api.unattended import StreamReader
+from counters import COUNTERS
+from tally.counter import Counter
+from tally.streams import bookkeeper
+from tally.streams.consumer import Handler
+
+READER = StreamReader(
+    function="bookkeeper",
+    does="books what was accepted, and what the numbers did, in the ledger",
+    streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
+)
+
+
+def needed(counters: Iterable[Counter]) -> needs.Needs:
+    """What it needs of the tables: it books nothing on a judged minute."""
+    return needs.consume("bookkeeper") | needs.READ_JUDGE | needs.on_ledger({"SEGMENT#": ["PutItem"]})
+
+
+def handler() -> Handler:
+    """The Lambda function."""
+    return Handler(bookkeeper.CONSUMER, COUNTERS)

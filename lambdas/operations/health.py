@@ -1,0 +1,71 @@
+"""Tally itself: whether it reaches its store, and the document that describes its API.
+
+They share a function: keeping one ready costs about two dollars a month, and both have few calls.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+from api import needs
+from api.operation import RARE, Access, Answer, Call, Visible, operation
+from api.texts import Text
+from counters import COUNTERS
+from tally.counting import receipts
+from tally.dynamo import queries
+
+DOCUMENT = Path(__file__).with_name("openapi.json")
+DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
+
+
+class Health(TypedDict):
+    """Tally reaches its store."""
+
+    status: Literal["ok"]
+    version: str
+    receipts_live_s: Annotated[dict[str, int], {"additionalProperties": {"type": "integer", "minimum": 1}}]
+    """For how many seconds at least Tally recognises a key, by counter."""
+
+
+class OpenApi(TypedDict):
+    """This document."""
+
+    openapi: Annotated[str, {"pattern": "^3\\.1\\."}]
+    info: dict[str, Any]
+    paths: dict[str, Any]
+
+
+@cache
+def document() -> str:
+    """The OpenAPI document from the build. In a checkout, and where not anyone sees likers, it is made now."""
+    likers = Visible(os.environ.get("TALLY_LIKERS_VISIBLE", Visible.ANYONE.value))
+    if DOCUMENT.exists() and likers is Visible.ANYONE:
+        return DOCUMENT.read_text(encoding="utf-8")
+    from api.document import text
+    from declarations import OPERATIONS
+
+    return text(OPERATIONS, COUNTERS, likers=likers)
+
+
+@operation(
+    "GET /health",
+    access=Access.ANYONE,
+    throttle=RARE,
+    needs=lambda _: needs.PROBE,
+    example={"status": "ok", "version": "dev", "receipts_live_s": {"plays": 86400, "visits": 691200}},
+)
+def health(call: Call) -> Answer[Health]:
+    """Whether Tally reaches its store
+
+    And for how long Tally recognises a key: a client that keeps changes to send them later needs it.
+    """
+    queries.probe(call.store)
+    lives_s = {name: receipts.lives_s(call.store, counter) for name, counter in COUNTERS.items()}
+    return Answer({"status": "ok", "version": call.store.settings.version, "receipts_live_s": lives_s})
+
+
+@operation("GET /openapi.json", access=Access.ANYONE, throttle=RARE, cached=True)
+def get_openapi(call: Call) -> Answer[OpenApi]:
+    """This document"""
+    return Answer(Text(document(), "application/json", DOCUMENT_MAX_AGE_S))

@@ -1,0 +1,28 @@
+"""The stream consumer that adds changes to numbers which were written without them."""
+
+from collections.abc import Iterable
+
+from api import needs
+from api.needs import Table
+from api.unattended import StreamReader
+from counters import COUNTERS
+from tally.counter import Counter
+from tally.streams import rollup
+from tally.streams.consumer import Handler
+
+READER = StreamReader(
+    function="rollup",
+    does="adds up what was accepted without its number",
+    streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
+    prefixes={Table.COUNTS: "HEARTBEAT#"},  # a heartbeat is written over the one before
+)
+
+
+def needed(counters: Iterable[Counter]) -> needs.Needs:
+    """What it needs of the tables."""
+    return needs.consume("rollup") | needs.on((one for one in counters if one.rolls_up), "UpdateItem")
+
+
+def handler() -> Handler:
+    """The Lambda function."""
+    return Handler(rollup.CONSUMER, COUNTERS)

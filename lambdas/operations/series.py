@@ -1,0 +1,201 @@
+"""How numbers moved by the hour and by the day, to the last unit, and which moved most."""
+
+import time
+from typing import Annotated, Literal, TypedDict
+
+from api import needs
+from api.kinds import COUNTER, OF_SERIES, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
+from api.operation import RARE, SELDOM, Access, Answer, Call, operation
+from api.shapes import AsOf, Seconds
+from counters import COUNTERS, PAGES
+from tally import fields
+from tally.counter import Counter
+from tally.errors import ForbiddenError, NotFoundError
+from tally.series import hours, read, top
+
+Point = TypedDict("Point", {"from": Seconds, "value": int})
+Point.__doc__ = "One hour or day."
+
+
+class RepairOfSeries(TypedDict):
+    """A repair. It is not in the series."""
+
+    at: Seconds
+    value: int
+    how: str
+
+
+class Series(TypedDict):
+    """By how much a number moved in each hour or day. `from` is when it begins. `id` is empty for all ids together."""
+
+    counter: str
+    id: str
+    by: Literal["hour", "day"]
+    series: list[Point]
+    repairs: list[RepairOfSeries]
+    since: Annotated[
+        int | None, {"minimum": 0, "description": "Seconds since 1970. The series begins here. Null: not yet."}
+    ]
+    as_of: AsOf
+
+
+class Place(TypedDict):
+    """One id."""
+
+    id: str
+    value: Annotated[int, {"minimum": 1}]
+
+
+class Top(TypedDict):
+    """The ids that moved most, the first one first."""
+
+    counter: str
+    by: Literal["hour", "day", "month"]
+    span: Annotated[str | None, {"description": "In UTC. Null: there is no hour yet."}]
+    top: list[Place]
+    error_max: Annotated[int, {"minimum": 0, "description": "By how much a value may be too low or too high, at most."}]
+    as_of: AsOf
+
+
+OfSeries = Annotated[tuple[str, str], OF_SERIES]
+ByHour = Annotated[str, choice("hour", "day")]
+ByMonth = Annotated[str, choice("hour", "day", "month")]
+From = Annotated[int, TIME]
+To = Annotated[int, UNTIL]
+Zone = Annotated[str, ZONE]
+Of = Annotated[Counter, COUNTER]
+Span = Annotated[str, SPAN]
+TopSize = Annotated[int, TOP_SIZE]
+_SERIES_NEEDS = needs.on_ledger(
+    {"PROGRESS": ["GetItem"], "SERIES#": ["Query"], "RUNNING#": ["Query"], "HISTORY#": ["Query"]}
+)
+_TOP_NEEDS = needs.on_ledger({"PROGRESS": ["GetItem"], "TOP#": ["Query"]})
+_SERIES_EXAMPLE = {
+    "counter": "plays",
+    "id": "9f3a",
+    "by": "hour",
+    "series": [{"from": 1785535200, "value": 112}, {"from": 1785538800, "value": 97}],
+    "repairs": [{"at": 1785536000, "value": -50, "how": "ledger"}],
+    "since": 1785502800,
+    "as_of": 1785542400,
+}
+_TOP_EXAMPLE = {
+    "counter": "plays",
+    "by": "hour",
+    "span": "2026-07-31T13",
+    "top": [{"id": "9f3a", "value": 1204}, {"id": "77b0", "value": 981}],
+    "error_max": 0,
+    "as_of": 1785542340,
+}
+
+
+@operation(
+    "GET /series",
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    needs=lambda _: _SERIES_NEEDS,
+    raises=[NotFoundError, ForbiddenError],
+    example=_SERIES_EXAMPLE,
+    cached=True,
+)
+def get_series(
+    call: Call,
+    *,
+    of: OfSeries,
+    by: ByHour = read.HOUR,
+    from_: From | None = None,
+    to: To | None = None,
+    tz: Zone | None = None,
+) -> Answer[Series]:
+    """A number by the hour or by the day
+
+    Of a counter that anyone may read. Every accepted change is in exactly one hour. The hour that runs is in it up to
+    `as_of`. `from` and `to` are rounded to whole hours or days.
+    """
+    return _series(call, _public(of[0]), of[1], by, from_, to, tz)
+
+
+@operation(
+    "GET /series/any",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda _: _SERIES_NEEDS,
+    raises=[NotFoundError],
+    example={**_SERIES_EXAMPLE, "counter": "stock", "id": "7c20"},
+)
+def get_any_series(
+    call: Call,
+    *,
+    of: OfSeries,
+    by: ByHour = read.HOUR,
+    from_: From | None = None,
+    to: To | None = None,
+    tz: Zone | None = None,
+) -> Answer[Series]:
+    """A number of any counter by the hour or by the day
+
+    As `GET /series`.
+    """
+    return _series(call, _counter(of[0]), of[1], by, from_, to, tz)
+
+
+@operation(
+    "GET /top",
+    access=Access.ANYONE,
+    throttle=RARE,  # a list changes three times an hour
+    needs=lambda _: _TOP_NEEDS,
+    raises=[NotFoundError, ForbiddenError],
+    example=_TOP_EXAMPLE,
+    refuses=lambda counter: (
+        None if counter.public else ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.")
+    ),
+    cached=True,
+)
+def get_top(
+    call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
+) -> Answer[Top]:
+    """What moved most in an hour, a day or a month
+
+    Of a counter that anyone may read. The list of an hour is exact. That of a longer span is merged from those of its
+    hours: `error_max` says by how much a value may be off at most. Without `span` it is the newest one, up to `as_of`.
+    """
+    return Answer(top.over(call, counter, by, span, limit), max_age_s=counter.kept_s)
+
+
+@operation(
+    "GET /top/any",
+    access=Access.READ,
+    throttle=SELDOM,
+    needs=lambda _: _TOP_NEEDS,
+    raises=[NotFoundError],
+    example={**_TOP_EXAMPLE, "counter": "stock"},
+)
+def get_any_top(
+    call: Call, *, counter: Of, by: ByMonth = top.DAY, span: Span | None = None, limit: TopSize = fields.TOP_SIZE_MAX
+) -> Answer[Top]:
+    """What moved most of any counter
+
+    As `GET /top`.
+    """
+    return Answer(top.over(call, counter, by, span, limit))
+
+
+def _counter(name: str) -> Counter:
+    if name not in COUNTERS:
+        raise NotFoundError(f"There is no counter {name[:64]!r}.", field="of")
+    return COUNTERS[name]
+
+
+def _public(name: str) -> Counter:
+    counter = _counter(name)
+    if not counter.public:
+        raise ForbiddenError(f"Only callers with the scope tally/read may read {name}.", field="of")
+    return counter
+
+
+def _series(
+    call: Call, counter: Counter, id_: str, by: str, from_s: int | None, to_s: int | None, zone: str | None
+) -> Answer[Series]:
+    named = fields.counted_id(counter, id_, "of", PAGES) if id_ else hours.TOTAL
+    found = read.read(call, counter, named, read.range_of(by, from_s, to_s, zone, time.time()))
+    return Answer(found, max_age_s=counter.kept_s)

@@ -1,0 +1,130 @@
+"""Visits of pages: counted by a script in the page, read, and drawn as a badge."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal, TypedDict
+
+from api import badge, crawlers, needs
+from api.kinds import LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
+from api.operation import READS, WRITES, Access, Answer, Call, Increment, operation
+from api.shapes import AsOf, Count, WhenVisible
+from api.texts import Text
+from counters import PAGES
+from tally import fields
+from tally.counting import tallies
+from tally.errors import ForbiddenError
+from tally.shipped import BOT_VISITS, VISITS
+from tally.streams import watermark
+
+BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
+BEACON_MAX_AGE_S = 3600  # a new version is everywhere within the hour
+BEACON = Path(__file__).with_name("beacon.js")
+SVG, SCRIPT = "image/svg+xml", "text/javascript"
+
+# Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
+if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
+    crawlers.is_crawler("anyone")
+    fields.page("https://example.com/", "url", PAGES)
+
+
+class Visited(TypedDict):
+    """A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once."""
+
+    counted: Literal[True]
+    visible: WhenVisible
+
+
+class Visits(TypedDict):
+    """How often a page was visited: `value` by people, `bots` by crawlers. `id` is its normalised URL."""
+
+    counter: Literal["visits"]
+    id: str
+    value: Count
+    bots: Count
+    as_of: AsOf
+
+
+@operation(
+    "POST /visits",
+    access=Access.ANYONE,
+    throttle=WRITES,
+    needs=lambda _: needs.count([VISITS, BOT_VISITS]),
+    raises=[ForbiddenError],
+    example={"counted": True, "visible": "soon"},
+    success=[202],
+    smoke=[202, 403],
+)
+def visit(
+    call: Call,
+    *,
+    url: Annotated[str, LISTED_PAGE],
+    idempotency_key: KeyOrBody,
+    user_agent: Annotated[str, USER_AGENT] | None = None,
+) -> Increment[Visited]:
+    """Count a visit
+
+    Crawlers count apart, by `User-Agent`; a direct event without one is a person's visit. Reads show visits within
+    seconds.
+    """
+    crawler = user_agent is not None and crawlers.is_crawler(user_agent)
+    return Increment(BOT_VISITS if crawler else VISITS, url, 1, "visit", idempotency_key, {"counted": True}, status=202)
+
+
+@operation(
+    "GET /visits",
+    access=Access.ANYONE,
+    throttle=READS,
+    needs=lambda _: needs.on([VISITS, BOT_VISITS], "Query") | needs.READ_JUDGE,
+    example={"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "bots": 37, "as_of": 1785542401},
+    cached=True,
+)
+def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
+    """How often a page was visited
+
+    By people and by crawlers; 0 without a visit. The numbers hold every visit before `as_of`.
+    """
+    as_of = watermark.as_of(call)  # before the numbers, which may then be newer but never older
+    visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
+    body = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
+    return Answer(body, max_age_s=VISITS.kept_s)
+
+
+@operation(
+    "GET /visits/badge.svg",
+    access=Access.ANYONE,
+    throttle=READS,
+    needs=lambda _: needs.on([VISITS], "Query"),
+    raises=[ForbiddenError],
+    example='<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+    media_type=SVG,
+    cached=True,
+    smoke=[200, 403],
+)
+def get_visits_badge(call: Call, *, url: Annotated[str, LISTED_PAGE]) -> Answer[Text]:
+    """How often a page was visited, as a picture"""
+    return Answer(Text(badge.svg("visits", tallies.read(call, VISITS, url)), SVG, BADGE_MAX_AGE_S))
+
+
+def deployed(source: str) -> str:
+    """The script for browsers: without indentation, and without comments, which all have lines of their own."""
+    lines = (line.strip() for line in source.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+
+
+_SCRIPT = Text(deployed(BEACON.read_text(encoding="utf-8")), SCRIPT, BEACON_MAX_AGE_S)
+
+
+@operation(
+    "GET /beacon.js",
+    access=Access.ANYONE,
+    throttle=READS,
+    example="(function () {})();",
+    media_type=SCRIPT,
+    cached=True,
+)
+def get_beacon(call: Call) -> Answer[Text]:
+    """The script that counts a page's visits
+
+    Embed it: `<script src="…/beacon.js" async></script>`.
+    """
+    return Answer(_SCRIPT)

@@ -1,0 +1,41 @@
+"""What AWS Lambda asks for: `serve.increments` is the handler of the function `increments`.
+
+A handler is made when it is asked for. So a stack can read the declarations without an environment, and a function
+imports its own file of `operations/` only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import operations
+from counters import COUNTERS, PAGES
+
+if TYPE_CHECKING:
+    from api.entry import Entry
+    from tally.dynamo.client import Store
+
+
+def __getattr__(name: str) -> Callable[[Any, Any], Any]:
+    """The handler of a function. Raises AttributeError if there is none of this name."""
+    if name in operations.CONSUMERS or name in operations.SCHEDULES:
+        made: Callable[[Any, Any], Any] = importlib.import_module(f"operations.{name}").handler()
+        return made
+    if name.partition("_")[0] in operations.SERVING:
+        return entry(name)
+    raise AttributeError(name)
+
+
+def entry(name: str, store: Store | None = None) -> Entry:
+    """The handler of a function that serves callers. Raises AttributeError if there is none of this name."""
+    from api.entry import Entry
+    from api.operation import functions, of_file, of_function, served_by
+
+    found = of_file(importlib.import_module(f"operations.{name.partition('_')[0]}"))
+    routes = functions(found, COUNTERS).get(name)
+    if routes is None:
+        raise AttributeError(name)
+    counters = {one.name: one for one in served_by(name, routes, COUNTERS)}
+    return Entry(of_function(name, routes, found), routes, counters, PAGES, store)

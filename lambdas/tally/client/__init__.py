@@ -1,0 +1,304 @@
+"""Tally for other Lambda functions: a method for each operation, safe to retry, with Tally's own errors.
+
+    from tally.client import Tally, requests
+
+    tally = Tally.from_environment(caller="checkout")
+    tally.increment("plays", "9f3a")
+    results = tally.batch([requests.increment("plays", "9f3a"), requests.increment("stock", "mug", amount=-1)])
+
+It needs boto3, which Lambda's runtime has, and of `tally` only `client/` and `errors.py`. Bundle these files, or make a
+layer of them (docs/client.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+from ..errors import (
+    PROBLEM_TYPE_PREFIX,
+    CallerError,
+    ConfigurationError,
+    PayloadTooLargeError,
+    RetryableError,
+    StoreBusyError,
+    StoreUnreachableError,
+    TallyError,
+)
+from . import requests
+from .request import Reply, Request
+from .requests import Methods
+
+FUNCTIONS = (
+    "increments", "changes", "reads", "children", "holds", "posts", "visits", "receipts", "series", "drift", "health",
+)  # fmt: skip
+BATCH_ENTRIES_MAX = 100  # the limit of a batch event
+DEADLINE_DEFAULT_S = 15.0
+ATTEMPTS_MAX = 6
+PAUSE_FIRST_S = 0.1  # doubles with each attempt; full jitter
+PAUSE_MAX_S = 2.0
+CONNECT_S_MAX = 1.0
+# Lambda's refusals that pass by themselves. Every 5xx passes too.
+_BUSY_CODES = frozenset(
+    {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
+)
+_UNANSWERED = ("Sandbox.", "Runtime.ExitError", "Extension.")  # error types of an environment that died while it ran
+_STRANGER = "The answer does not come from one of Tally's functions."
+_PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
+
+T = TypeVar("T")
+__all__ = ["Request", "Tally", "requests"]
+
+
+@dataclass(frozen=True)
+class Tally(Methods):
+    """Calls Tally's functions. Make it once, outside of the handler; threads may share it.
+
+    Every method raises TallyError: CallerError if the request is at fault, RetryableError if all attempts failed. After
+    a RetryableError the change may be counted; it is safe to send it again with the same key.
+    """
+
+    functions: Mapping[str, str]
+    """The name or ARN of each function that you use, by its name in FUNCTIONS."""
+    caller: str | None = None
+    """The default caller: a service's name, or a user's `sub`."""
+    deadline_s: float = DEADLINE_DEFAULT_S
+    """Time for one call, or one batch, with all its retries. An attempt takes a third of it at most."""
+    lambda_client: Any = field(default=None, compare=False)
+    """A boto3 client for Lambda. Your own client keeps its time-outs, and should not retry."""
+
+    def __post_init__(self) -> None:
+        if self.lambda_client is None:
+            connect_s = min(CONNECT_S_MAX, self._attempt_s / 2)
+            config = Config(
+                connect_timeout=connect_s,
+                read_timeout=self._attempt_s - connect_s,
+                retries={"total_max_attempts": 1},  # this class retries, because it can read the answer first
+            )
+            object.__setattr__(self, "lambda_client", boto3.client("lambda", config=config))
+
+    @property
+    def _attempt_s(self) -> float:
+        return self.deadline_s / 3  # a lost answer leaves time for another attempt
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, **options: Any) -> Tally:
+        """Read TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX for every name in FUNCTIONS.
+
+        TALLY_FUNCTION_QUALIFIER is an alias or version, with the prefix only. `options` are the other fields. Raises
+        ConfigurationError.
+        """
+        if "TALLY_FUNCTIONS" in environment:
+            try:
+                functions = json.loads(environment["TALLY_FUNCTIONS"])
+            except ValueError:
+                functions = None
+            if not isinstance(functions, dict) or not all(isinstance(name, str) for name in functions.values()):
+                raise ConfigurationError("TALLY_FUNCTIONS must be a JSON object of function names or ARNs.")
+            return cls(functions, **options)
+        if "TALLY_FUNCTION_PREFIX" not in environment:
+            raise ConfigurationError("Neither TALLY_FUNCTIONS nor TALLY_FUNCTION_PREFIX is set.")
+        qualifier = environment.get("TALLY_FUNCTION_QUALIFIER", "")
+        prefix, suffix = environment["TALLY_FUNCTION_PREFIX"], f":{qualifier}" if qualifier else ""
+        return cls({name: f"{prefix}{name}{suffix}" for name in FUNCTIONS}, **options)
+
+    def send(self, request: Request[T]) -> T:
+        """Send one request and return its result. Raises TallyError."""
+        end_s = time.monotonic() + self.deadline_s
+        return self._patiently(
+            lambda: request.read(_reply(self._invoke(request.function, self._event(request)))), end_s
+        )
+
+    def _hand_over(self, function: str, event: Mapping[str, Any], end_s: float) -> None:
+        self._patiently(lambda: self._invoke(function, event, InvocationType="Event"), end_s)
+
+    def enqueue(self, request: Request[Any]) -> None:
+        """Hand one request to Lambda and do not wait: Lambda itself retries it. Refusals are not reported."""
+        self._hand_over(request.function, self._event(request), time.monotonic() + self.deadline_s)
+
+    def enqueue_batch(self, requests: Sequence[Request[Any]]) -> None:
+        """Hand requests to Lambda together and do not wait: Lambda itself retries those that meet a RetryableError.
+
+        Requests of one function go 100 at a time. Refusals are not reported. If this raises, some may be on their way:
+        it is safe to hand all of them over again.
+        """
+        end_s = time.monotonic() + self.deadline_s
+        for function, chunk in _chunks(requests):
+            events = [self._event(request) for request in chunk.values()]
+            self._hand_over(function, {"batch": events, "on_failure": "raise"}, end_s)
+
+    def batch(self, requests: Sequence[Request[T]]) -> list[T | TallyError]:
+        """Send requests together. Return, in order, the result or the error of each; raise for none of them.
+
+        Requests of one function go 100 at a time, in order. Those that met a RetryableError go again.
+        """
+        end_s = time.monotonic() + self.deadline_s
+        results: dict[int, T | TallyError] = {}
+        for function, chunk in _chunks(requests):
+            results |= self._send_together(function, chunk, end_s)
+        return [results[place] for place in range(len(requests))]
+
+    def _send_together(self, function: str, chunk: Mapping[int, Request[T]], end_s: float) -> dict[int, T | TallyError]:
+        results: dict[int, T | TallyError] = {}
+        for place in chunk:
+            results[place] = StoreBusyError("No time was left to send this.")
+        patience, left = _Patience(end_s, self._attempt_s), dict(chunk)
+        while left and patience.has_time():
+            answered = self._attempt(function, left)
+            results.update(answered)
+            left = {place: request for place, request in left.items() if isinstance(results[place], RetryableError)}
+            if left and not patience.wait():
+                break
+        return results
+
+    def _patiently(self, attempt: Callable[[], T], end_s: float) -> T:
+        patience = _Patience(end_s, self._attempt_s)
+        if not patience.has_time():
+            raise StoreBusyError("No time was left to send this.")
+        while True:
+            try:
+                return attempt()
+            except RetryableError:
+                if not patience.wait():
+                    raise
+
+    def _attempt(self, function: str, requests: Mapping[int, Request[T]]) -> dict[int, T | TallyError]:
+        try:
+            events = [self._event(request) for request in requests.values()]
+            answers = _results(self._invoke(function, {"batch": events}))
+        except TallyError as error:
+            return dict.fromkeys(requests, error)
+        results: dict[int, T | TallyError] = {}
+        for (place, request), answer in zip(requests.items(), answers, strict=True):
+            try:
+                results[place] = request.read(_reply(answer))
+            except TallyError as error:
+                results[place] = error
+        return results
+
+    def _event(self, request: Request[Any]) -> dict[str, Any]:
+        caller = self.caller if request.caller is None else request.caller
+        named = {} if caller is None else {"caller": caller}
+        return {"operation": request.operation, **request.fields, **named}
+
+    def _invoke(self, function: str, event: Mapping[str, Any], **how: str) -> Any:
+        """The function's answer; None for an asynchronous event. Raises TallyError if Lambda or the function fails."""
+        if function not in self.functions:
+            raise ConfigurationError(f"No name or ARN is set for the function {function!r}.")
+        payload = json.dumps(event).encode()
+        try:
+            answer = self.lambda_client.invoke(FunctionName=self.functions[function], Payload=payload, **how)
+            said = answer["Payload"].read()
+            if how and not answer.get("FunctionError"):
+                return None
+            document = json.loads(said)
+        except (ClientError, BotoCoreError) as error:
+            raise _refused(error) from error
+        except ValueError:
+            raise StoreUnreachableError("The function's answer was cut off. Send the request again.") from None
+        if answer.get("FunctionError"):
+            raise _crashed(document)
+        return document
+
+
+@dataclass
+class _Patience:
+    """The bounded, jittered retries of one call. No attempt starts that could end after `end_s`."""
+
+    end_s: float
+    """On time.monotonic()'s clock."""
+    attempt_s: float
+    attempts: int = 0
+
+    def has_time(self, pause_s: float = 0.0) -> bool:
+        """Whether an attempt after the pause would end in time."""
+        return time.monotonic() + pause_s + self.attempt_s <= self.end_s
+
+    def wait(self) -> bool:
+        """Sleep before the next attempt; return False at once if no attempt is left."""
+        self.attempts += 1
+        pause_s = SystemRandom().uniform(0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.attempts))
+        if self.attempts >= ATTEMPTS_MAX or not self.has_time(pause_s):
+            return False
+        time.sleep(pause_s)
+        return True
+
+
+def _chunks(requests: Sequence[Request[T]]) -> Iterator[tuple[str, dict[int, Request[T]]]]:
+    """The requests of each function, BATCH_ENTRIES_MAX at a time, by their places."""
+    for function in dict.fromkeys(request.function for request in requests):
+        places = [place for place, request in enumerate(requests) if request.function == function]
+        for start in range(0, len(places), BATCH_ENTRIES_MAX):
+            yield function, {place: requests[place] for place in places[start : start + BATCH_ENTRIES_MAX]}
+
+
+def _reply(answer: Any) -> Reply:
+    """The reply in a function's answer. Raises the TallyError of a problem document."""
+    if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
+        raise ConfigurationError(_STRANGER)
+    if answer["status"] >= 400:
+        raise error_of(answer["body"])
+    return Reply(answer["status"], answer["body"], answer["replayed"])
+
+
+def _results(answer: Any) -> list[Any]:
+    """The answers to a batch. Raises the TallyError if the function refused the whole batch."""
+    if isinstance(answer, dict) and isinstance(answer.get("results"), list):
+        return list(answer["results"])
+    _reply(answer)
+    raise ConfigurationError(_STRANGER)
+
+
+def _tree(root: type[TallyError]) -> Iterator[type[TallyError]]:
+    """The errors that an answer can hold: those with a slug of their own."""
+    if "slug" in vars(root):
+        yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
+_BY_SLUG = {kind.slug: kind for kind in _tree(TallyError)}
+_BY_NAME = {kind.__name__: kind for kind in _tree(TallyError)}
+
+
+def error_of(problem: Mapping[str, Any]) -> TallyError:
+    """The error of a problem document. For an unknown slug the status gives the class."""
+    status = problem["status"]
+    unknown = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
+    kind = _BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
+    return kind(problem["detail"], **{name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS})
+
+
+def _crashed(document: Mapping[str, Any]) -> TallyError:
+    """The error of a failed invocation: one that Tally raised for a retry, or the runtime's own."""
+    name, words = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
+    if name in _BY_NAME:
+        return _BY_NAME[name](words)
+    if name.startswith(_UNANSWERED) or "Task timed out" in words:
+        return StoreUnreachableError(f"The function gave no answer: {words}")
+    return TallyError(f"The function failed: {name}: {words}")
+
+
+def _refused(error: ClientError | BotoCoreError) -> TallyError:
+    """The error to raise if Lambda refuses the invocation, or the network fails."""
+    if isinstance(error, HTTPClientError | BotoConnectionError | IncompleteReadError):
+        return StoreUnreachableError("The function gave no answer in time. Send the request again with the same key.")
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        if code in _BUSY_CODES:
+            return StoreBusyError(f"Lambda gets more calls than it takes: {code}.")
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+            return StoreUnreachableError(f"Lambda failed: {code}.")
+        if code == "RequestTooLargeException":
+            return PayloadTooLargeError("The request is larger than Lambda takes.")
+    return ConfigurationError(f"Lambda does not invoke the function: {error}")

@@ -1,0 +1,679 @@
+"""The requests that other Lambdas can send to Tally, and the answers. `make client` writes this file: do not edit it.
+
+`client.Tally` has a method for each, and sends them alone or in a batch. `caller` is who asks: a service's name, or a
+user's `sub`. A key that you do not give is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NotRequired, TypedDict
+
+from .request import Request, key, sends
+
+
+class Counted(TypedDict):
+    """The change was counted."""
+
+    counter: str
+    id: str
+    counted: Literal[True]
+    visible: Literal["now", "soon"]
+    period: NotRequired[str]
+    number: NotRequired[int]
+    last: NotRequired[bool]
+    value: NotRequired[int]
+    replayed: bool
+
+
+class NewState(TypedDict):
+    """The value was set."""
+
+    counter: str
+    id: str
+    value: int
+    version: int
+    replayed: bool
+
+
+class Changed(TypedDict):
+    """All of the changes were counted: how many, and of how many numbers."""
+
+    counted: Literal[True]
+    changes: int
+    tallies: int
+    visible: Literal["now", "soon"]
+    replayed: bool
+
+
+class Value(TypedDict):
+    """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon."""
+
+    counter: str
+    id: str
+    value: int
+    period: NotRequired[str]
+    version: NotRequired[int]
+    as_of: NotRequired[int | None]
+
+
+class Unreadable(TypedDict):
+    """A number that cannot be read, and why."""
+
+    counter: str
+    id: str
+    error: dict[str, Any]
+
+
+class Values(TypedDict):
+    """Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment."""
+
+    tallies: list[Value | Unreadable]
+
+
+class ChangedChild(TypedDict):
+    """Whether the child is there now, and whether this request changed that."""
+
+    counter: str
+    id: str
+    child: str
+    present: bool
+    changed: bool
+    visible: Literal["now", "soon"]
+    value: NotRequired[int]
+    replayed: bool
+
+
+class Child(TypedDict):
+    """Whether the child is there, and so counts."""
+
+    counter: str
+    id: str
+    child: str
+    present: bool
+
+
+class Listed(TypedDict):
+    """One child."""
+
+    child: str
+    since: int | None
+
+
+class Children(TypedDict):
+    """The children, in the order of their percent-encoded names. `cursor` is null on the last page."""
+
+    counter: str
+    id: str
+    children: list[Listed]
+    cursor: str | None
+
+
+class Mine(TypedDict):
+    """Whether the caller is a child of each, in the order asked."""
+
+    mine: list[Child | Unreadable]
+
+
+class Removed(TypedDict):
+    """It is removed, with its children. `changed`: by this request, and not by an earlier one."""
+
+    counter: str
+    id: str
+    removed: Literal[True]
+    changed: bool
+
+
+class Held(TypedDict):
+    """The amount is taken, and held until `expires_at`."""
+
+    counter: str
+    id: str
+    hold: str
+    amount: int
+    expires_at: int
+    replayed: bool
+
+
+class Settled(TypedDict):
+    """The state of a hold, and whether this request changed it."""
+
+    counter: str
+    id: str
+    hold: str
+    state: Literal["committed", "released", "expired"]
+    changed: bool
+
+
+class Post(TypedDict):
+    """A post. `likes` is the sum over its shards; `revision` counts edits."""
+
+    id: str
+    author: str
+    created_at: int
+    revision: int
+    likes: int
+    body: str
+
+
+class RemovedPost(TypedDict):
+    """The post is removed. `changed`: by this request, and not by an earlier one."""
+
+    id: str
+    removed: Literal[True]
+    changed: bool
+
+
+class Visited(TypedDict):
+    """A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once."""
+
+    counted: Literal[True]
+    visible: Literal["now", "soon"]
+    replayed: bool
+
+
+class Visits(TypedDict):
+    """How often a page was visited: `value` by people, `bots` by crawlers. `id` is its normalised URL."""
+
+    counter: Literal["visits"]
+    id: str
+    value: int
+    bots: int
+    as_of: int | None
+
+
+class Receipt(TypedDict):
+    """Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live."""
+
+    operation: Literal[
+        "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit"
+    ]
+    target: str
+    key: str
+    state: Literal["counted", "unknown"]
+    answer: NotRequired[dict[str, Any]]
+
+
+class Receipts(TypedDict):
+    """Whether each change was counted, in the order of the request."""
+
+    receipts: list[Receipt]
+
+
+Point = TypedDict("Point", {"from": int, "value": int})
+"""One hour or day."""
+
+
+class RepairOfSeries(TypedDict):
+    """A repair. It is not in the series."""
+
+    at: int
+    value: int
+    how: str
+
+
+class Series(TypedDict):
+    """By how much a number moved in each hour or day. `from` is when it begins. `id` is empty for all ids together."""
+
+    counter: str
+    id: str
+    by: Literal["hour", "day"]
+    series: list[Point]
+    repairs: list[RepairOfSeries]
+    since: int | None
+    as_of: int | None
+
+
+class Place(TypedDict):
+    """One id."""
+
+    id: str
+    value: int
+
+
+class Top(TypedDict):
+    """The ids that moved most, the first one first."""
+
+    counter: str
+    by: Literal["hour", "day", "month"]
+    span: str | None
+    top: list[Place]
+    error_max: int
+    as_of: int | None
+
+
+class Drifting(TypedDict):
+    """One number: how far it is above the counted one, since when, and whether that is confirmed."""
+
+    counter: str
+    id: str
+    period: NotRequired[str]
+    drift: int
+    since: int
+    confirmed: bool
+
+
+class Drifts(TypedDict):
+    """The numbers that drift now. `cursor` is null on the last page."""
+
+    drift: list[Drifting]
+    cursor: str | None
+
+
+class Shard(TypedDict):
+    """One of the items that a number is spread over."""
+
+    shard: int
+    value: int
+
+
+class Drift(TypedDict):
+    """How far it is off, as `GET /drift` says it."""
+
+    drift: int
+    since: int
+    confirmed: bool
+
+
+class Repair(TypedDict):
+    """One repair: by how much, by what evidence, by whom and why."""
+
+    at: int
+    amount: int
+    how: str
+    who: str
+    why: str
+
+
+class Details(TypedDict):
+    """One number. `drift` is null if it does not drift."""
+
+    counter: str
+    id: str
+    period: NotRequired[str]
+    value: int
+    shards: list[Shard]
+    drift: Drift | None
+    judged_up_to: int | None
+    repairs: list[Repair]
+
+
+class Part(TypedDict):
+    """One part."""
+
+    name: str
+    state: Literal["ok", "wrong", "unknown"]
+    line: str
+
+
+class Declared(TypedDict):
+    """One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items."""
+
+    name: str
+    visible: Literal["now", "soon"]
+    changes: Literal["anyone", "caller", "service"]
+    public: bool
+    pages: bool
+    children: bool
+    retired: bool
+    numbered: bool
+    max_shards: int
+    delta: int | None
+    start: int
+    floor: int | None
+    ceiling: int | None
+    period: str | None
+
+
+class Status(TypedDict):
+    """Whether all is well. `where`: the options that lead the command `tally` to this stack."""
+
+    well: bool | None
+    parts: list[Part]
+    at: int
+    as_of: int | None
+    judged_up_to: int | None
+    stack: str
+    stage: str
+    where: str
+    counters: list[Declared]
+
+
+class Health(TypedDict):
+    """Tally reaches its store."""
+
+    status: Literal["ok"]
+    version: str
+    receipts_live_s: dict[str, int]
+
+
+def increment(
+    counter: str,
+    id: str,
+    *,
+    amount: int | None = None,
+    value: bool | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[Counted]:
+    """Move a counter. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
+    return Request.of(
+        "increments",
+        "increment",
+        caller,
+        idempotency_key=key(idempotency_key),
+        counter=counter,
+        id=id,
+        amount=amount,
+        value=value,
+    )
+
+
+def set_counter(
+    counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[NewState]:
+    """Set a counter that has not moved. Raises NotFoundError, LimitReachedError, CounterRetiredError,
+    PreconditionFailedError, PreconditionRequiredError.
+    """
+    return Request.of(
+        "increments",
+        "set_counter",
+        caller,
+        idempotency_key=key(idempotency_key),
+        counter=counter,
+        id=id,
+        value=value,
+        version=version,
+    )
+
+
+def change(
+    changes: Iterable[Mapping[str, Any]],
+    *,
+    visible: str | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[Changed]:
+    """Move many counters together. Raises LimitReachedError, CounterRetiredError."""
+    return Request.of(
+        "changes", "change", caller, idempotency_key=key(idempotency_key), changes=list(changes), visible=visible
+    )
+
+
+def get_counter(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Value]:
+    """The value of a counter. Raises NotFoundError."""
+    return Request.of("reads", "get_counter", caller, counter=counter, id=id, period=period)
+
+
+def get_tallies(of: Iterable[str], *, caller: str | None = None) -> Request[Values]:
+    """Many numbers that anyone may read."""
+    return Request.of("reads", "get_tallies", caller, of=list(of))
+
+
+def get_any_tallies(of: Iterable[str], *, caller: str | None = None) -> Request[Values]:
+    """Many numbers of any counters."""
+    return Request.of("reads", "get_any_tallies", caller, of=list(of))
+
+
+def put_child(
+    counter: str,
+    id: str,
+    name: str,
+    *,
+    value: bool | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[ChangedChild]:
+    """Put a child, which then counts. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
+    return Request.of(
+        "children",
+        "put_child",
+        caller,
+        idempotency_key=key(idempotency_key),
+        counter=counter,
+        id=id,
+        name=name,
+        value=value,
+    )
+
+
+def delete_child(
+    counter: str,
+    id: str,
+    name: str,
+    *,
+    value: bool | None = None,
+    idempotency_key: str | None = None,
+    caller: str | None = None,
+) -> Request[ChangedChild]:
+    """Remove a child, which then counts no more. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
+    return Request.of(
+        "children",
+        "delete_child",
+        caller,
+        idempotency_key=key(idempotency_key),
+        counter=counter,
+        id=id,
+        name=name,
+        value=value,
+    )
+
+
+def get_child(counter: str, id: str, name: str, *, caller: str | None = None) -> Request[Child]:
+    """Whether a child counts. Raises NotFoundError."""
+    return Request.of("children", "get_child", caller, counter=counter, id=id, name=name)
+
+
+def list_children(
+    counter: str, id: str, *, limit: int | None = None, cursor: str | None = None, caller: str | None = None
+) -> Request[Children]:
+    """The children that count, a page at a time. Raises NotFoundError."""
+    return Request.of("children", "list_children", caller, counter=counter, id=id, limit=limit, cursor=cursor)
+
+
+def put_mine(
+    counter: str, id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[ChangedChild]:
+    """Be counted yourself, as by a like. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
+    ForbiddenError.
+    """
+    return Request.of(
+        "children", "put_mine", caller, idempotency_key=key(idempotency_key), counter=counter, id=id, value=value
+    )
+
+
+def delete_mine(
+    counter: str, id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[ChangedChild]:
+    """Be counted no more, as by an unlike. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
+    ForbiddenError.
+    """
+    return Request.of(
+        "children", "delete_mine", caller, idempotency_key=key(idempotency_key), counter=counter, id=id, value=value
+    )
+
+
+def get_mine(counter: str, id: str, *, caller: str | None = None) -> Request[Child]:
+    """Whether you are counted. Raises NotFoundError, ForbiddenError."""
+    return Request.of("children", "get_mine", caller, counter=counter, id=id)
+
+
+def list_mine(of: Iterable[str], *, caller: str | None = None) -> Request[Mine]:
+    """Which of these count you."""
+    return Request.of("children", "list_mine", caller, of=list(of))
+
+
+def remove_parent(counter: str, id: str, *, caller: str | None = None) -> Request[Removed]:
+    """Remove an id with all its children. Raises NotFoundError."""
+    return Request.of("children", "remove_parent", caller, counter=counter, id=id)
+
+
+def hold(
+    counter: str, id: str, amount: int, ttl_s: int, *, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Held]:
+    """Take an amount and hold it. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
+    return Request.of(
+        "holds",
+        "hold",
+        caller,
+        idempotency_key=key(idempotency_key),
+        counter=counter,
+        id=id,
+        amount=amount,
+        ttl_s=ttl_s,
+    )
+
+
+def commit_hold(counter: str, id: str, hold: str, *, caller: str | None = None) -> Request[Settled]:
+    """Keep the amount of a hold. Raises NotFoundError, HoldSettledError."""
+    return Request.of("holds", "commit_hold", caller, counter=counter, id=id, hold=hold)
+
+
+def release_hold(counter: str, id: str, hold: str, *, caller: str | None = None) -> Request[Settled]:
+    """Give back the amount of a hold. Raises NotFoundError, HoldSettledError, LimitReachedError."""
+    return Request.of("holds", "release_hold", caller, counter=counter, id=id, hold=hold)
+
+
+def put_post(id: str, body: str, *, caller: str | None = None) -> Request[Post]:
+    """Create a post, or edit your own. Raises ForbiddenError, EditConflictError, ParentRemovedError."""
+    return Request.of("posts", "put_post", caller, id=id, body=body)
+
+
+def get_post(id: str, *, caller: str | None = None) -> Request[Post]:
+    """A post with its likes. Raises NotFoundError."""
+    return Request.of("posts", "get_post", caller, id=id)
+
+
+def delete_post(id: str, *, caller: str | None = None) -> Request[RemovedPost]:
+    """Delete your own post. Raises NotFoundError, ForbiddenError, EditConflictError."""
+    return Request.of("posts", "delete_post", caller, id=id)
+
+
+def visit(
+    url: str, *, user_agent: str | None = None, idempotency_key: str | None = None, caller: str | None = None
+) -> Request[Visited]:
+    """Count a visit. Raises ForbiddenError."""
+    return Request.of("visits", "visit", caller, idempotency_key=key(idempotency_key), url=url, user_agent=user_agent)
+
+
+def get_visits(url: str, *, caller: str | None = None) -> Request[Visits]:
+    """How often a page was visited."""
+    return Request.of("visits", "get_visits", caller, url=url)
+
+
+def get_receipts(of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None) -> Request[Receipts]:
+    """Did these anonymous changes count?."""
+    return Request.of("receipts", "get_receipts", caller, of=of, target=list(target), key=list(key))
+
+
+def get_own_receipts(
+    of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
+) -> Request[Receipts]:
+    """Did these changes of mine count?."""
+    return Request.of("receipts", "get_own_receipts", caller, of=of, target=list(target), key=list(key))
+
+
+def get_any_receipts(
+    of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
+) -> Request[Receipts]:
+    """Did these changes of a caller count?."""
+    return Request.of("receipts", "get_any_receipts", caller, of=of, target=list(target), key=list(key))
+
+
+def get_series(
+    of: str,
+    *,
+    by: str | None = None,
+    from_: int | None = None,
+    to: int | None = None,
+    tz: str | None = None,
+    caller: str | None = None,
+) -> Request[Series]:
+    """A number by the hour or by the day. Raises NotFoundError, ForbiddenError."""
+    return Request.of("series", "get_series", caller, of=of, by=by, to=to, tz=tz, **{"from": from_})
+
+
+def get_any_series(
+    of: str,
+    *,
+    by: str | None = None,
+    from_: int | None = None,
+    to: int | None = None,
+    tz: str | None = None,
+    caller: str | None = None,
+) -> Request[Series]:
+    """A number of any counter by the hour or by the day. Raises NotFoundError."""
+    return Request.of("series", "get_any_series", caller, of=of, by=by, to=to, tz=tz, **{"from": from_})
+
+
+def get_top(
+    counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
+) -> Request[Top]:
+    """What moved most in an hour, a day or a month. Raises NotFoundError, ForbiddenError."""
+    return Request.of("series", "get_top", caller, counter=counter, by=by, span=span, limit=limit)
+
+
+def get_any_top(
+    counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
+) -> Request[Top]:
+    """What moved most of any counter. Raises NotFoundError."""
+    return Request.of("series", "get_any_top", caller, counter=counter, by=by, span=span, limit=limit)
+
+
+def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifts]:
+    """The numbers that drift, a page at a time."""
+    return Request.of("drift", "get_drift", caller, limit=limit, cursor=cursor)
+
+
+def get_details(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Details]:
+    """One number: its shards, its drift, and who repaired it. Raises NotFoundError."""
+    return Request.of("drift", "get_details", caller, counter=counter, id=id, period=period)
+
+
+def get_status(*, caller: str | None = None) -> Request[Status]:
+    """Whether all is well."""
+    return Request.of("drift", "get_status", caller)
+
+
+def health(*, caller: str | None = None) -> Request[Health]:
+    """Whether Tally reaches its store."""
+    return Request.of("health", "health", caller)
+
+
+class Methods:
+    """A method for each request above: it makes the request and sends it."""
+
+    increment = sends(increment)
+    set_counter = sends(set_counter)
+    change = sends(change)
+    get_counter = sends(get_counter)
+    get_tallies = sends(get_tallies)
+    get_any_tallies = sends(get_any_tallies)
+    put_child = sends(put_child)
+    delete_child = sends(delete_child)
+    get_child = sends(get_child)
+    list_children = sends(list_children)
+    put_mine = sends(put_mine)
+    delete_mine = sends(delete_mine)
+    get_mine = sends(get_mine)
+    list_mine = sends(list_mine)
+    remove_parent = sends(remove_parent)
+    hold = sends(hold)
+    commit_hold = sends(commit_hold)
+    release_hold = sends(release_hold)
+    put_post = sends(put_post)
+    get_post = sends(get_post)
+    delete_post = sends(delete_post)
+    visit = sends(visit)
+    get_visits = sends(get_visits)
+    get_receipts = sends(get_receipts)
+    get_own_receipts = sends(get_own_receipts)
+    get_any_receipts = sends(get_any_receipts)
+    get_series = sends(get_series)
+    get_any_series = sends(get_any_series)
+    get_top = sends(get_top)
+    get_any_top = sends(get_any_top)
+    get_drift = sends(get_drift)
+    get_details = sends(get_details)
+    get_status = sends(get_status)
+    health = sends(health)

@@ -155,8 +155,8 @@ def _settle(given: argparse.Namespace, stack: Stack, new: Store) -> None:
     try:
         with scanned:
             for one in restored.settle(new, stack.counters, why, given.to, time.time(), **how):
-                after = one.before + one.amount
-                say(f"put right {one.counter} {one.target}: {one.amount:+d} ({one.before} to {after}), by {one.how}")
+                after = one.tally + one.difference
+                say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except NotProvenError as error:
         raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
 

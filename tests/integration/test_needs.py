@@ -17,7 +17,6 @@ from unittest.mock import Mock
 
 import permissions
 import pytest
-from functions import sweep
 from tally.operation import Need, Operation, Table
 
 import counters
@@ -25,6 +24,7 @@ import operations
 from cli import commands, watch
 from cli.connection import Connection, Stack
 from dev.base.engine import Engine
+from functions import sweep
 from tally.counter import Counter
 from tally.counting import children, deletion, holds, posts, tallies
 from tally.drift import rows

@@ -15,7 +15,7 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError
-from tally.streams import segments, watermark
+from tally.streams import fold, segments, watermark
 from tally.streams.segments import Booked
 from tally.streams.watermark import Watermark
 from tests.invariants.processes import Crash, Watched, interrupted, killed
@@ -29,7 +29,8 @@ FOREVER = float("inf")
 
 
 @pytest.fixture(autouse=True)
-def _judged(store: Store) -> None:
+def _judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "BUCKETS", 2)  # partitions to read; test_segments reads them all
     StreamWorld(store, store.client).put_judged(M - 1)
 
 
@@ -72,7 +73,7 @@ def through(store: Store, client: Watched) -> Store:
 def test_a_minute_is_summed_up_over_its_pages_and_what_is_even_has_no_row(store: Store) -> None:
     book(store, M, plays(3), plays(0, "even", 7), Booked("likes", "v", "", 4, 1))
     book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
-    book(store, M, plays(5), plays(2, "halves"), bucket=15)
+    book(store, M, plays(5), plays(2, "halves"), bucket=1)
     book(store, M + 1, plays(100))
     assert run(store, M) == judge.Judged(minutes=1, changes=2)
     assert row(store) == DriftRow("plays", "v", 7, M, 60 * M)
@@ -89,14 +90,6 @@ def test_without_watermark_nothing_is_judged(store: Store, known: Watermark) -> 
     book(store, 0, plays(3))
     assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.Judged(last=known.judged)
     assert (drifts(store), watermark.judged(store)) == ({}, M - 1)
-
-
-def test_what_is_taken_back_in_a_later_minute_ends_at_zero(store: Store) -> None:
-    book(store, M, plays(5))
-    book(store, M + 2, plays(-5))
-    assert run(store, M + 3) == judge.Judged(minutes=4, changes=2)
-    assert row(store) == DriftRow("plays", "v", 0, M + 2, 0)
-    assert drifts(store) == {}
 
 
 GONE, UNLIKED = Booked("likes", "p", "0123456789ab", -1, 0), Booked("likes", "p", "0123456789ab", 0, -1)
@@ -166,11 +159,10 @@ def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
 def test_drift_is_confirmed_after_five_judged_minutes_without_a_change(store: Store) -> None:
     book(store, M, plays(5), plays(1, "zero"))
     book(store, M + 1, plays(-1, "zero"))
-    run(store, M + 4)
-    found = row(store), row(store, "zero")
-    assert [drift and drift.confirmed(seen(store, 0)) for drift in found] == [False, False]
-    run(store, M + 9)
-    assert [drift and drift.confirmed(seen(store, 0)) for drift in found] == [True, False]
+    for judged, confirmed in ((M + 4, False), (M + 5, True)):
+        run(store, judged)
+        found = row(store), row(store, "zero")
+        assert [drift and drift.confirmed(seen(store, 0)) for drift in found] == [confirmed, False]
 
 
 # Whatever happens meanwhile

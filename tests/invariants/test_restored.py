@@ -15,8 +15,8 @@ from dev.base.engine import Engine
 from tally.counting import tallies
 from tally.drift import history, rebuild, recount, restored
 from tally.drift.rebuild import Accepted
-from tally.drift.reconcile import NotProvenError
-from tally.drift.restored import NotAtRestError, PutRight, Why
+from tally.drift.reconcile import Finding, NotProvenError
+from tally.drift.restored import NotAtRestError, Why
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT, Item
 from tally.streams import dead_letters, watermark
@@ -77,7 +77,7 @@ def everything(world: Deployment, table: str) -> list[Item]:
     return list(page["Items"])
 
 
-def settle(world: Deployment, rest: Store, moment_s: float | None = None, **how: Any) -> list[PutRight]:
+def settle(world: Deployment, rest: Store, moment_s: float | None = None, **how: Any) -> list[Finding]:
     moment_s = world.now_s if moment_s is None else moment_s
     return list(restored.settle(rest, counters.COUNTERS, WHY, moment_s, world.now_s, **how))
 

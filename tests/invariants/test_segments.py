@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tally.dynamo.transactions import apply_once
-from tally.streams import segments
+from tally.streams import fold, segments
 from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import MINUTE, SHARD, like, play, record, recording
@@ -23,17 +23,17 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWor
         Booked("likes", "é/ü", "", 3, -(10**38)),
         Booked("plays", "v", "", 1, 1),
     ]
-    for bucket in range(segments.BUCKETS):
+    for bucket in range(fold.BUCKETS):
         assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
         assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)])
     assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
     found = list(segments.read(stream.store, MINUTE))
-    assert len(found) == 2 * segments.BUCKETS
-    assert [segments.pairs(segment) for segment in found] == [written[:2], []] * segments.BUCKETS
+    assert len(found) == 2 * fold.BUCKETS
+    assert [segments.pairs(segment) for segment in found] == [written[:2], []] * fold.BUCKETS
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["v"], [1], [1]]}
-    assert [segments.sums(segment) for segment in found] == [sums, {"plays": sums["plays"]}] * segments.BUCKETS
+    assert [segments.sums(segment) for segment in found] == [sums, {"plays": sums["plays"]}] * fold.BUCKETS
     halves = list(segments.read(stream.store, MINUTE, **segments.HALVES))
-    assert [half for segment in halves for half in segments.pairs(segment)] == written[:2] * segments.BUCKETS
+    assert [half for segment in halves for half in segments.pairs(segment)] == written[:2] * fold.BUCKETS
     assert {name for segment in halves for name in segment} == {"pairs"}
     assert list(segments.read(stream.store, MINUTE + 2)) == []
 

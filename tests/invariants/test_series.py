@@ -32,6 +32,7 @@ from tally.errors import InvalidInputError
 from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
 from tally.shipped import PLAYS
+from tally.streams import fold as streams_fold
 from tally.streams import segments
 from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, killed
@@ -49,6 +50,7 @@ EVER = Range(HOUR, H - 24, H + 24)
 def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(hours, "PART", 1)
     monkeypatch.setattr(hours, "BEFORE", 4)
+    monkeypatch.setattr(streams_fold, "BUCKETS", 1)  # fewer partitions to read; test_segments reads them all
     return replace(store, settings=replace(store.settings, minute_s=MINUTE_S))
 
 
@@ -166,7 +168,7 @@ def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_fold_that_dies_anywhere_comes_to_the_same_series_and_lists(
+def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before and after each write, in small parts, pages and steps."""
@@ -192,21 +194,6 @@ def test_a_fold_that_dies_anywhere_comes_to_the_same_series_and_lists(
         assert {one["id"]: one["value"] for one in told["top"]} == dict(moved)
         assert told["error_max"] == 0
         assert [one["value"] for one in told["top"]] == sorted(moved.values(), reverse=True)
-
-
-def test_a_merged_list_says_how_wrong_it_may_be(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each list keeps three up and two down: what is missing in one may be the first of the day, or far below."""
-    monkeypatch.setattr(top, "LISTED", 3)
-    monkeypatch.setattr(top, "FALLEN", 2)
-    chance, truth = random.Random(1), Sums[str]()
-    fold(store, M - 1)
-    for hour in range(0, 30, 6):  # two days
-        moved = {f"v{number}": chance.choice((-1, 1, 1)) * chance.randint(1, 50) for number in range(12)}
-        truth.update(moved)
-        book(store, M + 4 * hour, *(plays(amount, video) for video, amount in moved.items()))
-    fold(store, M + 30 * 4 - 1)
-    found = top.over(Call(store), PLAYS, "month", top.span_of(H)[:7], 100)
-    check_bound(found["top"], found["error_max"], truth)
 
 
 def check_bound(found: Sequence[Mapping[str, Any]], error_max: int, truth: Mapping[str, int]) -> None:
@@ -279,15 +266,12 @@ def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store:
     assert series(store, asked=paris) == {midnight - 25: 1, midnight - 1: 14}
 
 
-@pytest.mark.parametrize(
-    ("by", "from_s", "to_s", "zone"),
-    [(HOUR, 7200, 3600, None), (HOUR, 0, 3600 * 2401, None), (DAY, 0, 3600, "Asia/Kolkata"), (DAY, 0, 3600, "Mars/X")],
-)
-def test_a_range_that_is_too_long_empty_or_of_an_odd_zone_is_refused(
-    by: str, from_s: int, to_s: int, zone: str | None
-) -> None:
-    with pytest.raises(InvalidInputError):
-        range_of(by, from_s, to_s, zone, 0)
+def test_a_range_that_is_too_long_empty_or_of_an_odd_zone_is_refused() -> None:
+    for by, from_s, to_s, zone in (
+        (HOUR, 7200, 3600, None), (HOUR, 0, 3600 * 2401, None), (DAY, 0, 3600, "Asia/Kolkata"), (DAY, 0, 3600, "Mars/X")
+    ):  # fmt: skip
+        with pytest.raises(InvalidInputError):
+            range_of(by, from_s, to_s, zone, 0)
 
 
 def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:

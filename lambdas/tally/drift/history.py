@@ -15,7 +15,7 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once, put
 
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
-_FORGOTTEN = ("found", "posts", "likes", "children", "holds")
+_REMOVED = ("posts", "likes", "children", "holds")
 
 
 def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str) -> Write:
@@ -27,26 +27,23 @@ def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mappin
 
 def newest(store: Store, counter: str, target: str) -> str:
     """The name of the newest repair of a tally; empty if there was none."""
-    table, partition = store.settings.ledger_table, keys.history_key(counter, target)
-    found = queries.query(store, table, partition, Limit=1, ScanIndexForward=False)
+    found = _newest_first(store, counter, target, 1)
     return str(found[0]["SK"]["S"]) if found else ""
 
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
     """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
-    return map(_repair, queries.items(store, store.settings.ledger_table, keys.history_key(counter, target)))
+    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.history_key(counter, target)))
 
 
 def latest(store: Store, counter: str, target: str, most: int) -> list[dict[str, Any]]:
     """The newest repairs of a tally, as `read` gives them, at most so many, the newest first."""
+    return [items.plain(item) for item in _newest_first(store, counter, target, most)]
+
+
+def _newest_first(store: Store, counter: str, target: str, most: int) -> list[Item]:
     table, partition = store.settings.ledger_table, keys.history_key(counter, target)
-    return [_repair(item) for item in queries.query(store, table, partition, Limit=most, ScanIndexForward=False)]
-
-
-def _repair(item: Item) -> dict[str, Any]:
-    numbers = {name: int(item[name]["N"]) for name in ("amount", "before", "after")}
-    texts = {name: item[name]["S"] for name in ("by", "why", "how")}
-    return {"at": int(item["at"]["N"]), **texts, **numbers}
+    return queries.query(store, table, partition, Limit=most, ScanIndexForward=False)
 
 
 def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
@@ -54,10 +51,7 @@ def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
 
     Each is `{"at","by","why","found","posts","likes","children","holds","finished"}`.
     """
-    for item in queries.items(store, store.settings.ledger_table, keys.forgotten_key(user)):
-        numbers = {name: int(item[name]["N"]) for name in ("at", *_FORGOTTEN)}
-        texts = {name: item[name]["S"] for name in ("by", "why")}
-        yield {**numbers, **texts, "finished": item["finished"]["BOOL"]}
+    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.forgotten_key(user)))
 
 
 @dataclass
@@ -76,7 +70,7 @@ class Forgetting:
 
     def note(self, *, finished: bool) -> None:
         """Write how far the run has come, over what was written of it before. Raises what botocore's errors map to."""
-        numbers = {"at": self.at_s, "found": self.found, **{kind: self.removed[kind] for kind in _FORGOTTEN[1:]}}
+        numbers = {"at": self.at_s, "found": self.found, **{kind: self.removed[kind] for kind in _REMOVED}}
         values: items.Values = {"by": self.by, "why": self.why, "finished": {"BOOL": finished}, **numbers}
         key = keys.key(keys.forgotten_key(self.user), f"{self.at_s * 1000:015d}#{self.name}")
         put(Call(self.store), items.put(self.store.settings.ledger_table, key, values))
@@ -121,7 +115,4 @@ def imports(store: Store, counter: str = "") -> Iterator[dict[str, Any]]:
     Each is `{"counter","run","by","why","at","digest","rows","refused","finished"}`.
     """
     first, last = (f"{counter}#", f"{counter}$") if counter else (queries.FIRST, queries.LAST)
-    for item in queries.items(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last):
-        texts = {name: item[name]["S"] for name in ("counter", "run", "by", "why", "digest")}
-        numbers = {name: int(item[name]["N"]) for name in ("at", "rows", "refused")}
-        yield {**texts, **numbers, "finished": item["finished"]["BOOL"]}
+    return map(items.plain, queries.items(store, store.settings.ledger_table, keys.IMPORT_KEY, first, last))

@@ -37,16 +37,6 @@ class NotAtRestError(TallyError):
     """Something writes to the restored tables."""
 
 
-class PutRight(NamedTuple):
-    """A tally that was put right. `how`: one of the history's."""
-
-    counter: str
-    target: str
-    before: int
-    amount: int
-    how: str
-
-
 class Why(NamedTuple):
     """What the history keeps of each tally that is put right: who restores, and why."""
 
@@ -68,8 +58,8 @@ def settle(
     *,
     without_dead_letters: bool = False,
     tell: Tell = lambda scanned: None,
-) -> Iterator[PutRight]:
-    """Put every tally right and begin the ledger again. A second run continues where the first was interrupted.
+) -> Iterator[Finding]:
+    """Put every tally right and begin the ledger again; what each lacked. A second run continues an interrupted one.
 
     `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read.
     `without_dead_letters`: give up the dead letters. Raises NotProvenError if there are any otherwise: a
@@ -108,7 +98,7 @@ def window(store: Store, restored_s: float) -> Window | None:
 
 def _add_receipts(
     store: Store, counters: Mapping[str, Counter], why: Why, restored_s: float, now_s: float, tell: Tell
-) -> Iterator[PutRight]:
+) -> Iterator[Finding]:
     """Add the receipts that were written alone and that no tally has noted."""
     days, found = window(store, restored_s), Accepted()
     for scanned in rebuild.accepted(store, counters, days, found) if days else ():
@@ -121,7 +111,7 @@ def _add_receipts(
 
 def _add_children(
     store: Store, counters: Mapping[str, Counter], why: Why, now_s: float, tell: Tell
-) -> Iterator[PutRight]:
+) -> Iterator[Finding]:
     """Bring every tally that counts children to their number. Its drift comes to 0."""
     drifting = {(row.counter, row.target) for row in rows.every(store)}
     for counter, target, tally, children in recount.families(store, counters):
@@ -135,9 +125,9 @@ def _add_children(
         yield _put_right(store, Finding(counter, target, found.shards, row, found.low, history.RECOUNT), why, now_s)
 
 
-def _put_right(store: Store, found: Finding, why: Why, now_s: float) -> PutRight:
+def _put_right(store: Store, found: Finding, why: Why, now_s: float) -> Finding:
     _write(store, found.name, writes(store, found, *why, now_s))
-    return PutRight(found.counter.name, found.target, found.tally, found.difference, found.how)
+    return found
 
 
 def _begin_again(store: Store, restored_s: float) -> None:

@@ -49,6 +49,15 @@ def number(item: Item, name: str, missing: int = 0) -> int:
     return int(item[name]["N"]) if name in item else missing
 
 
+def plain(item: Item) -> dict[str, Any]:
+    """The strings, whole numbers and booleans of an item by name, without its key."""
+    return {
+        name: int(value["N"]) if "N" in value else value["S"] if "S" in value else value["BOOL"]
+        for name, value in item.items()
+        if name not in ("PK", "SK")
+    }
+
+
 def put(table: str, key: Item, values: Values) -> Write:
     """The write that puts an item, over an older one of its key."""
     return {"Put": {"TableName": table, "Item": key | wire(values)}}

@@ -47,10 +47,7 @@ class Progress:
 
 def read(store: Store) -> Progress:
     """How far the hours are summed up."""
-    item = queries.get(store.client, store.settings.ledger_table, PROGRESS)
-    since, through, hour = (items.number(item, name, -1) for name in ("since", "through", "hour"))
-    kept_days = items.number(item, "kept_days", 0)
-    return Progress(since, through, hour, item["after"]["S"], kept_days) if item else Progress()
+    return Progress(**items.plain(queries.get(store.client, store.settings.ledger_table, PROGRESS)))
 
 
 def hour_of(settings: Settings, minute: int) -> int:

@@ -14,9 +14,9 @@ from ..dynamo.client import Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from ..settings import Settings
+from . import fold
 
 HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # `read` them alone
-BUCKETS = 16  # partitions of a minute: segments of 16,000 records a second fit
 KEPT_S = 9 * 24 * 3600  # a sweep that was down over a holiday still judges them
 
 
@@ -48,7 +48,7 @@ def write(settings: Settings, minute: int, bucket: int, name: str, entries: Coll
 
 def read(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
     """The segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
-    for bucket in range(BUCKETS):
+    for bucket in range(fold.BUCKETS):
         yield from queries.items(store, store.settings.ledger_table, f"SEGMENT#{minute}#{bucket}", **wanted)
 
 

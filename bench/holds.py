@@ -40,9 +40,7 @@ def measure_refusal(settled: int) -> Bounded:
 
 
 def _increment(clients: Clients, amount: int) -> None:
-    change = Increment(
-        counters.STOCK, ITEM, amount, "increment", f"key {amount}", {}, receipt_target=ITEM, make_room=holds.made_room
-    )
+    change = Increment(counters.STOCK, ITEM, amount, "increment", f"key {amount}", {}, receipt_target=ITEM)
     increments.count(Call(clients.store), change)
 
 

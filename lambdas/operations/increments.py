@@ -10,7 +10,7 @@ from api.operation import SELDOM, WRITES, Access, Answer, Call, Increment, opera
 from api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally import fields
 from tally.counter import Counter
-from tally.counting import holds, increments, periods
+from tally.counting import increments, periods
 from tally.errors import (
     CallerError,
     CounterRetiredError,
@@ -106,11 +106,10 @@ def increment(
     by = fields.step(counter, amount, "amount")
     tally = periods.tally_id(counter, id, time.time())
     body = {"counter": counter.name, **periods.shown(tally), "counted": True}
-    room = holds.made_room if counter.may_have_holds else None
     target = f"{counter.name}/{id}"
     return Increment(
         counter, tally, by, "increment", idempotency_key, body,
-        receipt_target=target, make_room=room, shows_value=value,
+        receipt_target=target, shows_value=value,
     )  # fmt: skip
 
 

@@ -274,8 +274,8 @@ def wander(counting: Counting, clock: Clock, seed: int, settled: list[str]) -> N
             clock.pass_s(2)
         for state in chance.sample([COMMITTED, RELEASED, None], 2):
             try:
-                if state and persist(partial(counting.settle, hold["hold_id"], state))["changed"]:
-                    settled.append(hold["hold_id"])
+                if state and persist(partial(counting.settle, hold["hold"], state))["changed"]:
+                    settled.append(hold["hold"])
             except HoldSettledError:
                 continue
 

@@ -92,30 +92,6 @@ def test_amounts_for_one_tally_are_summed_and_every_tally_is_written_once(world:
     assert amounts == {"5", "7", "-2", "1"}
 
 
-def test_results_come_in_the_order_of_the_entries_whatever_became_of_them(world: World) -> None:
-    count(world, [play("replayed", "old"), play("reused", "old", 3)])
-    increments = [
-        play("k1", "v1"),
-        play("late", "x", -1, counters.STOCK),
-        play("replayed", "old"),
-        play("k2", "v2"),
-        play("reused", "old", 4),
-        play("k1", "v1"),
-        play("n", "v3", 1, counters.TICKET),
-        play("k3", "v3"),
-    ]
-    results = count(world, increments)
-    assert slugs(results) == [
-        "counted", "limit-reached", "replayed", "counted", "key-reused", "replayed", "counted", "counted",
-    ]  # fmt: skip
-    for result, increment in zip(results, increments, strict=True):
-        if isinstance(result, tuple):
-            body = result[0]
-            assert body["video_id" if "video_id" in body else "id"] == increment.id
-    assert [world.tally(id_=id_) for id_ in ("v1", "v2", "v3", "old")] == [1, 1, 1, 4]
-    assert world.tally(counters.TICKET, "v3") == 1
-
-
 @pytest.mark.parametrize(
     ("odd", "outcome"),
     [

@@ -26,7 +26,6 @@ from tests.invariants.threads import at_once
 from tests.invariants.world import AUTHOR, POST, VIDEO, First, Last, World, persist
 
 TALLY, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
-ONE_SHARD = Counter(name="single", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
 THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
 

@@ -134,11 +134,6 @@ def test_a_hot_tally_is_not_tried_until_it_has_cooled_and_then_by_one_change(mak
     assert (world.tally(), world.rolled_up()) == (3, 9)
 
 
-def test_tallies_do_not_heat_each_other(hot: World) -> None:
-    assert hot.play("key-1", "cold")[0]["visible"] == "now"
-    assert hot.tally(id_="cold") == 1
-
-
 def test_a_refusal_shows_that_a_tally_has_cooled(make_world: Callable[..., World]) -> None:
     world, now_s = make_world(), [100.0]
     world.store = replace(world.store, breaker=Breaker(clock=lambda: now_s[0]))

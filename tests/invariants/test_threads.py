@@ -15,7 +15,6 @@ from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, persist
 
 CALLERS = 16
-READS = 50
 SOME_CONFLICTS = {faults.CONFLICT: 0.2, faults.THROTTLED_TRANSACTION: 0.05}
 SOME_OF_ALL = {**SOME_CONFLICTS, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05, faults.FAIL_BEFORE: 0.05}
 

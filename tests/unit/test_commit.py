@@ -19,8 +19,6 @@ from tally.dynamo.contention import Retries
 from tally.dynamo.transactions import Sent, pause, spread_wider
 from tally.errors import (
     BUSY_CODES,
-    ChangeRefusedError,
-    ReceiptFoundError,
     StoreBusyError,
     StoreRefusedError,
     StoreUnreachableError,
@@ -28,10 +26,6 @@ from tally.errors import (
 from tally.settings import Settings
 
 OK: dict[str, Any] = {"Code": "None"}
-REFUSED = {"Code": "ConditionalCheckFailed", "Message": "The conditional request failed"}
-CONFLICT = {"Code": "TransactionConflict", "Message": "Transaction is ongoing for the item"}
-THROTTLED = {"Code": "ThrottlingError", "Message": "Throughput exceeds the current capacity"}
-EXCEEDED = {"Code": "ProvisionedThroughputExceeded"}
 BODY = {"video_id": "v1", "counted": True}
 
 
@@ -63,51 +57,6 @@ def call() -> Call:
 
 @pytest.mark.parametrize(
     "reasons",
-    [[REFUSED, OK], [REFUSED, CONFLICT], [REFUSED, REFUSED, THROTTLED], [REFUSED, {"Code": "ValidationError"}]],
-    ids=str,
-)
-def test_failed_condition_of_the_receipt_comes_before_everything(reasons: list[dict[str, Any]]) -> None:
-    with pytest.raises(ReceiptFoundError) as found:
-        judged([{**reasons[0], "Item": {"id": {"S": "r"}}}, *reasons[1:]], 0, has_receipt=True)
-    assert found.value.item == {"id": {"S": "r"}}
-
-
-@pytest.mark.parametrize(
-    ("reasons", "conflict"),
-    [
-        ([OK, CONFLICT], True),
-        ([CONFLICT, OK], True),
-        ([OK, THROTTLED], False),
-        ([OK, EXCEEDED], False),
-        ([THROTTLED, CONFLICT], True),
-        ([CONFLICT, REFUSED], True),
-        ([THROTTLED, REFUSED], False),
-        ([OK, REFUSED, EXCEEDED], False),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("has_receipt", [True, False])
-def test_conflict_and_throttling_come_before_a_refusal(
-    reasons: list[dict[str, Any]], conflict: bool, has_receipt: bool
-) -> None:
-    assert judged(reasons, 0, has_receipt=has_receipt) is conflict
-
-
-def test_failed_condition_at_the_first_place_without_a_receipt_is_a_refusal() -> None:
-    with pytest.raises(ChangeRefusedError) as refused:
-        judged([{**REFUSED, "Item": {"SK": {"S": "x"}}}, OK], 5, has_receipt=False)
-    assert refused.value.old_items == [{"SK": {"S": "x"}}, None]
-    assert refused.value.shard == 5
-
-
-def test_refusal_tells_of_the_changes_writes_and_not_of_the_receipt() -> None:
-    with pytest.raises(ChangeRefusedError) as refused:
-        judged([OK, OK, REFUSED], 2, has_receipt=True)
-    assert refused.value.old_items == [None, {}]
-
-
-@pytest.mark.parametrize(
-    "reasons",
     [[], [OK, OK], [OK, {"Code": "ValidationError"}], [OK, {"Code": "ItemCollectionSizeLimitExceeded"}], [{}]],
 )
 @pytest.mark.parametrize("has_receipt", [True, False])
@@ -132,14 +81,6 @@ def test_receipt_is_complete_and_conditional_on_there_being_no_live_one(call: Ca
     assert put["ConditionExpression"] == "attribute_not_exists(id) OR expiration < :now"
     assert before_s <= int(put["ExpressionAttributeValues"][":now"]["N"]) <= time.time()
     assert put["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
-
-
-def test_nonces_are_of_the_call_and_never_alike(call: Call) -> None:
-    calls = [Call(call.store) for _ in range(100)]
-    assert len({made.nonce for made in calls}) == 100
-    stamp = Stamp("a", "b", 1)
-    nonces = [stamp.receipt(calls[0], BODY)["Put"]["Item"]["nonce"]["S"] for _ in range(2)]
-    assert nonces == [calls[0].nonce] * 2
 
 
 @pytest.mark.parametrize("code", sorted(BUSY_CODES))

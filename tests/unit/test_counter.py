@@ -19,7 +19,6 @@ from tally.counter import (
     Counter,
     declared,
 )
-from tally.counting.tallies import fits
 from tally.errors import ConfigurationError
 
 GOOD: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
@@ -180,17 +179,6 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard:
     if other != counter.sort_key:
         low, high = counter.shard_range
         assert not low <= declare(sort_key=other).shard_key(shard) <= high
-
-
-@settings(derandomize=True, max_examples=100)
-@given(st.integers(-20, 20), st.none() | st.integers(-20, 20), st.none() | st.integers(-20, 20))
-def test_what_is_declared_starts_within_its_limits(start: int, floor: int | None, ceiling: int | None) -> None:
-    try:
-        counter = declare(start=start, floor=floor, ceiling=ceiling)
-    except ConfigurationError:
-        assert (floor is not None and start < floor) or (ceiling is not None and start > ceiling)
-    else:
-        assert fits(counter, counter.start)
 
 
 def test_two_counters_of_one_name_are_refused() -> None:

@@ -150,7 +150,7 @@ def _refused(call: Call, changes: Changes, moved: Mapping[Tally, int], sent: Sen
     counter, amount = tally.counter, moved[tally]
     error = tallies.refuse(counter, tally.id, tallies.state_of(counter, refused[tally]).value, amount)
     needed = -amount - (error.left or 0)
-    if not (counter.may_have_holds and holds.made_room(call, counter, tally.id, needed)):
+    if not holds.made_room(call, counter, tally.id, needed):
         named = changes.of(tally)
         detail = f"changes[{named['entry']}], {counter.name} {named['id']}: {error.detail}"
         raise LimitReachedError(detail, **named, **error.members)

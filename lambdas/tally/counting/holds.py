@@ -16,7 +16,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..counter import Counter
 from ..dynamo import items, keys, queries
@@ -66,11 +66,16 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
         return body
 
     keyed = Keyed(operation, f"{counter.name}/{id_}", key, payload, counter.receipt_days)
+    return with_room(call, counter, id_, amount, lambda: once(call, keyed, change))
+
+
+def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], Counted]) -> Counted:
+    """Make the change. If less than `wanted` is left for it, expired holds are given back and it is tried again."""
     while True:
         try:
-            return once(call, keyed, change)
+            return change()
         except LimitReachedError as refused:
-            if not made_room(call, counter, id_, amount - (refused.left or 0)):
+            if not made_room(call, counter, id_, wanted - (refused.left or 0)):
                 raise
 
 
@@ -81,7 +86,7 @@ def made_room(call: Call, counter: Counter, id_: str, needed: int) -> bool:
     be more of them: the time is over, or more holds of other tallies are due than one look sees.
     """
     room, refused = 0, math.inf
-    for hold in _own_due(call, counter, id_) if needed > 0 else ():
+    for hold in _own_due(call, counter, id_) if needed > 0 and counter.may_have_holds else ():
         if call.store.clock() >= call.deadline_s:
             raise _returning()
         amount = int(hold["amount"]["N"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from .. import observe
@@ -19,7 +20,7 @@ from ..errors import (
     StoreBusyError,
     TallyHotError,
 )
-from . import tallies
+from . import holds, tallies
 from .receipts import (
     VISIBLE_NOW,
     VISIBLE_SOON,
@@ -53,9 +54,6 @@ class Increment:
     receipt_target: str | None = None
     """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
 
-    make_room: Callable[[Call, Counter, str, int], bool] | None = None
-    """At a floor: whether this made room, as holds.made_room does; None if nothing of the counter can be held."""
-
     shows_value: bool = False
     """Whether the answer has the number too, as tallies.with_value reads it."""
 
@@ -75,7 +73,7 @@ class Increment:
 
 
 def count(call: Call, change: Increment) -> Counted:
-    """Make the change once. At a floor, make room and try again.
+    """Make the change once.
 
     Visible now: receipt and count in one transaction, 4 WCU, one round trip. Visible soon, and while the tally is hot:
     the receipt alone, 1 WCU, which a stream consumer adds up. A numbered counter is read first. The body says whether
@@ -84,20 +82,11 @@ def count(call: Call, change: Increment) -> Counted:
     Raises KeyReusedError if the key was used for another amount, LimitReachedError at a floor or ceiling, which leaves
     no receipt, CounterRetiredError, and the errors of transactions.transact.
     """
-    while True:
-        try:
-            return _count(call, change)
-        except LimitReachedError as refused:
-            needed = -change.amount - (refused.left or 0)
-            if change.make_room is None or not change.make_room(call, change.counter, change.id, needed):
-                raise
-
-
-def _count(call: Call, change: Increment) -> Counted:
     move = _take_number if change.counter.numbered else _add_alone if change.counter.soon else _add
     if change.counter.retired:
         move = _refuse
-    return once(call, change.keyed, lambda stamp: move(call, change, stamp))
+    counted = partial(once, call, change.keyed, lambda stamp: move(call, change, stamp))
+    return holds.with_room(call, change.counter, change.id, -change.amount, counted)
 
 
 def _add(call: Call, change: Increment, stamp: Stamp) -> Body:

@@ -85,7 +85,7 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 demo: setup ## replay a real web server log against `make dev` and recount it
 	@$(PY) -m dev.demo --port $(PORT) $(ARGS)
 
-bench: setup-tests ## the same play counted in seven ways, what each thing costs, the streams, the journal, one hot key
+bench: setup-tests ## the same play counted in six ways, what each thing costs, the streams, the journal, one hot key
 	@$(PY) -m bench $(ARGS)
 
 soak: setup ## a million changes while requests fail and consumers are killed, then every tally compared (ARGS=--operations=20000)

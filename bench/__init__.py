@@ -1,9 +1,8 @@
 """Side-by-side measurements on one engine, in one run. `python -m bench --help`.
 
-Count the same play in seven ways (designs.py). Measure what each takes and costs (speed.py, costs.py) and its error
-after faults (accuracy.py). Measure the stream consumers (rollups.py) and how soon a visit is counted (rolled_up.py).
-Measure the ledger: the price of the journal (journal.py), the judge (judging.py), an edit's way (manual_edits.py).
-Simulate one hot key (hot_key.py) and time the imports of hot handlers (imports.py).
+`claims` lists what is measured, by which module, and what Tally claims of it: the same play in six ways (designs,
+plays), many plays at once, the imports of a hot handler, the stream consumers, the journal and its judge, one hot key
+in a simulation, and the local stack.
 """
 
 import sys

@@ -9,183 +9,103 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from dev.base.errors import LocalError
 
 from . import ROOT
-from .accuracy import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS, measure_accuracy
+from .claims import MEASURES, Claim, Measure, Rows
 from .clients import ENDPOINT_VARIABLE
-from .console import measure_console
-from .costs import measure_batches, measure_likes, measure_reads
-from .designs import COUNTED, TIMED
-from .feed import measure_feed
-from .holds import measure_refusal
-from .hot_key import Heat, full, quick, simulate_all
-from .imports import measure_imports
-from .journal import measure_journal
-from .judging import measure_judging
-from .manual_edits import measure_manual_edits
-from .many import measure_many
-from .report import lines
-from .results import Results
-from .rolled_up import measure_rolled_up
-from .rollups import measure_rollups
-from .speed import ROUND_PLAYS, WARM_UP_ROUNDS, measure_costs, measure_times
+from .plays import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS
 
 RESULTS = ROOT / "bench/results"
+_VERDICTS = {True: "held", False: "NOT HELD", None: "not judged"}
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much to measure."""
-
-    rounds: int
-    plays: int
-    reads: int
-    import_runs: int
-    batches: int
-    holds: int
-    heats: list[Heat]
-    records: int
-    changes: int
-    tallies: int
-    phases: int
-    visits: int
-    """On the local stack; 0 skips it."""
-    judge_times: bool
-
-
-FULL = Size(
-    rounds=100,
-    plays=1000,
-    reads=300,
-    import_runs=15,
-    batches=20,
-    holds=40_000,
-    heats=full(),
-    records=5000,
-    changes=1000,
-    tallies=1_000_000,
-    phases=6,
-    visits=30,
-    judge_times=True,
-)
-QUICK = Size(
-    rounds=3,
-    plays=60,
-    reads=5,
-    import_runs=1,
-    batches=1,
-    holds=400,
-    heats=quick(),
-    records=200,
-    changes=50,
-    tallies=20_000,
-    phases=1,
-    visits=0,
-    judge_times=False,
-)
-
-
-def measure(size: Size) -> Results:
-    """The whole run, one phase after the other. Raises LocalError."""
-    steps = len(TIMED) * ROUND_PLAYS * (WARM_UP_ROUNDS + size.rounds) + len(COUNTED) * size.plays
-    with tqdm(desc="client time", total=steps, unit=" plays", file=sys.stderr, disable=None, leave=False) as bar:
-        times_us = measure_times(size.rounds, bar.update)
-        bar.set_description("round trips, capacity")
-        costs = measure_costs()
-        likes, reads, batches = measure_likes(), measure_reads(size.reads), measure_batches(size.batches)
-        many = measure_many(size.batches)
-        bar.set_description("imports")
-        imports = measure_imports(size.import_runs)
-        bar.set_description("streams")
-        rollups = measure_rollups(size.records)
-        bar.set_description("the journal")
-        ledger = [
-            *measure_journal(size.changes),
-            *measure_judging(size.tallies),
-            *measure_manual_edits(size.phases),
-            measure_refusal(size.holds),
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> Iterator[str]:
+    """Lines of a table. The first `texts` columns align left, the others right."""
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    for row in (heads, ["─" * width for width in widths], *rows):
+        cells = [
+            cell.ljust(width) if column < texts else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        hot = simulate_all(size.heats, bar.set_description)
-        bar.set_description("the local stack")
-        rolled_up = measure_rolled_up(size.visits) if size.visits else None
-        feed = measure_feed() if size.visits else None
-        console = measure_console() if size.visits else None
-        bar.set_description("faults")
-        accuracy = measure_accuracy(size.plays, bar.update)
-    return Results(
-        times_us, costs, accuracy, likes, reads, batches, many, imports, hot, rollups, ledger, rolled_up, feed, console,
-        size.judge_times,
-    )  # fmt: skip
+        yield "  ".join(cells).rstrip()
+
+
+def shown(value: float) -> str:
+    """`412,000`, `7.5`, `0.042`: four digits or those before the point."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def figures(measure: Measure, rows: Rows) -> Iterator[str]:
+    """What was measured, as a table."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    cells = [(name, *(shown(row[column]) if column in row else "" for column in columns)) for name, row in rows.items()]
+    yield from table((measure.title, *columns), cells)
+
+
+def judged(measure: Measure, rows: Rows, quick: bool) -> list[tuple[Claim, bool | None]]:
+    """Each claim, and whether it holds. None: a quick run does not judge it."""
+    skipped = [claim for claim in measure.claims if quick and claim.full_only]
+    return [(claim, None if claim in skipped else claim.holds(rows)) for claim in measure.claims]
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Count the same play in seven ways on one engine: client time, round trips, capacity units, and the"
-        f" error of the count after {FULL.plays:,} plays of which {ANSWERS_LOST_SHARE:.0%} lose their answer and"
-        f" {CRASHES_SHARE:.0%} crash; the cost of the stream consumers and of the journal; one hot key with"
-        " up to 5,000 changes a second, simulated. Exit status 1 if a claim does not hold.",
+        description=f"Count the same play in six ways on one engine, from {THREADS} threads, while"
+        f" {ANSWERS_LOST_SHARE:.0%} of the answers are lost (half between store and SDK, half between function and"
+        f" caller) and {CRASHES_SHARE:.0%} of the callers crash; measure what changes, consumers and journal cost;"
+        " simulate one hot key. Exit status 1 if a claim does not hold.",
     )
     parser.add_argument("--out", type=Path, help="file for the JSON (bench/results/latest.json, or quick.json)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: few plays, and no judgement of times")
+    names = [measure.name for measure in MEASURES]
+    parser.add_argument("--only", action="append", choices=names, help="one measurement; may be given several times")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line. Returns the exit status."""
-    arguments = _arguments(argv)
-    size = QUICK if arguments.quick else FULL
-    out = arguments.out or RESULTS / ("quick.json" if arguments.quick else "latest.json")
-    started_s = time.monotonic()
+    given, started_s = _arguments(argv), time.monotonic()
+    out = given.out or RESULTS / ("quick.json" if given.quick else "latest.json")
+    engine = os.environ.get(ENDPOINT_VARIABLE, "dynoxide, in memory")
+    print(f"Engine: {engine}. {os.cpu_count()} CPUs, Python {platform.python_version()}.\n", flush=True)
+    wanted = [one for one in MEASURES if one.name in given.only] if given.only else list(MEASURES)
+    document, verdicts = {}, []
     try:
-        results = measure(size)
-        _write(out, results, size)
+        for measure in wanted:
+            if given.quick and measure.full_only:
+                continue
+            rows = document[measure.name] = measure.of(given.quick)
+            print(*figures(measure, rows), "", sep="\n", flush=True)
+            verdicts += [(measure, rows, *found) for found in judged(measure, rows, given.quick)]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        about = {"quick": given.quick, "python": platform.python_version(), "cpus": os.cpu_count()}
+        out.write_text(json.dumps({**about, "figures": document}, indent=2) + "\n")
     except (LocalError, OSError, BotoCoreError, ClientError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("tally: bench stopped", file=sys.stderr)
         return 130
-    print(_head(size))
-    print(*lines(results), sep="\n")
-    broken = [claim.what for claim in results.claims() if claim.held is False]
+    lines = [
+        (f"{measure.title}: {claim.row}", claim.column, "" if held is None else shown(rows[claim.row][claim.column]),
+         f"{claim.how} {shown(claim.bound)}", _VERDICTS[held])
+        for measure, rows, claim, held in verdicts
+    ]  # fmt: skip
+    print(*table(("claim", "", "measured", "bound", ""), lines, texts=5), sep="\n")
     print(f"\n{out}, in {time.monotonic() - started_s:.0f} s")
+    broken = [f"{claim.row}: {claim.column}" for _, _, claim, held in verdicts if held is False]
     if broken:
         print(f"tally: does not hold: {'; '.join(broken)}", file=sys.stderr)
     return 1 if broken else 0
-
-
-def _head(size: Size) -> str:
-    engine = os.environ.get(ENDPOINT_VARIABLE, "dynoxide, in memory")
-    return (
-        f"Engine: {engine}; tables without streams. {os.cpu_count()} CPUs, Python {platform.python_version()}.\n"
-        f"Client time: median of {size.rounds * ROUND_PLAYS:,} plays of each design in turn, one thread, no faults.\n"
-        f"Counted: {size.plays:,} plays of one video from {THREADS} threads. {ANSWERS_LOST_SHARE:.0%} lose their"
-        " answer: half between\nstore and SDK, which retries; half between function and caller, who retries with the"
-        f" same key.\n{CRASHES_SHARE:.0%} crash between two writes, or after the only one. The caller then retries"
-        " too.\n"
-    )
-
-
-def _write(path: Path, results: Results, size: Size) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "plays": size.plays,
-        "timed_plays": size.rounds * ROUND_PLAYS,
-        "times_judged": size.judge_times,
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        **results.document(),
-    }
-    path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

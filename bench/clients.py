@@ -25,8 +25,8 @@ SETTINGS = Settings.from_environment({
     "TALLY_LEDGER_TABLE": "bench-ledger",
 })  # fmt: skip
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_DYNAMODB"
-_TABLES = {SETTINGS.counts_table: ("PK", "SK"), SETTINGS.receipts_table: ("id",), SETTINGS.ledger_table: ("PK", "SK")}
-_STREAMS = {SETTINGS.counts_table: "NEW_AND_OLD_IMAGES", SETTINGS.receipts_table: "NEW_AND_OLD_IMAGES"}
+KEYS = {"counts": ("PK", "SK"), "receipts": ("id",), "ledger": ("PK", "SK")}
+STREAMED = ("counts", "receipts")
 LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
 
 
@@ -34,6 +34,7 @@ LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local
 class Clients:
     """The clients of one phase. `plain` is what `boto3.client("dynamodb")` makes; `store` is Tally's."""
 
+    endpoint: str
     plain: DynamoDBClient
     store: Store
 
@@ -45,7 +46,7 @@ class Clients:
 def clients_of(endpoint: str) -> Clients:
     """Clients for the engine, or the proxy before it, at `endpoint`."""
     plain = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
-    return Clients(plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
+    return Clients(endpoint, plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
 
 
 @contextmanager
@@ -59,34 +60,35 @@ def fresh_engine(*, streams: bool = False) -> Iterator[str]:
     given = os.environ.get(ENDPOINT_VARIABLE)
     if given is None:
         with Engine() as engine:
-            _create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL), streams)
+            create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL), "bench", streams)
             yield engine.endpoint
         return
     client = boto3.client("dynamodb", endpoint_url=given, **LOCAL)
     _delete_tables(client)  # a killed run leaves them
-    _create_tables(client, streams)
+    create_tables(client, "bench", streams)
     try:
         yield given
     finally:
         _delete_tables(client)
 
 
-def _create_tables(client: DynamoDBClient, streams: bool) -> None:
-    for name, keys in _TABLES.items():
+def create_tables(client: DynamoDBClient, prefix: str, streams: bool) -> None:
+    """Create the three tables, named `prefix`-counts and so on."""
+    for table, keys in KEYS.items():
         schema: Any = [
             {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
         ]
-        kept: Any = {"StreamEnabled": True, "StreamViewType": _STREAMS[name]} if streams and name in _STREAMS else None
+        images: Any = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
         client.create_table(
-            TableName=name,
+            TableName=f"{prefix}-{table}",
             KeySchema=schema,
             AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
             BillingMode="PAY_PER_REQUEST",
-            **({"StreamSpecification": kept} if kept else {}),
+            **({"StreamSpecification": images} if streams and table in STREAMED else {}),
         )
 
 
 def _delete_tables(client: DynamoDBClient) -> None:
-    for name in _TABLES:
+    for table in KEYS:
         with suppress(client.exceptions.ResourceNotFoundException):
-            client.delete_table(TableName=name)
+            client.delete_table(TableName=f"bench-{table}")

@@ -1,7 +1,7 @@
 """One hot key, simulated: Tally's own code while everyone plays one video or likes one post.
 
 The simulation runs the deployed code: increments.count and children.set_child with retries, spreading, breaker and
-spilling. The other side is a model of DynamoDB (hot_table.py) and of Lambda in virtual time (virtual_time.py). The
+spilling. The other side is a model of DynamoDB (hot_table.py) and of Lambda in virtual time. The
 same seed gives the same numbers. The assumptions, and their reasons:
 
 * Partitions: one takes 1,000 write units and 3,000 read units a second (DynamoDB Developer Guide, "Designing partition
@@ -39,9 +39,10 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import counters
 from tally.counter import Counter
@@ -54,11 +55,7 @@ from tally.streams.fold import StreamPlace
 from tally.streams.rollup import shard_of
 
 from .clients import SETTINGS
-from .hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Partition
-from .virtual_time import Hub
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from .hot_table import PARTITION_WCU_PER_S, HotClient, HotTables, Hub, Partition
 
 SEED = 1995
 COLD_WCU = 4000
@@ -66,14 +63,11 @@ WARM_WCU = 10_000
 HOT_ID = "hot"
 POLL_S, BATCH_S, BATCH_RECORDS, FOLD_S = 0.25, 1.0, 1000, 20e-6
 REDELIVERY_S = 1.0
-FULL_S = ((50, 60.0), (200, 40.0), (1000, 20.0))  # changes a second, for how long
-FASTEST_PER_S = 5000
 QUICK_CHANGES = 2000
 SETTLING_S_MAX = 120.0  # later than that, the rollup did not catch up
 
 
-@dataclass(frozen=True)
-class Heat:
+class Heat(NamedTuple):
     """A load: changes of one key a second, for some seconds."""
 
     counter: Counter
@@ -87,31 +81,25 @@ class Heat:
         return f"{self.counter.name} {self.per_s:,}/s{' warm' if self.warm else ''}"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one heat."""
+# Each lasts longer than a breaker stays open, so that it closes and opens again.
+HEATS = (
+    *(
+        Heat(counter, per_s, for_s)
+        for counter in (counters.PLAYS, counters.LIKES)
+        for per_s, for_s in ((50, 60.0), (200, 40.0), (1000, 20.0))
+    ),
+    Heat(counters.PLAYS, 5000, 11, warm=True),
+    Heat(counters.PLAYS, 5000, 3),  # short: these two exceed the limits, and environments pile up
+    Heat(counters.LIKES, 5000, 3),
+)
 
-    name: str
-    per_s: int
-    warm: bool
-    changes: int
-    failed: int
-    p50_ms: float
-    p99_ms: float
-    write_units: float
-    """For each accepted change: all billed units, including those of failed changes and of the rollup."""
-    spilled: float
-    """The share of the accepted changes that spilled."""
-    catch_up_s: float
-    """From the last answer until the tally was right; infinite if it never was."""
-    environments: int
-    conflicts: int
-    throttles: int
 
-    @property
-    def failed_share(self) -> float:
-        """The share of all changes that failed."""
-        return self.failed / self.changes if self.changes else 0.0
+def measure(quick: bool) -> dict[str, dict[str, float]]:
+    """Simulate one heat after the other. If it is to be quick, each is shorter."""
+    return {
+        heat.name: simulate(heat._replace(for_s=min(heat.for_s, QUICK_CHANGES / heat.per_s)) if quick else heat)
+        for heat in HEATS
+    }
 
 
 @dataclass(frozen=True)
@@ -251,55 +239,32 @@ class _Rollup:
                 return True
 
 
-def simulate(heat: Heat, boto: DynamoDBClient, seed: int = SEED) -> Outcome:
-    """Simulate a heat on empty tables. `boto`: see HotTables."""
+def simulate(heat: Heat, seed: int = SEED) -> dict[str, float]:
+    """Simulate a heat on empty tables.
+
+    `failed` and `spilled` are shares: of all changes, and of those accepted. `WCU each` has all billed units, including
+    those of failed changes and of the rollup. `catch-up s`: from the last answer until the tally was right.
+    """
     hub, chance = Hub(), random.Random(f"{seed}/{heat.name}")
     partitions = math.ceil((WARM_WCU if heat.warm else COLD_WCU) / PARTITION_WCU_PER_S)
-    tables = HotTables(hub, SETTINGS, boto, chance, partitions)
-    post = tallies.key(heat.counter, HOT_ID, 0)
-    tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # likes need their post
-    run = _Run(heat, hub, chance, tables)
-    run.go()
-    changes = len(run.latencies_s)
+    with closing(
+        dynamodb_client(region_name="eu-west-1", aws_access_key_id="none", aws_secret_access_key="none")
+    ) as boto:
+        tables = HotTables(hub, SETTINGS, boto, chance, partitions)
+        post = tallies.key(heat.counter, HOT_ID, 0)
+        tables.items.add((SETTINGS.counts_table, post["PK"]["S"], post["SK"]["S"]))  # likes need their post
+        run = _Run(heat, hub, chance, tables)
+        run.go()
+    changes, accepted = len(run.latencies_s), max(1, run.accepted)
     cuts = statistics.quantiles(run.latencies_s, n=100)
-    return Outcome(
-        name=heat.name,
-        per_s=heat.per_s,
-        warm=heat.warm,
-        changes=changes,
-        failed=changes - run.accepted,
-        p50_ms=cuts[49] * 1000,
-        p99_ms=cuts[98] * 1000,
-        write_units=tables.write_units / max(1, run.accepted),
-        spilled=run.spilled / max(1, run.accepted),
-        catch_up_s=run.right_s - run.last_answer_s,
-        environments=run.environments,
-        conflicts=tables.conflicts,
-        throttles=tables.throttles,
-    )
-
-
-def full() -> list[Heat]:
-    """The heats of `make bench`. Each lasts longer than a breaker stays open, so that it closes and opens again."""
-    return [
-        *(Heat(counter, per_s, for_s) for counter in (counters.PLAYS, counters.LIKES) for per_s, for_s in FULL_S),
-        Heat(counters.PLAYS, FASTEST_PER_S, 11, warm=True),
-        Heat(counters.PLAYS, FASTEST_PER_S, 3),  # short: these two exceed the limits, and environments pile up
-        Heat(counters.LIKES, FASTEST_PER_S, 3),
-    ]
-
-
-def quick() -> list[Heat]:
-    """The same heats, shorter: a smoke test."""
-    return [replace(heat, for_s=min(heat.for_s, QUICK_CHANGES / heat.per_s)) for heat in full()]
-
-
-def simulate_all(heats: Sequence[Heat], progress: Callable[[str], object] = lambda name: None) -> list[Outcome]:
-    """Simulate one heat after the other. `progress` is called with the name of each before it starts."""
-    client = dynamodb_client(region_name="eu-west-1", aws_access_key_id="none", aws_secret_access_key="none")
-    outcomes = []
-    for heat in heats:
-        progress(heat.name)
-        outcomes.append(simulate(heat, client))
-    client.close()
-    return outcomes
+    return {
+        "failed": (changes - run.accepted) / changes,
+        "p50 ms": cuts[49] * 1000,
+        "p99 ms": cuts[98] * 1000,
+        "WCU each": tables.write_units / accepted,
+        "spilled": run.spilled / accepted,
+        "catch-up s": min(SETTLING_S_MAX, run.right_s - run.last_answer_s),
+        "environments": run.environments,
+        "conflicts": tables.conflicts,
+        "throttles": tables.throttles,
+    }

@@ -6,6 +6,8 @@ It keeps only the keys of items: the conditions of Tally's writes need no more. 
 from __future__ import annotations
 
 import hashlib
+import heapq
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -23,17 +25,17 @@ from botocore.retries.standard import (
     StandardRetryConditions,
     ThrottlingErrorDetector,
 )
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 from tally.dynamo.client import CLIENT_CONFIG
 from tally.dynamo.keys import Item
 from tally.dynamo.transactions import CONDITION_FAILED, Write
 from tally.settings import Settings
 
-from .virtual_time import Hub
-
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+START_S = 1000.0  # clocks that start at 0 hide bugs
 PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
 BURST_S = 1.0  # how long a partition keeps unused capacity; DynamoDB: up to 300 s, "best effort"
 NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
@@ -46,6 +48,43 @@ CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
 
 Key = tuple[str, str, str]
 """Table, partition key, sort key."""
+
+
+class Hub:
+    """A clock, and the calls that wait for a moment of it. It moves only when no call has work left at this moment.
+
+    Each call is a greenlet, because the simulated code blocks: its sleeps and its requests switch to the hub. Events of
+    the same moment happen in the order of their registration, so a run repeats exactly.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = START_S
+        self._waiting: list[tuple[float, int, greenlet]] = []
+        self._turns = itertools.count()
+        self._main: greenlet = getcurrent()
+
+    def clock(self) -> float:
+        """Seconds, like time.monotonic()."""
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let other calls run until these seconds have passed."""
+        self._wait(getcurrent(), self.now_s + max(0.0, seconds))
+        self._main.switch()
+
+    def start(self, call: Callable[[], object], at_s: float | None = None) -> None:
+        """Begin a call at a moment, by default now."""
+        self._wait(greenlet(call, parent=self._main), self.now_s if at_s is None else at_s)
+
+    def run(self) -> None:
+        """Run until every call has ended. An exception of a call ends the run; it is raised here."""
+        self._main = getcurrent()
+        while self._waiting:
+            self.now_s, _, waiter = heapq.heappop(self._waiting)
+            waiter.switch()
+
+    def _wait(self, waiter: greenlet, until_s: float) -> None:
+        heapq.heappush(self._waiting, (until_s, next(self._turns), waiter))
 
 
 @dataclass
@@ -81,11 +120,6 @@ class Partition:
     stream: list[tuple[float, int]] = field(default_factory=list)
     """(moment, amount) of each spilled change: the rollup consumer adds them."""
 
-    @classmethod
-    def of(cls, hub: Hub) -> Partition:
-        """A partition with unused capacity."""
-        return cls(Bucket(hub, PARTITION_WCU_PER_S), Bucket(hub, PARTITION_RCU_PER_S))
-
 
 @dataclass
 class HotTables:
@@ -106,10 +140,14 @@ class HotTables:
     _partitions: dict[str, list[Partition]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        self._partitions[self.settings.counts_table] = [Partition.of(self.hub)]
-        self._partitions[self.settings.receipts_table] = [
-            Partition.of(self.hub) for _ in range(self.receipts_partitions)
-        ]  # fmt: skip
+        for table, number in (
+            (self.settings.counts_table, 1),
+            (self.settings.receipts_table, self.receipts_partitions),
+        ):
+            self._partitions[table] = [
+                Partition(Bucket(self.hub, PARTITION_WCU_PER_S), Bucket(self.hub, PARTITION_RCU_PER_S))
+                for _ in range(number)
+            ]
 
     def partitions(self) -> list[Partition]:
         """The partitions of the tables with streams; each is a shard of its stream."""
@@ -246,23 +284,22 @@ class HotClient:
 
     def get_item(self, **read: Any) -> dict[str, Any]:
         """GetItem: the key, if the item exists."""
-
-        def look() -> dict[str, Any]:
-            found = self._tables.read([_key_of(read)], consistent=read.get("ConsistentRead", False))
-            return {"ConsumedCapacity": {}} | ({"Item": read["Key"]} if found else {})
-
-        return self._send("GetItem", look)
+        found = self._read("GetItem", read["TableName"], [read["Key"]], read.get("ConsistentRead", False))
+        return {"ConsumedCapacity": {}} | ({"Item": found[0]} if found else {})
 
     def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:
         """BatchGetItem of one table: the keys of those items that exist."""
         ((table, wanted),) = RequestItems.items()
-        keys = {_key_of({"TableName": table, "Key": key}): key for key in wanted["Keys"]}
+        found = self._read("BatchGetItem", table, wanted["Keys"], wanted.get("ConsistentRead", False))
+        return {"Responses": {table: found}}
+
+    def _read(self, operation: str, table: str, keys: list[Any], consistent: bool) -> list[Any]:
+        named = {_key_of({"TableName": table, "Key": key}): key for key in keys}
 
         def look() -> dict[str, Any]:
-            found = self._tables.read(list(keys), consistent=wanted.get("ConsistentRead", False))
-            return {"Responses": {table: [keys[key] for key in found]}}
+            return {"found": [named[key] for key in self._tables.read(list(named), consistent=consistent)]}
 
-        return self._send("BatchGetItem", look)
+        return list(self._send(operation, look)["found"])
 
     def transact_write_items(self, TransactItems: Sequence[Write], **token: str) -> dict[str, Any]:
         """TransactWriteItems. botocore retries no cancelled transaction. No answer is lost here: tokens do nothing."""

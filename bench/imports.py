@@ -7,7 +7,6 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dev.base.errors import LocalError
@@ -37,38 +36,29 @@ class Import(NamedTuple):
     heavy: list[str]
 
 
-@dataclass(frozen=True)
-class Imports:
-    """Median wall times of the imports, without the start of the interpreter.
+def measure(quick: bool) -> dict[str, dict[str, float]]:
+    """Import the first hot handler and boto3 in fresh interpreters, in turn: median wall times, without their start.
 
-    `ratio`: the handler's time over boto3's, the median of pairs. A pair runs back to back, because noise is bursty.
-    """
-
-    boto3_ms: float
-    handler_ms: float
-    ratio: float
-    heavy: dict[str, list[str]]
-    """The HEAVY modules that each hot handler imported."""
-
-
-def measure_imports(runs: int) -> Imports:
-    """Import the first hot handler and boto3 in fresh interpreters, in turn, `runs` times each.
-
-    Raises LocalError with the interpreter's message if an import fails.
+    The ratio is the median of pairs. A pair runs back to back, because noise is bursty. Raises LocalError with the
+    interpreter's message if an import fails.
     """
     codes = {"boto3": _BOTO3, "handler": f"import serve; serve.{HOT_HANDLERS[0]}"}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
-    for number in range(runs + 1):
+    for number in range((1 if quick else 15) + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
             took_s = imported(codes[name]).took_s
             if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
-    heavy = {handler: imported(f"import serve; serve.{handler}").heavy for handler in HOT_HANDLERS}
-    boto3_ms, handler_ms = (statistics.median(taken_s[name]) * 1e3 for name in ("boto3", "handler"))
+    heavy = {module for handler in HOT_HANDLERS for module in imported(f"import serve; serve.{handler}").heavy}
     ratio = statistics.median(
         handler_s / boto3_s for handler_s, boto3_s in zip(taken_s["handler"], taken_s["boto3"], strict=True)
     )
-    return Imports(boto3_ms, handler_ms, ratio, heavy)
+    return {
+        "boto3 with one client": {"ms": statistics.median(taken_s["boto3"]) * 1e3},
+        "a hot handler": {
+            "ms": statistics.median(taken_s["handler"]) * 1e3, "to boto3": ratio, "heavy modules": len(heavy),
+        },
+    }  # fmt: skip
 
 
 def imported(what: str) -> Import:

@@ -1,7 +1,7 @@
 """The judge's minute with a million changed tallies: how many it judges a second, and how much memory it takes.
 
-Each tally has two entries, on different pages: what was accepted, and what was observed. A process of its own judges
-the minute, as the sweep does: it reads the pages from an engine with boto3.
+Each tally has two entries, on different segments: what was accepted, and what was observed. A process of its own judges
+the minute, as the sweep does: it reads the segments from an engine with boto3.
 
     python -m bench.judging ENDPOINT      judges MINUTE there, once
 """
@@ -18,22 +18,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dev.base.errors import LocalError
+from dev.streams.delivery import BATCH_RECORDS
 from tally.drift import judge
 from tally.dynamo.client import Store
-from tally.dynamo.queries import get
 from tally.dynamo.transactions import apply_once
 from tally.streams import segments, watermark
 from tally.streams.fold import BUCKETS
 from tally.streams.watermark import Watermark
 
 from . import ROOT
-from .bounds import Bounded
 from .clients import SETTINGS, clients_of, fresh_engine
-from .rollups import BATCH_RECORDS, MINUTE, SEED
+from .consumers import MINUTE, SEED, Rows, note_judged
 
-TALLIES = 1_000_000
-JUDGED_PER_S_MIN = 200_000
-MEMORY_MB_MAX = 500
 RUNS = 3  # the best counts: what else runs on the machine only slows it
 RUN_S_MAX = 120
 
@@ -47,29 +43,24 @@ class Judging:
     peak_mb: float
 
 
-def measure_judging(tallies: int = TALLIES) -> list[Bounded]:
-    """Judge a minute in which this many tallies moved. Raises LocalError if the judge fails or judges wrongly."""
+def measure(quick: bool) -> Rows:
+    """Judge a minute in which a million tallies moved. Raises LocalError if the judge fails or judges wrongly."""
+    tallies = 20_000 if quick else 1_000_000
     with fresh_engine() as endpoint:
         _fill(clients_of(endpoint).store, tallies)
         runs = [_run(endpoint) for _ in range(RUNS)]
-    rate = tallies / min(run.cpu_s for run in runs)
-    peak_mb = max(run.peak_mb for run in runs)
-    return [
-        Bounded("changed tallies judged, one sweep, one core", "a second", "about 1,000", rate, JUDGED_PER_S_MIN,
-                least=True, full_only=True),
-        Bounded(f"memory to judge {tallies:,} tallies in a minute", "MB", "", peak_mb, MEMORY_MB_MAX),
-    ]  # fmt: skip
+    rate, peak_mb = tallies / min(run.cpu_s for run in runs), max(run.peak_mb for run in runs)
+    return {"a minute with a million tallies": {"tallies a second": rate, "MB": peak_mb}}
 
 
 def _fill(store: Store, tallies: int) -> None:
-    """Put the pages of MINUTE: batches of receipts, then batches of tallies in another order."""
+    """Put the segments of MINUTE: batches of receipts, then batches of tallies in another order."""
     chance = random.Random(SEED)
     ids = [f"{number:08x}" for number in chance.sample(range(2**32), tallies)]
     _put(store, "receipts", [segments.Booked("plays", id_, "", 1, 0) for id_ in ids])
     chance.shuffle(ids)
     _put(store, "counts", [segments.Booked("plays", id_, "", 0, 1) for id_ in ids])
-    judged = watermark.JUDGE | {"judged": {"N": str(MINUTE - 1)}}
-    apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": judged}}])
+    note_judged(store, MINUTE - 1)
 
 
 def _put(store: Store, shard: str, entries: Sequence[segments.Booked]) -> None:
@@ -97,8 +88,7 @@ def judge_once(endpoint: str) -> Judging:
     cpu_s, took_s = time.process_time() - cpu_s, time.perf_counter() - took_s
     if (found.minutes, found.changes, watermark.judged(store)) != (1, 0, MINUTE):
         raise LocalError(f"judged wrongly: {found}")
-    item = get(store.client, SETTINGS.ledger_table, watermark.JUDGE) | {"judged": {"N": str(MINUTE - 1)}}
-    apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
+    note_judged(store, MINUTE - 1)
     return Judging(cpu_s, took_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 

@@ -12,26 +12,23 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 import counters
+from dev.streams.delivery import Record, Stream
 from tally.counting import tallies
 from tally.drift import judge, rows
 from tally.dynamo.shards import Shards, streams_client
 from tally.streams import bookkeeper, rollup, watermark
-from tally.streams.record import Record
 
-from .bounds import Bounded
-from .clients import LOCAL, SETTINGS, Clients, clients_of, fresh_engine
-from .rollups import SEED, deliver, handler_of
-from .virtual_time import WallClock
-from .watch import Meter
+from .clients import LOCAL, SETTINGS, STREAMED, Clients, clients_of, fresh_engine
+from .consumers import SEED, Rows, deliver, stamped, wire_of
+from .watch import Meter, WallClock
 
 PHASES = 6
 EDITS = 12  # in each phase
-MINUTES_MAX = 6.5
-QUIET_MAX = 8
 DELIVERY_S = 2.0
 SWEEP_S = 60.0
 WARM_UP_S = 8 * SWEEP_S  # until the judge has caught up
@@ -39,24 +36,24 @@ EDITING_S = 3 * SWEEP_S
 SHOWN_S_MAX = 20 * SWEEP_S  # after it the edit counts as missed
 
 
-def measure_manual_edits(phases: int = PHASES) -> list[Bounded]:
+def measure(quick: bool) -> Rows:
     """The minutes from an edit to its drift row, and the price of a quiet minute.
 
     Raises RuntimeError if an edit is missed, or shows a wrong amount.
     """
-    chance = random.Random(SEED)
+    chance, phases = random.Random(SEED), 1 if quick else PHASES
     taken_s = [taken for phase in range(phases) for taken in _phase((phase + 0.5) * SWEEP_S / phases, chance)]
-    return [
-        Bounded("a manual edit, to its drift row, median", "min", "6", statistics.median(taken_s) / 60, MINUTES_MAX),
-        Bounded("a quiet minute, one shard in each stream", "WCU", "", quiet_minute(), QUIET_MAX),
-    ]
+    return {
+        "a manual edit, to its drift row": {"minutes, median": statistics.median(taken_s) / 60},
+        "a quiet minute, one shard in each stream": {"WCU": quiet_minute()},
+    }
 
 
 def quiet_minute() -> float:
     """Write units of a minute without traffic: two heartbeats, four checkpoints, the JUDGE item twice."""
     start_s = time.time() // 60 * 60
-    with fresh_engine(streams=True) as endpoint, WallClock(start_s) as clock:
-        timeline = _Timeline(endpoint, clients_of(endpoint), clock)
+    with _timeline(start_s) as timeline:
+        clock = timeline.clock
         timeline.at(start_s, timeline.sweep)
         timeline.run(until_s=start_s + WARM_UP_S + 2 * SWEEP_S)
         meter = Meter(timeline.clients.store.client)
@@ -67,8 +64,7 @@ def quiet_minute() -> float:
 def _phase(offset_s: float, chance: random.Random) -> list[float]:
     """Seconds from each edit to its row, if sweeps run `offset_s` after the full minute."""
     start_s = time.time() // 60 * 60
-    with fresh_engine(streams=True) as endpoint, WallClock(start_s) as clock:
-        timeline = _Timeline(endpoint, clients_of(endpoint), clock)
+    with _timeline(start_s) as timeline:
         editing_s = start_s + offset_s + WARM_UP_S
         edits = sorted(editing_s + chance.uniform(0, EDITING_S) for _ in range(EDITS))
         for number, at_s in enumerate(edits):
@@ -78,11 +74,20 @@ def _phase(offset_s: float, chance: random.Random) -> list[float]:
         return timeline.taken_s()
 
 
+@contextmanager
+def _timeline(start_s: float) -> Iterator[_Timeline]:
+    with (
+        fresh_engine(streams=True) as endpoint,
+        WallClock(start_s) as clock,
+        closing(_Timeline(clients_of(endpoint), clock)) as made,
+    ):
+        yield made
+
+
 @dataclass
 class _Timeline:
     """What happens when: edits, sweeps and deliveries."""
 
-    endpoint: str
     clients: Clients
     clock: WallClock
     edited_s: dict[str, float] = field(default_factory=dict)
@@ -92,15 +97,10 @@ class _Timeline:
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        client = self.clients.plain
-        arns = {
-            name: client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
-            for name, table in (("counts", SETTINGS.counts_table), ("receipts", SETTINGS.receipts_table))
-        }
-        self._shards = Shards(arns, lambda: streams_client(endpoint_url=self.endpoint, **LOCAL))
-        self._leaf = {table: next(iter(self._shards.listed(table))) for table in arns}
-        self._read: dict[str, str | None] = dict.fromkeys(arns)
-        self._handlers = [handler_of(consumer, self.clients) for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER)]
+        self._wire = wire_of(self.clients)
+        self._streams = {table: Stream(self._wire, f"bench-{table}") for table in STREAMED}
+        arns = {table: stream.arn for table, stream in self._streams.items()}
+        self._shards = Shards(arns, lambda: streams_client(endpoint_url=self.clients.endpoint, **LOCAL))
         self._turns = 0
 
     def at(self, at_s: float, event: Callable[[], None]) -> None:
@@ -113,8 +113,8 @@ class _Timeline:
         while self._events and self.clock.now_s < until_s and len(self.shown_s) < EDITS:
             self.clock.now_s, _, event = heapq.heappop(self._events)
             event()
-            for table in self._leaf:
-                if found := list(self._written(table)):
+            for table, stream in self._streams.items():
+                if found := [stamped(record, float(int(self.clock.now_s))) for record in stream.new()]:
                     self.at(self.clock.now_s + DELIVERY_S, partial(self._deliver, table, found))
 
     def edit(self, number: int) -> None:
@@ -147,17 +147,10 @@ class _Timeline:
             raise RuntimeError(f"{EDITS - len(self.shown_s)} edits were missed")
         return [self.shown_s[name] - edited_s for name, edited_s in self.edited_s.items()]
 
-    def _written(self, table: str) -> Iterator[Record]:
-        """What was written since the last look, as made now: the engine has a clock of its own."""
-        for records in self._shards.records_after(table, self._leaf[table], self._read[table]):
-            if not records:
-                return
-            for record in records:
-                change = {**record["dynamodb"], "ApproximateCreationDateTime": float(int(self.clock.now_s))}
-                self._read[table] = change["SequenceNumber"]
-                yield {**record, "dynamodb": change}
-
     def _deliver(self, table: str, records: list[Record]) -> None:
-        name = {"counts": SETTINGS.counts_table, "receipts": SETTINGS.receipts_table}[table]
-        for handler in self._handlers:
-            deliver(handler, name, records, self._leaf[table])
+        for consumer in (rollup.CONSUMER, bookkeeper.CONSUMER):
+            deliver(self.clients, consumer, table, records, shard=self._streams[table].shard)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._wire.close()

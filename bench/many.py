@@ -1,6 +1,6 @@
 """What 100 plays of 10 videos cost in each way that Tally has: one by one, as a batch, and under one key.
 
-"All in" also has the rollup, both pages of the journal, the checkpoints and the judge, for a stream batch that holds
+"All in" also has the rollup, both segments of the journal, the checkpoints and the judge, for a stream batch that holds
 one such set of plays, 10 or 100 of them, all of the same 10 videos.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import counters
 from tally.counting import batches, changes
@@ -18,30 +17,15 @@ from tally.dynamo.client import Call
 from tally.streams import rollup
 
 from .clients import Clients, clients_of, fresh_engine
-from .journal import engine, hand_over, metered, track
+from .consumers import Rows, hand_over, metered, one_minute, track
 from .watch import Meter
 
 PLAYS, VIDEOS = 100, 10
 SETS = (1, 10, 100)
 """How many such sets of plays are in one batch of the stream."""
-NOW_MAX, SOON_MAX = 24, 3
-ALL_IN_MAX, ALL_IN_SETS = 0.05, 10
-
+NOW, SOON = "under one key, now", "under one key, soon"
 Send = Callable[[Clients, str], None]
 """Sends the plays once, under keys that begin so."""
-
-
-@dataclass(frozen=True)
-class Many:
-    """One way to send 100 plays of 10 videos."""
-
-    way: str
-    round_trips: int
-    write_units: float
-    median_us: float
-    """Of client time, for one play."""
-    all_in: dict[int, float] = field(default_factory=dict)
-    """Write units of a play with everything, by SETS."""
 
 
 def _one_by_one(clients: Clients, key: str) -> None:
@@ -73,7 +57,6 @@ def _together(*, soon: bool) -> Send:
     return send
 
 
-NOW, SOON = "under one key, now", "under one key, soon"
 WAYS: dict[str, Send] = {
     "one by one": _one_by_one,
     "as one batch": _batch,
@@ -82,13 +65,13 @@ WAYS: dict[str, Send] = {
 }
 
 
-def measure_many(rounds: int) -> list[Many]:
-    """Measure each way; the client's time is the median of `rounds`, in turn."""
+def measure(quick: bool) -> Rows:
+    """Requests, write units and client time of each way; the time is the median of several, in turn."""
     taken_s: dict[str, list[float]] = {way: [] for way in WAYS}
-    found = []
+    rows: Rows = {}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
-        for number in range(rounds):
+        for number in range(1 if quick else 20):
             for way, send in WAYS.items():
                 started_s = time.perf_counter()
                 send(clients, f"{way}-{number}")
@@ -97,21 +80,26 @@ def measure_many(rounds: int) -> list[Many]:
         for way, send in WAYS.items():
             meter.reset()
             send(clients, f"{way}-metered")
-            median_us = statistics.median(taken_s[way]) * 1e6
-            all_in = {sets: all_in_units(send, sets) for sets in SETS if way in (NOW, SOON)}
-            found.append(Many(way, meter.requests, meter.write_units, median_us, all_in))
-    return found
+            rows[way] = {
+                "requests": meter.requests,
+                "WCU": meter.write_units,
+                "WCU a play": meter.write_units / PLAYS,
+                "µs a play": statistics.median(taken_s[way]) * 1e6,
+            }
+    for way in (NOW, SOON):
+        rows[way] |= {f"all in, {sets} sets": _all_in(WAYS[way], sets) for sets in SETS}
+    return rows
 
 
-def all_in_units(send: Send, sets: int) -> float:
+def _all_in(send: Send, sets: int) -> float:
     """Write units of a play, with the consumers and the judge, if a batch of the stream has so many sets."""
-    with engine() as (endpoint, clients, clock):
+    with one_minute() as (clients, clock):
 
         def count_all() -> None:
             for number in range(sets):
                 send(clients, f"set-{number}")
-            hand_over(endpoint, clients, clock, rollup.CONSUMER)
-            track(endpoint, clients, clock)
+            hand_over(clients, rollup.CONSUMER, made_s=clock.now_s)
+            track(clients, clock)
 
         units = metered(clients, clock, count_all)
         counted = sum(clients.counted(f"video-{number}") for number in range(VIDEOS))

@@ -1,8 +1,9 @@
-"""Hooks of a client: meter its requests and their cost, and crash between two of them."""
+"""What a measurement needs of its clients and its clock: a meter, a crash between two writes, time that waits."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -76,3 +77,21 @@ class Crasher:
             self._armed.write = left - 1
             if left == 1:
                 raise CrashError
+
+
+class WallClock:
+    """Time that waits: while it is entered, `time.time()` says `now_s` in the whole process.
+
+    The clock of retries and deadlines is time.monotonic(), which goes on.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+        self._real = time.time
+
+    def __enter__(self) -> WallClock:
+        self._real, time.time = time.time, lambda: self.now_s
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        time.time = self._real

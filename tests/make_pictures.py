@@ -26,8 +26,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwr
 
 import app
 from dev.base.engine import free_port
-from dev.demo.__main__ import APP, LOG
-from dev.demo.dev import running
+from dev.demo.__main__ import APP, LOG, served
 from dev.demo.replay import replay
 from dev.demo.report import complaints, report
 from dev.demo.weblog import read_log
@@ -153,7 +152,7 @@ def main() -> int:
     """Take all pictures. Returns 1 if the demo fails."""
     port = free_port()
     dashboard = synthesized()
-    with running(port, APP):
+    with served(port):
         outcome = asyncio.run(replay(read_log(APP / LOG), port, 8))
         hours = outcome.hours
         if outcome.differing or not hours or hours.took_s is None or hours.differing:  # late is no matter here

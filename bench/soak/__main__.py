@@ -8,21 +8,22 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import counters
-from dev.base.engine import Engine
+from dev.streams.delivery import Stream
 from tally.counting import posts
 from tally.dynamo.client import Call
 
+from ..clients import STREAMED
 from . import notes, troupe, verdict
 from .notes import Accepted, Note, Reader
-from .stage import STREAMED, Raw, Stage, create_tables
+from .stage import ENGINE, Stage, engine, set_up
 from .watch import Watch
 from .workers import ITEMS, POSTS
 
@@ -32,7 +33,6 @@ TICK_S = 0.1
 LOOK_S = 1.0
 EVEN_S_MAX = 240.0  # from the last answer until every tally is as accepted: holds expire, and the rollup catches up
 JUDGED_S_MAX = 120.0  # without another minute judged
-ENGINE = "engine.db"
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -81,15 +81,15 @@ class Soak:
     def run(self) -> int:
         """The exit status."""
         began_s = time.monotonic()
-        with _engine(self._folder) as engine:
-            create_tables(self._folder, engine)
-            stage = Stage(self._folder, self._seed, self._minute_s, engine.endpoint)
+        with engine(self._folder) as running:
+            set_up(self._folder, running)
+            stage = Stage(self._folder, self._seed, self._minute_s, running.endpoint)
             os.environ.update(stage.environment)
             troupe.prepare()
             _open(stage)
             watch = Watch(stage, stage.store())
             players = self._act(stage, watch)
-            found = _found(stage)
+            found = verdict.everything(stage)
         said = [*verdict.complaints(watch.accepted, found), *watch.ahead]
         said += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in watch.drifts]
         return self._report(watch, players, found, said, time.monotonic() - began_s)
@@ -134,18 +134,17 @@ class Soak:
         until_s, judged = time.monotonic() + EVEN_S_MAX, watch.last_judged
         rest_at: int | None = None
         wanted = {name: amount for name, amount in watch.accepted.tallies().items() if amount}
-        with closing(Raw(stage.engine)) as raw:
-            while (now_s := time.monotonic()) < until_s:
-                players.turn(now_s, strikes=False)
-                watch.look()
-                if rest_at is not None and watch.last_judged != judged:
-                    until_s, judged = now_s + JUDGED_S_MAX, watch.last_judged
-                if rest_at is None:
-                    found = {name: amount for name, amount in verdict.counted(raw).tallies.items() if amount}
-                    rest_at = stage.settings.minute(time.time()) if found == wanted else None
-                elif watch.last_judged > rest_at:
-                    return True
-                time.sleep(LOOK_S)
+        while (now_s := time.monotonic()) < until_s:
+            players.turn(now_s, strikes=False)
+            watch.look()
+            if rest_at is not None and watch.last_judged != judged:
+                until_s, judged = now_s + JUDGED_S_MAX, watch.last_judged
+            if rest_at is None:
+                found = {name: amount for name, amount in verdict.counted(stage).tallies.items() if amount}
+                rest_at = stage.settings.minute(time.time()) if found == wanted else None
+            elif watch.last_judged > rest_at:
+                return True
+            time.sleep(LOOK_S)
         return False
 
     def _report(
@@ -190,13 +189,6 @@ def _last_line(
     )
 
 
-@contextmanager
-def _engine(folder: Path) -> Iterator[Engine]:
-    with Engine(folder / ENGINE) as engine:
-        os.environ.update(Stage(folder, 0, 1, engine.endpoint).environment)
-        yield engine
-
-
 def _open(stage: Stage) -> None:
     """Write the posts, and put stock on the shelves: noted like everything else."""
     from . import wishes
@@ -213,14 +205,8 @@ def _open(stage: Stage) -> None:
 
 def _shards(stage: Stage) -> dict[str, str]:
     """The stream shard of each table."""
-    with closing(Raw(stage.engine)) as raw:
-        return {table: raw.shard(stage.stream(table)) for table in STREAMED}
-
-
-def _found(stage: Stage) -> verdict.Found:
-    """What the tables hold."""
-    with closing(Raw(stage.engine)) as raw:
-        return verdict.everything(raw)
+    with closing(stage.wire()) as wire:
+        return {table: Stream(wire, f"soak-{table}").shard for table in STREAMED}
 
 
 def _faults(stage: Stage) -> int:
@@ -231,8 +217,8 @@ def _faults(stage: Stage) -> int:
 def _check(folder: Path) -> int:
     accepted = Accepted()
     accepted.add(Reader(folder).new())
-    with _engine(folder) as engine:
-        found = _found(Stage(folder, 0, 1, engine.endpoint))
+    with engine(folder) as running:
+        found = verdict.everything(Stage(folder, 0, 1, running.endpoint))
     said = verdict.complaints(accepted, found)
     for complaint in said:
         print(f"tally: {complaint}")

@@ -6,32 +6,30 @@ end. The proxy stands between the consumer and the engine, not between the strea
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import counters
-from api.needs import Table
-from api.unattended import StreamReader
 from declarations import READERS
-from dev.base.wire import WireError
+from dev.streams import delivery
+from dev.streams.delivery import BATCH_RECORDS, Delivery, Stream
 from tally.streams import bookkeeper, rollup
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
 
-from .stage import STREAMED, Raw, Stage, become
+from ..clients import STREAMED
+from .stage import Stage, become
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
-READ_RECORDS_MAX = 1000
 POLL_S = 0.2
 INVOCATION_S = 30.0
 HORIZON_SHARE = 0.3  # of the starts that read the stream from its beginning; else from where the last process was
 ODD_SHARE = 0.3  # of the batches end early
-TWICE_SHARE = 0.05  # of the batches that are delivered again
+TWICE_SHARE = 0.05  # of the batches are delivered again, as part of the next one
 PAUSE_S = 0.1  # after a failure
 
 
@@ -64,91 +62,51 @@ def consume(stage: Stage, name: str) -> None:
     become(stage, name)
     objects = Objects("soak", make=lambda: Folder(stage.folder))
     handler = Handler(CONSUMERS[name], counters.COUNTERS, stage.store(stage.weather), objects)
-    (declared,) = [one for one in READERS if one.function == name]
-    threads = [threading.Thread(target=Delivery(stage, declared, handler, table).run) for table in STREAMED]
+    threads = [threading.Thread(target=_follow, args=(stage, name, handler, table)) for table in STREAMED]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-class Delivery:
-    """One event source mapping."""
+def _follow(stage: Stage, name: str, handler: Handler, table: str) -> None:
+    """Be one event source mapping: from where the last process was, or from the beginning of what the stream has."""
+    chance, place = random.Random(), stage.folder / f"{name}-{table}.place"
+    after = None
+    if chance.random() > HORIZON_SHARE and place.exists():
+        after = place.read_text() or None  # empty: killed while it wrote
+    stream = Stream(stage.wire(), f"soak-{table}", after)
+    (declared,) = [one for one in READERS if one.function == name]
+    takes = partial(delivery.takes, declared, table)
+    while True:
+        records = stream.read()
+        _deliver(Delivery(handler, f"soak-{table}", stream.shard, records, takes), chance)
+        if records:
+            place.write_text(records[-1]["dynamodb"]["SequenceNumber"])
+        if len(records) < BATCH_RECORDS:
+            time.sleep(POLL_S)
 
-    def __init__(self, stage: Stage, declared: StreamReader, handler: Handler, table: str) -> None:
-        self._raw = Raw(stage.engine)
-        self._chance = random.Random()
-        self._declared, self._handler, self._table = declared, handler, Table(table)
-        self._stream = stage.stream(table)
-        self._shard = self._raw.shard(self._stream)
-        self._place = stage.folder / f"{declared.function}-{table}.place"
 
-    def run(self) -> None:
-        """Read and deliver without end."""
-        iterator = self._start()
-        while True:
-            try:
-                answer = self._raw.call("streams", "GetRecords", ShardIterator=iterator, Limit=READ_RECORDS_MAX)
-            except WireError:
-                time.sleep(PAUSE_S)
-                iterator = self._start()
-                continue
-            iterator = answer["NextShardIterator"]
-            records = answer["Records"]
-            self._deliver([record for record in records if self._is_for(record)])
-            if records:
-                self._place.write_text(json.dumps(records[-1]["dynamodb"]["SequenceNumber"]))
-            if len(records) < READ_RECORDS_MAX:
-                time.sleep(POLL_S)
-
-    def _start(self) -> str:
-        """An iterator where the last process was, or at the beginning of what the stream still has."""
-        named = {"StreamArn": self._stream, "ShardId": self._shard}
-        if self._chance.random() > HORIZON_SHARE:
-            try:
-                after = {
-                    "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
-                    "SequenceNumber": json.loads(self._place.read_text()),
-                }
-                return str(self._raw.call("streams", "GetShardIterator", **named, **after)["ShardIterator"])
-            except (OSError, ValueError, WireError):
-                pass  # the first process; half a file; or the records are trimmed
-        start = {"ShardIteratorType": "TRIM_HORIZON"}
-        return str(self._raw.call("streams", "GetShardIterator", **named, **start)["ShardIterator"])
-
-    def _is_for(self, record: Mapping[str, Any]) -> bool:
-        """The mapping's filter."""
-        kinds, start = self._declared.streams[self._table], self._declared.prefixes.get(self._table)
-        if not kinds or record["eventName"] in kinds:
-            return True
-        return start is not None and bool(record["dynamodb"]["Keys"]["PK"]["S"].startswith(start))
-
-    def _deliver(self, records: list[dict[str, Any]]) -> None:
-        size = READ_RECORDS_MAX
-        while records:
-            odd = self._chance.random() < ODD_SHARE
-            batch = records[: self._chance.randint(1, size) if odd else size]
-            done = self._invoke(batch)
-            size = READ_RECORDS_MAX
-            if done < len(batch):
-                size = len(batch) // 2 + 1
-                time.sleep(PAUSE_S)
-            elif self._chance.random() < TWICE_SHARE:
-                self._invoke(batch)
-            records = records[done:]
-
-    def _invoke(self, batch: list[dict[str, Any]]) -> int:
-        """How many of the records are done."""
-        event = {"Records": batch, "shardId": self._shard, "eventSourceARN": self._stream}
+def _deliver(way: Delivery, chance: random.Random) -> None:
+    """Deliver everything, in odd batches, and some of them twice."""
+    size, twice = BATCH_RECORDS, 0
+    while not way.done:
+        size = chance.randint(1, size) if chance.random() < ODD_SHARE else size
+        batch = way.batch(size, back=twice)
+        twice = 0
         try:
-            failures = self._handler(event, Context())["batchItemFailures"]
+            failed = way.invoke(batch, Context())
         except Exception as error:
-            print(f"{self._table}: {error!r}", flush=True)
-            return 0
-        if not failures:
-            return len(batch)
-        left = failures[0]["itemIdentifier"]
-        return next((at for at, one in enumerate(batch) if one["dynamodb"]["SequenceNumber"] == left), 0)
+            print(f"{way.source}: {error!r}", flush=True)
+            size = len(batch) // 2 + 1  # as bisecting makes it
+            time.sleep(PAUSE_S)
+            continue
+        way.move(failed, size)
+        if failed is not None:
+            time.sleep(PAUSE_S)
+        elif chance.random() < TWICE_SHARE:
+            twice = size
+        size = BATCH_RECORDS
 
 
 def sweep(stage: Stage) -> None:

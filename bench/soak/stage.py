@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 
 from dev.base.engine import Engine, die_with_parent
 from dev.base.engine_file import index_stream_records
-from dev.base.wire import NO_ANSWER, Wire, WireError
+from dev.base.sync_wire import SyncWire
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 
-REGION = "eu-west-1"
-SCAN_TRIES = 30  # a call without an answer takes ten seconds
-STREAMED = ("counts", "receipts")
-_IMAGES = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
-_KEYS = {"counts": ("PK", "SK"), "receipts": ("id",), "ledger": ("PK", "SK")}
+from ..clients import LOCAL, STREAMED, create_tables
+
+ENGINE = "engine.db"
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,19 @@ class Stage:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of a deployed function, with the proxy as DynamoDB."""
-        return {
-            "AWS_ACCESS_KEY_ID": "local",
-            "AWS_SECRET_ACCESS_KEY": "local",
-            "AWS_DEFAULT_REGION": REGION,
+        arns = {table: self.folder / f"{table}.arn" for table in STREAMED}
+        streams = {
+            f"TALLY_{table.upper()}_STREAM": path.read_text() if path.exists() else "" for table, path in arns.items()
+        }
+        return streams | {
+            "AWS_ACCESS_KEY_ID": LOCAL["aws_access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": LOCAL["aws_secret_access_key"],
+            "AWS_DEFAULT_REGION": LOCAL["region_name"],
             "AWS_ENDPOINT_URL_DYNAMODB": self.weather,
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": self.weather,
             "TALLY_COUNTS_TABLE": "soak-counts",
             "TALLY_RECEIPTS_TABLE": "soak-receipts",
             "TALLY_LEDGER_TABLE": "soak-ledger",
-            "TALLY_COUNTS_STREAM": _arn(self.folder, "counts"),
-            "TALLY_RECEIPTS_STREAM": _arn(self.folder, "receipts"),
             "TALLY_MINUTE_S": str(self.minute_s),
             "TALLY_DEAD_LETTER_BUCKET": "soak-dead-letter",
             "TALLY_PAGE_HOSTS": "*",
@@ -62,83 +63,42 @@ class Stage:
         """The settings of the functions."""
         return Settings.from_environment(self.environment)
 
-    def stream(self, table: str) -> str:
-        """The ARN of the stream of `counts` or `receipts`."""
-        return {"counts": self.settings.counts_stream, "receipts": self.settings.receipts_stream}[table]
-
     def store(self, endpoint: str | None = None) -> Store:
         """A store behind this endpoint; straight at the engine without one."""
         return Store(dynamodb_client(endpoint_url=endpoint or self.engine), self.settings)
 
-
-def _arn(folder: Path, table: str) -> str:
-    path = folder / f"{table}.arn"
-    return path.read_text() if path.exists() else ""
-
-
-def create_tables(folder: Path, engine: Engine) -> None:
-    """Create the tables with their streams, and note the streams' names in the folder."""
-    client: Any = boto3.client("dynamodb", endpoint_url=engine.endpoint, region_name=REGION)
-    for table, names in _KEYS.items():
-        kinds = zip(names, ("HASH", "RANGE"), strict=False)
-        client.create_table(
-            TableName=f"soak-{table}",
-            KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in kinds],
-            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
-            BillingMode="PAY_PER_REQUEST",
-            **({"StreamSpecification": _IMAGES} if table in STREAMED else {}),
-        )
-        if table in STREAMED:
-            found = client.describe_table(TableName=f"soak-{table}")["Table"]
-            (folder / f"{table}.arn").write_text(found["LatestStreamArn"])
-    assert engine.db_path
-    index_stream_records(engine.db_path)
-
-
-class Raw:
-    """Calls the engine without a client: records and items as they are on the wire. One for each thread."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._runner = asyncio.Runner()
-        self._wire = self._runner.run(_wire(endpoint))
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """One call of `dynamodb` or `streams`. Raises WireError."""
-        return self._runner.run(self._wire.call(service, operation, **arguments))
-
-    def shard(self, stream: str) -> str:
-        """The one shard of a stream."""
-        described = self.call("streams", "DescribeStream", StreamArn=stream)["StreamDescription"]
-        return str(described["Shards"][0]["ShardId"])
+    def wire(self) -> SyncWire:
+        """The engine, without a proxy and a client."""
+        return SyncWire(urlsplit(self.engine).port or 0)
 
     def scan(self, table: str) -> Iterator[dict[str, Any]]:
         """Every item of a table (`counts`, `receipts`, `ledger`)."""
         start: dict[str, Any] = {}
-        while True:
-            page = self._page(TableName=f"soak-{table}", ConsistentRead=True, **start)
-            yield from page["Items"]
-            if "LastEvaluatedKey" not in page:
-                return
-            start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
-
-    def _page(self, **asked: Any) -> dict[str, Any]:
-        """One page of a Scan. The engine of a long run on a busy machine may be late: ask again."""
-        for _ in range(SCAN_TRIES - 1):
-            try:
-                return self.call("dynamodb", "Scan", **asked)
-            except WireError as error:
-                if error.kind != NO_ANSWER:
-                    raise
-        return self.call("dynamodb", "Scan", **asked)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._runner.run(self._wire.__aexit__())
-        self._runner.close()
+        with closing(self.wire()) as wire:
+            while True:
+                page = wire.scan(TableName=f"soak-{table}", ConsistentRead=True, **start)
+                yield from page["Items"]
+                if "LastEvaluatedKey" not in page:
+                    return
+                start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
 
-async def _wire(endpoint: str) -> Wire:
-    return Wire(endpoint, endpoint)
+@contextmanager
+def engine(folder: Path) -> Iterator[Engine]:
+    """The engine on the file of a soak."""
+    with Engine(folder / ENGINE) as running:
+        os.environ.update(Stage(folder, 0, 1, running.endpoint).environment)
+        yield running
+
+
+def set_up(folder: Path, running: Engine) -> None:
+    """Create the tables with their streams, and note the streams' names in the folder."""
+    client = boto3.client("dynamodb", endpoint_url=running.endpoint, **LOCAL)
+    create_tables(client, "soak", streams=True)
+    for table in STREAMED:
+        arn = client.describe_table(TableName=f"soak-{table}")["Table"]["LatestStreamArn"]
+        (folder / f"{table}.arn").write_text(arn)
+    index_stream_records(folder / ENGINE)
 
 
 def become(stage: Stage, name: str) -> None:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
 import signal
+import time
+from collections import Counter as Multiset
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from typing import Any
 
-from . import deliveries, proxies, workers
-from .stage import Stage
+from dev.faults import FaultProxy, no_faults
 
-START_S_MAX = 20.0
+from . import deliveries, workers
+from .stage import Stage, become
+from .weather import plan
+
+START_S_MAX = 120.0
+COUNTS_S = 0.5  # between two looks at the number of faults
 STRUCK_EVERY_MINUTES = 4.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
 FROZEN_SHARE = 0.25  # the others are killed
 DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
 AT_ONCE_SHARE = 0.6  # of the killed start again at once
 ROLES: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
     "rollup": (deliveries.consume, ("rollup",)),
-    "drift": (deliveries.consume, ("drift",)),
+    "bookkeeper": (deliveries.consume, ("bookkeeper",)),
     "sweep": (deliveries.sweep, ()),
 }
 _context = multiprocessing.get_context("forkserver")
@@ -31,10 +40,36 @@ def prepare() -> None:
     _context.set_forkserver_preload(["bench.soak.preloaded"])
 
 
+def fail(stage: Stage, ready: Connection, calm: Event) -> None:
+    """Be the proxies, until killed. Sends the stage with their endpoints. `calm` ends the faults.
+
+    They outlive the processes that are killed: what those sent may arrive later.
+    """
+    become(stage, "proxies")
+    weather = FaultProxy(stage.engine, plan(stage.seed), strip_tokens=True, requests_kept=0)
+    tokens = FaultProxy(stage.engine, plan(stage.seed + 1), requests_kept=0)
+    with weather, tokens:
+        ready.send(replace(stage, weather=weather.endpoint, tokens=tokens.endpoint))
+        path = stage.folder / "faults.json"
+        while True:
+            if calm.wait(COUNTS_S):
+                weather.plan = tokens.plan = no_faults
+                time.sleep(COUNTS_S)
+            counts: Multiset[str] = Multiset()
+            for proxy in (weather, tokens):
+                for (name, _), count in proxy.counts.items():
+                    counts[name] += count
+                for failure in proxy.failures:
+                    print(repr(failure), flush=True)
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps(counts))
+            os.replace(fresh, path)
+
+
 def begin_proxies(stage: Stage) -> tuple[Stage, Any, Any]:
     """Start the proxies: the stage with their endpoints, their process, and the event that ends the faults."""
     (here, there), calm = _context.Pipe(), _context.Event()
-    process = _context.Process(target=proxies.fail, args=(stage, there, calm), daemon=True)
+    process = _context.Process(target=fail, args=(stage, there, calm), daemon=True)
     process.start()
     if not here.poll(START_S_MAX):
         raise TimeoutError("the proxies do not start")

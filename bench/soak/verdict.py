@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from tally.streams import segments
 from tally.streams.record import Declared
 
 from .notes import EXPIRED, Accepted, Tally
-from .stage import Raw
+from .stage import Stage
 
 COMPLAINTS_MAX = 20  # printed
 
@@ -39,11 +38,11 @@ class Found:
     dead_letters: list[str] = field(default_factory=list)
 
 
-def counted(raw: Raw) -> Found:
+def counted(stage: Stage) -> Found:
     """The tallies and the likes."""
     found, declared = Found(), Declared(counters.COUNTERS)
     start = counters.LIKES.children[0]
-    for item in raw.scan("counts"):
+    for item in stage.scan("counts"):
         prefix, _, id_ = item["PK"]["S"].partition("#")
         sort_key = item["SK"]["S"]
         counter = declared.tally(prefix, sort_key)
@@ -54,13 +53,13 @@ def counted(raw: Raw) -> Found:
     return found
 
 
-def everything(raw: Raw) -> Found:
+def everything(stage: Stage) -> Found:
     """All three tables."""
-    found = counted(raw)
-    for receipt in raw.scan("receipts"):
+    found = counted(stage)
+    for receipt in stage.scan("receipts"):
         if "counter" in receipt:
             found.receipts[receipt["counter"]["S"], receipt["target"]["S"]] += int(receipt["amount"]["N"])
-    for item in raw.scan("ledger"):
+    for item in stage.scan("ledger"):
         _ledger(item, found)
     return found
 
@@ -68,12 +67,11 @@ def everything(raw: Raw) -> Found:
 def _ledger(item: dict[str, Any], found: Found) -> None:
     partition = item["PK"]["S"]
     if partition.startswith("SEGMENT#"):
-        segment = {name: {"B": b64decode(value["B"])} for name, value in item.items() if "B" in value}
-        for counter, (ids, expected, observed, *_) in segments.sums(segment).items():
+        for counter, (ids, expected, observed, *_) in segments.sums(item).items():
             for id_, more, moved in zip(ids, expected, observed, strict=True):
                 found.expected[counter, id_] += more
                 found.observed[counter, id_] += moved
-        for half in segments.pairs(segment):
+        for half in segments.pairs(item):
             found.expected[half.counter, half.id] += half.expected
             found.observed[half.counter, half.id] += half.observed
     elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":

@@ -16,9 +16,10 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.streams import watermark
 
+from ..clients import STREAMED
 from . import notes
 from .notes import Accepted, Note, Reader, Tally
-from .stage import STREAMED, Stage
+from .stage import ENGINE, Stage
 
 GROWING = {"plays": counters.PLAYS, "visits": counters.VISITS}
 """Counters that only count up: a read shows at least what was accepted before `as_of`."""
@@ -98,7 +99,7 @@ class Watch:
                 item = queries.get(self.store.client, self.store.settings.ledger_table, key)
                 places.append(int(item["sequence"]["S"]) if item else 0)
             passed[f"soak-{table}"] = max(0, min(places) - TRIM_MARGIN)
-        trim(self.stage.folder / "engine.db", passed)
+        trim(self.stage.folder / ENGINE, passed)
 
 
 @dataclass

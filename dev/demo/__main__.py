@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path.cwd() / "lambdas"))  # the recount normalises URLs with the server's own function
 
+from dev import running
 from dev.base.errors import LocalError
 
-from .dev import running
 from .replay import SETTLE_S_MAX, Outcome, replay
 from .report import complaints, report
-from .weblog import read_log
+from .visitors import Server
+from .weblog import SITE, read_log
 
 APP = Path.cwd()
 LOG = Path("bench/data/nasa-http-aug95-first-lines.log.gz")
@@ -54,12 +57,29 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@contextlib.contextmanager
+def served(port: int, app: Path = APP) -> Iterator[bool]:
+    """A Tally server on this port. If there is none, start the app's own with a temporary data folder: True."""
+    if asyncio.run(_is_there(port)):
+        yield False
+        return
+    print(f"tally: nothing runs on port {port}: starting `make dev` there for the demo", file=sys.stderr)
+    environment = {**os.environ, "TALLY_PAGE_HOSTS": urlsplit(SITE).netloc}
+    with running.running(app, environment, port):
+        yield True
+
+
+async def _is_there(port: int) -> bool:
+    async with Server(port) as server:
+        return await server.is_there()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Returns 0 if every count is right, 1 if not or if it cannot run, 130 after Ctrl-C."""
     arguments = _arguments(argv)
     try:
         log = read_log(arguments.log)
-        with running(arguments.port, APP) as started:
+        with served(arguments.port) as started:
             outcome = asyncio.run(replay(log, arguments.port, arguments.concurrency, quick=arguments.quick))
             _say(outcome, arguments.port, started)
     except LocalError as error:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE_S, wait_for
+from dev.running import Dev as Process
+from dev.running import bare_environment
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEY = "e2e-0123456789-0123456789"
@@ -31,45 +27,16 @@ class Answer:
         return json.loads(self.raw)
 
 
-class Dev:
-    """One `make dev`, on a free port and the data folder `data`."""
+class Dev(Process):
+    """One `make dev`, by default on a free port. Warnings are errors."""
 
     def __init__(self, data: Path, *arguments: str, warnings: str = "error", **environment: str) -> None:
-        self.data = data
-        self.output = data.parent / f"{data.name}-{time.monotonic_ns()}.out"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-W", warnings, "-m", "dev", "--data", str(data), *(arguments or ("--port", "0"))],
-                cwd=ROOT,
-                env=kept | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def text(self) -> str:
-        return self.output.read_text()
-
-    def wait_until_ready(self) -> Dev:
-        wait_for(lambda: "tally: ready" in self.text or self.process.poll() is not None)
-        assert self.process.poll() is None, self.text
-        found = re.search(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (http://\S+),", self.text, re.M)
-        assert found, self.text
-        self.port, self.endpoint = int(found[1]), found[2]
-        self.url = f"http://localhost:{self.port}"
-        return self
+        given = arguments or ("--port", "0")
+        super().__init__(ROOT, data, *given, python=("-W", warnings), environment=bare_environment(**environment))
 
     def end(self) -> int:
         """Wait for its own end. Returns the exit status."""
         return self.process.wait(PATIENCE_S)
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.end()
 
     def descendants(self) -> list[int]:
         """Its child processes and theirs."""

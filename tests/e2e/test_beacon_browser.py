@@ -16,13 +16,13 @@ from tally.api.entry import Entry
 
 from counters import PAGES
 from dev.base.engine import Engine
+from dev.base.sync_wire import SyncWire
 from tally.dynamo.client import Store
 from tests.contexts import Context
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
 from tests.e2e.servers import LOST, Api, Site
 from tests.invariants.deployment import Tables, deliver
-from tests.invariants.wire import Wire
 from tests.patience import PATIENCE_S, wait_for
 
 OUTBOX = Path(__file__).resolve().parents[2] / "docs/examples/outbox.js"
@@ -89,7 +89,7 @@ def streamed() -> tuple[str, ...]:
 def api(store: Store, engine: Engine) -> Iterator[Api]:
     # The real consumers on the engine's own streams. Each question for a count runs them, so that no test waits for a
     # batch to fill, and the next answer has a visit that was sent twice.
-    behind = Tables(store, Wire(engine.port))
+    behind = Tables(store, SyncWire(engine.port))
     entries = {
         name: Entry(importlib.import_module(f"functions.{name}").handler.functions, store, pages=PAGES)
         for name in ("visits", "beacon")

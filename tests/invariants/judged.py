@@ -76,7 +76,7 @@ class Deployment(World):
             for number, shard in enumerate(shards):
                 for consumer in CONSUMERS:
                     if any(one.holds(self.now_s, consumer, table, number) for one in self.stalls):
-                        self._passed[consumer, shard.id] = len(shard.records)
+                        self.way(consumer, shard).at = len(shard.records)
         self.resume()
 
     @property

@@ -23,6 +23,8 @@ from typing import Any
 import pytest
 
 from dev.base.engine import Engine
+from dev.base.sync_wire import SyncWire
+from dev.streams.delivery import Delivery, Record
 from tally.drift import judge, rows
 from tally.dynamo.client import Store
 from tally.series import hours
@@ -32,9 +34,8 @@ from tests.conftest import create_tables
 from tests.contexts import Context
 from tests.invariants.deployment import CONSUMERS, Tables
 from tests.invariants.processes import Crash, Watched, killed
-from tests.invariants.stream_model import TABLES, Modelled, Record, Streams, passes_filter
+from tests.invariants.stream_model import TABLES, Modelled, Streams
 from tests.invariants.truth import Tally, Truth, moved_by
-from tests.invariants.wire import Wire
 
 SETTINGS = Settings("sim-counts-table", "sim-receipts-table", "sim-ledger-table", frozenset("*"), 86400, "")
 START_S = 1_800_000_000 // 3600 * 3600
@@ -119,7 +120,7 @@ class World(Tables):
     def __init__(
         self, engine: Engine, clock: Clock, seed: int, plan: Plan, shards: int | None = None, store: Store | None = None
     ) -> None:
-        wire = Wire(engine.port)
+        wire = SyncWire(engine.port)
         if store is None:
             create_tables(engine.endpoint, SETTINGS, TABLES)
             store = Store(wire, SETTINGS)  # type: ignore[arg-type]
@@ -132,7 +133,7 @@ class World(Tables):
         self._numbers = itertools.count()
         self._changes = itertools.count()
         self._appended_s: dict[str, float] = {}
-        self._passed: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._ways: dict[tuple[str, str], Delivery] = {}
         self._polled: set[tuple[str, str]] = set()
         self.bad: defaultdict[str, int] = defaultdict(int)
 
@@ -232,7 +233,14 @@ class World(Tables):
     def caught_up(self) -> bool:
         """Whether nothing waits for any consumer."""
         shards = [shard for table in TABLES for shard in self.streams.shards[table]]
-        return not any(self._passed[name, shard.id] < len(shard.records) for name in CONSUMERS for shard in shards)
+        return all(self.way(name, shard).done for name in CONSUMERS for shard in shards)
+
+    def way(self, consumer: str, shard: Modelled) -> Delivery:
+        """How far a consumer is in a shard."""
+        name = consumer, shard.id
+        if name not in self._ways:
+            self._ways[name] = self.delivery(consumer, shard.table, shard.id, shard.records)
+        return self._ways[name]
 
     def _poll(self, consumer: str, shard: Modelled) -> None:
         self._polled.discard((consumer, shard.id))
@@ -240,27 +248,22 @@ class World(Tables):
         parent = shard.parent
         if any(one.holds(self.clock.now_s, consumer, shard.table, number) for one in self.stalls):
             self._wake(consumer, shard, self.chance.uniform(0, 10))
-        elif parent is not None and (
-            self._passed[consumer, parent.id] < len(parent.records) or shard.listed_s > self.clock.now_s
-        ):
+        elif parent is not None and (not self.way(consumer, parent).done or shard.listed_s > self.clock.now_s):
             self._wake(consumer, shard, self.chance.uniform(1, 20))  # a parent is finished before its child
-        elif self._passed[consumer, shard.id] < len(shard.records):
+        elif not self.way(consumer, shard).done:
             self._deliver(consumer, shard)
-            if self._passed[consumer, shard.id] < len(shard.records):
+            if not self.way(consumer, shard).done:
                 self._wake(consumer, shard)
 
     def _deliver(self, consumer: str, shard: Modelled) -> None:
         """One batch, with something going wrong or not."""
-        passed = self._passed[consumer, shard.id]
-        start = max(0, passed - self.chance.choice((1, 5, 40))) if self.faulty() else passed
-        end = min(len(shard.records), passed + self.chance.choice((self.chance.randint(1, 60), 400)))
-        batch = [one for one in shard.records[start:end] if passes_filter(consumer, shard.table, one)]
-        if not batch:
-            self._passed[consumer, shard.id] = end
-            return
-        went = self._invoke(consumer, shard, batch)
-        if went and not (self.faulty() and self.chance.random() < 0.3):  # or the answer is lost
-            self._passed[consumer, shard.id] = end
+        way = self.way(consumer, shard)
+        back = self.chance.choice((1, 5, 40)) if self.faulty() else 0
+        size = self.chance.choice((self.chance.randint(1, 60), 400))
+        batch = way.batch(size, back)
+        went = not batch or self._invoke(consumer, shard, batch)
+        if went and not (batch and self.faulty() and self.chance.random() < 0.3):  # or the answer is lost
+            way.move(None, size)
 
     def _invoke(self, consumer: str, shard: Modelled, batch: list[Record]) -> bool:
         """Whether the invocation answered that it applied them."""
@@ -272,15 +275,15 @@ class World(Tables):
             process = self.handler(consumer, self.process(client))
         with self.skewed():
             try:
-                answer = process(self.event(shard.table, shard.id, batch), Context(60_000))
+                failed, answered = self.way(consumer, shard).invoke(batch, Context(60_000), process), True
             except Crash:
-                answer = None
+                failed, answered = None, False
         self._rolled_up(shard, self.written())
         for name, parameters in late:
             self.soon(self.chance.uniform(1, 90), self._commit, shard, name, parameters)
-        if answer is not None and answer["batchItemFailures"]:
+        if failed is not None:
             self.bad["a consumer failed"] += 1
-        return answer is not None
+        return answered
 
     def _zombie(self, late: list[tuple[str, dict[str, Any]]]) -> Watched:
         """A client whose first write is on its way when the process is taken for dead: it is committed later."""

@@ -132,12 +132,3 @@ def position(keys: dict[str, dict[str, str]]) -> float:
 
 def _part(text: str) -> float:
     return int(hashlib.md5(text.encode()).hexdigest()[:8], 16) / 2**32
-
-
-def passes_filter(consumer: str, table: str, record: Record) -> bool:
-    """Whether the filter of the consumer's mapping lets a record through."""
-    if consumer == "bookkeeper":
-        return table == "counts" or record["eventName"] != "REMOVE"
-    if table == "receipts":
-        return bool(record["eventName"] != "REMOVE")
-    return bool(record["eventName"] == "INSERT" or record["dynamodb"]["Keys"]["PK"]["S"].startswith("HEARTBEAT#"))

@@ -15,6 +15,8 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 import counters
+from dev.streams import delivery
+from dev.streams.delivery import refused
 from tally.counter import Counter
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
@@ -151,7 +153,7 @@ class Facts:
         if kind == 5:  # DynamoDB refuses it as a key; the ledger has only its digest in one
             self.ledger["plays", LONG, self.label(int(image["at"]["N"]))][0] += 1
         else:
-            self.dead_letters["drift"].add(str(self.sequence))
+            self.dead_letters["bookkeeper"].add(str(self.sequence))
         return made
 
     def receipts(self, length: int, poisoned: bool) -> list[dict[str, Any]]:
@@ -264,22 +266,16 @@ class StreamWorld:
         return replace(self.store, client=client)  # type: ignore[arg-type]
 
     def event(self, table: str, shard: str, records: list[Any]) -> dict[str, Any]:
-        """The event of a batch, as a tumbling window has it."""
-        settings = self.store.settings
-        name = settings.counts_table if table == "counts" else settings.receipts_table
-        return {
-            "Records": records,
-            "shardId": shard,
-            "eventSourceARN": f"arn:aws:dynamodb:eu-west-1:000000000000:table/{name}/stream/2026-11-21T00:00:00.000",
-            "window": {"start": "2026-11-21T00:00:00Z", "end": "2026-11-21T00:01:00Z"},
-            "state": {},
-            "isFinalInvokeForWindow": False,
-            "isWindowTerminatedEarly": False,
-        }
+        """The event of a batch."""
+        return delivery.event(records, shard, self.name(table))
+
+    def name(self, table: str) -> str:
+        """The name of `counts` or `receipts`."""
+        return str(getattr(self.store.settings, f"{table}_table"))
 
     def deliver(self, name: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
         """Deliver a batch; the sequence number that failed, or None."""
-        return failed(self.handler(CONSUMERS[name], **how)(self.event(table, shard, records), Context()))
+        return refused(self.handler(CONSUMERS[name], **how)(self.event(table, shard, records), Context()))
 
     def scan(self, table: str) -> list[Item]:
         pages = self.raw.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
@@ -350,10 +346,3 @@ class StreamWorld:
             dead_letters.redrive(call, objects, CONSUMERS, known, marker, watermark.judged(call.store))[0].value
             for marker in list(dead_letters.listed(call))
         ]
-
-
-def failed(answer: dict[str, Any]) -> str | None:
-    """The sequence number of an answer's failure. The answer always is of Lambda's form."""
-    assert answer["state"] == {}
-    assert len(answer["batchItemFailures"]) <= 1
-    return answer["batchItemFailures"][0]["itemIdentifier"] if answer["batchItemFailures"] else None

@@ -14,6 +14,7 @@ import pytest
 import counters
 from dev import faults
 from dev.base.engine import Engine
+from dev.base.sync_wire import SyncWire
 from tally.counter import Counter
 from tally.counting import changes, holds
 from tally.counting.receipts import Counted
@@ -33,7 +34,6 @@ from tests.invariants.deployment import Tables, deliver
 from tests.invariants.processes import Crash, killed
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.threads import at_once
-from tests.invariants.wire import Wire
 from tests.invariants.world import World, persist
 
 PLAYS, STOCK, USAGE, TICKET = counters.PLAYS, counters.STOCK, counters.USAGE, counters.TICKET
@@ -74,7 +74,7 @@ class Streams:
 
 @pytest.fixture
 def streams(world: World, engine: Engine) -> Iterator[Streams]:
-    wire = Wire(engine.port)
+    wire = SyncWire(engine.port)
     plain = replace(world.store, client=world.raw)
     yield Streams(Tables(plain, wire), StreamWorld(plain, world.raw))
     wire.close()
@@ -378,15 +378,14 @@ def test_what_is_visible_soon_is_rolled_up_once_through_redelivery_and_kills(wor
     for number in range(12):
         count(world, f"feed-{number}", plays_of(10, 3), soon=True)
     records = list(streams.tables.records("receipts"))
-    event = partial(streams.tables.event, "receipts", "shard-receipts")
+    ways = [streams.tables.delivery(name, "receipts", "shard-receipts", records) for name in ("rollup", "bookkeeper")]
     for committed in (False, True):
         client = killed(world.raw, 0, committed=committed)
         process = streams.tables.handler("rollup", replace(world.store, client=client))  # type: ignore[arg-type]
         with pytest.raises(Crash):
-            process(event(records), Context())
+            ways[0].invoke(records, Context(), process)
     for batch in (records, records[:5], records[3:], records):
-        for process in streams.tables.handlers.values():
-            assert process(event(batch), Context())["batchItemFailures"] == []
+        assert [way.invoke(batch, Context()) for way in ways] == [None, None]
     streams.drain()
     assert [world.tally(id_=f"video-{number}") for number in range(10)] == [36] * 10
     assert streams.drifts() == {}

@@ -10,10 +10,12 @@ from collections.abc import Callable
 import pytest
 
 import counters
-from bench import costs, journal, judging, manual_edits, results, rollups
+from bench import consumers, designs, journal
+from bench.claims import claimed
 from cli.cost import units
+from dev.streams.delivery import BATCH_RECORDS
 from tally import fields
-from tally.counting import children, increments, periods
+from tally.counting import batches, children, increments, periods
 from tally.counting.increments import Increment
 from tally.dynamo.keys import Item
 from tests.invariants.world import POST, VIDEO, World
@@ -188,24 +190,21 @@ def test_the_calculator_bills_each_change_as_measured() -> None:
 
 
 def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
-    assert units.NOW.writes == results.EXACT_WRITE_UNITS
-    assert units.SOON.writes == results.ROLLUP_WRITE_UNITS
-    assert units.CHILD.writes == results.LIKE_WRITE_UNITS
-    assert units.BATCH == costs.BATCH_PLAYS
-    assert units.packed(units.BATCH, 1) <= results.BATCH_WRITE_UNITS_MAX < units.packed(units.BATCH, 3)
-    assert units.BATCH_RECORDS == rollups.BATCH_RECORDS
-    assert units.JUDGED_PER_S == judging.JUDGED_PER_S_MIN
+    assert units.NOW.writes == claimed("plays", designs.NOW.name, "WCU")
+    assert units.SOON.writes == claimed("plays", designs.SOON.name, "WCU")
+    assert units.BATCH_RECORDS == BATCH_RECORDS
+    assert claimed("judge", "a minute with a million tallies", "tallies a second") == units.JUDGED_PER_S
     # Two heartbeats, four checkpoints, and the judge: `make bench` measures it.
-    assert units.JUDGE_WRITES + 2 + 4 == manual_edits.QUIET_MAX
+    assert claimed("edits", "a quiet minute, one shard in each stream", "WCU") == units.JUDGE_WRITES + 2 + 4
     # 1,000 visits of pages of their own: the receipt, the rollup, the journal of both streams, the judge.
     visits = 1000 + units.rolled_up(1000, 1e9) + 2 * units.booked(1000) + 1
-    assert 0.95 * journal.VISIT_MAX < visits / 1000 <= journal.VISIT_MAX
+    most = claimed("journal", "a visit of a page of its own, everything", "WCU")
+    assert 0.95 * most < visits / 1000 <= most
 
 
 @pytest.mark.parametrize("videos", [1, 10, 100])
 def test_the_calculator_rolls_a_batch_up_for_what_it_costs(videos: int) -> None:
-    measured = rollups.rollup_cost(videos).write_units
-    assert units.rolled_up(rollups.MEASURED, videos) == pytest.approx(measured, rel=0.08)
+    assert units.rolled_up(consumers.PLAYS, videos) == pytest.approx(consumers.rollup_cost(videos), rel=0.08)
 
 
 def test_the_calculator_books_a_batch_for_what_it_costs() -> None:
@@ -213,3 +212,13 @@ def test_the_calculator_books_a_batch_for_what_it_costs() -> None:
     chance = random.Random(1995)
     ids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(300)]
     assert 2 * units.booked(300) + 1 == pytest.approx(journal.track_plays(ids), rel=0.15)
+
+
+def test_the_calculator_packs_a_batch_for_what_it_costs(world: World) -> None:
+    plays = [
+        Increment(counters.PLAYS, VIDEO, 1, "play", f"key-{number}", {"video_id": VIDEO})
+        for number in range(units.BATCH)
+    ]
+    with world.capacity() as measured:
+        batches.count([batches.Entry(world.call(), play) for play in plays])
+    assert sum(cost for _, cost in measured) / units.BATCH == pytest.approx(units.packed(units.BATCH, 1))

@@ -170,5 +170,5 @@ def test_what_was_counted_under_another_declaration_becomes_a_dead_letter_or_lef
     found = keys.key(f"USED#{target}", "USED")
     change = {"Keys": found, "NewImage": {**found, "used": {"N": "1"}, "at": {"N": "1"}, "nonce": {"S": "n"}}}
     assert stream.deliver("bookkeeper", "counts", "shard-c", [record(3, "INSERT", change)], declared=declared) is None
-    assert stream.marked() == {"rollup": {"1"}, "drift": {"1"}}
+    assert stream.marked() == {"rollup": {"1"}, "bookkeeper": {"1"}}
     assert (stream.ledger(), stream.tallies()) == ({}, {})

@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 import counters
 from dev import faults
 from dev.faults import FaultProxy
+from dev.streams.delivery import refused
 from tally.counting import tallies
 from tally.dynamo import keys
 from tally.dynamo.client import Store
@@ -41,7 +42,6 @@ from tests.invariants.streaming import (
     NOW_S,
     Context,
     StreamWorld,
-    failed,
 )
 from tests.invariants.threads import at_once
 
@@ -218,7 +218,7 @@ def test_what_is_too_much_for_one_transaction_is_split_and_nothing_becomes_a_dea
 def test_with_no_time_left_nothing_is_begun_and_the_first_record_is_reported(stream: StreamWorld) -> None:
     handler = stream.handler(rollup.CONSUMER)
     context = Context(int(streams.RESERVE_S * 1000) - 100)
-    assert failed(handler(stream.event("receipts", SHARD, [play(3), play(4)]), context)) == "3"
+    assert refused(handler(stream.event("receipts", SHARD, [play(3), play(4)]), context)) == "3"
     assert stream.tallies() == {}
 
 

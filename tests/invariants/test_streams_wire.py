@@ -14,13 +14,14 @@ import pytest
 from botocore.config import Config
 
 import counters
+from dev.streams.delivery import refused
 from tally.counting import children, tallies
 from tally.drift import judge
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.conftest import create_tables
 from tests.engines import new_engine
-from tests.invariants.streaming import CONSUMERS, Context, StreamWorld, failed
+from tests.invariants.streaming import CONSUMERS, Context, StreamWorld
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(streamed:
     for consumer in CONSUMERS.values():
         for table in ("receipts", "counts"):
             for event in events(world, reader, table) * 2:
-                assert failed(world.handler(consumer)(event, Context())) is None
+                assert refused(world.handler(consumer)(event, Context())) is None
     assert world.tallies() == {("plays", "9f3a"): 24, ("likes", "p"): 2}
     sums: dict[tuple[str, str], list[int]] = {}
     for (counter, target, _), (expected, observed) in world.ledger().items():

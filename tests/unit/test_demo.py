@@ -22,7 +22,7 @@ import pytest
 from aiohttp import web
 
 from dev.demo import __main__ as demo
-from dev.demo import dev, drift_watch, hours, replay, visitors
+from dev.demo import drift_watch, hours, replay, visitors
 from dev.demo.weblog import SITE, read_log
 from tests.patience import PATIENCE_S, wait_for
 
@@ -392,8 +392,14 @@ def test_the_demo_stops_the_server_that_it_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: int
 ) -> None:
     started = tmp_path / "pid"
-    stand_in(monkeypatch, tmp_path, f"echo $$ > {started}", "echo 'tally: ready on it'", "exec sleep 60")
-    with dev.running(closed, tmp_path):
+    stand_in(
+        monkeypatch,
+        tmp_path,
+        f"echo $$ > {started}",
+        "echo 'tally: ready on http://localhost:1 (DynamoDB at http://there, its data)'",
+        "exec sleep 60",
+    )
+    with demo.served(closed, tmp_path):
         os.kill(int(started.read_text()), 0)
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)

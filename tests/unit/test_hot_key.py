@@ -12,9 +12,8 @@ from botocore.exceptions import ClientError
 
 import counters
 from bench.clients import SETTINGS
-from bench.hot_key import COLD_WCU, WARM_WCU, Heat, Outcome, simulate
-from bench.hot_table import PARTITION_WCU_PER_S, Bucket, HotClient, HotTables
-from bench.virtual_time import START_S, Hub
+from bench.hot_key import COLD_WCU, WARM_WCU, Heat, simulate
+from bench.hot_table import PARTITION_WCU_PER_S, START_S, Bucket, HotClient, HotTables, Hub
 from tally.counting import children
 from tally.dynamo import contention, transactions
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
@@ -198,35 +197,31 @@ def test_botocore_sends_a_throttled_write_twice_more_after_pauses(hub: Hub, tabl
 # Tally in it
 
 
-def test_a_seed_repeats_every_number(boto: DynamoDBClient) -> None:
+def test_a_seed_repeats_every_number() -> None:
     heat = Heat(counters.LIKES, 500, 1.0)
-    assert simulate(heat, boto) == simulate(heat, boto)
-    assert simulate(heat, boto) != simulate(heat, boto, seed=1)
+    assert simulate(heat) == simulate(heat)
+    assert simulate(heat) != simulate(heat, seed=1)
 
 
 @pytest.mark.parametrize("counter", [counters.PLAYS, counters.LIKES], ids=lambda counter: counter.name)
-def test_the_tally_ends_as_what_was_accepted(boto: DynamoDBClient, counter: Any) -> None:
-    hot = simulate(Heat(counter, 1000, 1.0), boto)
-    assert hot.conflicts
-    assert hot.catch_up_s < 10
+def test_the_tally_ends_as_what_was_accepted(counter: Any) -> None:
+    hot = simulate(Heat(counter, 1000, 1.0))
+    assert hot["conflicts"]
+    assert hot["catch-up s"] < 10
 
 
-def _plays(boto: DynamoDBClient, per_s: int = 200) -> Outcome:
-    return simulate(Heat(counters.PLAYS, per_s, 4.0), boto)
+def test_heat_is_written_alone_and_nothing_fails() -> None:
+    hot = simulate(Heat(counters.PLAYS, 1000, 4.0))
+    assert (hot["failed"], hot["throttles"]) == (0, 0)
+    assert hot["spilled"] > 0.5
+    assert hot["WCU each"] < 3
 
 
-def test_heat_is_written_alone_and_nothing_fails(boto: DynamoDBClient) -> None:
-    hot = _plays(boto, 1000)
-    assert (hot.failed, hot.throttles) == (0, 0)
-    assert hot.spilled > 0.5
-    assert hot.write_units < 3
-
-
-def test_without_spilling_heat_fails(boto: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spilling_heat_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "SPILL_RETRIES_MAX", contention.ATTEMPTS_MAX)
     monkeypatch.setattr(contention.Breaker, "hot", lambda self, tally: False)
     monkeypatch.setattr(contention.Breaker, "trip", _never_hot)
-    assert _plays(boto, 1000).failed_share > 0.05
+    assert simulate(Heat(counters.PLAYS, 1000, 4.0))["failed"] > 0.05
 
 
 def _never_hot(self: object, tally: str, hot_s: float = 0.0) -> None:

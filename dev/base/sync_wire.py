@@ -1,4 +1,7 @@
-"""DynamoDB's JSON protocol behind the methods of boto3's client, at a fifth of its time a call. Only for one engine."""
+"""DynamoDB's JSON protocol behind the methods of boto3's client, at a fifth of its time a call. Only for one engine.
+
+It blocks, and has a connection for each thread; `wire.Wire` is for an event loop.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _HEAD = (
 _STREAMS = {"DescribeStream", "GetShardIterator", "GetRecords"}
 
 
-class Wire:
+class SyncWire:
     """A client of the engine at this port: `get_item`, `transact_write_items`, `get_records` …
 
     Answers are those of boto3, but for times: they are numbers of seconds, as Lambda passes them on. An error is

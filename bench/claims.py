@@ -1,0 +1,104 @@
+"""What the bench measures, and what Tally claims of it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from . import consumers, designs, hot_key, imports, journal, judging, local, manual_edits, many, plays
+
+Rows = Mapping[str, Mapping[str, float]]
+"""Figures by row and column. A column's name has its unit."""
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = {
+    "≤": operator.le, "≥": operator.ge, "=": operator.eq, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+
+
+class Claim(NamedTuple):
+    """A bound of one figure. `full_only`: a quick run does not judge it: it is a time, or small numbers cost more."""
+
+    row: str
+    column: str
+    how: str
+    bound: float
+    full_only: bool = False
+
+    def holds(self, rows: Rows) -> bool:
+        """Whether the figure keeps it. Raises KeyError if nobody measured it."""
+        return _HOLDS[self.how](rows[self.row][self.column], self.bound)
+
+
+class Measure(NamedTuple):
+    """One measurement: its name, its title, its function (`quick` to `Rows`), and what Tally claims of it."""
+
+    name: str
+    title: str
+    of: Callable[[bool], Rows]
+    claims: tuple[Claim, ...] = ()
+    full_only: bool = False
+    """A quick run leaves it out."""
+
+
+NOW, SOON, BARE = designs.NOW.name, designs.SOON.name, designs.BARE_TRANSACTION.name
+MEASURES = (
+    Measure("plays", "one play", plays.measure, (
+        Claim(NOW, "to a bare transaction", "≤", 1.2, full_only=True),
+        Claim(NOW, "to Powertools", "≤", 0.55, full_only=True),
+        *(Claim(way, "round trips", "=", 1) for way in (NOW, SOON)),
+        Claim(NOW, "WCU", "=", 4),
+        Claim(SOON, "WCU", "=", 1),
+        *(Claim(way, "off by", "=", 0) for way in (NOW, SOON)),
+        *(Claim(design.name, "unanswered", "=", 0) for design in designs.DESIGNS),
+        # Without these the run proves nothing: no fault reached the store.
+        *(Claim(design.name, "answers lost at the store", ">", 0) for design in designs.DESIGNS),
+        Claim(designs.PLAIN_ADD.name, "off by", ">", 0),
+    )),
+    Measure("many", "100 plays of 10 videos", many.measure, (
+        Claim("as one batch", "WCU", "≤", 240),
+        Claim(many.NOW, "WCU", "≤", 24),
+        Claim(many.SOON, "WCU", "≤", 3),
+        Claim(many.SOON, "all in, 10 sets", "≤", 0.05),
+    )),
+    Measure("imports", "a cold start's imports", imports.measure, (
+        Claim("a hot handler", "to boto3", "≤", 1.25, full_only=True),
+        Claim("a hot handler", "heavy modules", "=", 0),
+    )),
+    Measure("rollup", "the rollup", consumers.measure, (
+        Claim("1,000 plays of 1 videos", "WCU", "≤", 4),
+        Claim("1,000 plays of 1,000 videos", "WCU", "≤", 2100),
+        Claim("the fold alone", "records a second", "≥", 50_000, full_only=True),
+    )),
+    Measure("journal", "the journal", journal.measure, (
+        *(Claim(f"1,000 likes of {made:,} posts", "WCU", "≤", bound, full_only=made > 50)
+          for made, bound in zip(journal.POSTS, (9, 10, 20, 60), strict=True)),
+        Claim("1,000 plays of as many videos", "WCU", "≤", 40),
+        Claim("the same, ids are UUIDs", "WCU", "≤", 120),
+        Claim("a visit of a page of its own, everything", "WCU", "≤", 3.2, full_only=True),
+    )),
+    Measure("judge", "the judge", judging.measure, (
+        Claim("a minute with a million tallies", "tallies a second", "≥", 200_000, full_only=True),
+        Claim("a minute with a million tallies", "MB", "≤", 500),
+    )),
+    Measure("edits", "nobody counts", manual_edits.measure, (
+        Claim("a manual edit, to its drift row", "minutes, median", "≤", 6.5),
+        Claim("a quiet minute, one shard in each stream", "WCU", "≤", 8),
+    )),
+    Measure("hot", "one hot key, simulated", hot_key.measure, (
+        *(Claim(f"{counter} 200/s", "p99 ms", "<", 100, full_only=True) for counter in ("plays", "likes")),
+        *(Claim(f"{counter} {per_s}/s", "failed", "=", 0) for counter in ("plays", "likes") for per_s in (50, 200)),
+        *(Claim(f"{counter} 1,000/s", "failed", "<", 0.005) for counter in ("plays", "likes")),
+        Claim("plays 5,000/s warm", "failed", "=", 0),
+        *(Claim(heat.name, "catch-up s", "<", hot_key.SETTLING_S_MAX) for heat in hot_key.HEATS),
+    )),
+    Measure("local", "the local stack", local.measure, (
+        Claim(local.SHOWN, "s, median", "<", 2),
+        Claim(local.CONSOLE, "KB", "≤", 150),
+    ), full_only=True),
+)  # fmt: skip
+
+
+def claimed(measure: str, row: str, column: str) -> float:
+    """The bound of one figure. Raises StopIteration if nobody claims one."""
+    (found,) = (one for one in MEASURES if one.name == measure)
+    return next(claim.bound for claim in found.claims if (claim.row, claim.column) == (row, column))

@@ -1,0 +1,172 @@
+"""The stream consumers, what they cost and how fast they are: the real handlers, on an engine, invoked as by Lambda."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stdout
+from functools import partial
+from io import StringIO
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import counters
+from declarations import READERS
+from dev.base.sync_wire import SyncWire
+from dev.streams import delivery
+from dev.streams.delivery import BATCH_RECORDS, Delivery, Record, Stream
+from tally.drift import judge
+from tally.dynamo.client import Store
+from tally.dynamo.transactions import apply_once
+from tally.streams import bookkeeper, fold, rollup, watermark
+from tally.streams.consumer import Handler
+from tally.streams.dead_letters import Objects
+from tally.streams.fold import StreamConsumer, StreamPlace
+from tally.streams.record import Declared
+from tally.streams.watermark import Watermark
+
+from .clients import SETTINGS, STREAMED, Clients, clients_of, fresh_engine
+from .watch import Meter, WallClock
+
+SEED = 1995
+PLAYS = 1000
+VIDEOS = (1, 10, 100, 1000)
+SHARD = "shardId-00000001700000000000-bench"
+MINUTE = 28_000_000
+_CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
+_NAMES = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
+Rows = dict[str, dict[str, float]]
+
+
+def measure(quick: bool) -> Rows:
+    """The write units of rolling 1,000 plays up, by their videos, and the records that one core folds a second."""
+    units = {f"{PLAYS:,} plays of {videos:,} videos": {"WCU": rollup_cost(videos)} for videos in VIDEOS}
+    return {**units, "the fold alone": {"records a second": _fold_speed(2000 if quick else 50_000)}}
+
+
+def rollup_cost(videos: int) -> float:
+    """Write units to roll up PLAYS plays of so many videos, in one batch."""
+    with fresh_engine() as endpoint:
+        clients = clients_of(endpoint)
+        meter = Meter(clients.store.client)
+        deliver(clients, rollup.CONSUMER, "receipts", receipts(PLAYS, videos))
+        units = meter.write_units
+        counted = sum(clients.counted(f"video-{number}") for number in range(videos))
+        assert counted == PLAYS, f"{counted} rolled up of {PLAYS}"
+    return units
+
+
+def receipts(number: int, videos: int) -> list[Record]:
+    """Stream records of plays that were written as receipts alone."""
+    chance = random.Random(SEED)
+    return [
+        {
+            "eventName": "INSERT",
+            "dynamodb": {
+                "SequenceNumber": str(10**20 + index),
+                "ApproximateCreationDateTime": MINUTE * 60.0,
+                "Keys": {"id": {"S": f"tally#{index}"}},
+                "NewImage": {
+                    "id": {"S": f"tally#{index}"},
+                    "counter": {"S": "plays"},
+                    "target": {"S": f"video-{index % videos if index < videos else chance.randrange(videos)}"},
+                    "amount": {"N": "1"},
+                    "at": {"N": str(MINUTE)},
+                    "nonce": {"S": "nonce"},
+                    "rollup": {"BOOL": True},
+                },
+            },
+        }
+        for index in range(number)
+    ]
+
+
+def _fold_speed(number: int) -> float:
+    """Records a second of CPU time: other programs do not change it."""
+    declared, batch, place = Declared(counters.COUNTERS), receipts(BATCH_RECORDS, 100), StreamPlace("receipts", SHARD)
+    _fold(declared, place, batch)
+    started_s, folded = time.process_time(), 0
+    while folded < number:
+        _fold(declared, place, batch)
+        folded += len(batch)
+    return folded / (time.process_time() - started_s)
+
+
+def _fold(declared: Declared, place: StreamPlace, batch: Sequence[Record]) -> None:
+    """All the runs of a batch: those that a consumer commits if nothing interrupts it."""
+    records = list(fold.in_order(batch)[0].values())
+    while records:
+        records = records[fold.next_run(rollup.CONSUMER, declared, place, records, {}).records :]
+
+
+def deliver(
+    clients: Clients, consumer: StreamConsumer, table: str, records: list[Record], *, size: int = BATCH_RECORDS,
+    shard: str = SHARD,
+) -> None:  # fmt: skip
+    """Deliver the records of a shard of `counts` or `receipts` that a consumer's mapping lets through."""
+    (declared,) = [one for one in READERS if _NAMES[one.function] is consumer]
+    handler = Handler(consumer, counters.COUNTERS, clients.store, Objects("bench"))
+    found = [record for record in records if delivery.takes(declared, table, record)]
+    with redirect_stdout(StringIO()):  # hides its metrics
+        Delivery(handler, f"bench-{table}", shard, found).all(_CONTEXT, size)
+
+
+def hand_over(
+    clients: Clients, consumer: StreamConsumer, *, size: int = BATCH_RECORDS, tables: Sequence[str] = STREAMED,
+    made_s: float | None = None, skipped: int = 0,
+) -> None:  # fmt: skip
+    """Deliver what the engine's streams hold, without the first `skipped` records of `counts`, as made at `made_s`."""
+    with closing(wire_of(clients)) as wire:
+        for table in tables:
+            stream = Stream(wire, f"bench-{table}")
+            found = [stamped(record, made_s) for record in stream.new()][skipped if table == "counts" else 0 :]
+            deliver(clients, consumer, table, found, size=size, shard=stream.shard)
+
+
+def wire_of(clients: Clients) -> SyncWire:
+    """A client for the streams of an engine on this machine."""
+    return SyncWire(urlsplit(clients.endpoint).port or 0)
+
+
+def stamped(record: Record, made_s: float | None) -> Record:
+    """The record as made at another time (None: as it is): the engine has a clock of its own."""
+    change = record["dynamodb"]
+    return {**record, "dynamodb": change | ({} if made_s is None else {"ApproximateCreationDateTime": made_s})}
+
+
+@contextmanager
+def one_minute() -> Iterator[tuple[Clients, WallClock]]:
+    """An engine with streams, its clients, and a clock that stands in the middle of a minute."""
+    minute_s = SETTINGS.minute_s
+    with fresh_engine(streams=True) as endpoint, WallClock((time.time() // minute_s + 0.5) * minute_s) as clock:
+        yield clients_of(endpoint), clock
+
+
+def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
+    """The write units of some work, for which the minute before this one is judged."""
+    note_judged(clients.store, SETTINGS.minute(clock.now_s) - 1)
+    meter = Meter(clients.store.client)
+    work()
+    return meter.write_units
+
+
+def note_judged(store: Store, minute: int) -> None:
+    """Say that the minutes up to this one are judged."""
+    item = watermark.JUDGE | {"judged": {"N": str(minute)}}
+    assert apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
+
+
+def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
+    """Deliver the records to the bookkeeper, but for the first `skipped` of counts, and judge their minute."""
+    hand_over(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
+    minute = SETTINGS.minute(clock.now_s)
+    known_s = (minute + 1 + watermark.LATE + 1) * SETTINGS.minute_s
+    seen = Watermark(judged=minute - 1, known_s=known_s)
+    found = judge.judge(clients.store, seen, known_s, until_s=clients.store.clock() + 60)
+    assert (found.minutes, found.changes) == (1, 0), f"judged: {found}"
+
+
+def tracking(clients: Clients, clock: WallClock, skipped: int = 0) -> float:
+    """The write units of `track`."""
+    return metered(clients, clock, partial(track, clients, clock, skipped))

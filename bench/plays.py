@@ -1,0 +1,159 @@
+"""The same play counted in six ways: what each takes and costs, and how far off its count is after faults."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import counters
+from dev.faults import LOSE_RESPONSE, Fault, FaultProxy
+from tally.streams import rollup
+
+from .clients import clients_of, fresh_engine
+from .consumers import hand_over
+from .designs import BARE_TRANSACTION, DESIGNS, NOW, POWERTOOLS, SOON, Design, Play
+from .watch import Crasher, CrashError, Meter
+
+ROUND_PLAYS = 5  # of each design in turn: the machine's noise hits all of them
+WARM_UP_ROUNDS = 4  # they make connections, caches and Powertools' layers
+METERED_PLAYS = 20
+THREADS = 8
+SEED = 1995
+ANSWERS_LOST_SHARE = 0.02
+CRASHES_SHARE = 0.01
+CALLER_ATTEMPTS_MAX = 40  # with the pauses 2 s: several times designs.INVOCATION_S
+CALLER_PAUSE_S = 0.05
+_COUNTING = (counters.PLAYS.attribute.encode(), b'"rollup"')
+Rows = dict[str, dict[str, float]]
+
+
+def measure(quick: bool) -> Rows:
+    """Client time, round trips, write and read units, and the error of the count, by design."""
+    times_us, costs = _times(3 if quick else 100), _costs()
+    schedule = Schedule.seeded(60 if quick else 1000)
+    rows = {}
+    for design in DESIGNS:
+        name = design.name
+        rows[name] = {
+            "µs": times_us[name],
+            "to a bare transaction": times_us[name] / times_us[BARE_TRANSACTION.name],
+            **costs[name],
+            **_counted(design, schedule),
+        }
+    rows[NOW.name]["to Powertools"] = times_us[NOW.name] / times_us[POWERTOOLS.name]
+    return rows
+
+
+def _times(rounds: int) -> dict[str, float]:
+    """Median client time of one play, by design, in microseconds: one thread, no faults, no hooks."""
+    taken_s: dict[str, list[float]] = {design.name: [] for design in DESIGNS}
+    with fresh_engine() as endpoint:
+        clients = clients_of(endpoint)
+        plays = [(design.name, design.make(clients, design.name)) for design in DESIGNS]
+        for number in range(WARM_UP_ROUNDS + rounds):
+            first = number % len(plays)  # each design is first equally often
+            for name, play in plays[first:] + plays[:first]:
+                times_s = [_time(play) for _ in range(ROUND_PLAYS)]
+                if number >= WARM_UP_ROUNDS:
+                    taken_s[name] += times_s
+    return {name: statistics.median(times) * 1e6 for name, times in taken_s.items()}
+
+
+def _time(play: Play) -> float:
+    key = str(uuid4())
+    started_s = time.perf_counter()
+    play(key)
+    return time.perf_counter() - started_s
+
+
+def _costs() -> Rows:
+    """Round trips and capacity units of one play, by design. Metering takes time, so this is a separate pass."""
+    costs = {}
+    with fresh_engine() as endpoint:
+        clients = clients_of(endpoint)
+        meter = Meter(clients.plain, clients.store.client)
+        for design in DESIGNS:
+            play = design.make(clients, design.name)
+            meter.reset()
+            for _ in range(METERED_PLAYS):
+                play(str(uuid4()))
+            totals = {"round trips": meter.requests, "WCU": meter.write_units, "RCU": meter.read_units}
+            costs[design.name] = {name: total / METERED_PLAYS for name, total in totals.items()}
+    return costs
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which plays of a run meet which fault. It is the same for every design."""
+
+    plays: int
+    lost_at_store: frozenset[int]
+    """The numbers of the counting writes whose answer is lost between store and SDK. The SDK then retries."""
+    lost_at_caller: frozenset[int]
+    """The plays whose answer does not reach the caller. The caller then retries with the same key."""
+    crashes: frozenset[int]
+    """The plays whose process ends between two writes, or after the only one. The caller then retries too."""
+
+    @classmethod
+    def seeded(cls, plays: int) -> Schedule:
+        """Lose half of the answers on each side; at least one fault of each sort."""
+        lost_each = max(1, round(plays * ANSWERS_LOST_SHARE / 2))
+        crashes = max(1, round(plays * CRASHES_SHARE))
+        drawn = random.Random(SEED).sample(range(plays), lost_each + crashes)
+        at_store = random.Random(SEED + 1).sample(range(plays), lost_each)
+        return cls(plays, frozenset(at_store), frozenset(drawn[:lost_each]), frozenset(drawn[lost_each:]))
+
+
+def _counted(design: Design, schedule: Schedule) -> dict[str, float]:
+    """Count the plays from THREADS threads, on a fresh engine, with the faults of the schedule."""
+    seen = 0
+
+    def losing(operation: str, body: bytes, number: int) -> Fault | None:
+        """Lose the answers of the counting writes that the schedule names."""
+        nonlocal seen
+        # Powertools' own UpdateItem and PutItem do not name the attribute. A receipt to roll up says `rollup`.
+        if operation == "GetItem" or not any(word in body for word in _COUNTING):
+            return None
+        seen += 1
+        return LOSE_RESPONSE if seen - 1 in schedule.lost_at_store else None
+
+    with fresh_engine(streams=design is SOON) as endpoint, FaultProxy(endpoint, losing) as proxy:
+        clients = clients_of(proxy.endpoint)
+        crasher = Crasher(clients.plain, clients.store.client)
+        count = design.make(clients, design.name)
+        with ThreadPoolExecutor(THREADS) as threads:
+            answered = sum(threads.map(lambda one: _call(design, count, crasher, schedule, one), range(schedule.plays)))
+        if design is SOON:  # twice, the second time in other batches
+            for cut in (1000, schedule.plays // 3):
+                hand_over(clients_of(endpoint), rollup.CONSUMER, size=cut, tables=("receipts",))
+        counted = clients_of(endpoint).counted(design.name)
+        lost = proxy.injected(LOSE_RESPONSE)
+    return {
+        "expected": schedule.plays,
+        "counted": counted,
+        "off by": counted - schedule.plays,
+        "unanswered": schedule.plays - answered,
+        "answers lost at the store": lost,
+    }
+
+
+def _call(design: Design, count: Play, crasher: Crasher, schedule: Schedule, index: int) -> bool:
+    """Be a caller, who retries with the same key. Returns whether an answer came within CALLER_ATTEMPTS_MAX."""
+    chance = random.Random(f"{SEED}/{index}")
+    key = str(UUID(int=chance.getrandbits(128), version=4))
+    crash_after = chance.randint(1, max(1, design.writes - 1)) if index in schedule.crashes else 0
+    for attempt in range(CALLER_ATTEMPTS_MAX):
+        crasher.arm(crash_after if attempt == 0 else 0)
+        try:
+            count(key)
+        except (Exception, CrashError):  # a caller sees only that it failed
+            time.sleep(CALLER_PAUSE_S)
+            continue
+        if attempt == 0 and index in schedule.lost_at_caller:
+            continue
+        return True
+    return False

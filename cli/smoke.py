@@ -83,16 +83,11 @@ def _turn(route: Route) -> int:
 def _calls(route: Route, post: str, page: str, key: str, page_given: bool, scopes: Set[str]) -> Iterator[Call]:
     """The calls of one route: its sample with ids of the smoke test."""
     operation = route.operation
-    of_posts = operation.module == "posts" or _is_likes(route)
-    named: dict[str, Any] = {
-        "id": post if of_posts else ID,
-        "idempotency_key": key,
-        "url": page,
-        "version": '"999999999"',
-    }
-    named |= {"counter": "likes"} if operation.name.endswith("_mine") and not route.fixed else {}
+    named: dict[str, Any] = {"id": ID, "idempotency_key": key, "url": page, "version": '"999999999"'}
     named |= {"amount": 10**9} if operation.name == "hold" else {}
     fields = samples.values(route, COUNTERS, **named)
+    if operation.module == "posts" or fields.get("counter") == "likes":  # likes need a post
+        fields["id"] = post
     path, headers, body = samples.request(route, fields)
 
     def expected(answer: Answer) -> bool:
@@ -111,11 +106,6 @@ def _calls(route: Route, post: str, page: str, key: str, page_given: bool, scope
         yield replace(
             made, name=f"{route.id} again", expected=lambda a: a.headers.get("idempotency-replayed") == "true"
         )
-
-
-def _is_likes(route: Route) -> bool:
-    """Whether the sample is of likes, which need a post."""
-    return route.fixed.get("counter") == "likes" or (route.operation.name.endswith("_mine") and not route.fixed)
 
 
 def send(url: str, token: str, call: Call) -> Answer:

@@ -16,13 +16,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from openapi.document import document
-from tally.operation import by_route
 
-import operations
+from api.document import document
 from counters import COUNTERS
+from declarations import OPERATIONS
+from tally.counter import Counter
 
-ROUTES = by_route(operations.OPERATIONS, COUNTERS)
 HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}
 
 
@@ -38,75 +37,85 @@ def closed(schema: Any) -> Any:
     return made
 
 
+class Documented:
+    """The document of some counters."""
+
+    def __init__(self, counters: Mapping[str, Counter]) -> None:
+        self.routes = {route.key: route for one in OPERATIONS for route in one.routes(counters)}
+        self.by_operation = {route.operation.name: route for route in reversed(self.routes.values())}
+        self.document = copy.deepcopy(document(OPERATIONS, counters))
+        self.document["components"]["schemas"] = closed(self.document["components"]["schemas"])
+        self._validators: dict[tuple[str, int, str], Draft202012Validator] = {}
+
+    def resolved(self, part: dict[str, Any]) -> dict[str, Any]:
+        """The part that a reference leads to."""
+        if "$ref" not in part:
+            return part
+        found: Any = self.document
+        for name in part["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+        return self.resolved(found)
+
+    def responses(self, route: str) -> dict[str, Any]:
+        """The documented responses of a route, by status."""
+        found = self.routes[route]
+        made = self.document["paths"][found.path][found.method.lower()]["responses"]
+        return {status: self.resolved(response) for status, response in made.items()}
+
+    def validate(self, route: str, status: int, media_type: str, body: object) -> None:
+        """Fail if what a route answers with this status and type is not as documented."""
+        if (route, status, media_type) not in self._validators:
+            schema = self.responses(route)[str(status)]["content"][media_type]["schema"]
+            components = self.document["components"]
+            made = Draft202012Validator({**schema, "components": components})
+            self._validators[route, status, media_type] = made
+        errors = [
+            f"{one.json_path}: {one.message}" for one in self._validators[route, status, media_type].iter_errors(body)
+        ]
+        assert not errors, f"{route}: {status}: {errors}"
+
+    def media_type(self, route: str, status: int, media_type: str) -> str:
+        """The documented type that this one is of; it may be a range, as `text/*`."""
+        found = [one for one in self.responses(route)[str(status)]["content"] if fnmatch.fnmatchcase(media_type, one)]
+        assert found, f"{route}: {status} as {media_type} is not documented"
+        return found[0]
+
+
 @functools.cache
-def _document() -> dict[str, Any]:
-    made = copy.deepcopy(document(COUNTERS))
-    made["components"]["schemas"] = closed(made["components"]["schemas"])
-    return made
-
-
-def _resolved(part: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" not in part:
-        return part
-    found: Any = _document()
-    for name in part["$ref"].removeprefix("#/").split("/"):
-        found = found[name]
-    return _resolved(found)
-
-
-@functools.cache
-def _validator(name: str, status: int, media_type: str) -> Draft202012Validator:
-    """Validates what operation `name` answers with this status and type. KeyError: that is not documented."""
-    schema = responses(name)[str(status)]["content"][media_type]["schema"]
-    return Draft202012Validator({**schema, "components": _document()["components"]})
-
-
-@functools.cache
-def responses(name: str) -> dict[str, Any]:
-    """The documented responses of an operation by one of its routes, by status."""
-    operation = next(route for route in ROUTES.values() if route.id == name)
-    found = _document()["paths"][operation.path][operation.method.lower()]["responses"]
-    return {status: _resolved(response) for status, response in found.items()}
+def _documented(counters: tuple[Counter, ...]) -> Documented:
+    return Documented({counter.name: counter for counter in counters})
 
 
 def check(event: object, answer: Mapping[str, Any]) -> None:
     """Fail if the answer to an event, of either kind, is not as documented. What no operation answers is passed by."""
     if not isinstance(event, Mapping):
         return
+    known = _documented(tuple(COUNTERS.values()))
     if isinstance(event.get("batch"), list) and "results" in answer:
         for entry, result in zip(event["batch"], answer["results"], strict=True):
             check(entry, result)
     elif "statusCode" in answer:
-        if event["routeKey"] in ROUTES:
-            _check_http(ROUTES[event["routeKey"]].id, answer)
-    elif event.get("operation") in [operation.name for operation in operations.OPERATIONS]:
-        _check_direct(event["operation"], answer)
+        if event["routeKey"] in known.routes:
+            _check_http(known, event["routeKey"], answer)
+    elif isinstance(event.get("operation"), str) and event["operation"] in known.by_operation:
+        _check_direct(known, known.by_operation[event["operation"]].key, answer)
 
 
-def _check_http(name: str, answer: Mapping[str, Any]) -> None:
+def _check_http(known: Documented, route: str, answer: Mapping[str, Any]) -> None:
     status, headers = answer["statusCode"], answer["headers"]
-    assert str(status) in responses(name), f"{name}: {status} is not documented"
-    expected = responses(name)[str(status)].get("headers", {})
+    responses = known.responses(route)
+    assert str(status) in responses, f"{route}: {status} is not documented: {answer['body']}"
+    expected = responses[str(status)].get("headers", {})
     for header, spelled in HEADERS.items():
         if header in headers:
-            assert spelled in expected, f"{name}: {status} has an undocumented {spelled}"
-            Draft202012Validator(_resolved(expected[spelled])["schema"]).validate(_typed(header, headers[header]))
-    if "content" not in responses(name)[str(status)]:
-        assert not answer["body"], f"{name}: {status} has a body"
+            assert spelled in expected, f"{route}: {status} has an undocumented {spelled}"
+            value = int(headers[header]) if header == "retry-after" else headers[header]
+            Draft202012Validator(known.resolved(expected[spelled])["schema"]).validate(value)
+    if "content" not in responses[str(status)]:
+        assert not answer["body"], f"{route}: {status} has a body"
         return
-    media_type = _documented(name, status, headers["content-type"].partition(";")[0])
-    _validator(name, status, media_type).validate(_body(answer, media_type))
-
-
-def _documented(name: str, status: int, media_type: str) -> str:
-    """The documented type that this one is of; it may be a range, as `text/*`."""
-    found = [known for known in responses(name)[str(status)]["content"] if fnmatch.fnmatchcase(media_type, known)]
-    assert found, f"{name}: {status} as {media_type} is not documented"
-    return found[0]
-
-
-def _typed(header: str, value: str) -> object:
-    return int(value) if header == "retry-after" else value
+    media_type = known.media_type(route, status, headers["content-type"].partition(";")[0])
+    known.validate(route, status, media_type, _body(answer, media_type))
 
 
 def _body(answer: Mapping[str, Any], media_type: str) -> Any:
@@ -116,12 +125,12 @@ def _body(answer: Mapping[str, Any], media_type: str) -> Any:
     return json.loads(text) if media_type.endswith("json") else text
 
 
-def _check_direct(name: str, answer: Mapping[str, Any]) -> None:
+def _check_direct(known: Documented, route: str, answer: Mapping[str, Any]) -> None:
     """The same bodies as over HTTP; a text as `{"media_type","text"}`."""
     status = answer["status"]
-    assert str(status) in responses(name), f"{name}: {status} is not documented"
+    assert str(status) in known.responses(route), f"{route}: {status} is not documented: {answer['body']}"
     if "media_type" in answer["body"]:
-        _documented(name, status, answer["body"]["media_type"])
+        known.media_type(route, status, answer["body"]["media_type"])
         return
     media_type = "application/problem+json" if status >= 400 else "application/json"
-    _validator(name, status, media_type).validate(answer["body"])
+    known.validate(route, status, media_type, answer["body"])

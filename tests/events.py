@@ -1,15 +1,26 @@
-"""Makes events for tests out of the samples in `events/`, which are what API Gateway and other Lambdas send."""
+"""Makes events for tests: what other Lambdas and API Gateway send, from the samples of the operations."""
 
 from __future__ import annotations
 
 import base64
-import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from api import samples
+from api.operation import Operation, Route
+from counters import COUNTERS
+from declarations import OPERATIONS
+
 EVENTS = Path(__file__).resolve().parent.parent / "events"
 KEY = "k-0123456789-0123456789-0123"
+BY_NAME: dict[str, Operation] = {one.name: one for one in OPERATIONS}
+
+
+def routes() -> dict[str, Route]:
+    """The routes of the counters that are declared now, by their ids: `increment`, `increment_plays_short`."""
+    return {route.id: route for one in OPERATIONS for route in one.routes(COUNTERS)}
 
 
 def sample(name: str) -> dict[str, Any]:
@@ -18,44 +29,54 @@ def sample(name: str) -> dict[str, Any]:
 
 
 def names() -> list[str]:
-    """Every sample: `plays/http-play`, …"""
+    """Every sample: `increments/http-increment`, …"""
     return sorted(str(path.relative_to(EVENTS).with_suffix("")) for path in EVENTS.rglob("*.json"))
 
 
+def direct(operation: str, **fields: Any) -> dict[str, Any]:
+    """The sample event of another Lambda, with these fields; what is None goes."""
+    [general, *_] = BY_NAME[operation].routes(COUNTERS)
+    made = samples.direct(general, COUNTERS, **fields)
+    if "caller" in fields:
+        made["caller"] = fields["caller"]
+    return {name: value for name, value in made.items() if value is not None}
+
+
 def http(
-    name: str,
+    route: str,
     *,
-    id: str | None = None,
-    path: dict[str, str] | None = None,
     sub: str | None = None,
-    key: str | None = None,
-    body: object = None,
-    raw: str | bytes | None = None,
+    headers: Mapping[str, str] | None = None,
     query: str | None = None,
-    headers: dict[str, str] | None = None,
+    document: object = None,
+    raw: str | bytes | None = None,
+    **fields: Any,
 ) -> dict[str, Any]:
-    """The sample HTTP event with some of it replaced. `body`: as JSON; `raw`: as it is (bytes: in base64)."""
-    event = copy.deepcopy(sample(name))
-    if id is not None:
-        event["pathParameters"]["id"] = id
-    if path is not None:
-        event["pathParameters"].update(path)
+    """The sample HTTP event of a route, with these fields; what is None goes.
+
+    `sub`: who is signed in. `headers`: added. `query` and `document` (a JSON body) take the place of what the fields
+    make; `raw` is the body as it is (bytes: in base64).
+    """
+    event = samples.http(routes()[route], COUNTERS, **fields)
     if sub is not None:
         event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = sub
-    if key is not None:
-        event["headers"]["idempotency-key"] = key
-    if body is not None:
-        event["body"], event["isBase64Encoded"] = json.dumps(body), False
-    if isinstance(raw, bytes):
-        event["body"], event["isBase64Encoded"] = base64.b64encode(raw).decode(), True
-    elif raw is not None:
-        event["body"], event["isBase64Encoded"] = raw, False
     if query is not None:
         event["rawQueryString"] = query
+    if document is not None:
+        raw = json.dumps(document)
+    if raw is not None:
+        event["isBase64Encoded"] = isinstance(raw, bytes)
+        event["body"] = base64.b64encode(raw).decode() if isinstance(raw, bytes) else raw
+        event["headers"]["content-type"] = "application/json"
     event["headers"].update(headers or {})
     return event
 
 
-def body_of(answer: dict[str, Any]) -> Any:
-    """The JSON that an HTTP answer carries."""
-    return json.loads(answer["body"])
+def body_of(answer: Mapping[str, Any]) -> Any:
+    """The JSON of an answer of either kind."""
+    return json.loads(answer["body"]) if "statusCode" in answer else answer["body"]
+
+
+def status_of(answer: Mapping[str, Any]) -> int:
+    """The status of an answer of either kind."""
+    return int(answer.get("statusCode") or answer["status"])

@@ -23,7 +23,9 @@ _HOST = "api.example.com"
 
 
 def values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
-    """The fields of a request by their names: the required ones and those of the body. `given` take their place."""
+    """The fields of a request by their names: the required ones and those of the body. `given` take their place; what
+    is None goes.
+    """
     asked = Asked(route.served(counters), anonymous=not route.needs_caller)
     found = {
         field.name: field.kind.example_for(asked)
@@ -31,13 +33,14 @@ def values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[
         if field.required or (field.source is Source.BODY and field.name != "visible")
     }
     known = {field.name for field in route.operation.fields}
-    return found | dict(route.fixed) | {name: value for name, value in given.items() if name in known}
+    found |= dict(route.fixed) | {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def direct(route: Route, counters: Mapping[str, Counter]) -> dict[str, Any]:
+def direct(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
     """The event of another Lambda function."""
     caller = {"caller": CALLER} if route.needs_caller else {}
-    return {"operation": route.operation.name, **values(route, counters), **caller}
+    return {"operation": route.operation.name, **values(route, counters, **given), **caller}
 
 
 def request(route: Route, fields: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
@@ -52,9 +55,9 @@ def request(route: Route, fields: Mapping[str, Any]) -> tuple[str, dict[str, str
     return (f"{path}?{query}" if query else path), headers, sent[Source.BODY]
 
 
-def http(route: Route, counters: Mapping[str, Counter]) -> dict[str, Any]:
+def http(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
     """The event of API Gateway (payload format 2.0)."""
-    fields = values(route, counters)
+    fields = values(route, counters, **given)
     url, headers, body = request(route, fields)
     path, _, query = url.partition("?")
     sent = {name.lower(): value for name, value in headers.items()}

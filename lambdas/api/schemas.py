@@ -72,12 +72,13 @@ _ORIGINS: dict[str, Any] = {}
 
 def _object(kind: Any, named: dict[str, Schema]) -> Schema:
     words = _words(kind)
-    properties = {}
+    properties, required = {}, []
     for member, hint in typing.get_type_hints(kind, include_extras=True).items():
-        one = schema(typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint, named)
+        optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` does not see it in a future annotation
+        one = schema(typing.get_args(hint)[0] if optional else hint, named)
         said = {"description": words[member]} if member in words else {}
         properties[member] = {**one, **said}
-    required = [member for member in properties if member in kind.__required_keys__]
+        required += [] if optional else [member]
     about = " ".join((inspect.getdoc(kind) or "").split())
     return {"description": about, "type": "object", "properties": properties, "required": required}
 
@@ -93,7 +94,7 @@ def _words(kind: Any) -> dict[str, str]:
         except OSError:  # no source, as for a type that a call made
             continue
         classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == one.__name__)
-        for member, following in itertools.pairwise(next(classes).body):
+        for member, following in itertools.pairwise(getattr(next(classes, None), "body", ())):  # none: a call made it
             if isinstance(member, ast.AnnAssign) and isinstance(following, ast.Expr):
                 found[ast.unparse(member.target)] = " ".join(str(ast.literal_eval(following.value)).split())
     return found

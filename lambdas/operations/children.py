@@ -270,10 +270,9 @@ def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TAL
     refuses=_no_children,
     # It marks the parent and the shards of its number, and names it to the sweep.
     needs=lambda counters: (
-        needs.on(counters, "Query", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
-        | needs.on_ledger({"DELETED": ["PutItem"]})
+        needs.on(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
-    raises=[NotFoundError],
+    raises=[NotFoundError, CounterRetiredError],
     example={"counter": "members", "id": "acme", "removed": True, "changed": True},
 )
 def remove_parent(call: Call, *, counter: ACounter, id: Id) -> Answer[Removed]:

@@ -33,7 +33,10 @@ class OpenApi(TypedDict):
 
     openapi: Annotated[str, {"pattern": "^3\\.1\\."}]
     info: dict[str, Any]
+    servers: list[dict[str, Any]]
+    tags: list[dict[str, Any]]
     paths: dict[str, Any]
+    components: dict[str, Any]
 
 
 @cache

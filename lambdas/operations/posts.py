@@ -69,12 +69,11 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
     "DELETE /posts/{id}",
     access=Access.SIGNED_IN,
     throttle=SELDOM,
-    # It marks the post and the shards of its number, and names it to the sweep.
+    # It marks the post and the shards of its number, removes its text, and names it to the sweep.
     needs=lambda _: (
-        needs.on([LIKES], "Query", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
-        | needs.on_ledger({"DELETED": ["PutItem"]})
+        needs.on([LIKES], "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
-    raises=[NotFoundError, ForbiddenError, EditConflictError],
+    raises=[NotFoundError, ForbiddenError],
     example={"id": "a91f", "removed": True, "changed": True},
 )
 def delete_post(call: Call, *, id: Id) -> Answer[RemovedPost]:

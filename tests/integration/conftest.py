@@ -1,18 +1,20 @@
-"""Handlers as Lambda calls them, on the embedded engine: an entry for each function, with the test's store."""
+"""Handlers as Lambda calls them, on the embedded engine, with the test's store."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tally.api.entry import Entry
 
-import operations
+import serve
+from api.entry import Entry
+from api.operation import functions
 from bench.watch import Meter
+from counters import COUNTERS
+from declarations import OPERATIONS
 from tally.dynamo.client import Store
-from tests import documented
+from tests import documented, events
 from tests.contexts import Context
 
 Event = dict[str, Any]
@@ -26,21 +28,48 @@ def meter(store: Store) -> Iterator[Meter]:
     made.close()
 
 
-@pytest.fixture
-def invoke(store: Store) -> Callable[..., Event]:
-    return invoker(store)
+class Invoke:
+    """The functions of the counters that are declared when it is made. Whatever they answer must be documented."""
 
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._entries: dict[str, Entry] = {}
+        self._by_route = {
+            route.key: name for name, routes in functions(OPERATIONS, COUNTERS).items() for route in routes
+        }
 
-def invoker(store: Store) -> Callable[..., Event]:
-    """Invoke a function by its name with an event. Whatever it answers must be as the OpenAPI document says."""
-    handlers = {name: importlib.import_module(f"functions.{name}").handler for name in operations.functions()}
-    entries = {
-        name: Entry(handler.functions, store, handler.counters, handler.pages) for name, handler in handlers.items()
-    }
+    def entry(self, function: str) -> Entry:
+        """The handler of a function."""
+        if function not in self._entries:
+            self._entries[function] = serve.entry(function, self.store)
+        return self._entries[function]
 
-    def call(function: str, event: object, context: Context | None = None) -> Event:
-        answer = entries[function](event, context or Context())  # type: ignore[arg-type]
+    def __call__(self, event: Any, context: Context | None = None, function: str = "") -> Event:
+        """Invoke a function with an event: that of its route, or of the operation of a direct event."""
+        answer = self.entry(function or self._serving(event))(event, context or Context())  # type: ignore[arg-type]
         documented.check(event, answer)
         return answer
 
-    return call
+    def _serving(self, event: Any) -> str:
+        if "routeKey" in event:
+            return self._by_route[event["routeKey"]]
+        return events.BY_NAME[(event.get("batch") or [event])[0]["operation"]].module
+
+    def direct(self, operation: str, **fields: Any) -> Event:
+        """The answer to a direct event with these fields alone."""
+        return self({"operation": operation, **fields})
+
+    def http(self, route: str, **change: Any) -> Event:
+        """The answer to the sample of a route, changed as `events.http` says."""
+        return self(events.http(route, **change))
+
+    def read(self, counter: str, id: str, **fields: Any) -> dict[str, Any]:
+        """A counter, as a service reads it."""
+        answer = self.direct("get_counter", counter=counter, id=id, **fields)
+        assert answer["status"] == 200, answer
+        return dict(answer["body"])
+
+
+@pytest.fixture
+def invoke(store: Store) -> Invoke:
+    return Invoke(store)

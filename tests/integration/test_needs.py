@@ -5,26 +5,27 @@ AWS alone would tell otherwise: `grant_write_data`, for one, lacks `ConditionChe
 
 from __future__ import annotations
 
-import io
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import Mock
 
-import permissions
 import pytest
-from tally.operation import Need, Operation, Table
 
 import counters
-import operations
+from api.needs import Need, Table
+from api.operation import Operation, functions, of_function, served_by
 from cli import commands, watch
 from cli.connection import Connection, Stack
+from declarations import OPERATIONS, Declarations
 from dev.base.engine import Engine
-from functions import sweep
+from operations.sweep import Sweep
+from stacks.operator import operator_needs
 from tally.counter import Counter
 from tally.counting import children, deletion, holds, posts, tallies
 from tally.drift import rows
@@ -33,13 +34,14 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
+from tests import events
 from tests.contexts import Context
-from tests.events import KEY
+from tests.integration.conftest import Invoke
+from tests.invariants.streaming import Bucket
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-Invoke = Callable[..., dict[str, Any]]
 TRANSACTION_ACTIONS = {
     "Put": "PutItem",
     "Update": "UpdateItem",
@@ -110,191 +112,181 @@ class Recorder:
         return partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
 
 
-ARGUMENTS = {
-    "video_id": "9f3a",
-    "post_id": "a91f",
-    "post_ids": ["a91f", "b"],
-    "url": "https://example.com/a",
-    "idempotency_key": KEY,
-    "body": "one",
-    "of": "play",
-    "target": "9f3a",
-    "targets": ["9f3a"],
-    "idempotency_keys": [KEY, KEY],
-    "value": True,
-}
-
-
 STOCK: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
+PAGE = "https://example.com/a"
 NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
+DECLARED = Declarations(Path(), counters.COUNTERS, counters.PAGES)
+FUNCTIONS = functions(OPERATIONS, counters.COUNTERS)
+ROOMS = [
+    (name, operation)
+    for name, routes in FUNCTIONS.items()
+    for operation in of_function(name, routes, OPERATIONS)
+]  # fmt: skip
 
 Scenario = Iterator[None]
 """What is done up to the first `yield` prepares, and is not recorded."""
 
 
-def like(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Changes and none, with and without a key, on the first shard and on new ones; unlikes need the same."""
-    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+@dataclass
+class World:
+    """One operation of one function, with the counters that both serve."""
+
+    operation: Operation
+    counters: Sequence[Counter]
+    invoke: Invoke
+    """Sends to that function."""
+    prepare: Invoke
+    store: Store
+    pass_a_minute: Callable[[], None]
+
+    def do(self, **fields: Any) -> dict[str, Any]:
+        """Call the operation."""
+        return self.invoke({"operation": self.operation.name, "caller": "alice", **fields})
+
+    def post(self) -> None:
+        """The post that likes need."""
+        self.prepare.direct("put_post", id="a91f", body="x", caller="alice")
+
+
+def changed_child(world: World) -> Scenario:
+    """Put and removed, again, with and without a key, on the first shard and on new ones, and written alone."""
+    world.post()
+    named = [] if world.operation.name.endswith("_mine") else ["name"]
+    suffix = world.operation.name.partition("_")[2]
     yield
-    for key in ({}, {"idempotency_key": "first"}):
-        for operation in ("like", "like", "unlike", "unlike"):
-            event = {"operation": operation, "post_id": "a91f", "caller": "alice", "value": True} | key
-            invoke("likes", event)
-            invoke("likes", event | {"idempotency_key": f"{operation}-again"})
-    for user in ("bob", "carol", "dave"):
-        store.spread.conflict("POST#a91f", 16)
-        invoke("likes", {"operation": "like", "post_id": "a91f", "caller": user})
-
-
-def parents(invoke: Invoke) -> Iterator[tuple[Counter, dict[str, Any]]]:
-    """Each counter of children, and what names a child of it; where a parent is needed, it is there."""
-    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
-    for counter in operations.PUT_CHILD.served(counters.COUNTERS):
-        yield counter, {"counter": counter.name, "id": "a91f", "child": "bob", "caller": "shop"}
-
-
-def child(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Put and removed, again, with and without a key, on new shards, and written alone."""
-    found = list(parents(invoke))
-    yield
-    for counter, member in found:
+    for counter in world.counters:
+        member: dict[str, Any] = {"counter": counter.name, "id": "a91f", "caller": "bob", "value": True}
+        member |= dict.fromkeys(named, "bob")
         for key in ({}, {"idempotency_key": "first"}):
-            for operation in ("put_child", "put_child", "delete_child", "delete_child"):
-                invoke("likes", {**member, "operation": operation, **key})
-                invoke("likes", {**member, "operation": operation, "idempotency_key": f"{operation}-again"})
+            for verb in ("put", "put", "delete", "delete"):
+                event = {**member, "operation": f"{verb}_{suffix}", **key}
+                world.invoke(event)
+                world.invoke(event | {"idempotency_key": f"{verb}-again"})
+        put = {**member, "operation": f"put_{suffix}"}
         for user in ("carol", "dave", "erin"):
-            store.spread.conflict(f"{counter.prefix}#a91f", 16)
-            invoke("likes", {**member, "operation": "put_child", "child": user})
-        store.breaker.trip(f"{counter.prefix}#a91f")
-        invoke("likes", {**member, "operation": "put_child", "child": "fred"})
+            world.store.spread.conflict(f"{counter.prefix}#a91f", 16)
+            world.invoke({**put, "caller": user, **dict.fromkeys(named, user)})
+        world.store.breaker.trip(f"{counter.prefix}#a91f")
+        world.invoke({**put, "caller": "fred", **dict.fromkeys(named, "fred")})
 
 
-def children_of(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: Operation) -> Scenario:
+def of_children(world: World) -> Scenario:
     """Of every counter that has some."""
-    found = list(parents(invoke))
+    world.post()
+    named = {"name": "bob"} if world.operation.name == "get_child" else {}
     yield
-    for _, member in found:
-        fields = {field.name: member[field.name] for field in operation.fields if field.name in member}
-        invoke("likes", {"operation": operation.name, **fields, "caller": "shop"})
+    for counter in world.counters:
+        world.do(counter=counter.name, id="a91f", **named)
 
 
-def visit(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+def removed(world: World) -> Scenario:
+    """Parents with children and without; again."""
+    world.post()
+    for counter in world.counters:
+        world.prepare.direct("put_child", counter=counter.name, id="a91f", name="bob", caller="shop")
+    yield
+    for counter in world.counters:
+        for parent in ("a91f", "a91f", "none"):
+            world.do(counter=counter.name, id=parent)
+
+
+def visit(world: World) -> Scenario:
     """By a person and by a crawler."""
     yield
     for agent in ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "Googlebot/2.1"):
-        event = {"operation": "visit", "url": ARGUMENTS["url"], "user_agent": agent}
-        invoke("visits", event | {"idempotency_key": secrets.token_hex(16)})
+        world.do(url=PAGE, user_agent=agent, idempotency_key=secrets.token_hex(16))
 
 
-def increment(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+def increment(world: World) -> Scenario:
     """Every counter, up to its end: the last number given, given again, refused; stock after expired holds; a batch."""
-    for counter in counters.COUNTERS.values():
+    for counter in world.counters:
         if counter.numbered and counter.floor is not None:
             last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
             key = {"PK": {"S": counter.partition_start + "x"}, "SK": {"S": counter.sort_key}}
-            store.client.put_item(TableName=store.settings.counts_table, Item={**key, **last})
-    stocked_and_held(invoke)
-    pass_a_minute()
+            world.store.client.put_item(TableName=world.store.settings.counts_table, Item={**key, **last})
+    stocked_and_held(world.prepare)
+    world.pass_a_minute()
     yield
-    for counter in counters.COUNTERS.values():
+    for counter in world.counters:
         event = {"operation": "increment", "counter": counter.name, "id": "x", "caller": "alice"}
         for key in ("first", "first", "second"):
-            invoke("increments", event | {"amount": counter.delta or 1, "idempotency_key": key, "value": True})
-    again = {**STOCK, "operation": "increment", "amount": 1, "idempotency_key": "again"}
-    invoke("increments", {"batch": [again, again, {**again, "idempotency_key": "more"}]})
+            world.invoke(event | {"amount": counter.delta or 1, "idempotency_key": key, "value": True})
+        again = event | {"amount": counter.delta or 1, "idempotency_key": "again"}
+        world.invoke({"batch": [again, again, {**again, "idempotency_key": "more"}]})
     for amount in (-7, -8):
-        invoke("increments", {**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
+        world.invoke({**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 
-def change(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+def change(world: World) -> Scenario:
     """Now, soon and under heat; stock after expired holds; refused."""
-    stocked_and_held(invoke)
-    pass_a_minute()
+    stocked_and_held(world.prepare)
+    world.pass_a_minute()
     yield
-    named = [name for name, counter in counters.COUNTERS.items() if counter.joins]
-    order = [{"counter": name, "id": "mug", "amount": counters.COUNTERS[name].delta or 1} for name in named]
+    order = [{"counter": one.name, "id": "mug", "amount": one.delta or 1} for one in world.counters]
     taken = [{"counter": "stock", "id": "mug", "amount": -7}, {"counter": "plays", "id": "mug"}]
     for number, changes in enumerate((order, order[:1], taken, taken)):
-        event = {"operation": "change", "changes": changes, "caller": "alice", "idempotency_key": f"key-{number}"}
-        invoke("increments", event | {"visible": "soon" if number == 1 else "now"})
+        world.do(changes=changes, idempotency_key=f"key-{number}", visible="soon" if number == 1 else "now")
 
 
-def get_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Every counter."""
+def of_each(world: World) -> Scenario:
+    """Every counter; a page by its URL."""
     yield
-    for name in counters.COUNTERS:
-        invoke("increments", {"operation": "get_counter", "counter": name, "id": "x", "caller": "alice"})
+    for counter in world.counters:
+        world.do(counter=counter.name, id=PAGE if counter.pages else "x")
 
 
-def details(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Of every counter."""
+def many(world: World) -> Scenario:
+    """Of every counter, and what is refused."""
     yield
-    for counter in counters.COUNTERS.values():
-        asked = {"counter": counter.name, "id": ARGUMENTS["url"] if counter.pages else "x"}
-        invoke("drifts", {"operation": "get_details", **asked, "caller": "alice"})
+    of = [f"{name}:{PAGE if one.pages else 'x'}" for name, one in counters.COUNTERS.items()]
+    world.do(of=of)
 
 
-def many(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
-    """Of every counter."""
-    yield
-    of = [f"{name}:{ARGUMENTS['url'] if one.pages else 'x'}" for name, one in counters.COUNTERS.items()]
-    invoke("tallies", {"operation": operation, "of": of, "caller": "alice"})
-
-
-def badge(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
-    """Of every counter."""
-    yield
-    for name in counters.COUNTERS:
-        invoke("tallies", {"operation": "get_counter_badge", "counter": name, "id": "x"})
-
-
-def set_counter(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+def set_counter(world: World) -> Scenario:
     """Every counter: set, again, and when it has moved."""
     yield
-    for name in counters.COUNTERS:
-        event = {"operation": "set_counter", "counter": name, "id": "x", "value": 1, "caller": "alice"}
+    for counter in world.counters:
         for version in (0, 0, 7):
-            invoke("increments", event | {"version": version})
+            world.do(counter=counter.name, id="x", value=1, version=version, idempotency_key="key")
 
 
-def hold(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None]) -> Scenario:
+def hold(world: World) -> Scenario:
     """Taken, taken of expired ones, refused."""
-    stocked_and_held(invoke)
-    pass_a_minute()
+    stocked_and_held(world.prepare)
+    world.pass_a_minute()
     yield
-    assert [held(invoke, amount)["status"] for amount in (4, 2)] == [201, 409]
+    assert [held(world.invoke, amount)["status"] for amount in (4, 2)] == [201, 409]
 
 
-def settle(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: str) -> Scenario:
+def settle(world: World) -> Scenario:
     """In time, again, too late, and of no hold at all."""
-    in_time, late = stocked_and_held(invoke), held(invoke, 1)["body"]["hold_id"]
+    in_time, late = stocked_and_held(world.prepare), held(world.prepare, 1)["body"]["hold"]
     yield
-    for hold_id in (in_time, in_time, NO_HOLD):
-        invoke("holds", {**STOCK, "operation": operation, "hold_id": hold_id})
-    pass_a_minute()
-    invoke("holds", {**STOCK, "operation": operation, "hold_id": late})
+    for one in (in_time, in_time, NO_HOLD):
+        world.do(**STOCK, hold=one)
+    world.pass_a_minute()
+    world.do(**STOCK, hold=late)
 
 
 def held(invoke: Invoke, amount: int) -> dict[str, Any]:
     """Hold some stock for a minute."""
     key = secrets.token_hex(8)
-    return invoke("holds", {**STOCK, "operation": "hold", "amount": amount, "ttl_s": 60, "idempotency_key": key})
+    return invoke({**STOCK, "operation": "hold", "amount": amount, "ttl_s": 60, "idempotency_key": key})
 
 
 def stocked_and_held(invoke: Invoke) -> str:
     """Stock 5 more and hold 4 of them; the hold's id."""
     key = secrets.token_hex(8)
-    invoke("increments", {**STOCK, "operation": "increment", "amount": 5, "idempotency_key": key})
-    return str(held(invoke, 4)["body"]["hold_id"])
+    invoke({**STOCK, "operation": "increment", "amount": 5, "idempotency_key": key})
+    return str(held(invoke, 4)["body"]["hold"])
 
 
-def series(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: Operation) -> Scenario:
+def series(world: World) -> Scenario:
     """Hours that are over, and one that runs."""
-    folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
+    folded_up_to(world.store, 10, progress.hour_of(world.store.settings, int(time.time() // 60)))
     yield
-    of = {"video_id": "v", "post_id": "p", "url": ARGUMENTS["url"], "counter": "plays", "id": "v"}
-    event = {field.name: of[field.name] for field in operation.fields if field.name in of} | {"caller": "alice"}
-    assert invoke("drifts", event | {"operation": operation.name, "by": "day"})["status"] == 200
+    named = {"of": "plays:v"} if "series" in world.operation.name else {"counter": "plays"}
+    assert world.do(**named, by="day")["status"] == 200
 
 
 def folded_up_to(store: Store, minute: int, hour: int) -> int:
@@ -306,46 +298,45 @@ def folded_up_to(store: Store, minute: int, hour: int) -> int:
     return minutes[minute]
 
 
-def plain(invoke: Invoke, store: Store, pass_a_minute: Callable[[], None], operation: Operation) -> Scenario:
-    """Once with its arguments; a post is written, and edited."""
-    if "post_id" in {field.name for field in operation.fields} and operation is not operations.PUT_POST:
-        invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
+def plain(world: World) -> Scenario:
+    """The sample; a post is written, and edited."""
+    if world.operation.name in ("get_post", "delete_post"):
+        world.prepare.direct("put_post", id="7c20", body="x", caller="alice")
     yield
-    fields = {field.name: ARGUMENTS[field.name] for field in operation.fields if field.name in ARGUMENTS}
-    caller = {"caller": "alice"} if operation.needs_caller else {}
-    for body in ({}, {"body": "two"} if "body" in fields else {}):
-        invoke(operation.function, {"operation": operation.name, **fields, **caller, **body})
+    for body in ({}, {"body": "two"} if world.operation.name == "put_post" else {}):
+        world.invoke(events.direct(world.operation.name, caller="alice", **body))
 
 
-SCENARIOS: dict[str, Callable[..., Scenario]] = {
-    "like": like, "unlike": like, "put_child": child, "delete_child": child, "visit": visit,
-    "increment": increment, "change": change, "get_counter": get_counter,
-    "set_counter": set_counter, "hold": hold,
-    "get_child": partial(children_of, operation=operations.GET_CHILD),
-    "list_children": partial(children_of, operation=operations.LIST_CHILDREN),
-    "get_details": details,
-    "get_tallies": partial(many, operation="get_tallies"),
-    "get_any_tallies": partial(many, operation="get_any_tallies"),
-    "get_counter_badge": badge,
-    "commit_hold": partial(settle, operation="commit_hold"),
-    "release_hold": partial(settle, operation="release_hold"),
-    **{operation.name: partial(series, operation=operation) for operation in operations.ON_SERIES},
+SCENARIOS: dict[str, Callable[[World], Scenario]] = {
+    **dict.fromkeys(("put_child", "delete_child", "put_mine", "delete_mine"), changed_child),
+    **dict.fromkeys(("get_child", "list_children", "get_mine"), of_children),
+    **dict.fromkeys(("get_tallies", "get_any_tallies", "list_mine"), many),
+    **dict.fromkeys(("get_counter", "get_details", "get_counter_badge"), of_each),
+    **dict.fromkeys(("commit_hold", "release_hold"), settle),
+    **dict.fromkeys(("get_series", "get_any_series", "get_top", "get_any_top"), series),
+    "remove_parent": removed, "visit": visit, "increment": increment, "change": change, "set_counter": set_counter,
+    "hold": hold,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", operations.OPERATIONS, ids=lambda operation: operation.name)
+@pytest.mark.parametrize(("function", "operation"), ROOMS, ids=[f"{name}-{one.name}" for name, one in ROOMS])
 def test_an_operation_does_what_it_declares_and_no_more(
-    operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
+    function: str, operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By each function that serves it: that of open counters needs less."""
+
     def pass_a_minute() -> None:
         monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
 
-    scenario = SCENARIOS.get(operation.name, partial(plain, operation=operation))
-    steps = scenario(invoke, store, pass_a_minute)
+    served = operation.served(served_by(function, FUNCTIONS[function], counters.COUNTERS))
+    by_function = partial(invoke, function=function)
+    steps = SCENARIOS.get(operation.name, plain)(
+        World(operation, served, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
+    )
     next(steps)
     recorder = Recorder(store)
     list(steps)
-    assert recorder.needs == permissions.of_operations(counters.COUNTERS)[operation]
+    assert recorder.needs == operation.needs(served)
 
 
 class OneShard:
@@ -429,8 +420,6 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     stocked_and_held(invoke)
     something_removed(store)
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
-    monkeypatch.setattr(sweep, "_store", store)
-    monkeypatch.setattr(sweep, "_shards", OneShard())
     something_to_judge(store)
     something_to_fold(store)
     recorder = Recorder(store)
@@ -440,29 +429,13 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
         drift_row(rival, "plays", "begins", 7, 1)
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
-    swept = sweep.handler({}, Context())
+    swept = Sweep(store, OneShard())({}, Context())  # type: ignore[arg-type]
     wanted = {"returned": 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     wanted["parents_removed"] = len(WITH_CHILDREN)
     assert {name: swept[name] for name in wanted} == wanted
     assert swept["hours"] == 2  # of the tally, and of all together
     assert [(drift.target, drift.drift) for drift in rows.every(store)] == [("begins", 8)]
-    assert recorder.needs == permissions.of_functions(counters.COUNTERS)["sweep"]
-
-
-class Bucket:
-    """S3, as far as dead letters need it."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-
-    def put_object(self, *, Key: str, Body: bytes, **_: Any) -> None:
-        self.objects[Key] = Body
-
-    def get_object(self, *, Key: str, **_: Any) -> dict[str, Any]:
-        return {"Body": io.BytesIO(self.objects[Key])}
-
-    def delete_object(self, *, Key: str, **_: Any) -> None:
-        del self.objects[Key]
+    assert recorder.needs == DECLARED.needs["sweep"]
 
 
 def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Objects) -> None:
@@ -470,8 +443,8 @@ def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Object
     receipt for each consumer to redrive."""
     old = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
     store.client.put_item(TableName=store.settings.counts_table, Item=old)
-    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
-    invoke("likes", {"operation": "like", "post_id": "a91f", "caller": "bob"})
+    invoke.direct("put_post", id="a91f", body="x", caller="alice")
+    invoke.direct("put_mine", counter="likes", id="a91f", caller="bob")
     store.client.update_item(
         TableName=store.settings.counts_table, Key=tallies.key(counters.LIKES, "a91f", 0),
         UpdateExpression="ADD likeTally :two", ExpressionAttributeValues={":two": {"N": "2"}},
@@ -494,7 +467,7 @@ def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.Object
     }
     lost = image | {"target": {"S": "lost"}, "at": {"N": str(int(time.time()) // 60 - 3 * tallies.DAY)}}
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
-    for consumer in ("rollup", "drift"):
+    for consumer in ("rollup", "bookkeeper"):
         marker = dead_letters.keep(Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test")
         store.client.put_item(**marker["Put"])
 
@@ -528,7 +501,7 @@ def test_the_command_does_what_its_policy_allows(
         given = commands.parsed(line.split(), commands.parser(counters.COUNTERS))
         assert commands.COMMANDS[given.command].run(given, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
-    assert recorder.needs <= permissions.of_operator(counters.COUNTERS)
+    assert recorder.needs <= operator_needs(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {
         ("UpdateItem", "POST#"), ("UpdateItem", "VID#"), ("UpdateItem", "DRIFT"), ("GetItem", "JUDGE"),
         ("DeleteItem", "DEADLETTER"), ("PutItem", "SEGMENT#"), ("PutItem", "HISTORY#"), ("ConditionCheckItem", "DRIFT"),

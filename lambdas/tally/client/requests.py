@@ -504,7 +504,7 @@ def list_mine(of: Iterable[str], *, caller: str | None = None) -> Request[Mine]:
 
 
 def remove_parent(counter: str, id: str, *, caller: str | None = None) -> Request[Removed]:
-    """Remove an id with all its children. Raises NotFoundError."""
+    """Remove an id with all its children. Raises NotFoundError, CounterRetiredError."""
     return Request.of("children", "remove_parent", caller, counter=counter, id=id)
 
 
@@ -545,7 +545,7 @@ def get_post(id: str, *, caller: str | None = None) -> Request[Post]:
 
 
 def delete_post(id: str, *, caller: str | None = None) -> Request[RemovedPost]:
-    """Delete your own post. Raises NotFoundError, ForbiddenError, EditConflictError."""
+    """Delete your own post. Raises NotFoundError, ForbiddenError."""
     return Request.of("posts", "delete_post", caller, id=id)
 
 

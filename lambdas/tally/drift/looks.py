@@ -32,8 +32,8 @@ READ_MAX = 1000  # rows that drift, and dead letters: an answer comes within sec
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
-    "name", "visible", "public", "pages", "retired", "numbered", "max_shards", "delta", "start", "floor", "ceiling",
-    "period",
+    "name", "visible", "changes", "public", "pages", "retired", "numbered", "max_shards", "delta", "start", "floor",
+    "ceiling", "period",
 )  # fmt: skip
 
 

@@ -1,0 +1,342 @@
+"""Every operation by every route: its sample is answered as its declaration says, and bad input is refused.
+
+What each does to the tables: test_needs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from api import __main__ as generated
+from api import samples
+from api.kinds import Asked, Source
+from api.operation import Field, Operation, Route
+from cli import smoke
+from counters import COUNTERS
+from declarations import OPERATIONS
+from tally.dynamo.client import Store
+from tally.errors import PROBLEM_TYPE_PREFIX
+from tests import events
+from tests.conftest import fresh_tables
+from tests.contexts import Context
+from tests.integration.conftest import Invoke
+
+JSON = {"content-type": "application/json"}
+ROUTES = events.routes()
+REFUSED = {400, 404, 412, 413, 415, 428}
+AS_NUMBERS = {"version", "from", "to"}  # an HTTP request has them as text, a direct event may have numbers
+VOLATILE = {"hold", "expires_at", "created_at", "at", "since", "as_of"}
+REST = {"caller": samples.CALLER, "id": "7c20"}  # who and what the samples name
+
+
+def prepared(invoke: Invoke, operation: str) -> dict[str, Any]:
+    """A world in which the operation's sample succeeds; the fields that the sample cannot know."""
+    if operation != "put_post":
+        invoke.direct("put_post", body="first", **REST)
+    if operation == "set_counter":
+        return {"version": '"0"'}
+    invoke.direct("increment", counter="stock", amount=5, idempotency_key="stock-5", **REST)
+    if operation not in ("commit_hold", "release_hold"):
+        return {}
+    held = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **REST)
+    return {"hold": held["body"]["hold"]}
+
+
+def steady(body: Any) -> Any:
+    """The body without what no two requests have in common."""
+    if isinstance(body, list):
+        return [steady(one) for one in body]
+    if not isinstance(body, dict):
+        return body
+    return {name: "…" if name in VOLATILE else steady(value) for name, value in body.items()}
+
+
+@pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: route.id)
+def test_a_sample_succeeds_and_is_answered_alike_over_http_and_directly(
+    route: Route, invoke: Invoke, store: Store
+) -> None:
+    """`invoke` holds each answer against the document."""
+    other = Invoke(Store(store.client, fresh_tables(store.client)))
+    answer = invoke(samples.http(route, COUNTERS, **prepared(invoke, route.operation.name)))
+    direct = other(samples.direct(route, COUNTERS, **prepared(other, route.operation.name)))
+    assert answer["statusCode"] in route.operation.success, answer["body"]
+    assert answer["statusCode"] == direct["status"]
+    if "media_type" not in direct["body"]:
+        assert steady(events.body_of(answer)) == steady(direct["body"])
+    kept = "public, max-age=" if route.cached else "no-store"
+    assert answer["headers"]["cache-control"].startswith(kept), "CloudFront keeps what says so"
+
+
+def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invoke) -> None:
+    scopes = {"tally/read", "tally/write"}
+    calls = smoke.calls(samples.CALLER, "https://example.com/a", events.KEY, page_given=True, scopes=scopes)
+    found = {call.name.removesuffix(" again") for call in calls}
+    assert found == {*ROUTES, "no token"}
+    for call in calls:
+        if call.name == "no token":
+            continue  # API Gateway answers it
+        route = ROUTES[call.name.removesuffix(" again")]
+        path, _, query = call.path.partition("?")
+        named = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path), path)
+        assert named
+        event = events.http(route.id, query=query, headers={name.lower(): one for name, one in call.headers.items()})
+        event |= {"pathParameters": {name: unquote(one) for name, one in named.groupdict().items()}}
+        event |= {"body": json.dumps(call.body)} if call.body else {}
+        answer = invoke(event)
+        seen = smoke.Answer(answer["statusCode"], answer["headers"], answer["body"])
+        assert call.expected(seen), (call.name, answer)
+
+
+def test_what_follows_from_the_operations_is_generated() -> None:
+    """`make generate`: the samples in `events/`, and the client."""
+    old = [path for path, text in generated.files().items() if not path.exists() or path.read_text("utf-8") != text]
+    assert (old, generated.stale()) == ([], [])
+    folders = {path.parent.name for path in generated.files() if path.is_relative_to(generated.EVENTS)}
+    assert folders | {"rollup", "bookkeeper"} == {path.name for path in generated.EVENTS.iterdir()}
+
+
+# Bad input
+
+ODD: list[object] = [
+    None, True, 0, -1, 1.5, 10**30, "", " ", "\x00", "\ud800", "a#b", "ü" * 9000, "x" * 20_000, [], ["x"], {}, {"": 1},
+]  # fmt: skip
+
+
+def wrong(route: Route, field: Field) -> list[object]:
+    """Values that are no value of this field, as the document says."""
+    schema = field.kind.schema_for(Asked(route.served(COUNTERS), anonymous=not route.needs_caller))
+    schema = schema["items"] if field.kind.many_max else schema  # a query repeats it
+    validator = Draft202012Validator(schema)
+    words = {"true", "false"} if schema.get("type") == "boolean" else set()
+    in_url = [one for one in ODD if isinstance(one, str) and one not in words]
+    found = ODD if field.source is Source.BODY else in_url
+    return [one for one in found if not _surrogate(one, field) and not validator.is_valid(one)]
+
+
+def _surrogate(value: object, field: Field) -> bool:
+    return value == "\ud800" and field.source is not Source.BODY  # no URL has one
+
+
+def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is wrong with the event of API Gateway, and the event."""
+    good = samples.values(route, COUNTERS)
+    for field in route.fields:
+        if not field.kind.documented:
+            continue
+        for value in wrong(route, field):
+            given = [value] if field.kind.many_max else value
+            if given is None or (field.source is Source.BODY and field.kind.many_max):
+                continue
+            yield f"{field.name} is {str(value)[:20]!r}", samples.http(route, COUNTERS, **{field.name: given})
+        if field.required and field.source is not Source.PATH:
+            yield f"no {field.name}", samples.http(route, COUNTERS, **{field.name: None})
+        if field.source is Source.QUERY:
+            event = samples.http(route, COUNTERS, **{field.name: good.get(field.name, "x")})
+            times = field.kind.many_max + 1 if field.kind.many_max else 2
+            pair = next((one for one in event["rawQueryString"].split("&") if one.startswith(f"{field.wire}=")), "x=1")
+            yield f"{field.name} {times} times", {**event, "rawQueryString": "&".join([pair] * times)}
+        if field.source is Source.BODY:
+            body = json.loads(samples.http(route, COUNTERS)["body"])
+            sent = {**samples.http(route, COUNTERS), "body": json.dumps(body | {field.wire: None})}
+            yield f"{field.name} is null", sent
+            twice = json.dumps(body)[:-1] + f", {json.dumps(field.wire)}: 1}}"
+            yield f"{field.name} twice", {**sent, "body": twice}
+    event = samples.http(route, COUNTERS)
+    if not route.operation.any_query:
+        asked = event["rawQueryString"]
+        yield "an unknown query", {**event, "rawQueryString": f"{asked}&" * bool(asked) + "unknown=1"}
+        yield "a query that is no UTF-8", {**event, "rawQueryString": "x=%ff"}
+        yield "a long query", {**event, "rawQueryString": "&".join(f"a{n}=1" for n in range(400))}
+    headers = event["headers"] | JSON
+    for name, text in (
+        ("an unknown field", '{"unknown": 1}'),
+        ("no JSON", "{"),
+        ("a list", "[]"),
+        ("NaN", '{"a": NaN}'),
+    ):
+        yield name, {**event, "body": text, "headers": headers}
+    deep, huge = "[" * 10_000, '{"a": ' + "9" * 6000 + "}"
+    yield "a deep body", {**event, "body": deep, "headers": headers}
+    yield "a huge number", {**event, "body": huge, "headers": headers}
+    yield "a large body", {**event, "body": "x" * (route.operation.body_bytes_max + 1), "headers": headers}
+    yield "no base64", {**event, "body": "!!!", "headers": headers, "isBase64Encoded": True}
+    yield "another type", {**event, "body": "{}", "headers": headers | {"content-type": "image/png"}}
+    yield "a packed body", {**event, "body": "{}", "headers": headers | {"content-encoding": "gzip"}}
+
+
+def stored(store: Store) -> int:
+    """How many items there are in all tables."""
+    tables = (store.settings.counts_table, store.settings.receipts_table, store.settings.ledger_table)
+    return sum(store.client.scan(TableName=table)["Count"] for table in tables)
+
+
+@pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: route.id)
+def test_bad_requests_are_refused_with_a_problem_and_store_nothing(route: Route, invoke: Invoke, store: Store) -> None:
+    taken = {}
+    for name, event in bad_requests(route):
+        answer = invoke(event)
+        document = events.body_of(answer) if answer["statusCode"] >= 400 else {}
+        if answer["statusCode"] not in REFUSED or not document.get("detail"):
+            taken[name] = answer["statusCode"]
+        else:
+            assert answer["headers"]["content-type"] == "application/problem+json"
+            assert document["type"].startswith(PROBLEM_TYPE_PREFIX)
+            assert "\ud800" in name or document["status"] == answer["statusCode"]
+    assert taken == {}
+    assert stored(store) == 0
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
+    operation: Operation, invoke: Invoke, store: Store
+) -> None:
+    [general, *_] = operation.routes(COUNTERS)
+    event = samples.direct(general, COUNTERS)
+    bad: list[tuple[str, dict[str, Any]]] = [("unknown", event | {"unknown": 1})]
+    for field in operation.fields:
+        schema = field.kind.schema_for(Asked(general.served(COUNTERS), anonymous=not general.needs_caller))
+        validator = Draft202012Validator(schema)
+        bad += [
+            (f"{field.name}={str(value)[:20]!r}", event | {field.name: value})
+            for value in ODD
+            if not validator.is_valid(value) and not (value == 0 and field.name in AS_NUMBERS)
+        ]
+        bad += [(f"{field.name}_", event | {f"{field.name}_": event.get(field.name)})]
+        if field.required:
+            bad.append((f"no {field.name}", {name: value for name, value in event.items() if name != field.name}))
+    if general.needs_caller and (operation.writes or not general.scope):
+        bad.append(("no caller", {name: value for name, value in event.items() if name != "caller"}))
+    bad += [(f"caller={str(value)[:20]!r}", event | {"caller": value}) for value in (7, "", "ü" * 200, ["a"], {})]
+    taken = {name: answer["status"] for name, sent in bad if (answer := invoke(sent))["status"] not in REFUSED}
+    assert taken == {}
+    assert stored(store) == 0
+
+
+BOUNDS = [
+    ("put_post", {"body": "x" * 10_241}, 400, "invalid-input", "body"),
+    ("put_post", {"raw": '{"body": "\\ud800"}'}, 400, "invalid-input", "body"),
+    ("put_post", {"raw": b'{"body": "\xff"}'}, 400, "invalid-input", None),
+    ("put_post", {"raw": b"x" * (16 * 1024 + 1)}, 413, "payload-too-large", None),
+    ("put_post", {"headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type", None),
+    ("put_post", {"sub": "ü" * 200}, 400, "invalid-input", "caller"),
+    ("put_post", {"sub": ""}, 401, "unauthenticated", None),
+    ("increment_plays_short", {"idempotency_key": None}, 400, "invalid-input", "Idempotency-Key"),
+    ("increment_plays_short", {"idempotency_key": "k" * 21}, 400, "invalid-input", "Idempotency-Key"),
+    ("increment_plays_short", {"idempotency_key": "a" * 30 + "," + "b" * 30}, 400, "invalid-input", "Idempotency-Key"),
+    ("increment_plays_short", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # not the header's
+    ("increment_plays_short", {"amount": 2}, 400, "invalid-input", "amount"),
+    ("visit", {"url": "https://example.com/", "idempotency_key": "short"}, 400, "invalid-input", "Idempotency-Key"),
+    ("get_visits", {"query": "url=http://a/&url=http://b/"}, 400, "invalid-input", "url"),
+    ("get_tallies", {"query": "&".join(["of=plays:a"] * 101)}, 400, "invalid-input", "of"),
+    ("list_mine", {"query": ""}, 400, "invalid-input", "of"),
+    ("change", {"changes": [{"counter": ["plays"]}]}, 400, "invalid-input", "changes[0].counter"),
+    ("change", {"changes": [{"counter": "plays", "id": "a"}] * 1001}, 413, "payload-too-large", "changes"),
+    ("change", {"changes": [{"counter": "plays", "id": str(n)} for n in range(91)]}, 413,
+     "payload-too-large", "changes"),
+    ("change", {"raw": "x" * (256 * 1024 + 1)}, 413, "payload-too-large", None),
+    ("put_child", {"name": "ü" * 86}, 400, "invalid-input", "name"),
+    ("put_child", {"counter": "usage"}, 400, "invalid-input", "counter"),
+    ("put_child", {"counter": "nothing"}, 404, "not-found", "counter"),
+    ("increment", {"counter": "members"}, 400, "invalid-input", "counter"),
+    ("increment", {"counter": "visits"}, 400, "invalid-input", "counter"),
+    ("set_counter", {"counter": "members"}, 400, "invalid-input", "counter"),
+    ("get_counter", {"counter": "visits"}, 400, "invalid-input", "counter"),
+    ("hold", {"counter": "members"}, 400, "invalid-input", "counter"),
+    ("get_post", {}, 404, "not-found", None),
+    ("put_mine_likes_short", {}, 404, "not-found", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("route", "change", "status", "slug", "field"), BOUNDS)
+def test_what_is_just_too_much_or_of_another_kind_is_refused_by_its_name(
+    route: str, change: dict[str, Any], status: int, slug: str, field: str | None, invoke: Invoke, store: Store
+) -> None:
+    answer = invoke.http(route, **change)
+    document = events.body_of(answer)
+    assert (answer["statusCode"], document["type"]) == (status, PROBLEM_TYPE_PREFIX + slug), document
+    assert document.get("field") == field
+    assert stored(store) == 0
+
+
+def test_a_route_that_the_function_does_not_have_is_404_and_one_without_claims_401(invoke: Invoke) -> None:
+    """Even if no authorizer stands before it."""
+    other = invoke({**events.http("get_post"), "routeKey": "GET /nothing"}, function="posts")
+    assert (other["statusCode"], events.body_of(other)["type"]) == (404, PROBLEM_TYPE_PREFIX + "not-found")
+    event = events.http("put_mine_likes_short")
+    del event["requestContext"]["authorizer"]
+    assert invoke(event)["statusCode"] == 401
+
+
+PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
+DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
+    ({"operation": "nothing"}, 400, "operation"),
+    ({"operation": None}, 400, "operation"),
+    ({"operation": ["increment"]}, 400, "operation"),
+    ({}, 400, "operation"),
+    ([], 400, None),
+    ("play", 400, None),
+    (None, 400, None),
+    ({**PLAY, "operation": "put_mine", "caller": "a"}, 400, "operation"),
+    ({**PLAY, "idempotency_key": "k" * 21}, 400, "Idempotency-Key"),
+    ({"batch": []}, 400, "batch"),
+    ({"batch": "play"}, 400, "batch"),
+    ({"batch": [{}], "operation": "increment"}, 400, "batch"),
+    ({"batch": [{}] * 101}, 413, "batch"),
+    ({"batch": [{}], "on_failure": "ignore"}, 400, "on_failure"),
+    ({"batch": [{}], "on_failure": None}, 400, "on_failure"),
+    ({"batch": [{}], "on_failure": ["raise"]}, 400, "on_failure"),
+    ({**PLAY, "on_failure": "raise"}, 400, "on_failure"),
+]
+
+
+@pytest.mark.parametrize(("event", "status", "field"), DIRECT_REFUSALS)
+def test_an_event_that_is_none_is_refused(
+    event: Any, status: int, field: str | None, invoke: Invoke, store: Store
+) -> None:
+    answer = invoke(event, function="increments")
+    assert (answer["status"], answer["body"].get("field")) == (status, field), answer
+    assert stored(store) == 0
+
+
+def test_one_bad_entry_of_a_batch_does_not_fail_the_others(invoke: Invoke) -> None:
+    batch = [PLAY, {"operation": "increment"}, None, {"batch": [PLAY]}, PLAY]
+    results = invoke({"batch": batch})["results"]
+    assert [result["status"] for result in results] == [200, 400, 400, 400, 200]
+    assert results[4]["replayed"]
+
+
+def test_without_time_left_nothing_is_done_and_every_entry_is_told(invoke: Invoke, store: Store) -> None:
+    results = invoke({"batch": [PLAY, PLAY]}, Context(remaining_ms=100))["results"]
+    assert [result["status"] for result in results] == [503, 503]
+    assert stored(store) == 0
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = sorted({field.name for operation in OPERATIONS for field in operation.fields} | {"caller", "batch", "x"})
+
+
+@settings(
+    derandomize=True, max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.sampled_from(OPERATIONS),
+    st.dictionaries(st.sampled_from(FIELDS), VALUES | st.sampled_from(["a91f", *COUNTERS]), max_size=5),
+)
+def test_no_direct_event_is_answered_with_a_500(invoke: Invoke, operation: Operation, fields: dict[str, Any]) -> None:
+    answer = invoke({"operation": operation.name, **fields}, function=operation.module)
+    for result in answer.get("results", [answer]):
+        assert result["status"] in {200, 201, 202, 400, 403, 404, 409, 412, 413, 422, 428}
+        json.dumps(result)

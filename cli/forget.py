@@ -98,13 +98,13 @@ def past(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _counts(numbers: Mapping[Kind, int]) -> str:
-    """`1 post, 51 likes, 0 children, 0 holds`."""
+    """`1 post, 51 children, 0 holds`."""
     counts = {kind: numbers.get(kind, 0) for kind in Kind}
     return ", ".join(f"{count} {kind.value if count == 1 else kind.plural}" for kind, count in counts.items())
 
 
 FORGET = Command(
-    "forget", "what there is of a user: posts, likes, other children, holds; with --yes, remove it", _forget,
+    "forget", "what there is of a user: posts, likes and other children, holds; with --yes, remove it", _forget,
     _arguments, _check, signed="--yes",
     examples="  tally forget --user 'auth0|7c20'               what there is; with --yes, remove it\n",
 )  # fmt: skip

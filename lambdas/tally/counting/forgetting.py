@@ -1,14 +1,14 @@
-"""What there is of a user, and its removal: posts, likes, other children and holds, each by the change that moves its
-tally.
+"""What there is of a user, and its removal: posts, children and holds, each by the change that moves its tally.
 
-A child is a user's if its counter says so (`MEMBER#USER#`) and it has the user's name. A scan of the counts table finds
-children and posts, because no key begins with a user. An index of likes by user would cost a write with every like; a
-scan costs reads, once (docs/privacy.md). A hold names its caller.
+A child, such as a like, is a user's if its counter says so (`MEMBER#USER#`) and it has the user's name. A scan of the
+counts table finds children and posts, because no key begins with a user. An index of likes by user would cost a write
+with every like; a scan costs reads, once (docs/privacy.md). A hold names its caller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -28,13 +28,12 @@ class Kind(Enum):
     """What a user leaves."""
 
     POST = "post"
-    LIKE = "like"
     CHILD = "child"
     HOLD = "hold"
 
     @property
     def plural(self) -> str:
-        """`posts`, `likes`, `children`, `holds`: as the history counts them."""
+        """`posts`, `children`, `holds`: as the history counts them."""
         return "children" if self is Kind.CHILD else f"{self.value}s"
 
 
@@ -85,7 +84,7 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
     prefix, _, id_ = item["PK"]["S"].partition("#")
     for counter in of_users:
         if counter.prefix == prefix and item["SK"]["S"] == counter.children[0] + user:
-            return Trace(Kind.LIKE if counter.name == LIKES.name else Kind.CHILD, id_, {}, counter)
+            return Trace(Kind.CHILD, id_, {}, counter)
     return Trace(Kind.POST, id_, {}, LIKES) if prefix == LIKES.prefix and "authorId" in item else None
 
 
@@ -96,19 +95,13 @@ def forget(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
     counter is declared no more, NotFoundError for a child whose parent somebody removed manually, and what the changes
     raise.
     """
-    if trace.kind is Kind.HOLD:
+    if trace.counter is None:
         _release(call, counters, trace.item)
-    elif trace.counter and trace.kind is Kind.POST:
-        _delete(call, trace.counter, trace.id)
-    elif trace.counter:
+    elif trace.kind is Kind.POST:
+        with suppress(NotFoundError):  # another run was first
+            posts.delete_post(call, trace.counter, trace.id)
+    else:
         _remove(call, trace.counter, trace.id)
-
-
-def _delete(call: Call, counter: Counter, post_id: str) -> None:
-    try:
-        posts.delete_post(call, counter, post_id)
-    except NotFoundError:
-        return  # another run was first
 
 
 def _remove(call: Call, counter: Counter, parent: str) -> None:

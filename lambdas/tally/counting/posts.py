@@ -74,22 +74,30 @@ def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
 
 
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
-    """The post; `{GONE: …}` for a deleted one, None without one."""
+    """The post; `{GONE: …}` for a deleted one, None without one.
+
+    A Query is no snapshot: while a post is made or deleted it may find `META` and not the text. Then it looks once
+    more; one whose text somebody removed manually is none.
+    """
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
-    by_key = {item["SK"]["S"]: item for item in queries.items(call.store, table, partition, counter.sort_key, TEXT_KEY)}
-    meta = by_key.get(counter.sort_key)
-    if meta is None:
-        return None
-    if GONE in meta:
-        return {GONE: True}
-    return {
-        "id": post_id,
-        "author": meta["authorId"]["S"],
-        "created_at": int(meta["createdAt"]["N"]),
-        "revision": int(meta["revision"]["N"]),
-        "likes": total(counter, (item for part, item in by_key.items() if part != TEXT_KEY)),
-        "body": by_key[TEXT_KEY]["body"]["S"],
-    }
+    for _ in range(2):
+        found = queries.items(call.store, table, partition, counter.sort_key, TEXT_KEY)
+        by_key = {item["SK"]["S"]: item for item in found}
+        meta = by_key.get(counter.sort_key)
+        if meta is None:
+            return None
+        if GONE in meta:
+            return {GONE: True}
+        if TEXT_KEY in by_key:
+            return {
+                "id": post_id,
+                "author": meta["authorId"]["S"],
+                "created_at": int(meta["createdAt"]["N"]),
+                "revision": int(meta["revision"]["N"]),
+                "likes": total(counter, (item for part, item in by_key.items() if part != TEXT_KEY)),
+                "body": by_key[TEXT_KEY]["body"]["S"],
+            }
+    return None
 
 
 def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply_once, put
 
 LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # repaired by its drift row, its children, or its receipts
-_REMOVED = ("posts", "likes", "children", "holds")
+_REMOVED = ("posts", "children", "holds")
 
 
 def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str) -> Write:
@@ -49,7 +49,7 @@ def _newest_first(store: Store, counter: str, target: str, most: int) -> list[It
 def forgotten(store: Store, user: str) -> Iterator[dict[str, Any]]:
     """The runs that removed what there was of a user, the oldest first.
 
-    Each is `{"at","by","why","found","posts","likes","children","holds","finished"}`.
+    Each is `{"at","by","why","found","posts","children","holds","finished"}`.
     """
     return map(items.plain, queries.items(store, store.settings.ledger_table, keys.forgotten_key(user)))
 
@@ -65,7 +65,7 @@ class Forgetting:
     at_s: int
     found: int
     removed: Multiset[str] = field(default_factory=Multiset)
-    """How many `posts`, `likes`, `children` and `holds` are removed so far."""
+    """How many `posts`, `children` and `holds` are removed so far."""
     name: str = field(default_factory=lambda: secrets.token_urlsafe(6))
 
     def note(self, *, finished: bool) -> None:

@@ -201,7 +201,10 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
         at = store.settings.minute(now_s)
         add = tallies.add(Call(store), counter, target, shard, amount, at, by=tallies.REPAIRED)
         add = tallies.noted(add, found.days) if found.days else add
-        made.append({"Update": items.only_if(add, held.pop(shard)) if held else add})
+        was = {**held.pop(shard, {})}
+        if shard in found.shards:
+            was["PK"] = found.shards[shard]["PK"]  # else its parent has been removed meanwhile
+        made.append({"Update": items.only_if(add, was) if was else add})
     table, drift = store.settings.counts_table, found.drift.drift
     made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
     left = max(drift, min(0, drift + amount)) if found.how == history.REBUILD else 0

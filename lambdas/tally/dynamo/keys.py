@@ -8,7 +8,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, rolled
     dead letters   DEADLETTER, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
-    forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, likes, children, holds, finished
+    forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 

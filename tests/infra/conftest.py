@@ -16,42 +16,29 @@ os.environ["JSII_DEPRECATED"] = "fail"  # deprecated parts of CDK fail, as Pytho
 import pytest
 
 import app
+from declarations import Declarations
 from tests.infra.template import Template
 
+DECLARED = Declarations.load(app.LAMBDAS / "counters.py")
 Synthesize = Callable[..., Template]
 ROOT = Path(__file__).parents[2]
 UNBUNDLED = {"aws:cdk:bundling-stacks": []}
 CERTIFICATE = "arn:aws:acm:eu-west-1:123456789012:certificate/11111111-2222-4333-8444-555555555555"
 EDGE_CERTIFICATE = CERTIFICATE.replace("eu-west-1", "us-east-1")
 # Options that have nothing to do with each other share a template: each takes seconds.
-OWN_DOMAIN = {
-    "domainName": "api.example.com",
-    "certificateArn": CERTIFICATE,
-    "corsOrigins": "https://example.com,http://localhost:3000",
-    "likersVisible": "signedIn",
-}
-BEHIND_CDN = {
-    "stage": "prod",
-    "domainName": "api.example.com",
-    "certificateArn": CERTIFICATE,
-    "cdn": "true",
-    "originName": "o-7f3a9c21.example.com",
-    "cdnCertificateArn": EDGE_CERTIFICATE,
-    "cdnClientCertificateArn": EDGE_CERTIFICATE,
-    "originTrustStore": "s3://bucket/authorities.pem",
-    "clientRate": "3000",
-}
-FEW_SEE_LIKERS = {
-    "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody",
-    "deadLetterDays": "30", "seriesDays": "400",
-}  # fmt: skip
-FRUGAL = {
-    "stage": "prod", "snapStart": "false", "tracing": "off", "logSampling": "0.05", "warmWrites": "20000",
-    "reservedConcurrency": "40", "alarmEmail": "ops@example.com", "pageHosts": "Example.com, blog.example.org,",
-    "receiptTtlHours": "48",
-}  # fmt: skip
 LAVISH = {
-    "snapStart": "true", "tracing": "all", "logSampling": "0", "budgetUsd": "20", "budgetEmail": "ops@example.com",
+    "domainName": "api.example.com", "certificateArn": CERTIFICATE,
+    "corsOrigins": "https://example.com,http://localhost:3000", "likersVisible": "signedIn", "snapStart": "true",
+    "tracing": "all", "logSampling": "0", "budgetUsd": "20", "budgetEmail": "ops@example.com",
+}  # fmt: skip
+BEHIND_CDN = {
+    "stage": "prod", "domainName": "api.example.com", "certificateArn": CERTIFICATE, "cdn": "true",
+    "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE,
+    "cdnClientCertificateArn": EDGE_CERTIFICATE, "originTrustStore": "s3://bucket/authorities.pem",
+    "clientRate": "3000", "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody",
+    "deadLetterDays": "30", "seriesDays": "400", "snapStart": "false", "tracing": "off", "logSampling": "0.05",
+    "warmWrites": "20000", "reservedConcurrency": "40", "alarmEmail": "ops@example.com", "receiptTtlHours": "48",
+    "pageHosts": "Example.com, blog.example.org,",
 }  # fmt: skip
 
 
@@ -95,14 +82,19 @@ def dev(synthesize: Synthesize) -> Template:
 
 
 @pytest.fixture(scope="session")
-def own_domain(synthesize: Synthesize) -> Template:
-    """With the API's own domain, listed origins, and likers for signed-in callers only."""
-    return synthesize(**OWN_DOMAIN)
+def prod(synthesize: Synthesize) -> Template:
+    return synthesize(stage="prod")
+
+
+@pytest.fixture(scope="session")
+def lavish(synthesize: Synthesize) -> Template:
+    """A dev stack under the API's own domain: all that can be had, for listed origins, likers for the signed-in."""
+    return synthesize(**LAVISH)
 
 
 @pytest.fixture(scope="session")
 def behind_cdn(synthesize: Synthesize) -> Template:
-    """The prod stack behind CloudFront, with mutual TLS."""
+    """A frugal prod stack behind CloudFront with mutual TLS, with an issuer of its own, and nobody sees likers."""
     return synthesize(**BEHIND_CDN)
 
 
@@ -110,8 +102,3 @@ def behind_cdn(synthesize: Synthesize) -> Template:
 def edge(behind_cdn: Template) -> Template:
     """The stack in us-east-1 before it."""
     return Template(behind_cdn.folder, id="TallyEdge")
-
-
-@pytest.fixture(scope="session")
-def prod(synthesize: Synthesize) -> Template:
-    return synthesize(stage="prod")

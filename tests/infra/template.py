@@ -66,9 +66,9 @@ class Template:
         return found
 
     def functions(self) -> dict[str, str]:
-        """The logical ids of the functions, by their handlers' modules."""
+        """The logical ids of the functions, by the names of their handlers."""
         return {
-            found["Properties"]["Handler"].removeprefix("functions.").removesuffix(".handler"): name
+            found["Properties"]["Handler"].removeprefix("serve."): name
             for name, found in self.of_type("AWS::Lambda::Function").items()
         }
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import boto3
 import pytest
-from openapi.document import document
 
+from api.document import document
 from app import LAMBDAS
 from counters import COUNTERS
 from declarations import Declarations
@@ -43,12 +43,14 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
 def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
     for name, path in BUNDLE.sources.items():
         assert (bundle / name).read_bytes() == path.read_bytes()
-    assert (bundle / "functions" / "plays.py").is_file()
+    assert (bundle / "operations" / "increments.py").is_file()
     assert (bundle / "tally" / "dynamo" / "transactions.py").is_file()
-    assert (bundle / "functions" / "beacon.js").is_file()
+    assert (bundle / "operations" / "beacon.js").is_file()
     for name in ("index.html", "app.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
         assert (bundle / "console" / name).is_file()
-    assert json.loads((bundle / "functions" / "openapi.json").read_text(encoding="utf-8")) == document(COUNTERS)
+    assert json.loads((bundle / "operations" / "openapi.json").read_text(encoding="utf-8")) == document(
+        BUNDLE.declarations.operations, COUNTERS
+    )
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
 
@@ -147,8 +149,8 @@ def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_witho
         "sys.path[:0] = [bundle]",
         "sys.path.append(of_the_runtime)",
         "assert compileall.compile_dir(bundle, quiet=1, force=True)",
-        "for found in sorted(pathlib.Path(bundle, 'functions').glob('*.py')):",
-        "    importlib.import_module(f'functions.{found.stem}')",
+        "for found in sorted(pathlib.Path(bundle, 'operations').glob('*.py')):",
+        "    importlib.import_module(f'operations.{found.stem}')",
         "print(sys.version_info[:2], len(sys.modules))",
     ]
     command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(importing), str(bundle), str(of_the_runtime)]

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tally.operation import Table
 
 import counters
-import operations
+from api.needs import Table
 from stacks import alarms
 from tally import observe
-from tests.infra.conftest import FRUGAL, ROOT, Synthesize
+from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import Json, Template, joined
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -98,7 +97,7 @@ def test_every_metric_that_has_a_name_is_written_somewhere() -> None:
         assert any(re.search(rf"\bobserve\.{name}\b", source) for source in sources), value
 
 
-CONSUMERS = {found.function for found in operations.CONSUMERS}
+CONSUMERS = {found.function for found in DECLARED.readers}
 OF = {  # written out a second time; every other metric is of the stack
     "Counted": ("counter", {*counters.COUNTERS}),
     "DriftConfirmed": ("counter", set(counters.COUNTERS)),
@@ -116,26 +115,6 @@ def test_dimensions_are_the_stack_and_counters_or_consumers_never_items(dev: Tem
     else:
         dimension, names = OF[metric]
         assert sorted(map(dict.popitem, found)) == sorted((dimension, name) for name in names)
-
-
-def test_functions_write_the_dimension_that_alarms_and_widgets_look_at(prod: Template) -> None:
-    for function in prod.of_type("AWS::Lambda::Function").values():
-        assert function["Properties"]["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == "Tally-prod"
-    assert {dict(dimensions)["service"] for _, _, dimensions in own(watched(prod))} == {"Tally-prod"}
-
-
-def test_no_alarm_and_no_widget_of_a_stage_looks_at_another_stage(dev: Template, prod: Template) -> None:
-    def metrics(template: Template) -> set[Series]:
-        """Those of AWS name a resource, which `${…}` makes the stack's own."""
-        found = [*shown(template).values(), *watched(template).values()]
-        return {
-            (space, name, frozenset((key, value.replace("${", f"{template.stack} ${{")) for key, value in dimensions))
-            for series in found
-            for space, name, dimensions in series
-        }
-
-    assert len(metrics(dev)) == len(metrics(prod)) > 50
-    assert not metrics(dev) & metrics(prod)
 
 
 def test_the_dashboard_is_in_the_free_tier(dev: Template) -> None:
@@ -215,38 +194,6 @@ def test_the_page_has_no_section_for_a_removed_alarm(dev: Template) -> None:
     assert re.findall(r"^### Alarm: (.*)$", PAGE, re.MULTILINE) == [alarm.name for alarm in alarms.ALARMS]
 
 
-def test_every_alarm_reaches_the_topic_and_says_when_it_is_over(dev: Template) -> None:
-    topic = {"Ref": dev.only_name("AWS::SNS::Topic")}
-    for properties in alarms_of(dev).values():
-        assert properties["ActionsEnabled"] is True
-        assert properties["AlarmActions"] == properties["OKActions"] == [topic]
-        assert properties["InsufficientDataActions"] == [topic], "silence is what some are there to hear"
-    assert dev.outputs["AlarmTopicArn"]["Value"] == topic
-
-
-def test_alarms_may_publish_to_the_topic_and_only_over_tls(dev: Template) -> None:
-    """A topic with a policy admits only those that it names: without this every alarm would be silent."""
-    statements = dev.only("AWS::SNS::TopicPolicy")["PolicyDocument"]["Statement"]
-    allowed = [statement for statement in statements if statement["Effect"] == "Allow"]
-    assert [(found["Principal"], found["Action"], found["Condition"]) for found in allowed] == [
-        (
-            {"Service": "cloudwatch.amazonaws.com"},
-            "sns:Publish",
-            {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}},
-        )
-    ]
-    denied = [statement["Condition"] for statement in statements if statement["Effect"] == "Deny"]
-    assert denied == [{"Bool": {"aws:SecureTransport": "false"}}]
-
-
-def test_who_gets_a_mail(dev: Template, synthesize: Synthesize) -> None:
-    assert not dev.of_type("AWS::SNS::Subscription")
-    template = synthesize(**FRUGAL)
-    subscription = template.only("AWS::SNS::Subscription")
-    assert (subscription["Protocol"], subscription["Endpoint"]) == ("email", "ops@example.com")
-    assert subscription["TopicArn"] == {"Ref": template.only_name("AWS::SNS::Topic")}
-
-
 def judged(alarm: Json) -> tuple[Any, ...]:
     """Threshold, number and seconds of periods, statistic, and how missing data counts."""
     [metric] = [entry for entry in alarm["Metrics"] if entry.get("ReturnData", True)]
@@ -262,11 +209,11 @@ def judged(alarm: Json) -> tuple[Any, ...]:
 WHEN = {  # written out a second time, to check the declarations
     **{f"drift-{name}": ("Maximum", "> 0", 1, 60, "ignore") for name in counters.COUNTERS},
     "watermark-age-rollup": ("Maximum", "> 600", 5, 60, "ignore"),
-    "watermark-age-drift": ("Maximum", "> 600", 5, 60, "ignore"),
+    "watermark-age-bookkeeper": ("Maximum", "> 600", 5, 60, "ignore"),
     "iterator-age-rollup": ("Maximum", "> 60000", 2, 300, "missing"),
-    "iterator-age-drift": ("Maximum", "> 60000", 2, 300, "missing"),
+    "iterator-age-bookkeeper": ("Maximum", "> 60000", 2, 300, "missing"),
     "dead-letters-rollup": ("Sum", "> 0", 1, 300, "notBreaching"),
-    "dead-letters-drift": ("Sum", "> 0", 1, 300, "notBreaching"),
+    "dead-letters-bookkeeper": ("Sum", "> 0", 1, 300, "notBreaching"),
     "sweep": ("runs - failed", "< 1", 2, 300, "missing"),  # silence changes its state, which notifies
     "unjudged": ("Maximum", "> 0", 15, 60, "ignore"),
     "holds": ("Maximum", "> 0", 5, 60, "ignore"),
@@ -296,7 +243,7 @@ def test_each_alarm_watches_a_resource_of_the_stack(prod: Template) -> None:
 
     assert dimension("sweep") == f"${{{functions['sweep']}}}"
     assert dimension("iterator-age-rollup") == f"${{{functions['rollup']}}}"
-    assert dimension("iterator-age-drift") == f"${{{functions['drift']}}}"
+    assert dimension("iterator-age-bookkeeper") == f"${{{functions['bookkeeper']}}}"
     assert dimension("throttles-counts") == "${CountsTable}"
     assert dimension("throttles-receipts") == "${ReceiptsTable}"
     assert dimension("throttles-ledger") == "${LedgerTable}"
@@ -304,22 +251,8 @@ def test_each_alarm_watches_a_resource_of_the_stack(prod: Template) -> None:
     assert dimension("failed-events") == f"${{{prod.only_name('AWS::SQS::Queue')}.QueueName}}"
 
 
-def test_a_new_stack_without_data_notifies_nobody(dev: Template) -> None:
-    """An alarm begins in INSUFFICIENT_DATA; only `breaching` takes it from there to ALARM without a number."""
-    assert "breaching" not in {properties["TreatMissingData"] for properties in alarms_of(dev).values()}
-
-
 def test_an_alarm_is_drawn_once_where_it_is_watched(dev: Template) -> None:
     """Alarms of one kind share one line: eight would overlap."""
     for widget in dev.dashboard()["widgets"]:
         lines = widget["properties"].get("annotations", {}).get("horizontal", [])
         assert len([line for line in lines if line.get("visible", True)]) <= 1
-
-
-def test_stages_have_dashboards_and_alarms_of_their_own(dev: Template, prod: Template) -> None:
-    for template in (dev, prod):
-        name = template.only("AWS::CloudWatch::Dashboard")["DashboardName"]
-        assert joined(name) == f"{template.stack}-${{AWS::Region}}"
-        assert template.outputs["DashboardName"]["Value"] == name
-    shared = {name.replace("Tally-dev-", "Tally-prod-") for name in alarms_of(dev)}
-    assert shared == set(alarms_of(prod)) - {"Tally-prod-latency"}

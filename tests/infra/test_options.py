@@ -12,7 +12,7 @@ from dataclasses import fields
 import pytest
 
 from stacks.options import Options, OptionsError
-from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, LAVISH, ROOT, Synthesize
+from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, Synthesize
 
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
 CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
@@ -162,17 +162,3 @@ def test_stages_are_stacks_of_their_own(synthesize: Synthesize) -> None:
         properties = manifest["artifacts"]["Tally"]["properties"]
         assert properties["stackName"] == f"Tally-{stage}"
         assert properties.get("terminationProtection", False) is (stage != "dev")
-
-
-def test_a_budget_warns_before_and_when_it_is_passed(synthesize: Synthesize) -> None:
-    assert not synthesize().of_type("AWS::Budgets::Budget")
-    budget = synthesize(**LAVISH).only("AWS::Budgets::Budget")
-    assert budget["Budget"]["BudgetLimit"] == {"Amount": 20, "Unit": "USD"}
-    assert budget["Budget"]["TimeUnit"] == "MONTHLY"
-    warnings = budget["NotificationsWithSubscribers"]
-    assert [(each["Notification"]["NotificationType"], each["Notification"]["Threshold"]) for each in warnings] == [
-        ("ACTUAL", 80),
-        ("FORECASTED", 100),
-    ]
-    for each in warnings:
-        assert each["Subscribers"] == [{"Address": "ops@example.com", "SubscriptionType": "EMAIL"}]

@@ -1,27 +1,27 @@
-"""The streams in the stack: how they reach their consumers, and the bucket for dead letters."""
+"""The streams in the stack: how they reach their consumers."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tally.operation import Table
 
-import operations
+from api.needs import Table
 from dev.stack.mappings import read_mapping
 from tally.dynamo import keys
-from tests.infra.template import Json, Template, listed
+from tests.infra.conftest import DECLARED
+from tests.infra.template import Json, Template
 
 STREAMS = {"CountsTable": Table.COUNTS, "ReceiptsTable": Table.RECEIPTS}
-CONSUMERS = [consumer.function for consumer in operations.CONSUMERS]
+CONSUMERS = [consumer.function for consumer in DECLARED.readers]
 FILTERS = {  # written out a second time: the consumers depend on them
     ("rollup", "ReceiptsTable"): [{"eventName": ["INSERT", "MODIFY"]}],
     ("rollup", "CountsTable"): [
         {"eventName": ["INSERT"]},
         {"dynamodb": {"Keys": {"PK": {"S": [{"prefix": "HEARTBEAT#"}]}}}},
     ],
-    ("drift", "ReceiptsTable"): [{"eventName": ["INSERT", "MODIFY"]}],
-    ("drift", "CountsTable"): [],
+    ("bookkeeper", "ReceiptsTable"): [{"eventName": ["INSERT", "MODIFY"]}],
+    ("bookkeeper", "CountsTable"): [],
 }
 
 
@@ -41,35 +41,11 @@ def mappings(template: Template) -> dict[tuple[str, str], Json]:
 def test_each_consumer_reads_both_streams_behind_its_alias(dev: Template) -> None:
     assert set(mappings(dev)) == {
         (consumer.function, name)
-        for consumer in operations.CONSUMERS
+        for consumer in DECLARED.readers
         for name, table in STREAMS.items()
         if table in consumer.streams
     }
     assert set(mappings(dev)) == set(FILTERS)
-
-
-def test_no_stream_has_a_third_reader(dev: Template) -> None:
-    """A DynamoDB stream throttles more than two."""
-    tables = [table for _, table in mappings(dev)]
-    assert {table: tables.count(table) for table in tables} == {"CountsTable": 2, "ReceiptsTable": 2}
-
-
-@pytest.mark.parametrize("which", FILTERS, ids="-".join)
-def test_a_mapping_gives_up_no_record(dev: Template, which: tuple[str, str]) -> None:
-    properties = dict(mappings(dev)[which])
-    for name in ("EventSourceArn", "FunctionName", "FilterCriteria"):
-        properties.pop(name, None)
-    assert properties == {
-        "BatchSize": 1000,
-        "BisectBatchOnFunctionError": True,
-        "FunctionResponseTypes": ["ReportBatchItemFailures"],
-        "MaximumBatchingWindowInSeconds": 1,
-        "MaximumRecordAgeInSeconds": -1,  # never: Lambda drops no record while the consumer fails
-        "MaximumRetryAttempts": -1,
-        "ParallelizationFactor": 1,  # one invocation at a time reads a shard, in order
-        "StartingPosition": "TRIM_HORIZON",
-        "TumblingWindowInSeconds": 900,  # without a window the event lacks shardId
-    }
 
 
 @pytest.mark.parametrize("which", FILTERS, ids="-".join)
@@ -79,7 +55,7 @@ def test_filters_look_at_the_kind_of_change_and_let_heartbeats_through(dev: Temp
 
 
 def test_the_filter_lets_those_heartbeats_through_that_the_sweep_writes() -> None:
-    [rollup] = [consumer for consumer in operations.CONSUMERS if consumer.prefixes]
+    [rollup] = [consumer for consumer in DECLARED.readers if consumer.prefixes]
     assert (rollup.function, rollup.prefixes) == ("rollup", {Table.COUNTS: keys.HEARTBEAT_START})
 
 
@@ -130,41 +106,3 @@ def test_consumers_are_for_streams_only(dev: Template) -> None:
         permissions = dev.of_type("AWS::Lambda::Permission").values()
         assert alias not in [permission["Properties"]["FunctionName"] for permission in permissions]
         assert f"{module.capitalize()}FunctionArn" not in dev.outputs
-
-
-def test_the_bucket_is_closed_encrypted_and_forgets_after_90_days(dev: Template, prod: Template) -> None:
-    for template in (dev, prod):
-        assert set(template.of_type("AWS::S3::Bucket")) == {"DeadLetterBucket"}, "another name is an empty bucket"
-        bucket = template.only("AWS::S3::Bucket")
-        assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
-        assert len(bucket["PublicAccessBlockConfiguration"]) == 4
-        [encrypted] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
-        assert encrypted["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
-        assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
-        overwritten = {"NoncurrentVersionExpiration": {"NoncurrentDays": 7}}
-        assert bucket["LifecycleConfiguration"]["Rules"] == [
-            {"ExpirationInDays": 90, **overwritten, "Status": "Enabled"},
-            {"ExpiredObjectDeleteMarker": True, "Status": "Enabled"},
-        ]
-        [statement] = template.only("AWS::S3::BucketPolicy")["PolicyDocument"]["Statement"]
-        assert (statement["Effect"], statement["Action"]) == ("Deny", "s3:*")
-        assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
-        assert template.outputs["DeadLetterBucketName"]["Value"] == {"Ref": "DeadLetterBucket"}
-
-
-@pytest.mark.parametrize("policy", ["DeletionPolicy", "UpdateReplacePolicy"])
-def test_the_bucket_outlives_the_stack_unless_it_is_dev(dev: Template, prod: Template, policy: str) -> None:
-    assert dev.resources["DeadLetterBucket"][policy] == "Delete"
-    assert prod.resources["DeadLetterBucket"][policy] == "Retain"
-
-
-def test_nothing_of_cdks_own_runs_in_the_account(dev: Template) -> None:
-    """Emptying a bucket with the stack would bring a function that may delete."""
-    assert {found["Properties"]["Runtime"] for found in dev.of_type("AWS::Lambda::Function").values()} == {"python3.14"}
-    assert not [type_ for type_ in {found["Type"] for found in dev.resources.values()} if type_.startswith("Custom::")]
-
-
-def test_nobody_else_may_touch_the_bucket(dev: Template) -> None:
-    for module, function in dev.functions().items():
-        actions = [action for found in dev.statements(function) for action in listed(found["Action"])]
-        assert [action for action in actions if action.startswith("s3:")] == ["s3:PutObject"] * (module in CONSUMERS)

@@ -1,0 +1,334 @@
+"""What the templates say of single resources, in one table: each line guards data, a door, or the bill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.infra.conftest import CERTIFICATE, DECLARED, EDGE_CERTIFICATE
+from tests.infra.template import Json, Template
+
+
+class Stage(NamedTuple):
+    """A value that differs between dev and the stages that keep their data."""
+
+    dev: Any
+    prod: Any
+
+
+class Of(NamedTuple):
+    """A reference to the one resource of a type."""
+
+    type: str
+    attribute: str = ""
+
+
+Facts = dict[str, dict[str, Any]]
+"""By a type or a logical id, of each such resource: the values by their path in its properties; None: nothing there."""
+
+KEPT = {"DeletionPolicy": Stage("Delete", "Retain"), "UpdateReplacePolicy": Stage("Delete", "Retain")}
+OVER_TLS = {"Bool": {"aws:SecureTransport": "false"}}
+BOTH_IMAGES = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
+TOPIC = [Of("AWS::SNS::Topic")]
+
+
+def table(name: str, *keys: str, **more: Any) -> dict[str, Any]:
+    return more | {
+        "TableName": Stage(f"Tally-dev-{name}", f"Tally-prod-{name}"),
+        "KeySchema": [{"AttributeName": key, "KeyType": "RANGE" if key == "SK" else "HASH"} for key in keys],
+        "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in keys],
+    }
+
+
+BY_DEFAULT: Facts = {
+    "AWS::DynamoDB::Table": KEPT
+    | {
+        "DeletionProtectionEnabled": Stage(False, True),
+        "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
+        "TimeToLiveSpecification": {"AttributeName": "expiration", "Enabled": True},
+        "BillingMode": "PAY_PER_REQUEST",
+        "LocalSecondaryIndexes": None,  # DynamoDB could not split a hot item collection
+        "SSESpecification": None,  # DynamoDB's own key: no bill, no limit of KMS
+        "WarmThroughput": None,  # AWS chooses: nobody can lower a value that has grown
+    },
+    "CountsTable": table("counts", "PK", "SK", StreamSpecification=BOTH_IMAGES),
+    "ReceiptsTable": table("receipts", "id", StreamSpecification=BOTH_IMAGES),
+    "LedgerTable": table("ledger", "PK", "SK", StreamSpecification=None),
+    "UserPool": KEPT
+    | {
+        "DeletionProtection": Stage("INACTIVE", "ACTIVE"),
+        "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": True},
+    },
+    "AWS::Cognito::UserPoolResourceServer": {
+        "Identifier": "tally",
+        "Scopes.0.ScopeName": "read",
+        "Scopes.1.ScopeName": "write",
+        "Scopes.2": None,
+    },
+    "AWS::Cognito::UserPoolGroup": {"GroupName": "operators", "UserPoolId": {"Ref": "UserPool"}, "RoleArn": None},
+    "DeadLetterBucket": KEPT
+    | {
+        "BucketEncryption.ServerSideEncryptionConfiguration": [
+            {"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
+        ],
+        "PublicAccessBlockConfiguration": dict.fromkeys(
+            ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True
+        ),
+        "VersioningConfiguration": {"Status": "Enabled"},
+        "LifecycleConfiguration.Rules": [
+            {"ExpirationInDays": 90, "NoncurrentVersionExpiration": {"NoncurrentDays": 7}, "Status": "Enabled"},
+            {"ExpiredObjectDeleteMarker": True, "Status": "Enabled"},
+        ],
+    },
+    "AWS::S3::BucketPolicy": {
+        "PolicyDocument.Statement.0.Effect": "Deny",
+        "PolicyDocument.Statement.0.Action": "s3:*",
+        "PolicyDocument.Statement.0.Condition": OVER_TLS,
+        "PolicyDocument.Statement.1": None,
+    },
+    "AWS::SQS::Queue": KEPT | {"MessageRetentionPeriod": 14 * 24 * 3600, "SqsManagedSseEnabled": True},
+    "AWS::SQS::QueuePolicy": {
+        "PolicyDocument.Statement.0.Effect": "Deny",
+        "PolicyDocument.Statement.0.Condition": OVER_TLS,
+        "PolicyDocument.Statement.1": None,
+    },
+    "AWS::Logs::LogGroup": {"RetentionInDays": 30},
+    "AWS::IAM::Role": {
+        "AssumeRolePolicyDocument.Statement": [
+            {"Action": "sts:AssumeRole", "Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}
+        ]
+    },
+    "AWS::Lambda::Function": {
+        "Runtime": "python3.14",
+        "Architectures": ["arm64"],
+        "ReservedConcurrentExecutions": None,  # AWS refuses one that a new account, with ten, cannot give
+    },
+    "AWS::Lambda::Alias": {"Name": "live"},
+    "AWS::Lambda::EventSourceMapping": {
+        "BatchSize": 1000,
+        "BisectBatchOnFunctionError": True,
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+        "MaximumBatchingWindowInSeconds": 1,
+        "MaximumRecordAgeInSeconds": -1,  # never: Lambda drops no record while the consumer fails
+        "MaximumRetryAttempts": -1,
+        "ParallelizationFactor": 1,  # one invocation at a time reads a shard, in order
+        "StartingPosition": "TRIM_HORIZON",
+        "TumblingWindowInSeconds": 900,  # without a window the event lacks shardId
+        "DestinationConfig": None,
+        "Enabled": None,
+    },
+    "AWS::Events::Rule": {
+        "ScheduleExpression": "rate(1 minute)",
+        "State": "ENABLED",
+        "Targets.0.RetryPolicy": {"MaximumRetryAttempts": 0},
+        "Targets.1": None,
+    },
+    "AWS::CloudWatch::Alarm": {
+        "ActionsEnabled": True,
+        "AlarmActions": TOPIC,
+        "OKActions": TOPIC,
+        "InsufficientDataActions": TOPIC,  # silence is what some are there to hear
+    },
+    "AWS::SNS::TopicPolicy": {  # it admits only those that it names: without this every alarm would be silent
+        "PolicyDocument.Statement.0.Effect": "Deny",
+        "PolicyDocument.Statement.0.Condition": OVER_TLS,
+        "PolicyDocument.Statement.1.Action": "sns:Publish",
+        "PolicyDocument.Statement.1.Principal": {"Service": "cloudwatch.amazonaws.com"},
+        "PolicyDocument.Statement.1.Condition": {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}},
+        "PolicyDocument.Statement.2": None,
+    },
+    "AWS::ApiGatewayV2::Integration": {"IntegrationType": "AWS_PROXY", "PayloadFormatVersion": "2.0"},
+    "AWS::ApiGatewayV2::Api": {
+        "DisableExecuteApiEndpoint": False,
+        "CorsConfiguration": {
+            "AllowOrigins": ["*"],
+            "AllowMethods": ["DELETE", "GET", "POST", "PUT"],
+            "AllowHeaders": ["authorization", "content-type", "idempotency-key", "if-match"],
+            "ExposeHeaders": ["Date", "ETag", "Idempotency-Replayed", "Retry-After"],
+            "MaxAge": 86_400,
+        },
+    },
+    # Nobody has attached a new one: another description, name or path makes CloudFormation replace a policy.
+    "OperatorPolicy7DB21D32": {
+        "Description": "Lets people run the command tally: look, mend, redrive",
+        "Path": "/",
+        "ManagedPolicyName": None,
+        "Roles": None,
+        "Users": None,
+        "Groups": None,
+    },
+}
+OWN_NAME = {
+    "AWS::ApiGatewayV2::Api": {"DisableExecuteApiEndpoint": True},
+    "AWS::ApiGatewayV2::DomainName": {
+        "DomainNameConfigurations": [
+            {"CertificateArn": CERTIFICATE, "EndpointType": "REGIONAL", "SecurityPolicy": "TLS_1_2"}
+        ]
+    },
+    "AWS::ApiGatewayV2::ApiMapping": {
+        "ApiId": Of("AWS::ApiGatewayV2::Api"),
+        "Stage": "$default",
+        "DomainName": Of("AWS::ApiGatewayV2::DomainName"),
+        "ApiMappingKey": None,
+    },
+}
+BUDGET_MAIL = [{"Address": "ops@example.com", "SubscriptionType": "EMAIL"}]
+WITH_OPTIONS: dict[str, Facts] = {
+    "lavish": {
+        **OWN_NAME,
+        "AWS::ApiGatewayV2::Api": {
+            "DisableExecuteApiEndpoint": True,
+            "CorsConfiguration.AllowOrigins": ["https://example.com", "http://localhost:3000"],
+        },
+        "AWS::ApiGatewayV2::DomainName": OWN_NAME["AWS::ApiGatewayV2::DomainName"]
+        | {"DomainName": "api.example.com", "MutualTlsAuthentication": None},
+        "AWS::Budgets::Budget": {
+            "Budget.BudgetLimit": {"Amount": 20, "Unit": "USD"},
+            "Budget.TimeUnit": "MONTHLY",
+            "NotificationsWithSubscribers.0.Notification.NotificationType": "ACTUAL",
+            "NotificationsWithSubscribers.0.Notification.Threshold": 80,
+            "NotificationsWithSubscribers.0.Subscribers": BUDGET_MAIL,
+            "NotificationsWithSubscribers.1.Notification.NotificationType": "FORECASTED",
+            "NotificationsWithSubscribers.1.Notification.Threshold": 100,
+            "NotificationsWithSubscribers.1.Subscribers": BUDGET_MAIL,
+        },
+    },
+    "behind_cdn": {
+        **OWN_NAME,
+        "AWS::ApiGatewayV2::DomainName": OWN_NAME["AWS::ApiGatewayV2::DomainName"]
+        | {
+            "DomainName": "o-7f3a9c21.example.com",
+            "MutualTlsAuthentication": {"TruststoreUri": "s3://bucket/authorities.pem"},
+        },
+        "CountsTable": {"WarmThroughput": {"WriteUnitsPerSecond": 20000}},
+        "ReceiptsTable": {"WarmThroughput": {"WriteUnitsPerSecond": 20000}},
+        "LedgerTable": {"WarmThroughput": None},
+        "DeadLetterBucket": {"LifecycleConfiguration.Rules.0.ExpirationInDays": 30},
+        "AWS::Lambda::Function": {
+            "Environment.Variables.TALLY_PAGE_HOSTS": "example.com,blog.example.org",
+            "Environment.Variables.TALLY_RECEIPT_TTL_S": str(48 * 3600),
+            "Environment.Variables.TALLY_SERIES_DAYS": "400",
+            "Environment.Variables.TALLY_CONSOLE_CLIENT": None,
+        },
+        "AWS::SNS::Subscription": {
+            "Protocol": "email",
+            "Endpoint": "ops@example.com",
+            "TopicArn": Of("AWS::SNS::Topic"),
+        },
+        "AWS::ApiGatewayV2::Authorizer": {
+            "JwtConfiguration": {"Issuer": "https://login.example.com/", "Audience": ["tally", "other"]}
+        },
+    },
+    "edge": {
+        "AWS::CloudFront::Distribution": {
+            "DistributionConfig.Aliases": ["api.example.com"],
+            "DistributionConfig.ViewerCertificate.AcmCertificateArn": EDGE_CERTIFICATE,
+            "DistributionConfig.ViewerCertificate.MinimumProtocolVersion": "TLSv1.2_2021",
+            "DistributionConfig.Origins.0.DomainName": "o-7f3a9c21.example.com",
+            "DistributionConfig.Origins.0.CustomOriginConfig": {
+                "OriginProtocolPolicy": "https-only",
+                "OriginSSLProtocols": ["TLSv1.2"],
+                "OriginMtlsConfig": {"ClientCertificateArn": EDGE_CERTIFICATE},
+            },
+            "DistributionConfig.Origins.1": None,
+            # AWS lists these: it would keep each for 10 s, so that a busy second would last ten.
+            "DistributionConfig.CustomErrorResponses": [
+                {"ErrorCode": code, "ErrorCachingMinTTL": 0}
+                for code in (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
+            ],
+            "DistributionConfig.WebACLId": Of("AWS::WAFv2::WebACL", "Arn"),
+            "DistributionConfig.IPV6Enabled": False,  # AWS WAF counts by address, and a client of IPv6 has plenty
+        },
+        "AWS::CloudFront::CachePolicy": {
+            "CachePolicyConfig.MinTTL": 0,
+            "CachePolicyConfig.DefaultTTL": 0,
+            "CachePolicyConfig.MaxTTL": 24 * 3600,
+            "CachePolicyConfig.ParametersInCacheKeyAndForwardedToOrigin": {
+                "QueryStringsConfig": {"QueryStringBehavior": "all"},
+                "HeadersConfig": {"HeaderBehavior": "whitelist", "Headers": ["Authorization", "Origin"]},
+                "CookiesConfig": {"CookieBehavior": "none"},
+                "EnableAcceptEncodingGzip": True,
+                "EnableAcceptEncodingBrotli": False,
+            },
+        },
+        "AWS::WAFv2::WebACL": {
+            "Scope": "CLOUDFRONT",
+            "DefaultAction": {"Allow": {}},
+            "Rules.0.Statement": {
+                "RateBasedStatement": {"AggregateKeyType": "IP", "Limit": 3000, "EvaluationWindowSec": 300}
+            },
+            "Rules.0.Action.Block.CustomResponse.ResponseCode": 429,
+            "Rules.0.Action.Block.CustomResponse.ResponseHeaders.0": {"Name": "Retry-After", "Value": "300"},
+            "CustomResponseBodies.refused.Content": '{"message":"Too Many Requests"}',
+            "Rules.1": None,
+        },
+    },
+}
+FACTS = {"dev": BY_DEFAULT, "prod": BY_DEFAULT, **WITH_OPTIONS}
+
+
+def at(resource: Json, path: str) -> Any:
+    """The value at a path; None if there is none."""
+    found: Any = resource if path in KEPT else resource["Properties"]
+    for part in path.split("."):
+        if isinstance(found, list):
+            found = found[int(part)] if int(part) < len(found) else None
+        else:
+            found = (found or {}).get(part)
+    return found
+
+
+def resolved(template: Template, context: str, value: Any) -> Any:
+    match value:
+        case Stage():
+            return value.dev if context == "dev" else value.prod
+        case Of():
+            name = template.only_name(value.type)
+            return {"Fn::GetAtt": [name, value.attribute]} if value.attribute else {"Ref": name}
+        case list():
+            return [resolved(template, context, one) for one in value]
+    return value
+
+
+def wrong(template: Template, context: str, subject: str) -> Iterator[str]:
+    for name, resource in (template.of_type(subject) or {subject: template.resources[subject]}).items():
+        for path, value in FACTS[context][subject].items():
+            found = at(resource, path)
+            if found != resolved(template, context, value):
+                yield f"{name}: {path} is {found}, not {resolved(template, context, value)}"
+
+
+@pytest.mark.parametrize(
+    ("context", "subject"), [(context, subject) for context in FACTS for subject in FACTS[context]]
+)
+def test_a_resource_is_as_the_table_says(request: pytest.FixtureRequest, context: str, subject: str) -> None:
+    assert [*wrong(request.getfixturevalue(context), context, subject)] == []
+
+
+def test_data_is_under_ids_that_never_change(dev: Template) -> None:
+    """Under another one it would be a new, empty table, bucket or pool."""
+    ids = {"CountsTable", "ReceiptsTable", "LedgerTable", "UserPool", "DeadLetterBucket"}
+    kinds = ("AWS::DynamoDB::", "AWS::Cognito::UserPool", "AWS::S3::Bucket")
+    assert {
+        name
+        for name, found in dev.resources.items()
+        if found["Type"] in (f"{kinds[0]}Table", f"{kinds[0]}GlobalTable", *kinds[1:])
+    } == ids
+
+
+def test_nothing_of_cdks_own_runs_in_the_account(dev: Template) -> None:
+    """Emptying a bucket with the stack would bring a function that may delete."""
+    assert not [type_ for type_ in {found["Type"] for found in dev.resources.values()} if type_.startswith("Custom::")]
+
+
+def test_without_options_there_is_no_front_door_no_budget_and_nobody_gets_a_mail(dev: Template) -> None:
+    for type_ in ("AWS::ApiGatewayV2::DomainName", "AWS::Budgets::Budget", "AWS::SNS::Subscription"):
+        assert not dev.of_type(type_)
+    assert "CnameTarget" not in dev.outputs
+    assert not (dev.folder / "TallyEdge.template.json").exists()
+
+
+def test_every_schedule_runs_each_minute() -> None:
+    assert {schedule.every_min for schedule in DECLARED.schedules} == {1}

@@ -92,7 +92,6 @@ class Lost(NamedTuple):
     """What the receipts of some days say that numbers lack."""
 
     found: list[Finding]
-    accepted: Accepted
     days: Window
 
 
@@ -185,7 +184,7 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
     only = {(counter.name, id_) for counter, id_ in given.named} or set(found)
     with bar(sorted(only.intersection(found)), "number", "looked at") as each:
         looks = [rebuild.look(store, stack.counters[name[0]], name[1], found[name]) for name in each]
-    return Lost([loss for loss in looks if loss.difference], found, days)
+    return Lost([loss for loss in looks if loss.difference], days)
 
 
 def say_letters(given: argparse.Namespace, found: list[Marker]) -> None:

@@ -114,8 +114,7 @@ def _rebuilt(given: argparse.Namespace, reconciler: Reconciler, gone: check.Lost
     asked = _judged(reconciler)
 
     def one(loss: Finding) -> None:
-        days = gone.accepted[loss.counter.name, loss.target]
-        done = rebuild.rebuild(reconciler, loss, days, given.by, given.why, asked)
+        done = rebuild.rebuild(reconciler, loss, given.by, given.why, asked)
         if done:
             say(f"rebuilt  {_moved(done)}")
 

@@ -59,28 +59,17 @@ def losses(reconciler: Reconciler) -> dict[tuple[str, str], Finding]:
     store, found = reconciler.store, Accepted()
     days = rebuild.window(store, watermark.read(store, reconciler.clock()), reconciler.clock())
     list(rebuild.accepted(store, counters.COUNTERS, days, found))
-    looks = {name: rebuild.look(store, counters.COUNTERS[name[0]], name[1], of) for name, of in found.items()}
-    return {name: loss for name, loss in looks.items() if loss.difference}
+    return {(loss.counter.name, loss.target): loss for loss in rebuild.losses(store, counters.COUNTERS, found)}
 
 
 def mend(reconciler: Reconciler) -> dict[tuple[str, str], int]:
     """As the command does; what was added."""
-    added = {}
     asked = reconciler.asked()
     reconciler.wait(asked)
-    for name, loss in losses(reconciler).items():
-        days = accepted(reconciler, loss)
-        if done := rebuild.rebuild(reconciler, loss, days, "ann", "outage", asked):
-            added[name] = done.difference
-    return added
-
-
-def accepted(reconciler: Reconciler, loss: Finding) -> dict[int, int]:
-    store, found = reconciler.store, Accepted()
-    name = (loss.counter.name, loss.target)
-    days = rebuild.window(store, watermark.read(store, reconciler.clock()), reconciler.clock())
-    list(rebuild.accepted(store, counters.COUNTERS, days, found))
-    return found[name]
+    done = {
+        name: rebuild.rebuild(reconciler, loss, "ann", "outage", asked) for name, loss in losses(reconciler).items()
+    }
+    return {name: one.difference for name, one in done.items() if one}
 
 
 def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, reconciler: Reconciler) -> None:
@@ -216,13 +205,12 @@ def test_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, rec
     lose(world, EVERYBODY, world.spill)
     judge_on(world)
     (loss,) = losses(reconciler).values()
-    days = accepted(reconciler, loss)
     with pytest.raises(NotProvenError, match="judged up to"):
-        rebuild.rebuild(reconciler, loss, days, "ann", "x", reconciler.asked())
+        rebuild.rebuild(reconciler, loss, "ann", "x", reconciler.asked())
     set_one_aside(world)
     assert list(dead_letters.listed(tallies.Call(world.store)))
     with pytest.raises(NotProvenError, match="dead letters"):
-        rebuild.rebuild(reconciler, loss, days, "ann", "x", -1)
+        rebuild.rebuild(reconciler, loss, "ann", "x", -1)
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -234,7 +222,7 @@ def test_rebuild_that_is_killed_is_done_again_or_not_at_all(
     dying = world.reconciler(killed(world.wire, 0, committed=committed))
     (loss,) = losses(reconciler).values()
     with pytest.raises(Crash):
-        rebuild.rebuild(dying, loss, accepted(reconciler, loss), "ann", "x", -1)
+        rebuild.rebuild(dying, loss, "ann", "x", -1)
     assert mend(reconciler) == ({} if committed else {("plays", "v"): 3})
     assert world.tally(PLAYS, "v") == 3
     assert len(list(history.read(world.store, "plays", "v"))) == 1
@@ -247,11 +235,10 @@ def test_what_comes_before_the_write_sends_the_rebuild_back(
     lose(world, EVERYBODY, lambda: world.spill(times=3))
     judge_on(world)
     (loss,) = losses(reconciler).values()
-    days = accepted(reconciler, loss)
 
     def act() -> None:
         if first == "another rebuild":
-            rebuild.rebuild(reconciler, loss, days, "bob", "x", -1)
+            rebuild.rebuild(reconciler, loss, "bob", "x", -1)
         elif first == "a redrive":
             add = tallies.add(tallies.Call(world.store), PLAYS, "v", 7, 3, 0, by=tallies.ROLLED_UP)
             world.wire.update_item(**tallies.noted(add, loss.days))
@@ -263,10 +250,10 @@ def test_what_comes_before_the_write_sends_the_rebuild_back(
     late = world.reconciler(interrupted(world.wire, 0, act))
     if first == "a row":
         with pytest.raises(NotProvenError, match="drifts by"):
-            rebuild.rebuild(late, loss, days, "ann", "x", -1)
+            rebuild.rebuild(late, loss, "ann", "x", -1)
         assert world.tally(PLAYS, "v") == 1
     else:
-        assert rebuild.rebuild(late, loss, days, "ann", "x", -1) is None
+        assert rebuild.rebuild(late, loss, "ann", "x", -1) is None
         assert world.tally(PLAYS, "v") == 3
 
 

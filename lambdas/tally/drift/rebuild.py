@@ -106,7 +106,15 @@ def look(store: Store, counter: Counter, target: str, days: Mapping[int, int]) -
     noted = {day: sum(items.number(item, tallies.day_note(day)) for item in shards.values()) for day in sorted(days)}
     lost = {day: days[day] - noted[day] for day in noted if days[day] > noted[day]}
     missing = sum(lost.values()) - _repaired(store, counter, target, min(lost)) if lost else 0
-    return Finding(counter, target, shards, row, max(0, missing), history.REBUILD, days=lost)
+    return Finding(counter, target, shards, row, max(0, missing), history.REBUILD, days=lost, accepted=days)
+
+
+def losses(store: Store, counters: Mapping[str, Counter], found: Accepted) -> Iterator[Finding]:
+    """The tallies that lack something of what was `found`."""
+    for (name, target), days in sorted(found.items()):
+        loss = look(store, counters[name], target, days)
+        if loss.difference:
+            yield loss
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int) -> int:
@@ -120,16 +128,14 @@ def _repaired(store: Store, counter: Counter, target: str, day: int) -> int:
     return total
 
 
-def rebuild(
-    reconciler: Reconciler, lost: Finding, days: Mapping[int, int], by: str, why: str, asked: int
-) -> Finding | None:
-    """Add what one tally lacks by its receipts (`days`), once; the finding, None if there is none by now.
+def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int) -> Finding | None:
+    """Add what one tally lacks by its receipts, once; the finding, None if there is none by now.
 
     `asked`: the minute to be judged. Raises NotProvenError, RestlessError.
     """
 
     def proven(_: Watermark) -> Finding | None:
-        now = look(reconciler.store, lost.counter, lost.target, days)
+        now = look(reconciler.store, lost.counter, lost.target, lost.accepted)
         if now.difference and now.differs:
             raise NotProvenError(f"{now.name} drifts by {now.drift.drift:+d}: that is repaired first.")
         return now if now.difference else None

@@ -62,7 +62,8 @@ class Finding:
     difference: int
     how: str = history.LEDGER
     left: int = 0  # judged minutes until the drift is confirmed; 0: it is
-    days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts
+    days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts, by day
+    accepted: Mapping[int, int] = field(default_factory=dict)  # amounts of all receipts of the days that were looked at
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ change whose other half is in a segment that nobody judges any more. Half of it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from ..counter import Counter
@@ -72,8 +73,9 @@ def settle(
         raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
     _drop_drift(store, everything=waits)
     _forget(store, keys.DEAD_LETTER_KEY)
-    yield from _add_receipts(store, counters, why, restored_s, now_s, tell)
-    yield from _add_children(store, counters, why, now_s, tell)
+    for found in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
+        _write(store, found.name, writes(store, found, *why, now_s))
+        yield found
     _begin_again(store, restored_s)
 
 
@@ -96,23 +98,16 @@ def window(store: Store, restored_s: float) -> Window | None:
     return Window(max(today - rebuild.DAYS, minute(began_s) // tallies.DAY + 1), today + 1)  # a label may be ahead
 
 
-def _add_receipts(
-    store: Store, counters: Mapping[str, Counter], why: Why, restored_s: float, now_s: float, tell: Tell
-) -> Iterator[Finding]:
-    """Add the receipts that were written alone and that no tally has noted."""
+def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: float, tell: Tell) -> Iterator[Finding]:
+    """What tallies lack of the receipts that were written alone and that they have not noted."""
     days, found = window(store, restored_s), Accepted()
     for scanned in rebuild.accepted(store, counters, days, found) if days else ():
         tell(scanned)
-    for (name, target), of_days in sorted(found.items()):
-        loss = rebuild.look(store, counters[name], target, of_days)
-        if loss.difference:
-            yield _put_right(store, loss, why, now_s)
+    return rebuild.losses(store, counters, found)
 
 
-def _add_children(
-    store: Store, counters: Mapping[str, Counter], why: Why, now_s: float, tell: Tell
-) -> Iterator[Finding]:
-    """Bring every tally that counts children to their number. Its drift comes to 0."""
+def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
+    """What tallies lack of the number of their children. Those that drift are among them: their drift comes to 0."""
     drifting = {(row.counter, row.target) for row in rows.every(store)}
     for counter, target, tally, children in recount.families(store, counters):
         tell(1 + children)
@@ -122,12 +117,7 @@ def _add_children(
         if found.unclear:
             raise NotAtRestError(f"{counter.name} {target}: {found.unclear}.")
         row = rows.read(store, counter.name, target)
-        yield _put_right(store, Finding(counter, target, found.shards, row, found.low, history.RECOUNT), why, now_s)
-
-
-def _put_right(store: Store, found: Finding, why: Why, now_s: float) -> Finding:
-    _write(store, found.name, writes(store, found, *why, now_s))
-    return found
+        yield Finding(counter, target, found.shards, row, found.low, history.RECOUNT)
 
 
 def _begin_again(store: Store, restored_s: float) -> None:

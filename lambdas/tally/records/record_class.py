@@ -41,15 +41,6 @@ class AtomicCounter:
 
 
 @dataclass(frozen=True)
-class Declaration:
-    """The declaration of an attribute, except its type."""
-
-    name: str | None = None
-    role: Role | None = None
-    counter: AtomicCounter | None = None
-
-
-@dataclass(frozen=True)
 class Attribute:
     """One attribute of a record class: `field` in Python, `name` in the table."""
 
@@ -97,14 +88,18 @@ class RecordClass:
         return {a.name: a.counter for a in self.attributes if a.counter}
 
 
+def _declared(name: str | None, role: Role | None = None, counter: AtomicCounter | None = None, **field: Any) -> Any:
+    return dataclasses.field(metadata={_DECLARATION: (name, role, counter)}, **field)
+
+
 def partition_key(*, name: str | None = None) -> Any:
     """Declare the partition key. `name` is the attribute's name in the table, if it differs."""
-    return dataclasses.field(metadata={_DECLARATION: Declaration(name=name, role=PARTITION_KEY)})
+    return _declared(name, PARTITION_KEY)
 
 
 def sort_key(*, name: str | None = None) -> Any:
     """Declare the sort key."""
-    return dataclasses.field(metadata={_DECLARATION: Declaration(name=name, role=SORT_KEY)})
+    return _declared(name, SORT_KEY)
 
 
 def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -> Any:
@@ -113,13 +108,12 @@ def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -
     Follows the Java client's @DynamoDbAtomicCounter:
     https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/extensions/annotations/DynamoDbAtomicCounter.html
     """
-    declared = Declaration(name=name, counter=AtomicCounter(delta=delta, start=start))
-    return dataclasses.field(default=None, metadata={_DECLARATION: declared})
+    return _declared(name, counter=AtomicCounter(delta=delta, start=start), default=None)
 
 
 def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
     """Declare an attribute that has another name in the table: `e-mail`, `a.b`, `class`."""
-    return dataclasses.field(default=default, metadata={_DECLARATION: Declaration(name=name)})
+    return _declared(name, default=default)
 
 
 # atomic_counter is no specifier here: a type checker then takes its call as a default, and the argument is optional.
@@ -188,29 +182,26 @@ def values_of(record: object) -> dict[str, object]:
 
 def _attribute(class_name: str, field: dataclasses.Field[Any], annotation: Any) -> Attribute:
     where = f"record {class_name}: {field.name}"
-    declared: Declaration = field.metadata.get(_DECLARATION, Declaration())
+    given, role, counter = field.metadata.get(_DECLARATION, (None, None, None))
     kind = kind_of(annotation, where)
     if not field.init:
         raise ConfigurationError(f"{where} has init=False, and could not be read")
-    if declared.role and (kind.tag not in _KEY_TAGS or kind.nullable):
-        raise ConfigurationError(f"{where} is the {declared.role}: it must be str, int, Decimal or bytes")
-    if declared.counter:
-        _check_counter(where, declared.counter, kind)
-    name = field.name if declared.name is None else declared.name
+    if role and (kind.tag not in _KEY_TAGS or kind.nullable):
+        raise ConfigurationError(f"{where} is the {role}: it must be str, int, Decimal or bytes")
+    if counter:
+        _check_counter(where, counter, kind)
+    name = field.name if given is None else given
     if not name:
         raise ConfigurationError(f"{where}: name is empty")
     has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-    return Attribute(field.name, name, kind, declared.role, declared.counter, has_default)
+    return Attribute(field.name, name, kind, role, counter, has_default)
 
 
 def _check_counter(where: str, counter: AtomicCounter, kind: ValueKind) -> None:
     if kind.tag != "N" or kind.number is not int or not kind.nullable:
         raise ConfigurationError(f"{where} is an atomic counter: declare it as `int | None`")
-    for name, value in (
-        ("delta", counter.delta),
-        ("start", counter.start),
-        ("start - delta", counter.start - counter.delta),
-    ):
+    numbers = {"delta": counter.delta, "start": counter.start, "start - delta": counter.start - counter.delta}
+    for name, value in numbers.items():
         try:
             encode(value, ValueKind("N", number=int), name)
         except InvalidInputError as error:

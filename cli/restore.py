@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 10.0  # between two looks at tables that are being made: a restore takes from minutes to hours
 LOOKS_MAX = 48 * 360  # two days
-_NAME = re.compile(r"(?P<base>.+?)(-[0-9]{8}T[0-9]{6})?-counts")
+_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
 _STAGE = re.compile(r"Tally-(.+)")
 
 
@@ -60,7 +60,7 @@ def _restore(given: argparse.Namespace, stack: Stack) -> int:
 def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -> str:
     """Make the tables and put them right; how their names begin."""
     old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
-    prefix = f"{_base(old.counts_table, given.stack)}-{when:%Y%m%dT%H%M%S}"
+    prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
     new = replace(
         old,
         counts_table=f"{prefix}-counts",
@@ -85,12 +85,6 @@ def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -
 
 def _tables(settings: Settings) -> tuple[str, str, str]:
     return settings.counts_table, settings.receipts_table, settings.ledger_table
-
-
-def _base(counts: str, stack: str) -> str:
-    """How the names of the stack's tables begin, before a moment. CloudFormation made them up in early versions."""
-    named = _NAME.fullmatch(counts)
-    return named["base"] if named else stack
 
 
 def _described(client: DynamoDBClient, name: str) -> dict[str, Any] | None:

@@ -53,29 +53,20 @@ class Request(NamedTuple):
     change: Change | None = None
 
 
-_SERIES = Request((4, 36), (1_400, 15_000))  # a day of hours; a year of days
-_TOP = Request((2, 80), (3_600, 17_000))  # the list of a day of short ids; of a month of long ones
-_FILE = Request((0, 0), (7_700, 51_500))  # app.js; uPlot, not compressed
 OPERATIONS = {
-    "play": Request(change=NOW),
     "visit": Request(change=SOON),
     "get_post": Request((1, 3), (500, 10_700)),  # of 10 KB
     "get_tallies": Request((1, 100), (450, 14_000)),  # as many as a request takes, with the longest ids
     "get_counter_badge": Request((1, 1), (1_100, 1_100)),
-    "list_likes": Request((0.5, 4), (400, 17_300)),  # 100 users with ids of 128 characters
+    "list_children": Request((0.5, 4), (400, 17_300)),  # 100 users with ids of 128 characters
     "get_visits": Request((2, 2), (450, 2_500)),  # people and crawlers
-    "get_plays_series": _SERIES,
-    "get_likes_series": _SERIES,
-    "get_visits_series": _SERIES,
-    "get_series": _SERIES,
-    "get_total_series": _SERIES,
-    "get_counter_top": _TOP,
-    "get_top": _TOP,
-    "get_badge": Request((1, 1), (1_100, 1_100)),
-    "beacon": Request((0, 0), (1_600, 1_600)),
+    "get_visits_badge": Request((1, 1), (1_100, 1_100)),
+    "get_series": Request((4, 36), (1_400, 15_000)),  # a day of hours; a year of days
+    "get_top": Request((2, 80), (3_600, 17_000)),  # the list of a day of short ids; of a month of long ones
     "get_receipts": Request((1, 100), (450, 70_000)),  # of 100 keys
+    "get_beacon": Request((0, 0), (1_600, 1_600)),
     "get_console": Request((0, 0), (1_800, 3_000)),
-    "get_console_file": _FILE,
+    "get_console_file": Request((0, 0), (7_700, 51_500)),  # app.js; uPlot, not compressed
     "get_console_config": Request((0, 0), (600, 600)),
     "get_openapi": Request((0, 0), (135_000, 200_000)),
 }

@@ -235,6 +235,22 @@ def test_expired_hold_goes_too(judged: Deployment, run: Run) -> None:
     assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 10
 
 
+def test_the_history_knows_of_a_run_before_anything_is_removed(judged: Deployment, run: Run) -> None:
+    """Nobody can stop a `kill -9`."""
+    leave_traces(judged)
+    known: list[int] = []
+    events = judged.store.client.meta.events
+    events.register_first(
+        "before-call.dynamodb.TransactWriteItems",
+        lambda **_: known.append(len(list(history.forgotten(judged.store, USER)))), unique_id="known",
+    )  # fmt: skip
+    try:
+        assert remove(run)[0] == 0
+    finally:
+        events.unregister("before-call.dynamodb.TransactWriteItems", unique_id="known")
+    assert known[0] == 1
+
+
 def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: Run, world: World) -> None:
     """A like whose post somebody removed manually, and a hold of a counter that is declared no more."""
     leave_traces(judged)

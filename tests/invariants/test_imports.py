@@ -170,6 +170,15 @@ def test_another_content_under_the_name_of_a_run_counts_nothing(
     assert run("import", file(*lines), "--counter", "plays", "--run", "move", *BY) == 0
 
 
+def test_a_run_ends_before_its_first_receipts_go(
+    store: Store, run: Tally, file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "RESTART_S", -1)
+    with pytest.raises(CommandError, match="its first receipts are about to go"):
+        run("import", file(*videos("long")), "--counter", "plays", *BY)
+    assert value(store, PLAYS, "long0") == 0
+
+
 def test_run_is_not_repeated_when_its_receipts_are_gone(
     store: Store, run: Tally, file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

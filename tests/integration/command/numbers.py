@@ -1,0 +1,54 @@
+"""What the tests of the command write around Tally: a judged ledger, posts, edits, drift rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import counters
+from tally.counting import children, posts, tallies
+from tally.drift import rows
+from tally.dynamo.client import Call, Store
+from tally.streams import watermark
+
+SINCE = "2027-01-15 08:00:00 UTC"
+SIGNED = ("--by", "ann", "--why", "edited by hand")
+Run = Callable[..., tuple[int, str, str]]
+
+
+def judged(store: Store, ahead: int = 5) -> None:
+    """The ledger is judged up to some minutes from now; everything is rolled up."""
+    now_s = int(time.time())
+    numbers = {
+        "judged": store.settings.minute(now_s) + ahead,
+        "known": now_s,
+        "rolled": now_s,
+        "noted": now_s - 99,
+        "began": 1,
+    }
+    item = {name: {"N": str(number)} for name, number in numbers.items()}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | item)
+
+
+def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
+    posts.write_post(Call(store, "author"), counters.LIKES, post_id, "hello")
+    for number in range(likers):
+        children.set_child(Call(store), counters.LIKES, post_id, f"u{number}", True)
+    if off_by:
+        edit(store, tallies.key(counters.LIKES, post_id, 0), "likeTally", off_by)
+
+
+def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
+    store.client.update_item(
+        TableName=store.settings.counts_table, Key=key, UpdateExpression="ADD #number :amount",
+        ExpressionAttributeNames={"#number": attribute}, ExpressionAttributeValues={":amount": {"N": str(amount)}},
+    )  # fmt: skip
+
+
+def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
+    """A drift row that was changed so many judged minutes ago."""
+    numbers = {"drift": amount, "upto": watermark.judged(store) - ago, "since": 1_800_000_000}
+    item = {name: {"N": str(number)} for name, number in numbers.items()}
+    item |= {"counter": {"S": counter}, "target": {"S": target}}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=rows.key(counter, target) | item)

@@ -1,0 +1,273 @@
+"""`tally check` and `tally repair`: what is wrong, and that a repair shows, asks, and does no more than it says."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import counters
+from cli.terminal import clock
+from tally.counting import tallies
+from tally.drift import reconcile
+from tally.dynamo.client import Call, Store
+from tally.streams import watermark
+from tests.integration.command.numbers import SIGNED, SINCE, Run, drifts, edit, judged, post
+
+
+@pytest.fixture(autouse=True)
+def _judged(store: Store) -> None:
+    judged(store)
+
+
+def test_all_is_well_is_0(run: Run, store: Store) -> None:
+    post(store)
+    until = clock(60 * (watermark.judged(store) + 1), time.time())
+    code, out, err = run("check")
+    assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: known up to {until}")
+    assert run("check", "--json")[:2] == (0, "")
+    assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
+    assert run("history", "a91f") == (0, "a91f was never repaired\n", "")
+    assert run("history", "a91f", "--counter", "likes") == (0, "likes a91f was never repaired\n", "")
+
+
+def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store: Store) -> None:
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.JUDGE)
+    code, out, err = run("check", "--only", "drift")
+    assert (code, out) == (2, "nothing is known to be wrong\n")
+    assert err == "tally: drift: not known yet: a new stack needs some minutes\n"
+    drifts(store, "plays", "v", -3)
+    assert run("check")[0] == 1
+
+
+def test_check_and_repair_look_at_each_number_that_is_named_of_any_counter(run: Run, store: Store) -> None:
+    for post_id, off_by in (("a", 1), ("b", 0), ("c", 2)):
+        post(store, post_id, off_by=off_by)
+    drifts(store, "usage", "u", 4)
+    code, out, _ = run("check", "likes", "a", "b", "a", "c")
+    assert (code, [line.split()[2] for line in out.splitlines()[:-1]]) == (1, ["a:", "c:"])
+    assert out.splitlines()[-1].endswith(" likes a b a c --by NAME --why TEXT")
+    assert run("check", "usage", "u")[1].startswith("differs  usage u: 0, drift +4")
+    code, out, err = run("check", "likes", "nobody", "b", "nothing")
+    assert (code, out) == (2, "nothing is known to be wrong\n")
+    assert err.splitlines()[:2] == ["tally: there is no likes nobody", "tally: there is no likes nothing"]
+    assert run("repair", "usage", "nobody", "u", *SIGNED, "--yes")[:2] == (
+        2, "differs  usage u: 0, drift +4 since 2027-01-15 08:00:00 UTC, confirmed: a repair adds -4\n"
+        "repaired usage u: -4 (0 to -4), by ledger\n1 missing\n",
+    )  # fmt: skip
+
+
+def test_check_says_what_would_mend_it_with_status_1_and_changes_nothing(run: Run, store: Store) -> None:
+    post(store, "even")
+    post(store, "off", off_by=5)
+    drifts(store, "likes", "off", 5)
+    drifts(store, "plays", "v", -3)
+    before = everything(store)
+    code, out, _ = run("check")
+    *found, last = out.splitlines()
+    assert (code, found) == (1, [
+        f"differs  likes off: 7, children 2, drift +5 since {SINCE}, confirmed: a repair adds -5",
+        f"differs  plays v: 0, drift -3 since {SINCE}, confirmed: a repair adds +3",
+    ])  # fmt: skip
+    assert last.startswith("2 differ; to repair it: tally repair --local --port ")
+    bodies = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
+    assert bodies[1] == {
+        "found": "differs", "counter": "plays", "id": "v", "value": 0, "drift": -3, "since": 1_800_000_000,
+        "confirmed": True, "repair": 3,
+    }  # fmt: skip
+    assert run("check", "--only", "children")[1].splitlines()[0] == found[0]
+    assert run("check", "likes", "even")[0] == 0
+    assert run("get", "likes", "off")[1] == "likes off: 7, drifts by +5\n"
+    assert everything(store) == before
+
+
+def everything(store: Store) -> list[Any]:
+    settings = store.settings
+    tables = (settings.counts_table, settings.receipts_table, settings.ledger_table)
+    return [store.client.scan(TableName=table)["Items"] for table in tables]
+
+
+def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> None:
+    post(store, "off", off_by=5)
+    drifts(store, "likes", "off", 5)
+    code, out, _ = run("repair", "likes", "off", *SIGNED, "--yes")
+    assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by recount", "all is well"])
+    assert run("check")[0] == 0
+    assert json.loads(run("get", "likes", "off", "--json")[1]) == {
+        "counter": "likes", "id": "off", "value": 2, "shards": {"0": 2}, "drift": 0,
+    }  # fmt: skip
+    entry = json.loads(run("history", "off", "--json")[1])
+    assert entry | {"at": 0} == {
+        "counter": "likes", "id": "off", "at": 0,
+        "by": "ann", "why": "edited by hand", "how": "recount", "amount": -5, "before": 7, "after": 2,
+    }  # fmt: skip
+    assert "likes off: -5 (7 to 2) by ann (recount): edited by hand" in run("history", "off")[1]
+    assert run("history", "off", "--counter", "likes") == run("history", "off")
+    assert run("history", "off", "--counter", "plays")[1] == "plays off was never repaired\n"
+
+
+def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drifts(store, "plays", "v", -3)
+    before = everything(store)
+    said = "tally: it asks before it begins, and this is no terminal: add --yes\n"
+    assert run("repair", *SIGNED) == (2, "", said)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    asked: list[str] = []
+    for answer in ("n", "", "nope"):
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: asked.append(question) or answer)
+        code, out, _ = run("repair", *SIGNED)
+        assert (code, out.splitlines()[-1]) == (1, "1 left")
+    assert asked == ["Repair this? [y/N] "] * 3
+    assert everything(store) == before
+    monkeypatch.setattr("builtins.input", lambda question: "Y")
+    assert run("repair", *SIGNED)[0] == 0
+    assert tallies.read(Call(store), counters.PLAYS, "v") == 3
+
+
+def test_drift_that_is_not_confirmed_is_not_repaired_and_says_when(run: Run, store: Store) -> None:
+    drifts(store, "plays", "v", -3, ago=2)
+    line = f"differs  plays v: 0, drift -3 since {SINCE}, confirmed in 3 minutes: a repair adds +3"
+    assert run("check")[1].splitlines()[0] == line
+    assert json.loads(run("check", "--json")[1])["confirmed"] is False
+    code, out, err = run("repair", *SIGNED, "--yes")
+    assert (code, out) == (1, f"{line}\n1 left\n")
+    assert "tally: plays v: the drift is not confirmed yet. Try again in 3 minutes.\n" in err
+    assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored, drifts by -3\n"
+
+
+def test_row_at_0_is_no_drift(run: Run, store: Store) -> None:
+    drifts(store, "plays", "v", 0)
+    assert run("check")[:2] == (0, "all is well\n")
+    assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored\n"
+
+
+def test_a_number_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -> None:
+    """A like that the rollup may still have to add."""
+    post(store, "p")
+    child = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#late"}, "rollup": {"BOOL": True}}
+    child["likedAt"] = {"N": str(int(time.time()))}
+    store.client.put_item(TableName=store.settings.counts_table, Item=child)
+    why = "by its children +0 to +1, but as_of is older than the newest child that is rolled up"
+    line = f"unclear  likes p: 2, {why}: try again when it is calmer\n"
+    assert run("check")[:2] == (1, f"{line}1 unclear\n")
+    assert run("repair", *SIGNED, "--yes")[:2] == (1, f"{line}1 left\n")
+    assert run("get", "likes", "p")[1] == "likes p: 2\n"
+
+
+def test_edit_that_made_a_number_right_is_accepted(run: Run, store: Store) -> None:
+    post(store, "p")
+    drifts(store, "likes", "p", 3)
+    line = f"differs  likes p: 2, children 2, drift +3 since {SINCE}, confirmed: a repair accepts the number"
+    assert run("check")[1].splitlines()[0] == line
+    code, out, _ = run("repair", *SIGNED, "--yes")
+    assert (code, out.splitlines()[1:]) == (0, ["repaired likes p: +0 (2 to 2), by recount", "all is well"])
+    assert run("check")[0] == 0
+
+
+def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
+    """A receipt of some days ago that was written alone, and never rolled up; the day."""
+    at = store.settings.minute(time.time()) - ago_days * tallies.DAY
+    texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
+    item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
+    item |= {"at": {"N": str(at)}, "amount": {"N": str(amount)}}
+    store.client.put_item(TableName=store.settings.receipts_table, Item=item)
+    return time.strftime("%Y-%m-%d", time.gmtime(at * 60))
+
+
+def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, store: Store) -> None:
+    page = "https://example.com/a"
+    day = lose(store, page, 7)
+    lose(store, page, 5)
+    lose(store, "v", 2, "plays")
+    lose(store, "v", 9, "plays", ago_days=1)  # it may still be delivered
+    lose(store, "x", 9, "gone")
+    code, out, _ = run("check")
+    of_page = f"lost     visits {page}: 0, its receipts say more: {day} 12: a repair adds +12"
+    assert (code, out.splitlines()[:2]) == (
+        1, [f"lost     plays v: 0, its receipts say more: {day} 2: a repair adds +2", of_page],
+    )  # fmt: skip
+    assert out.splitlines()[2].startswith("2 lost something; to repair it: ")
+    assert run("check", "--only", "receipts", "visits", page)[1].splitlines()[0] == of_page
+    drifts(store, "plays", "v", -1)
+    assert "drifts by -1, which is repaired first" in run("check")[1]
+    code, out, err = run("repair", "--only", "receipts", *SIGNED, "--yes")
+    assert code == 1
+    assert "tally: plays v drifts by -1: that is repaired first." in err
+    assert out.splitlines()[2:] == [f"rebuilt  visits {page}: +12 (0 to 12)", "1 left"]
+    assert run("get", "visits", page)[1] == f"visits {page}: 12\n"
+    assert json.loads(run("history", page, "--json")[1])["how"] == "rebuild"
+    code, out, _ = run("repair", *SIGNED, "--yes")
+    done = [line for line in out.splitlines() if line.startswith(("repaired", "rebuilt"))]
+    assert (code, done) == (0, ["repaired plays v: +1 (0 to 1), by ledger", "rebuilt  plays v: +1 (1 to 2)"])
+    assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
+
+
+def test_stack_without_a_whole_day_cannot_tell_what_was_lost(run: Run, store: Store) -> None:
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.JUDGE)
+    code, out, err = run("check", "--only", "receipts")
+    assert (code, out) == (2, "")
+    assert err.startswith("tally: Cannot tell yet: no whole day since the ledger began is judged")
+    assert "tally: receipts: Cannot tell yet: " in run("check")[2]
+
+
+@pytest.mark.parametrize(
+    ("counter", "hint"), [("likes", "its children are counted instead"), ("stock", "it is never added up")]
+)
+def test_counter_without_receipts_of_its_own_is_not_rebuilt(run: Run, counter: str, hint: str) -> None:
+    said = f"tally: {counter} has no receipts to rebuild it from: {hint}\n"
+    assert run("check", counter, "x", "--only", "receipts")[2].endswith(said)
+
+
+def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
+    post(store, "off", off_by=5)
+    judged(store, ahead=-30)
+    code, _, err = run("repair", *SIGNED, "--yes")
+    assert code == 2
+    assert err == "tally: The ledger is judged up to 30 minutes ago only: do its consumers and sweep run?\n"
+
+
+def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, store: Store) -> None:
+    edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 2)
+    drifts(store, "stock", "mug", 5)
+    drifts(store, "usage", "x", 1)
+    code, out, err = run("repair", *SIGNED, "--yes")
+    assert code == 1
+    assert "tally: stock mug at 2 does not take -5.\n" in err
+    assert "repaired usage x" in out
+
+
+def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)  # no midnight comes between
+    today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
+    today = f"7c20#{today}"
+    for target in (today, f"7c20#{later}"):
+        edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
+        drifts(store, "calls", target, 5)
+    assert run("get", "calls", "7c20") == (0, f"calls {today}: 8, drifts by +5\n", "")
+    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: 8, drifts by +5\n"
+    body = json.loads(run("get", "calls", "7c20", "--json")[1])
+    assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
+    listed = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
+    assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", later)}
+    assert f"repaired calls {today}: -5 (8 to 3), by ledger" in run("repair", "calls", "7c20", *SIGNED, "--yes")[1]
+    assert f"calls {today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
+    for wrong in ("7c20#2026-11", "7c20#", f"#{later}", "7c20#2026-02-30"):
+        code, out, said = run("get", "calls", wrong)
+        assert (code, out, len(said.splitlines())) == (2, "", 1)
+    assert run("get", "usage", f"7c20#{later}")[0] == 2
+
+
+def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:
+    drifts(store, "gone", "x", 1)
+    code, _, err = run("check")
+    assert code == 0
+    assert "gone x drifts by +1" in err

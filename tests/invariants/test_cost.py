@@ -17,6 +17,7 @@ from dev.streams.delivery import BATCH_RECORDS
 from tally import fields
 from tally.counting import batches, children, increments, periods
 from tally.counting.increments import Increment
+from tally.counting.tallies import Tally
 from tally.dynamo.keys import Item
 from tests.invariants.world import POST, VIDEO, World
 
@@ -170,14 +171,14 @@ def test_read_of_a_post_is_one_request_whatever_its_shards_and_likes(world: Worl
         world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": f"LIKE#USER#{number}"}, "likedAt": {"N": "1"}})
     world.proxy.forget()
     with world.capacity() as measured:
-        assert world.read_post()["likeTally"] == 2 * (SHARDS - 1)
+        assert world.read_post()["likes"] == 2 * (SHARDS - 1)
     assert measured == [("Query", 1.0)]  # the likes are not read
     assert [request.operation for request in world.proxy.requests] == ["Query"]
 
 
 def test_which_of_50_posts_a_user_likes_costs_a_unit_for_each(world: World) -> None:
     with world.capacity() as measured:
-        children.parents_of(world.call(), counters.LIKES, "ann", [f"p{number}" for number in range(50)])
+        children.present_of(world.call(), "ann", [Tally(counters.LIKES, f"p{number}") for number in range(50)])
     assert measured == [("BatchGetItem", 50.0)]
 
 

@@ -106,7 +106,8 @@ def workers(world: World, tmp_path: Path) -> Iterator[Workers]:
 
 def play(number: int, video_id: str) -> dict[str, Any]:
     """The event of one play."""
-    return {"operation": "play", "video_id": video_id, "idempotency_key": f"play-{number:04}-0123456789-0123456789"}
+    key = f"play-{number:04}-0123456789-0123456789"
+    return {"operation": "increment", "counter": "plays", "id": video_id, "idempotency_key": key}
 
 
 def kills() -> dict[int, str | float]:

@@ -117,6 +117,13 @@ def test_one_odd_entry_does_not_fail_the_others(world: World, odd: Increment, ou
     assert len(world.receipts()) == 11
 
 
+def test_a_key_that_comes_twice_in_a_batch_leaves_the_others_packed(world: World) -> None:
+    assert slugs(count(world, [*plays(10), play("key-3"), play("key-3", amount=2)])) == [
+        *["counted"] * 10, "replayed", "key-reused",
+    ]  # fmt: skip
+    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [11, 2, 2]
+
+
 def test_replays_and_firsts_in_one_batch_cost_one_transaction_more_and_are_told_apart(world: World) -> None:
     count(world, plays(5))
     world.proxy.forget()

@@ -35,4 +35,4 @@ def test_a_post_of_several_pages_is_read_whole(world: World) -> None:
     for shard in range(1, 5):
         world.put(padded(f"POST#{POST}", f"META#{shard}", likeTally=shard))
     post = world.read_post()
-    assert (post["likeTally"], post["body"]) == (10, "hello")
+    assert (post["likes"], post["body"]) == (10, "hello")

@@ -212,6 +212,15 @@ def test_a_table_of_another_origin_is_not_taken(aws: Any, run: Run) -> None:
     assert len(aws.list_tables()["TableNames"]) == 4
 
 
+def test_a_table_of_another_moment_is_not_taken(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"SourceTableName": "Tally-prod-ledger", "TargetTableName": f"{PREFIX}-ledger"}
+    aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
+    earlier = property(lambda _: WHEN.timestamp() - 1, lambda *_: None)
+    monkeypatch.setattr(RestoredPITTable, "restore_date_time", earlier, raising=False)
+    said = f"tally: there is a table {PREFIX}-ledger that this command has not made: choose another second\n"
+    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", said)
+
+
 def test_what_becomes_a_dead_letter_is_a_choice(aws: Any, run: Run) -> None:
     marker = {"PK": {"S": "DEADLETTER"}, "SK": {"S": "rollup#shard#1"}, "at": {"N": "1"}}
     marker |= {name: {"S": "x"} for name in ("object", "reason", "table")}

@@ -245,6 +245,14 @@ def test_children_without_a_parent_are_named_by_their_lines(
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
 
 
+def test_a_time_in_milliseconds_is_refused(
+    store: Store, run: Tally, file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    posts.write_post(Call(store, "author"), LIKES, "p", "hello")
+    assert run("import", file("post,user,liked_at", "p,a,1700000000000"), "--children", "likes", *BY) == 2
+    assert "line 2: the time must be ISO 8601, or seconds since 1970" in capsys.readouterr().err
+
+
 BAD_CSV = ["id,value", "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**15 + 1}"]
 BAD_JSON = ['{"id": "a", "value": 1}', '{"id": "b", "value": true}', "[]", "x", '{"id": "c"}', '{"id": 7, "value": 1}']
 
@@ -371,6 +379,10 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
     capsys.readouterr()
     assert run("export", "stock") == 0
     assert capsys.readouterr().out == "id,value\nmug,4\n"
+    assert posts.delete_post(Call(store, "author"), LIKES, "p")
+    for of_items in ([], ["--children"]):
+        assert run("export", "likes", *of_items) == 0
+        assert "\np," not in capsys.readouterr().out, "a post that is deleted has no number, and no likes"
 
 
 def test_command_lines_of_the_docs_are_taken() -> None:

@@ -27,6 +27,7 @@ from tally.dynamo.client import Call
 from tally.series import hours, read, top
 from tally.series.read import HOUR, Range
 from tally.shipped import VISITS
+from tally.streams import fold
 from tests.contexts import Context
 from tests.invariants.processes import Crash, killed
 from tests.invariants.stream_records import SHARD, record
@@ -44,6 +45,12 @@ FOREVER = float("inf")
 def streamed() -> tuple[str, ...]:
     """The engine is slow to write a table with a long stream; here the records are made up."""
     return ()
+
+
+@pytest.fixture(autouse=True)
+def _few_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a minute: each is read once. test_segments reads all that there are."""
+    monkeypatch.setattr(fold, "BUCKETS", 2)
 
 
 class Visit(NamedTuple):

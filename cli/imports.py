@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from tally.counter import Counter
 from tally.counting import imports
-from tally.counting.imports import Child, Children, Number, Numbers, Refused
+from tally.counting.imports import Child, Chunk, Number, Refused
 from tally.drift import history
 from tally.drift.history import Importing
 from tally.drift.looks import moment
@@ -95,7 +95,7 @@ class Source:
         finally:
             text.detach()
 
-    def chunks(self) -> Iterator[Numbers | Children]:
+    def chunks(self) -> Iterator[Chunk[Number] | Chunk[Child]]:
         """The rows that are none of Refused, in chunks. They depend on the file alone."""
         good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, Refused))
         return imports.families(good) if self.children else imports.chunks(self.counter, good)

@@ -162,7 +162,7 @@ def test_another_content_under_the_name_of_a_run_counts_nothing(
         with pytest.raises(CommandError, match="the run move began with another file"):
             run("import", file(*changed), "--counter", "plays", "--run", "move", *BY)
     assert (value(store, PLAYS, "o0"), value(store, PLAYS, "o109")) == before
-    chunk = chunks.Numbers(0, [chunks.Number(1, "o0", 5)])
+    chunk = chunks.Chunk(0, [chunks.Number(1, "o0", 5)])
     chunks.add(Call(store), PLAYS, "bound", chunk)
     chunk.rows[0] = chunks.Number(1, "o0", 6)
     with pytest.raises(Exception, match="used for another change"):
@@ -328,7 +328,7 @@ def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_the_cou
     store: Store, counter: Counter
 ) -> None:
     kept = replace(store, settings=replace(store.settings, receipt_ttl_s=chunks.KEPT_S))
-    chunks.add(Call(kept), counter, "run", chunks.Numbers(0, [chunks.Number(1, "x", 5)]))
+    chunks.add(Call(kept), counter, "run", chunks.Chunk(0, [chunks.Number(1, "x", 5)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert int(receipt["expiration"]["N"]) > time.time() + chunks.RESTART_S
 
@@ -338,7 +338,7 @@ def test_a_number_that_is_set_in_a_period_goes_with_it(store: Store) -> None:
         "budget", prefix="BUD", sort_key="LEFT", attribute="left", start=9, floor=0, period="day", keep_periods=35
     )
     id_ = periods.tally_id(budget, "acme", time.time())
-    chunks.add(Call(store), budget, "run", chunks.Numbers(0, [chunks.Number(1, id_, 4)]))
+    chunks.add(Call(store), budget, "run", chunks.Chunk(0, [chunks.Number(1, id_, 4)]))
     [item] = store.client.scan(TableName=store.settings.counts_table)["Items"]
     assert (item["left"], int(item["expiration"]["N"])) == ({"N": "4"}, periods.expires_s(budget, id_))
 

@@ -7,9 +7,9 @@ name is refused. What is imported is an accepted change like any other: the jour
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
 
 from ..counter import Counter
 from ..dynamo import queries
@@ -50,6 +50,9 @@ class Child(NamedTuple):
     at_s: int
 
 
+Row = TypeVar("Row", Number, Child)
+
+
 class Refused(NamedTuple):
     """A row that was not imported, and why."""
 
@@ -57,33 +60,11 @@ class Refused(NamedTuple):
     why: str
 
 
-@dataclass
-class Numbers:
-    """Rows that are counted together."""
+class Chunk(NamedTuple, Generic[Row]):
+    """Rows that are imported together, and their place among the chunks of a run."""
 
     number: int
-    rows: list[Number] = field(default_factory=list)
-
-    @property
-    def sums(self) -> dict[str, int]:
-        """What is added to each tally."""
-        sums: dict[str, int] = {}
-        for row in self.rows:
-            sums[row.id] = sums.get(row.id, 0) + row.value
-        return sums
-
-
-@dataclass
-class Children:
-    """Items that are put together, with the tallies that count them."""
-
-    number: int
-    rows: list[Child] = field(default_factory=list)
-
-    @property
-    def payload(self) -> list[list[str | int]]:
-        """What must be the same when the chunk is sent again."""
-        return [[row.id, row.child, row.at_s] for row in self.rows]
+    rows: list[Row]
 
 
 def sets(counter: Counter) -> bool:
@@ -102,47 +83,46 @@ def refused(counter: Counter, *, children: bool) -> str:
     return ""
 
 
-def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Numbers]:
+def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Chunk[Number]]:
     """The rows in chunks, in their order. A number with limits is alone in its chunk: its refusal holds up no other."""
-    tallies_max = 1 if counter.known else changes.TALLIES_MAX
-    chunk, ids = Numbers(0), set[str]()
+    rows_max = 1 if counter.known else ROWS_MAX
+    return _chunked(rows, lambda number, ids: number <= rows_max and ids <= changes.TALLIES_MAX)
+
+
+def families(rows: Iterable[Child]) -> Iterator[Chunk[Child]]:
+    """The children in chunks, in their order: a receipt, the children and their tallies are one transaction."""
+    return _chunked(rows, lambda number, ids: 1 + number + ids <= TRANSACTION_ITEMS_MAX)
+
+
+def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[Chunk[Row]]:
+    """`fits`: whether so many rows, of so many ids, are one chunk."""
+    chunk, ids = Chunk[Row](0, []), set[str]()
     for row in rows:
-        full = len(ids) == tallies_max and (counter.known or row.id not in ids)
-        if full or len(chunk.rows) == ROWS_MAX:
+        if not fits(len(chunk.rows) + 1, len(ids) + (row.id not in ids)):
             yield chunk
-            chunk, ids = Numbers(chunk.number + 1), set()
+            chunk, ids = Chunk(chunk.number + 1, []), set()
         chunk.rows.append(row)
         ids.add(row.id)
     if chunk.rows:
         yield chunk
 
 
-def families(rows: Iterable[Child]) -> Iterator[Children]:
-    """The children in chunks, in their order: a receipt, the children and their tallies are one transaction."""
-    chunk, parents = Children(0), set[str]()
-    for row in rows:
-        if 1 + len(chunk.rows) + 1 + len(parents | {row.id}) > TRANSACTION_ITEMS_MAX:
-            yield chunk
-            chunk, parents = Children(chunk.number + 1), set()
-        chunk.rows.append(row)
-        parents.add(row.id)
-    if chunk.rows:
-        yield chunk
-
-
-def add(call: Call, counter: Counter, run: str, chunk: Numbers) -> list[Refused]:
+def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Refused]:
     """Count a chunk once. Returns the rows that a limit refused.
 
     Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
     """
     name = f"{run}/{chunk.number}"
     counter = replace(counter, receipt_days=None)  # its receipts live KEPT_S, as those of every import
+    sums: dict[Tally, int] = {}
+    for row in chunk.rows:
+        tally = Tally(counter, row.id)
+        sums[tally] = sums.get(tally, 0) + row.value
     try:
         if sets(counter):
-            for id_, value in chunk.sums.items():
+            for (_, id_), value in sums.items():
                 increments.set_value(call, counter, id_, value, 0, operation=OPERATION, key=name)
             return []
-        sums = {Tally(counter, id_): amount for id_, amount in chunk.sums.items()}
         moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
         changes.count(call, moved, operation=OPERATION, key=f"{counter.name}/{name}", soon=False)
     except (LimitReachedError, PreconditionFailedError) as error:
@@ -162,17 +142,18 @@ def missing_parents(call: Call, counter: Counter, ids: Sequence[str]) -> set[str
     return set(ids) - there
 
 
-def put(call: Call, counter: Counter, run: str, chunk: Children) -> Body:
+def put(call: Call, counter: Counter, run: str, chunk: Chunk[Child]) -> Body:
     """Put the children of a chunk once, and move their tallies: `{"imported","already","missing"}`.
 
     `already`: how many were there before. `missing`: the lines of those whose parents are not there. Raises
     KeyReusedError if the run has put another content under this number, and StoreBusyError.
     """
-    keyed = Keyed(OPERATION, counter.name, f"{run}/{chunk.number}", {"children": chunk.payload})
+    payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
+    keyed = Keyed(OPERATION, counter.name, f"{run}/{chunk.number}", payload)
     return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
 
 
-def _put(call: Call, counter: Counter, chunk: Children, stamp: Stamp) -> Body:
+def _put(call: Call, counter: Counter, chunk: Chunk[Child], stamp: Stamp) -> Body:
     """Each turn leaves out what the last one found to be there, or to have no parent."""
     rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
     missing: set[str] = set()

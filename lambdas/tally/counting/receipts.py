@@ -169,7 +169,7 @@ def lives_s(store: Store, counter: Counter) -> int:
 
 def look(call: Call, stamp: Stamp) -> None:
     """Look for a live receipt without writing one. Raises ReceiptFoundError if there is one."""
-    item = _get(call, stamp.id)
+    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": stamp.id}})
     if item and _lives(item):
         raise ReceiptFoundError(item)
 
@@ -202,13 +202,9 @@ def _lives(receipt: Item) -> bool:
     return float(receipt.get("expiration", {}).get("N", 0)) >= int(time.time())
 
 
-def find(call: Call, operation: str, target: str, key: str) -> Body | None:
-    """The body in the live receipt of a change; None if it was not counted, or if the receipt has expired."""
-    return _body(call, _get(call, stamp(call, Keyed(operation, target, key, {})).id))
-
-
 def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[Body | None]:
-    """As `find`, of each (target, key), at most 100: one read, 1 RCU for each receipt. Raises StoreBusyError."""
+    """The body in the live receipt of each (target, key), at most 100; None if that was not counted, or if its receipt
+    has expired. One read, 1 RCU for each. Raises StoreBusyError."""
     ids = [stamp(call, Keyed(operation, target, key, {})).id for target, key in named]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     found = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
@@ -221,8 +217,3 @@ def _body(call: Call, item: Item | None) -> Body | None:
         return None
     record, body = _read(call, item)
     return body if record.status == _COMPLETED else None
-
-
-def _get(call: Call, id_: str) -> Item:
-    """The receipt; empty if there is none."""
-    return get(call.store.client, call.store.settings.receipts_table, {"id": {"S": id_}})

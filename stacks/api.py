@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-import jsii
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
-from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_apigatewayv2 as http
 from aws_cdk import aws_apigatewayv2_authorizers as authorizers
 from aws_cdk import aws_apigatewayv2_integrations as integrations
@@ -45,26 +43,6 @@ ACCESS_LOG_FIELDS = {
 }
 
 
-@jsii.implements(http.IAccessLogSettings)
-class AccessLogs:
-    """Access logs as JSON, in a log group."""
-
-    def __init__(self, log_group: logs.LogGroup) -> None:
-        self._destination = http.LogGroupLogDestination(log_group)
-        line = json.dumps(ACCESS_LOG_FIELDS).replace(f'"{QUOTED}"', QUOTED)
-        self._format = apigateway.AccessLogFormat.custom(line)
-
-    @property
-    def destination(self) -> http.IAccessLogDestination:
-        """Where the lines go."""
-        return self._destination
-
-    @property
-    def format(self) -> apigateway.AccessLogFormat:
-        """The fields of a line."""
-        return self._format
-
-
 class Api(Construct):
     """The HTTP API of all operations, with its stage and authorizer; `users` if the stack makes a pool."""
 
@@ -90,7 +68,7 @@ class Api(Construct):
         self.api = http.HttpApi(
             self,
             "Http",
-            api_name=names.api,
+            api_name=names.base,
             create_default_stage=False,
             disable_execute_api_endpoint=bool(options.domain_name),  # else the domain, and what guards it, is optional
             cors_preflight=http.CorsPreflightOptions(
@@ -181,11 +159,14 @@ class Api(Construct):
             auto_deploy=True,
             detailed_metrics_enabled=False,
             throttle=http.ThrottleSettings(rate_limit=DEFAULT_RATE_PER_S, burst_limit=DEFAULT_BURST),
-            access_log_settings=AccessLogs(log_group),
         )
-        # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
         resource = stage.node.default_child
         assert isinstance(resource, http.CfnStage)
+        resource.access_log_settings = http.CfnStage.AccessLogSettingsProperty(
+            destination_arn=log_group.log_group_arn,
+            format=json.dumps(ACCESS_LOG_FIELDS).replace(f'"{QUOTED}"', QUOTED),
+        )
+        # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
         resource.route_settings = {
             route.key: {
                 "ThrottlingRateLimit": route.throttle.rate_per_s,

@@ -22,7 +22,7 @@ class Budget(Construct):
             self,
             "Month",
             budget=budgets.CfnBudget.BudgetDataProperty(
-                budget_name=names.budget,
+                budget_name=names.over_all_regions,
                 budget_type="COST",
                 time_unit="MONTHLY",
                 budget_limit=budgets.CfnBudget.SpendProperty(amount=usd, unit="USD"),

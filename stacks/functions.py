@@ -197,7 +197,7 @@ class Functions(Construct):
             "TALLY_RECEIPTS_TABLE": self._tables.receipts.table_name,
             "TALLY_LEDGER_TABLE": self._tables.ledger.table_name,
             "TALLY_VERSION": self.version,
-            "POWERTOOLS_SERVICE_NAME": self._names.service,
+            "POWERTOOLS_SERVICE_NAME": self._names.base,
             "POWERTOOLS_METRICS_NAMESPACE": "Tally",
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **({"TALLY_PAGE_HOSTS": hosts} if hosts else {}),

@@ -43,7 +43,7 @@ class OwnMetrics:
         return cloudwatch.Metric(
             namespace=observe.NAMESPACE,
             metric_name=name,
-            dimensions_map={"service": self.names.service, **of},
+            dimensions_map={"service": self.names.base, **of},
             statistic=statistic,
             period=period,
             label=label,
@@ -55,40 +55,25 @@ def summed(metric: cloudwatch.Metric) -> cloudwatch.Metric:
     return metric.with_(label=f"{metric.label} ${{SUM}}")
 
 
-def of_function(
-    alias: lambda_.Alias, name: str, statistic: str = "Sum", *, period: Duration = MINUTE, label: str
+def of(
+    resource: lambda_.Alias | dynamodb.Table | http.HttpApi,
+    name: str,
+    statistic: str = "Sum",
+    *,
+    period: Duration = MINUTE,
+    label: str,
 ) -> cloudwatch.Metric:
-    """A metric of Lambda for one function, over all its versions."""
+    """AWS's metric of a function, over all its versions, of a table, or of the whole API."""
+    if isinstance(resource, lambda_.Alias):
+        namespace, dimension, value = "AWS/Lambda", "FunctionName", resource.lambda_.function_name
+    elif isinstance(resource, dynamodb.Table):
+        namespace, dimension, value = "AWS/DynamoDB", "TableName", resource.table_name
+    else:
+        namespace, dimension, value = "AWS/ApiGateway", "ApiId", resource.api_id
     return cloudwatch.Metric(
-        namespace="AWS/Lambda",
+        namespace=namespace,
         metric_name=name,
-        dimensions_map={"FunctionName": alias.lambda_.function_name},
-        statistic=statistic,
-        period=period,
-        label=label,
-    )
-
-
-def of_table(table: dynamodb.Table, name: str, *, label: str) -> cloudwatch.Metric:
-    """A sum of DynamoDB for one table."""
-    return cloudwatch.Metric(
-        namespace="AWS/DynamoDB",
-        metric_name=name,
-        dimensions_map={"TableName": table.table_name},
-        statistic="Sum",
-        period=MINUTE,
-        label=label,
-    )
-
-
-def of_api(
-    api: http.HttpApi, name: str, statistic: str = "Sum", *, period: Duration = MINUTE, label: str
-) -> cloudwatch.Metric:
-    """A metric of API Gateway for the whole API."""
-    return cloudwatch.Metric(
-        namespace="AWS/ApiGateway",
-        metric_name=name,
-        dimensions_map={"ApiId": api.api_id},
+        dimensions_map={dimension: value},
         statistic=statistic,
         period=period,
         label=label,
@@ -100,8 +85,8 @@ def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
     return cloudwatch.MathExpression(
         expression="100 * failed / requests",
         using_metrics={
-            "failed": of_api(api, "5xx", period=FIVE_MINUTES, label="failed"),
-            "requests": of_api(api, "Count", period=FIVE_MINUTES, label="requests"),
+            "failed": of(api, "5xx", period=FIVE_MINUTES, label="failed"),
+            "requests": of(api, "Count", period=FIVE_MINUTES, label="requests"),
         },
         period=FIVE_MINUTES,
         label="5xx",
@@ -113,8 +98,8 @@ def ended_well(alias: lambda_.Alias) -> cloudwatch.MathExpression:
     return cloudwatch.MathExpression(
         expression="runs - failed",
         using_metrics={
-            "runs": of_function(alias, "Invocations", period=FIVE_MINUTES, label="runs"),
-            "failed": of_function(alias, "Errors", period=FIVE_MINUTES, label="failed"),
+            "runs": of(alias, "Invocations", period=FIVE_MINUTES, label="runs"),
+            "failed": of(alias, "Errors", period=FIVE_MINUTES, label="failed"),
         },
         period=FIVE_MINUTES,
         label="ended well",

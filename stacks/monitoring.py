@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_dynamodb as dynamodb
 from cdk_monitoring_constructs import (
     AlarmFactoryDefaults,
     CustomMetricGroup,
@@ -75,7 +74,7 @@ class Monitoring(Construct):
         alarm_topic = AlarmTopic(self, "Alarms", names=names, email=options.alarm_email)
         alarm_topic.let_look(parts.functions.aliases["drift"])  # GET /status
         self.topic = alarm_topic.topic
-        self.dashboard_name = names.dashboard
+        self.dashboard_name = names.over_all_regions
         self._facade = MonitoringFacade(
             self,
             "Facade",
@@ -163,14 +162,14 @@ class Monitoring(Construct):
 
     def _callers(self) -> None:
         api = self._parts.api.api
-        p99 = metrics.of_api(api, "Latency", "p99", label="p99")
+        p99 = metrics.of(api, "Latency", "p99", label="p99")
         # Without snapshots cold starts alone would set the alarm off.
         latency: Shown = watched(self._names, p99, alarms.LATENCY) if self._options.snapshots else p99
         self._section(
             "Callers",
             "Are callers answered, and fast?",
             {
-                "HTTP requests": [metrics.of_api(api, "Count", label="all")],
+                "HTTP requests": [metrics.of(api, "Count", label="all")],
                 "HTTP requests that failed, %": [watched(self._names, metrics.failed(api), alarms.FAILING)],
                 "Latency, ms": [latency],
             },
@@ -178,7 +177,7 @@ class Monitoring(Construct):
 
     def _streams(self) -> None:
         ages = {
-            consumer: metrics.of_function(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
+            consumer: metrics.of(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
             for consumer, alias in self._parts.functions.consumers.items()
         }
         watermark = self._own.by_consumer(observe.WATERMARK_AGE, "Maximum")
@@ -219,10 +218,14 @@ class Monitoring(Construct):
             "Does DynamoDB refuse anything, and what does it bill?",
             {
                 "Writes throttled": [
-                    watched(self._names, metric, alarms.THROTTLES, of=table)
-                    for table, metric in _of_tables(tables, "WriteThrottleEvents").items()
+                    watched(
+                        self._names, metrics.of(table, "WriteThrottleEvents", label=name), alarms.THROTTLES, of=name
+                    )
+                    for name, table in tables.items()
                 ],
-                "Write units": [*_of_tables(tables, "ConsumedWriteCapacityUnits").values()],
+                "Write units": [
+                    metrics.of(table, "ConsumedWriteCapacityUnits", label=name) for name, table in tables.items()
+                ],
             },
         )
         left = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(
@@ -233,17 +236,11 @@ class Monitoring(Construct):
             "Functions",
             "Do the functions run that nobody waits for?",
             {
-                "Function errors": [
-                    metrics.of_function(found, "Errors", label=name) for name, found in unattended.items()
-                ],
+                "Function errors": [metrics.of(found, "Errors", label=name) for name, found in unattended.items()],
                 "Functions throttled": [
-                    metrics.of_function(found, "Throttles", label=name) for name, found in unattended.items()
+                    metrics.of(found, "Throttles", label=name) for name, found in unattended.items()
                 ],
                 "Sweeps that ended well": [watched(self._names, metrics.ended_well(unattended["sweep"]), alarms.SWEEP)],
                 "Asynchronous events given up": [watched(self._names, left, alarms.FAILED_EVENTS)],
             },
         )
-
-
-def _of_tables(tables: dict[str, dynamodb.Table], name: str) -> dict[str, cloudwatch.Metric]:
-    return {label: metrics.of_table(table, name, label=label) for label, table in tables.items()}

@@ -31,32 +31,16 @@ class Names:
 
     @property
     def base(self) -> str:
-        """How all names begin: `Tally-prod`, or `Tally-prod-Shop`. It is unique in an account and region."""
+        """How all names begin: `Tally-prod`, or `Tally-prod-Shop`. It is unique in an account and region.
+
+        The name of the API, and the dimension `service` of metrics and log lines.
+        """
         return "-".join((self.stack, *self.path))
 
     @property
-    def api(self) -> str:
-        """The HTTP API."""
-        return self.base
-
-    @property
-    def dashboard(self) -> str:
-        """The dashboard: `Tally-prod-eu-west-1`."""
-        return self._over_all_regions
-
-    @property
-    def budget(self) -> str:
-        """The budget: `Tally-prod-eu-west-1`."""
-        return self._over_all_regions
-
-    @property
-    def _over_all_regions(self) -> str:
+    def over_all_regions(self) -> str:
+        """The dashboard and the budget: `Tally-prod-eu-west-1`."""
         return f"{self.base}-{Aws.REGION}"
-
-    @property
-    def service(self) -> str:
-        """The dimension `service` of the metrics, and the field of the log lines."""
-        return self.base
 
     def alarm(self, kind: str) -> str:
         """An alarm: `Tally-prod-drift-likes`."""

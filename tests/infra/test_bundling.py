@@ -18,6 +18,7 @@ from app import LAMBDAS
 from counters import COUNTERS
 from declarations import Declarations
 from stacks.bundling import PYTHON_VERSION, Bundle, BundlingError
+from tests.infra.template import Template
 from tests.patience import PATIENCE_S
 
 BUNDLE = Bundle(LAMBDAS, Declarations.load(LAMBDAS / "counters.py"), kept_in=LAMBDAS.parent / ".build")
@@ -92,12 +93,24 @@ def test_digest_follows_sources_and_pins(tmp_path: Path) -> None:
     assert len({first, second, made.digest()}) == 3
 
 
+def test_a_package_without_a_hash_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("idna==3.10\n")
+    with pytest.raises(BundlingError, match="hash"):
+        replace(BUNDLE, lambdas=tmp_path).write(tmp_path / "bundle")
+
+
 def test_packages_that_cannot_be_installed_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
     with pytest.raises(BundlingError, match="uv could not install") as failed:
         BUNDLE.write(tmp_path / "bundle")
     assert "\n" not in str(failed.value)
+
+
+def test_a_template_without_the_bundle_names_another_asset(dev: Template) -> None:
+    """What somebody uploaded must not be taken for it, nor it for that. CDK hashes the name that it gets."""
+    keys = {one["Properties"]["Code"]["S3Key"] for one in dev.of_type("AWS::Lambda::Function").values()}
+    assert keys == {f"{hashlib.sha256(f'{BUNDLE.digest()}-unbundled'.encode()).hexdigest()}.zip"}
 
 
 def test_a_bundle_is_kept_for_the_next_synth_and_older_ones_go(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_nothing_of_one_tally_refers_to_the_other(both: dict[str, Any]) -> None:
 
 def test_the_names_of_a_stack_of_its_own() -> None:
     found = Names("Tally-prod")
-    assert (found.api, found.service) == ("Tally-prod", "Tally-prod")
-    assert Stack().resolve(found.dashboard) == {"Fn::Join": ["", ["Tally-prod-", {"Ref": "AWS::Region"}]]}
+    assert found.base == "Tally-prod"
+    assert Stack().resolve(found.over_all_regions) == {"Fn::Join": ["", ["Tally-prod-", {"Ref": "AWS::Region"}]]}
     assert found.alarm("drift-likes") == "Tally-prod-drift-likes"
     assert found.login_domain("123456789012") == "tally-prod-123456789012"
     assert found.logical_id("CountsTable") == "CountsTable"

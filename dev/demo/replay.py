@@ -1,4 +1,4 @@
-"""Sends the visits of a log to a server and compares the server's counts with the log."""
+"""Sends the visits of a log to a server, and compares what the server has with the log's own count."""
 
 from __future__ import annotations
 
@@ -8,22 +8,49 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from . import hours
-from .drift_watch import DriftWatch, watching
-from .hours import Compared
-from .visitors import Sent, Server, counts, send
+from .visitors import Drifting, Sent, Server, counts, send
 from .weblog import Weblog
 
-SETTLE_S_MAX = 5.0  # a rolled-up visit shows within seconds
+SETTLE_S_MAX = 5.0  # a visit shows within seconds
 SETTLE_LOOK_S = 0.1
+PAGES = 10  # the most visited: their series and their places in the top list are compared
+LOOK_S = 1.0
+FOLDED_MINUTES_MAX = 90  # of the ledger: 29 if no consumer is behind, nine to judge and twenty to fold
 NAME_CHARACTERS_MAX = 100  # of the log's name in keys: Tally allows 255 in all
 _BAR = "{l_bar}{bar}| {elapsed}"
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9]+")
+
+
+@dataclass(frozen=True)
+class Hours:
+    """The visits of each page by its series, and by the top lists of its months: both for the last month."""
+
+    series: Mapping[str, int]
+    top: Mapping[str, int]
+    as_of_s: float
+    """Epoch seconds: both have every visit that was counted before. 0: Tally has folded nothing yet."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Visits by page: of the log, and what series and top list gained in the run."""
+
+    log: Mapping[str, int]
+    series: Mapping[str, int]
+    top: Mapping[str, int]
+    took_s: float | None
+    """How long after the last visit they had the run; None if they had it not in time."""
+
+    @property
+    def differing(self) -> list[str]:
+        """The pages whose series or top list differs from the log."""
+        return [page for page, number in self.log.items() if not number == self.series[page] == self.top[page]]
 
 
 @dataclass(frozen=True)
@@ -37,15 +64,16 @@ class Outcome:
     took_s: float
     settled_s: float | None
     """Seconds until the counts were right; None if SETTLE_S_MAX was not enough."""
-    drift: DriftWatch
+    drifts: list[Drifting]
+    """What drifts after the run and did not before."""
     hours: Compared | None
     """Series and top list of the most visited pages; None if nobody waited for them."""
 
     @property
     def right(self) -> bool:
-        """Whether every page has its count in time, nothing drifted, and series and top list have the log's counts."""
+        """Whether every page has its count in time, nothing drifts, and series and top list have the log's counts."""
         told = self.hours is None or (self.hours.took_s is not None and not self.hours.differing)
-        return told and not self.differing and self.settled_s is not None and not self.drift.found
+        return told and not self.differing and self.settled_s is not None and not self.drifts
 
     @property
     def differing(self) -> list[str]:
@@ -71,43 +99,40 @@ def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
 
 
 async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> Outcome:
-    """Read the counts, send the visits, read the counts again. Ask for drift all the time. Raises LocalError.
+    """Read the counts, send the visits, read the counts again, and ask for drift. Raises LocalError.
 
     Then wait until Tally has judged the minutes of the run and folded them into hours, unless it is to be `quick`.
     """
     expected = log.recount()
     run = secrets.token_hex(8)  # new keys: a second run counts again
     steps = 2 * len(expected) + len(log.visits)
-    async with Server(port) as server, watching(server) as watch:
-        with tqdm(
-            desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR
-        ) as bar:
+    bar = tqdm(desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR)
+    async with Server(port) as server:
+        with bar:
+            drifted = await server.drift()
             before, began_s = await counts(server, expected, concurrency, bar.update), time.time()
-            most = dict(expected.most_common(hours.PAGES))
-            was = None if quick else await hours.before(server, {page: before[page] for page in most}, began_s)
+            most = dict(expected.most_common(PAGES))
+            was = None if quick else await _before(server, {page: before[page] for page in most}, began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
             await send(server, keyed(log, run), concurrency, bar.update)
             took_s = time.monotonic() - started_s
             bar.set_description("reading them again")
             due = {page: before[page] + number for page, number in expected.items()}
-            settled_s = await settle(server, due, concurrency)
+            settled_s = await _settle(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
             compared = None
             if was is not None:
                 bar.set_description("waiting until its minutes are judged and in the hours")
-                compared = await hours.compare(server, was, most, began_s)
-                watch.settled = compared.took_s is not None
+                compared = await _compare(server, was, most, began_s)
                 after = await counts(server, expected, concurrency, lambda _: None)
+            drifts = sorted(await server.drift() - drifted)
     counted = {page: after[page] - before[page] for page in expected}
-    return Outcome(log, expected, counted, server.sent, took_s, settled_s, watch, compared)
+    return Outcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
 
 
-async def settle(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
-    """Wait until the counts reach `due`. Returns the seconds it took, or None after SETTLE_S_MAX.
-
-    Visits are rolled up: Tally has counted them when it answers, and shows them within seconds.
-    """
+async def _settle(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
+    """Wait until the counts reach `due`. Returns the seconds it took, or None after SETTLE_S_MAX."""
     started_s, waiting = time.monotonic(), dict(due)
     while waiting:
         found = await counts(server, waiting, concurrency, lambda _: None)
@@ -118,3 +143,41 @@ async def settle(server: Server, due: Mapping[str, int], concurrency: int) -> fl
             await asyncio.sleep(SETTLE_LOOK_S)
     took_s = time.monotonic() - started_s
     return took_s if took_s <= SETTLE_S_MAX else None  # the last look may have ended too late
+
+
+async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hours:
+    """What Tally has of these pages. `since_s`: the month in which the run began."""
+    months = sorted({datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") for at_s in (since_s, time.time())})
+    lists = [await server.top(month) for month in months]
+    series = {page: await server.series(page) for page in pages}
+    ends = [as_of_s for _, as_of_s in (*lists, *series.values())]
+    top = {page: sum(listed.get(page, 0) for listed, _ in lists) for page in pages}
+    return Hours({page: number for page, (number, _) in series.items()}, top, min(ends))
+
+
+async def _until(server: Server, pages: Collection[str], since_s: float, at_s: float) -> Hours:
+    """What Tally has once it has folded `at_s`, or what it has after FOLDED_MINUTES_MAX."""
+    deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.minute_s()
+    while True:
+        found = await _hours(server, pages, since_s)
+        if found.as_of_s >= at_s or time.monotonic() >= deadline_s:
+            return found
+        await asyncio.sleep(LOOK_S)
+
+
+async def _before(server: Server, visits: Mapping[str, int], now_s: float) -> Hours:
+    """What Tally has before the run, once it has folded all visits (`visits`: their number by page)."""
+    found = await _hours(server, visits, now_s)
+    return found if found.series == visits else await _until(server, visits, now_s, now_s)
+
+
+async def _compare(server: Server, was: Hours, log: Mapping[str, int], since_s: float) -> Compared:
+    """Wait until Tally has folded every visit up to now, and compare. `was`: what it had before the run."""
+    ended_s = time.time()
+    now = await _until(server, log, since_s, ended_s)
+    return Compared(
+        log,
+        {page: now.series[page] - was.series[page] for page in log},
+        {page: now.top[page] - was.top[page] for page in log},
+        time.time() - ended_s if now.as_of_s >= ended_s else None,
+    )

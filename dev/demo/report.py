@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from . import hours
-from .drift_watch import DriftWatch
-from .hours import Compared
-from .replay import SETTLE_S_MAX, Outcome
+from .replay import PAGES, SETTLE_S_MAX, Compared, Outcome
 from .weblog import SITE
 
 DIFFERENCES_SHOWN_MAX = 10
@@ -18,9 +15,9 @@ PATH_CHARACTERS_SHOWN_MAX = 60
 def report(outcome: Outcome) -> Iterator[str]:
     """The lines for the terminal."""
     log, sent = outcome.log, outcome.sent
-    yield f"The {hours.PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
+    yield f"The {PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
     yield "    log  Tally"
-    for page, number in outcome.expected.most_common(hours.PAGES):
+    for page, number in outcome.expected.most_common(PAGES):
         yield f"{number:7,}{outcome.counted[page]:7,}  {_path(page)}"
     yield ""
     yield from _facts(
@@ -39,7 +36,7 @@ def report(outcome: Outcome) -> Iterator[str]:
         yield f"After {SETTLE_S_MAX:.0f} s the counts still differed from the log."
     else:
         yield f"The counts were right {outcome.settled_s:.1f} s after the last visit."
-    yield from _drift(outcome.drift)
+    yield from _drifts(outcome)
     yield from _hours(outcome.hours)
     if not outcome.differing:
         yield f"All {len(outcome.expected):,} pages have the log's count."
@@ -58,17 +55,16 @@ def complaints(outcome: Outcome) -> Iterator[str]:
         yield "series and top list did not come to the end of the run: look at `tally status --local`"
     elif outcome.hours and outcome.hours.differing:
         yield f"series or top list differ from the log for {len(outcome.hours.differing)} pages"
-    if outcome.drift.found:
-        yield f"{len(outcome.drift.found)} tallies drifted during the run"
+    if outcome.drifts:
+        yield f"{len(outcome.drifts)} tallies drifted during the run"
 
 
-def _drift(watch: DriftWatch) -> Iterator[str]:
-    covers = (
-        "the run's minutes were judged" if watch.settled else "without minutes not yet judged: --quick did not wait"
-    )
-    yield f"GET /drift, asked {watch.asked:,} times: {len(watch.found):,} tallies drifted ({covers})."
-    for counter, target in list(watch.found)[:DIFFERENCES_SHOWN_MAX]:
-        yield f"drifts: {counter} of {target}: by {watch.found[counter, target]:+,}"
+def _drifts(outcome: Outcome) -> Iterator[str]:
+    judged = outcome.hours is not None and outcome.hours.took_s is not None
+    covers = "the run's minutes are judged" if judged else "without minutes not yet judged: --quick did not wait"
+    yield f"GET /drift: {len(outcome.drifts):,} tallies drifted ({covers})."
+    for row in outcome.drifts[:DIFFERENCES_SHOWN_MAX]:
+        yield f"drifts: {row.counter} of {row.id}: by {row.drift:+,}"
 
 
 def _hours(compared: Compared | None) -> Iterator[str]:

@@ -11,7 +11,6 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -82,9 +81,7 @@ class Server:
         self._session = aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout, headers=agent)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session:
             await self._session.close()
 

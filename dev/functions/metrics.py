@@ -20,7 +20,6 @@ PATH = "/dev/metrics"
 LOOK_S = 1.0  # between two reads of the logs; a request for the metrics reads them too
 LOOK_VERBOSE_S = 0.2  # a person watches the logs
 READ_BYTES_MAX = 4 * 1024 * 1024  # of one log in one read
-SERIES_MAX = 2_000  # Tally has some dozens; Metrics only counts values beyond
 LAST_S = 60
 _MARK = b'"_aws"'
 Name = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -40,7 +39,7 @@ td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums }}
 <th class="n">Most<th class="n">Last</tr>
 {rows}
 </table>
-{note}</html>
+</html>
 """
 
 
@@ -76,7 +75,6 @@ class Metrics:
 
     def __init__(self, logs: Iterable[Path], verbose: bool = False) -> None:
         self.series: dict[Name, Series] = {}
-        self.dropped = 0
         self._verbose = verbose
         self._offsets = {path: _size(path) for path in logs}
         self._rests = dict.fromkeys(self._offsets, b"")
@@ -124,12 +122,7 @@ class Metrics:
     def _add(self, document: Mapping[str, Any], name: Name, metric: Mapping[str, Any], at_s: int) -> None:
         values = document[name[1]]
         for value in values if isinstance(values, list) else [values]:
-            if name not in self.series:
-                if len(self.series) >= SERIES_MAX:
-                    self.dropped += 1
-                    return
-                self.series[name] = Series(str(metric.get("Unit", "None")))
-            self.series[name].add(float(value), at_s)
+            self.series.setdefault(name, Series(str(metric.get("Unit", "None")))).add(float(value), at_s)
 
     def document(self) -> dict[str, Any]:
         """Every series as JSON. A number without a fraction is an integer."""
@@ -149,7 +142,7 @@ class Metrics:
             }
             for (namespace, metric, dimensions), one in sorted(self.series.items())
         ]
-        return {"metrics": found, "dropped": self.dropped}
+        return {"metrics": found}
 
     def page(self) -> str:
         """Every series as an HTML page."""
@@ -161,8 +154,7 @@ class Metrics:
             numbers = (f"{entry[name]:,}" for name in ("last_minute", "sum", "count", "min", "max", "last"))
             cells = f"<td>{escape(entry['metric'])}<td>{escape(dimensions)}"
             rows.append(f"<tr>{cells}{''.join(f'<td class=n>{number}' for number in numbers)}</tr>")
-        note = f"<p>{self.dropped:,} values of further series were dropped.</p>\n" if self.dropped else ""
-        return _PAGE.format(rows="\n".join(rows) or "<tr><td>None so far.</tr>", note=note)
+        return _PAGE.format(rows="\n".join(rows) or "<tr><td>None so far.</tr>")
 
 
 def _number(value: float) -> float:

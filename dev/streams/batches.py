@@ -16,7 +16,6 @@ from ..stack.mappings import StreamMapping
 
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024  # of an invocation with its records
 ENVELOPE_BYTES = 2_000  # of the event beside records and state, at most
-STATE_BYTES_MAX = 1024 * 1024  # a larger state ends its window early
 WINDOW_GRACE_S = 2.0  # lets the records of a window's last second arrive; Lambda waits up to two minutes
 State = dict[str, Any]
 
@@ -45,8 +44,6 @@ class Step:
 
     records: tuple[Record, ...]
     final: bool = False
-    early: bool = False
-    """Whether the window ends because its state grew too large."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +95,6 @@ class Buffer:
 
     def next_step(self, now_s: float, caught_up: bool) -> Step | None:
         """The next invocation, if one is due. `caught_up`: the last read of the stream returned nothing."""
-        if self.window and len(json.dumps(self.window.state)) > STATE_BYTES_MAX:
-            return Step((), final=True, early=True)
         if self.window:
             over = caught_up and not self._records and now_s >= self.window.end_s + WINDOW_GRACE_S
             if over or (self._records and self._records[0].created_s >= self.window.end_s):
@@ -146,7 +141,7 @@ class Buffer:
                 "shardId": shard,
                 "eventSourceARN": arn,
                 "isFinalInvokeForWindow": step.final,
-                "isWindowTerminatedEarly": step.early,
+                "isWindowTerminatedEarly": False,
             }
             made += f",{json.dumps(more)[1:-1]}"
         return f"{made}}}".encode()
@@ -162,7 +157,7 @@ def judge(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> 
     if mapping.tumbling_window_s and not isinstance(state, dict):
         return Verdict(0, error="its answer has no state, which a tumbling window needs", splits=True)
     found = state if isinstance(state, dict) else {}
-    failures = answer.get("batchItemFailures") if isinstance(answer, dict) and mapping.reports_failures else None
+    failures = answer.get("batchItemFailures") if isinstance(answer, dict) else None
     if not failures:
         return Verdict(len(records), found)
     order = {record.sequence: place for place, record in enumerate(records)}

@@ -1,6 +1,7 @@
-"""The position of each event source mapping in each shard: a file in the data folder, written atomically.
+"""The places that event source mappings have reached in their streams, kept in a file of the data folder.
 
-A lost file, or a lost last write, only replays records. Stream consumers skip records that they have applied.
+The file is behind the truth by up to half a second. A restart from it, or a new file after `make dev` was killed before
+its last write, only replays records. Stream consumers skip records that they have applied.
 """
 
 from __future__ import annotations
@@ -8,22 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from .batches import State, Window
 
-SHARDS_MAX = 1_000  # the file keeps the places that moved last
 
-
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """The place of a mapping in a shard: the last sequence number that it has passed, and the open window."""
 
     sequence: str | None = None
     window: tuple[int, int] | None = None
-    state: State = field(default_factory=dict)
+    state: State = {}  # noqa: RUF012 - nobody writes to it
     ended: bool = False
     """Whether the shard is closed and the mapping has read it to its end."""
 
@@ -39,45 +36,25 @@ class Positions:
         self._path = path
         self._places: dict[str, Place] = {}
         self._dirty = False
-        if path is not None:
-            with contextlib.suppress(
-                OSError, ValueError, TypeError, AttributeError, KeyError, IndexError
-            ):  # no file, or one of another version
-                self._places = {name: _place(fields) for name, fields in json.loads(path.read_bytes()).items()}
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # no file, or one of another version
+            self._places = (
+                {name: Place(*place) for name, place in json.loads(path.read_bytes()).items()} if path else {}
+            )
 
     def get(self, mapping: str, stream: str, shard: str) -> Place:
         """The place of a mapping; the beginning if it has none."""
-        return self._places.get(_name(mapping, stream, shard), Place())
+        return self._places.get(f"{mapping} {stream} {shard}", Place())
 
     def set(self, mapping: str, stream: str, shard: str, place: Place) -> None:
         """Move a mapping to a place."""
-        name = _name(mapping, stream, shard)
-        if self._places.get(name) != place:
-            self._places.pop(name, None)  # keeps the dictionary in the order of the last moves
-            self._places[name] = place
-            while len(self._places) > SHARDS_MAX:
-                del self._places[next(iter(self._places))]
-            self._dirty = True
+        name = f"{mapping} {stream} {shard}"
+        self._dirty |= self._places.get(name) != place
+        self._places[name] = place
 
     def write(self) -> None:
         """Write the file, if anything moved."""
-        if not self._dirty or self._path is None:
-            return
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps({name: place.__dict__ for name, place in self._places.items()}))
-        os.replace(fresh, self._path)
-        self._dirty = False
-
-
-def _name(mapping: str, stream: str, shard: str) -> str:
-    return f"{mapping} {stream} {shard}"
-
-
-def _place(fields: dict[str, Any]) -> Place:
-    window, sequence = fields["window"], fields["sequence"]
-    return Place(
-        None if sequence is None else str(sequence),
-        (int(window[0]), int(window[1])) if window else None,
-        dict(fields["state"]),
-        bool(fields["ended"]),
-    )
+        if self._dirty and self._path is not None:
+            fresh = self._path.with_suffix(".new")
+            fresh.write_text(json.dumps(self._places))
+            os.replace(fresh, self._path)
+            self._dirty = False

@@ -1,7 +1,7 @@
 """Reads the engine's streams and invokes functions as the template's event source mappings say.
 
-A task reads each shard of each mapping, one batch at a time and in order. It retries a failed batch without end unless
-the mapping sets a limit, as Lambda does.
+A task reads each shard of each mapping, one batch at a time and in order. It retries a failed batch without end, in
+halves, as Lambda does.
 """
 
 from __future__ import annotations
@@ -183,14 +183,11 @@ class Reader:
         """An iterator at the position, or at the horizon if the engine has trimmed the position away."""
         named = {"StreamArn": self._stream, "ShardId": self._shard}
         position = self._buffer.read_to
-        kinds = [{"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": position}] if position else []
-        if not position and self._mapping.from_latest:
-            kinds.append({"ShardIteratorType": "LATEST"})
-        for kind in kinds:
+        if position:
+            after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": position}
             try:
-                return str(
-                    (await self._pump.wire.call("streams", "GetShardIterator", **named, **kind))["ShardIterator"]
-                )
+                answer = await self._pump.wire.call("streams", "GetShardIterator", **named, **after)
+                return str(answer["ShardIterator"])
             except WireError as error:
                 if error.kind != "TrimmedDataAccessException":
                     raise
@@ -216,28 +213,20 @@ class Reader:
             self._pump.progress.setdefault(self._mapping.table, {})[self._mapping.name] = position
 
     async def _deliver(self, step: Step) -> None:
-        """Deliver one step, in parts if need be, until each record is done or the mapping's limit is over."""
+        """Deliver one step, in parts if need be, until each record is done."""
         pending: deque[Sequence[Record]] = deque([step.records])
-        failures = attempts = 0
+        failures = 0
         while pending:
             await self._pump.switches.wait(self._mapping.name)
             records = pending.popleft()
             verdict = await self._invoke(step, records)
             self._take(verdict, len(records))
             if not verdict.error:
-                failures = attempts = 0
+                failures = 0
                 continue
-            if verdict.done:
-                failures = attempts = 0
-            failures += 1
+            failures = 1 if verdict.done else failures + 1
             rest = records[verdict.done :]
-            if verdict.splits and self._mapping.bisects and len(rest) > 1:
-                pending.extendleft(reversed(halves(rest)))
-                attempts = 0
-            else:
-                attempts += 1
-                if not self._given_up(rest, attempts, verdict.error):
-                    pending.appendleft(rest)
+            pending.extendleft(reversed(halves(rest)) if verdict.splits and len(rest) > 1 else [rest])
             self._report(failures, rest, verdict.error)
             await asyncio.sleep(_pause_s(failures))
         if step.final:
@@ -250,16 +239,6 @@ class Reader:
             self._buffer.window = replace(self._buffer.window, state=verdict.state)
         if verdict.done:
             self._keep()
-
-    def _given_up(self, records: Sequence[Record], attempts: int, error: str) -> bool:
-        """Whether the mapping limits retries or age and the limit is over. Then the records are lost; report that."""
-        retries, age_s = self._mapping.retries_max, self._mapping.age_s_max
-        too_old = age_s >= 0 and bool(records) and time.time() - records[-1].created_s > age_s
-        if not too_old and (retries < 0 or attempts <= retries):
-            return False
-        self._buffer.done(len(records), time.time())
-        self._pump.say(f"{self._mapping.function} gave up {len(records)} records, which are lost: {error}")
-        return True
 
     def _report(self, failures: int, records: Sequence[Record], error: str) -> None:
         if failures == 1 or failures % SAY_EVERY == 0:

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
-from tally.api import console as served
 
 from cli import connection
+from tally.api import console as served
 from tally.drift import history as repairs
 from tally.drift import rows
 from tally.dynamo import items

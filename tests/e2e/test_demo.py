@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from dev.demo import hours
+from dev.demo import replay
 from dev.demo.weblog import read_log
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
@@ -21,8 +21,8 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENT = f"""
 import sys
-from dev.demo import __main__, hours, replay
-replay.SETTLE_S_MAX = hours.FOLDED_MINUTES_MAX = {PATIENCE_S}
+from dev.demo import __main__, replay
+replay.SETTLE_S_MAX = replay.FOLDED_MINUTES_MAX = {PATIENCE_S}
 sys.exit(__main__.main())
 """
 LINES = 200  # ten of them lose their answer, twenty are sent twice
@@ -48,11 +48,11 @@ def test_the_demo_and_the_console_have_every_page_as_the_log_says(start: Callabl
     with sync_playwright() as playwright, chromium.launch(playwright) as browser:
         page = chromium.visitor(browser).new_page()
         page.goto(address)
-        for visited, number in read_log(log).recount().most_common(hours.PAGES):
+        for visited, number in read_log(log).recount().most_common(replay.PAGES):
             expect(page.locator("tr", has=page.get_by_text(visited, exact=True)).locator("td").last).to_have_text(
                 str(number)
             )
-        for visited, number in read_log(log).recount().most_common(hours.PAGES):
+        for visited, number in read_log(log).recount().most_common(replay.PAGES):
             page.goto(f"{dev.url}/console#/tally/visits/{quote(visited, safe='')}")
             expect(page.locator("h1")).to_have_text(visited)
             expect(page.locator(".moves .sum strong")).to_have_text(str(number))

@@ -38,27 +38,19 @@ def code(error: pytest.ExceptionInfo[ClientError]) -> str:
     return str(error.value.response["Error"]["Code"])
 
 
-def test_an_object_is_put_read_looked_at_listed_and_deleted(s3: Any, where: dict[str, Any]) -> None:
+def test_an_object_is_put_read_listed_and_deleted(s3: Any, where: dict[str, Any]) -> None:
     bucket, key = where["bucket"], "rollup/shardId-1/a b+ü&<x>.json"
     put = s3.put_object(Bucket=bucket, Key=key, Body=b'{"a": 1}', ContentType="application/json")
     found = s3.get_object(Bucket=bucket, Key=key)
     assert (found["Body"].read(), found["ContentType"], found["ETag"]) == (b'{"a": 1}', "application/json", put["ETag"])
-    assert s3.head_object(Bucket=bucket, Key=key)["ContentLength"] == 8
     s3.put_object(Bucket=bucket, Key="rollup/shardId-2/b.json", Body=b"")
-    listed = s3.list_objects_v2(Bucket=bucket, Prefix="rollup/shardId-", MaxKeys=1)
-    assert [entry["Key"] for entry in listed["Contents"]] == [key]
-    rest = s3.list_objects_v2(
-        Bucket=bucket, Prefix="rollup/shardId-", ContinuationToken=listed["NextContinuationToken"]
-    )
-    assert [(entry["Key"], entry["Size"]) for entry in rest["Contents"]] == [("rollup/shardId-2/b.json", 0)]
+    listed = s3.list_objects_v2(Bucket=bucket, Prefix="rollup/shardId-")["Contents"]
+    assert [(one["Key"], one["Size"]) for one in listed] == [(key, 8), ("rollup/shardId-2/b.json", 0)]
     for name in (key, "rollup/shardId-2/b.json", "never/there"):
         s3.delete_object(Bucket=bucket, Key=name)
     with pytest.raises(ClientError) as error:
         s3.get_object(Bucket=bucket, Key=key)
     assert code(error) == "NoSuchKey"
-    with pytest.raises(ClientError) as error:
-        s3.head_object(Bucket=bucket, Key=key)
-    assert code(error) == "404"
 
 
 def test_unknown_calls_are_errors_of_s3(s3: Any, where: dict[str, Any]) -> None:

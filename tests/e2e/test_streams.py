@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import time
@@ -266,21 +265,8 @@ def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it
         (it.root / "cured").touch()
         await it.until(lambda: it.names[-1] == ["d"])
 
-    said = run(body, task_root, fresh, "poisoned", ["a", "b", "c", "poison", "d"], bisects=True)
+    said = run(body, task_root, fresh, "poisoned", ["a", "b", "c", "poison", "d"])
     assert "tried failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log tried.log)" in said[0]
-
-
-def test_without_bisecting_the_whole_batch_is_retried_and_slower_each_time(task_root: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        await it.until(lambda: len(it.seen) >= 4)
-        times_s = [entry["at"] for entry in it.seen]
-        pauses_s = [later - earlier for earlier, later in itertools.pairwise(times_s)]
-        assert all(pause >= 0.1 * 2**number for number, pause in enumerate(pauses_s[:3])), pauses_s
-        (it.root / "cured").touch()
-        await it.until(lambda: it.pump.passed() == {TABLE: 2})
-        assert {tuple(names) for names in it.names} == {("a", "poison")}
-
-    run(body, task_root, fresh, "poisoned", ["a", "poison"])
 
 
 def test_a_reported_failure_is_retried_from_its_record(task_root: Path, fresh: Engine) -> None:
@@ -291,19 +277,7 @@ def test_a_reported_failure_is_retried_from_its_record(task_root: Path, fresh: E
         assert it.names[0] == ["a", "poison", "b"]
         assert {tuple(names) for names in it.names[1:]} == {("poison", "b")}
 
-    run(body, task_root, fresh, "partly", ["a", "poison", "b"], reports_failures=True, bisects=True)
-
-
-def test_bounded_retries_give_up_a_record_and_report_it(
-    task_root: Path, fresh: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body(it: Running) -> None:
-        await it.until(lambda: it.names[-1:] == [["a"]])
-        assert it.names.count(["poison"]) == 3
-
-    monkeypatch.setattr(pump, "RETRY_FIRST_S", 0.01)
-    said = run(body, task_root, fresh, "poisoned", ["poison", "a"], bisects=True, retries_max=2)
-    assert any("gave up 1 records, which are lost: ValueError: poison" in line for line in said)
+    run(body, task_root, fresh, "partly", ["a", "poison", "b"])
 
 
 def test_a_killed_process_is_a_failed_invocation_and_nothing_is_left_out(task_root: Path, fresh: Engine) -> None:
@@ -318,7 +292,7 @@ def test_a_killed_process_is_a_failed_invocation_and_nothing_is_left_out(task_ro
         await it.until(lambda: it.pump.passed() == {TABLE: 3})
         assert list(dict.fromkeys(it.flat)) == ["0", "1", "2"]
 
-    said = run(body, task_root, fresh, "held", bisects=True)
+    said = run(body, task_root, fresh, "held")
     assert any("Runtime.ExitError" in line for line in said)
 
 

@@ -46,7 +46,7 @@ def test_functions_with_their_environment_resolved() -> None:
     [plays] = parse(MINIATURE).functions.values()
     assert (plays.name, plays.handler, plays.timeout_s, plays.memory_mb) == (
         "plays",
-        "functions.plays.handler",
+        "serve.plays",
         15.0,
         128,
     )
@@ -135,16 +135,14 @@ def test_event_source_mappings_and_buckets() -> None:
             batch_records=1000,
             batch_window_s=1,
             tumbling_window_s=60,
-            bisects=True,
-            reports_failures=True,
             filters=({"eventName": ["INSERT"]},),
         ),
     )
-    assert template.buckets == ("tally-local-setasidebucket",)
+    assert template.buckets == ("tally-local-deadletterbucket",)
     found = template.functions["plays"].environment
     assert (found["BUCKET"], found["BUCKET_ARN"]) == (
-        "tally-local-setasidebucket",
-        "arn:aws:s3:::tally-local-setasidebucket",
+        "tally-local-deadletterbucket",
+        "arn:aws:s3:::tally-local-deadletterbucket",
     )
 
 

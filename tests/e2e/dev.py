@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dev.running import Dev as Process
 from dev.running import bare_environment
@@ -43,7 +44,8 @@ class Dev(Process):
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:
-        return [pid for pid in self.descendants() if f"{function}.handler" in command(pid)]
+        """The processes of a function."""
+        return [pid for pid in self.descendants() if f"serve.{function}" in command(pid).split()]
 
     def call(
         self,
@@ -71,6 +73,31 @@ class Dev(Process):
             )
         finally:
             connection.close()
+
+    def play(self, video: str, key: str) -> Answer:
+        """Play a video."""
+        return self.call("POST", f"/videos/{video}/plays", idempotency_key=key)
+
+    def plays(self, video: str) -> int:
+        """A video's count of plays."""
+        return int(self.call("GET", f"/videos/{video}/plays").body["value"])
+
+    def visit(self, url: str, key: str) -> Answer:
+        """Visit a page as a person does."""
+        return self.call("POST", "/visits", {"url": url, "key": key}, user_agent="Mozilla/5.0 Firefox/140.0")
+
+    def visits(self, url: str) -> tuple[int, int, int | None]:
+        """The visits of a page by people and by programs, and until when they are complete."""
+        body = self.call("GET", f"/visits?url={quote(url, safe='')}").body
+        return body["value"], body["bots"], body["as_of"]
+
+    def like(self, post: str, token: str) -> int:
+        """Like a post; the status."""
+        return self.call("PUT", f"/posts/{post}/like", token=token).status
+
+    def likes(self, post: str) -> int:
+        """A post's count of likes."""
+        return int(self.call("GET", f"/posts/{post}").body["likes"])
 
     def token(self, sub: str = "alice", **more: Any) -> str:
         answer = self.call("POST", "/dev/token", {"sub": sub, **more})

@@ -1,4 +1,4 @@
-"""Servers that pages meet: a site, Tally's API on another origin (the handlers behind a small gateway), a user pool."""
+"""Servers that pages meet: a site, what it sends its visits to, and a user pool."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import operations
-from tests import events
+from counters import PAGES
+from operations import visits
+from tally import fields
 
-Event = dict[str, Any]
 LOST = -1
 """Instead of a status: count the request, then do not answer."""
 
@@ -75,42 +75,30 @@ class Server:
 
 
 class Api:
-    """Tally's API. `plan` has the fault of each of the next visits: a status, LOST, or 0 for none."""
+    """Where visits are sent: it serves the script and notes them. `plan` has the fault of each of the next visits."""
 
-    def __init__(self, invoke: Callable[[str, Event], Event], roll_up: Callable[[], None]) -> None:
-        """`roll_up` hands what the tables' streams have to its consumers, and returns when they have applied it."""
-        self._invoke, self._roll_up = invoke, roll_up
-        self._turn = threading.Lock()  # a function has one invocation at a time
+    def __init__(self) -> None:
         self.plan: list[int] = []
+        """A status, or LOST."""
         self.visits: list[dict[str, str]] = []
         """The bodies of the visits that came in, in order."""
         self.types: set[str] = set()
         self.server = Server(self._answer)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
-        path, _, query = target.partition("?")
-        operation = next(o for o in operations.OPERATIONS if (o.method, o.path) == (method, path))
-        with self._turn:
-            status = 0
-            if operation is operations.VISIT:
-                self.visits.append(json.loads(body))
-                self.types.add(headers["content-type"])
-                status = self.plan.pop(0) if self.plan else 0
-            if status > 0:
-                return Reply(status, b"{}", {"access-control-allow-origin": "*"})
-            event = {**events.sample("health/http-health"), "routeKey": operation.route, "rawPath": path}
-            event |= {"rawQueryString": query, "headers": headers, "body": base64.b64encode(body).decode()}
-            answer = self._invoke(operation.function, event | {"isBase64Encoded": True})
-        text = answer["body"]
-        raw = base64.b64decode(text) if answer["isBase64Encoded"] else text.encode()
-        return Reply(status or answer["statusCode"], raw, {**answer["headers"], "access-control-allow-origin": "*"})
+        cors = {"access-control-allow-origin": "*"}
+        if method == "GET":
+            return Reply(
+                200, visits.deployed(visits.BEACON.read_text()).encode(), {**cors, "content-type": "text/javascript"}
+            )
+        self.visits.append(json.loads(body))
+        self.types.add(headers["content-type"])
+        return Reply(self.plan.pop(0) if self.plan else 202, b"{}", cors)
 
-    def counted(self, url: str) -> tuple[int, int]:
-        """The visits of a page by people and by crawlers, as Tally answers them: every one that came in until now."""
-        with self._turn:
-            self._roll_up()
-            body = self._invoke("visits", {"operation": "get_visits", "url": url})["body"]
-        return body["visits"], body["bot_visits"]
+    def counted(self, url: str) -> int:
+        """How often the page is counted: a key counts once."""
+        sent = {visit["key"]: fields.page(visit["url"], "url", PAGES) for visit in tuple(self.visits)}
+        return list(sent.values()).count(url)
 
 
 class Site:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 from dev.stack import tables
 from tally.streams import watermark
@@ -66,7 +65,7 @@ def like(dev: Dev, numbers: range) -> None:
     """Each number likes the post, 4 at a time."""
 
     def one(number: int) -> int:
-        return dev.call("PUT", "/posts/p/like", token=dev.token(f"user-{number}")).status
+        return dev.like("p", dev.token(f"user-{number}"))
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(one, numbers)) == [200] * len(numbers)
@@ -104,9 +103,7 @@ def visitors(dev: Dev) -> Iterator[Callable[[], int]]:
             if stop.is_set():
                 return
             key = f"stalled-{number:020}"
-            sent = dev.call("POST", "/visits", {"url": PAGE, "key": key}, user_agent="Mozilla/5.0 Firefox/140.0")
-            played = dev.call("POST", "/videos/stalled/plays", idempotency_key=key)
-            assert (sent.status, played.status) == (202, 200)
+            assert (dev.visit(PAGE, key).status, dev.play("stalled", key).status) == (202, 200)
             visited[0] += 1
             time.sleep(0.1)
 
@@ -144,7 +141,7 @@ def test_a_stalled_consumer_is_no_drift_and_an_edit_among_200_likes_is_repaired_
     late.start()
     wait_for(repaired, every_s=LOOK_EVERY_S)
     late.join()
-    assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS + LATE_LIKERS
+    assert dev.likes("p") == LIKERS + LATE_LIKERS
     [entry] = map(json.loads, tally(dev, "history", "p", "--json").stdout.splitlines())
     assert (entry["by"], entry["why"], entry["amount"]) == ("ann", "edited by hand", -EDITED_BY)
     until_judged(dev, time.time())
@@ -157,10 +154,14 @@ def stall_and_edit(dev: Dev) -> None:
     """The rollup stalls: `as_of` and judging stop, nothing drifts by that, and all comes right once it goes on."""
 
     def switch(enabled: bool) -> None:
-        assert dev.call("PATCH", "/dev/mappings/rollup/receipts", {"enabled": enabled}).status == 200
+        answer = dev.call("PATCH", "/dev/mappings/rollup/receipts", {"enabled": enabled})
+        assert answer.body == {"consumer": "rollup", "table": "receipts", "enabled": enabled}
+        found = dev.call("GET", "/dev/mappings").body["mappings"]
+        assert [one for one in found if not one["enabled"]] == ([] if enabled else [answer.body])
+        assert len(found) == 4
 
-    def page() -> Any:
-        return dev.call("GET", f"/visits?url={PAGE}").body
+    def as_of() -> int:
+        return dev.visits(PAGE)[2] or 0
 
     def no_drift() -> None:
         assert not [id_ for _, id_ in drifting(dev) if "stalled" in id_]
@@ -174,15 +175,15 @@ def stall_and_edit(dev: Dev) -> None:
             return all(watermark_age_s(dev, consumer) >= STALLED_S for consumer in ("rollup", "bookkeeper"))
 
         wait_for(stalls, every_s=LOOK_EVERY_S)
-        assert page()["as_of"] <= stalled_s
-        assert (judged_minute(dev) + 1 + watermark.LATE) * MINUTE_S <= page()["as_of"], "judged without proof"
+        assert as_of() <= stalled_s
+        assert (judged_minute(dev) + 1 + watermark.LATE) * MINUTE_S <= as_of(), "judged without proof"
         like(dev, range(LIKERS // 2))
         edit(dev)
         like(dev, range(LIKERS // 2, LIKERS))
-        assert dev.call("GET", "/posts/p").body["likeTally"] == LIKERS + EDITED_BY
+        assert dev.likes("p") == LIKERS + EDITED_BY
         switch(True)
         enabled_s = time.time()
-        wait_for(lambda: page()["as_of"] > enabled_s)
+        wait_for(lambda: as_of() > enabled_s)
     until_judged(dev, time.time(), no_drift)
-    assert page()["visits"] == visited()
+    assert dev.visits(PAGE)[0] == visited()
     wait_for(lambda: watermark_age_s(dev, "rollup") < STALLED_S, every_s=LOOK_EVERY_S)

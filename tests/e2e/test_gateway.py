@@ -122,8 +122,6 @@ def test_the_issuer_publishes_the_key_that_it_signs_with(dev: Dev) -> None:
         ({}, "sub must be"),
         ([], "send a JSON object"),
         ({"sub": 7}, "sub must be"),
-        ({"sub": "a", "scope": ["a"]}, "scope must be"),
-        ({"sub": "a", "expires_in": True}, "expires_in must be"),
         ({"sub": "a", "expires_in": 0}, "expires_in must be"),
         ({"sub": "a", "admin": 1}, "no field 'admin'"),
     ],
@@ -147,12 +145,6 @@ def test_a_preflight_is_answered_by_the_gateway(dev: Dev) -> None:
     assert {"authorization", "idempotency-key"} <= set(answer.headers["access-control-allow-headers"].split(","))
     assert int(answer.headers["access-control-max-age"]) > 0
     assert "access-control-allow-credentials" not in answer.headers
-
-
-def test_options_without_an_origin_is_204_without_cors(dev: Dev) -> None:
-    answer = dev.call("OPTIONS", "/posts/a/like")
-    assert answer.status == 204
-    assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 def test_answers_to_other_origins_say_what_may_be_read(dev: Dev) -> None:
@@ -211,7 +203,7 @@ def test_the_console_serves_nothing_beside_its_files(dev: Dev, path: str) -> Non
     assert dev.call("GET", path).status in (400, 404)
 
 
-@pytest.mark.parametrize("path", ["/drift", "/counters/stock/mug", "/tallies/any?of=stock:mug"])
+@pytest.mark.parametrize("path", ["/drift"])
 def test_of_the_people_who_sign_in_to_the_console_only_operators_read_what_a_scope_guards(dev: Dev, path: str) -> None:
     operator = dev.token("ann", scope="tally/read", groups=["staff", "operators"])
     assert dev.call("GET", path, token=operator).status == 200
@@ -223,25 +215,12 @@ def test_of_the_people_who_sign_in_to_the_console_only_operators_read_what_a_sco
     assert dev.call("GET", path, token=dev.token("a-program", scope="tally/read")).status == 200
 
 
-@pytest.mark.parametrize("id_", ["series", "top"])
-def test_a_tally_may_have_the_name_of_a_route(dev: Dev, id_: str) -> None:
-    token = dev.token("a-program", scope="tally/read tally/write")
-    path = f"/counters/stock/{id_}"
-    assert dev.call("PUT", path, {"value": 3}, token=token, if_match='"0"').body["value"] == 3
-    assert dev.call("GET", path, token=token).body["value"] == 3
-    assert dev.call("GET", f"/counters/plays/{id_}").body["id"] == id_
-
-
 def test_behind_dev_lost_the_work_is_done_and_the_answer_is_lost(dev: Dev) -> None:
     for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):
         with pytest.raises(http.client.RemoteDisconnected):
             dev.call("POST", f"/dev/lost{path}", idempotency_key=KEY)
-    assert dev.call("GET", "/videos/lost-1/plays").body["play_count"] == 1
-    assert dev.call("POST", "/videos/lost-1/plays", idempotency_key=KEY).headers["idempotency-replayed"] == "true"
-
-
-def test_a_target_may_be_a_whole_url(dev: Dev) -> None:
-    assert dev.call("GET", f"{dev.url}/videos/a/plays?").status == 200
+    assert dev.plays("lost-1") == 1
+    assert dev.play("lost-1", KEY).headers["idempotency-replayed"] == "true"
 
 
 def test_requests_are_in_the_access_log(dev: Dev) -> None:
@@ -249,4 +228,25 @@ def test_requests_are_in_the_access_log(dev: Dev) -> None:
     lines = [json.loads(line) for line in (dev.data / "logs/access.log").read_text().splitlines()]
     [line] = [line for line in lines if line["requestId"] == request_id]
     assert (line["route"], line["status"]) == ("GET /videos/{id}/plays", "200")
-    assert request_id in (dev.data / "logs/plays.log").read_text()  # the function logged with it
+    assert request_id in (dev.data / "logs/reads.log").read_text()  # the function logged with it
+
+
+@pytest.mark.parametrize(
+    ("path", "raw", "status", "says"),
+    [
+        ("sweep/counts", b'{"enabled": false}', 404, "there is no mapping sweep/counts: there are bookkeeper/counts, "),
+        ("%22%0A/counts", b'{"enabled": false}', 404, 'there is no mapping "\n/counts'),
+        ("rollup", b'{"enabled": false}', 404, "Not Found"),
+        ("rollup/counts", b"\xff", 400, 'the body must be {"enabled": true} or {"enabled": false}'),
+        ("rollup/counts", b"[" * 100_000, 400, "the body must be"),
+        ("rollup/counts", b'{"enabled": "false"}', 400, "the body must be"),
+        ("rollup/counts", b'{"enabled": false, "for_s": 120}', 400, "the body must be"),
+    ],
+)
+def test_a_wrong_switch_of_a_mapping_is_refused_in_a_sentence(
+    dev: Dev, path: str, raw: bytes, status: int, says: str
+) -> None:
+    answer = dev.call("PATCH", f"/dev/mappings/{path}", raw=raw)
+    assert answer.status == status
+    assert answer.body["message"].startswith(says)
+    assert all(one["enabled"] for one in dev.call("GET", "/dev/mappings").body["mappings"])

@@ -27,6 +27,7 @@ from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
+PAGE = "https://example.com/life"
 BATCH_S = 1.5  # a replay would come with the next batch, a second later
 
 
@@ -38,24 +39,15 @@ def one_line(dev: Dev) -> str:
     return line
 
 
-def visit(dev: Dev, number: int) -> None:
-    body = {"url": "https://example.com/life", "key": f"{KEY}-{number}"}
-    assert dev.call("POST", "/visits", body, user_agent="Mozilla/5.0").status == 202
-
-
-def visits(dev: Dev) -> int:
-    return int(dev.call("GET", "/visits?url=https://example.com/life").body["visits"])
-
-
 def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     first = start().wait_until_ready()
     token = first.token()
     assert first.call("PUT", "/posts/p", {"body": "hello"}, token=token).status == 201
-    assert first.call("PUT", "/posts/p/like", token=token).status == 200
-    counted = [first.call("POST", "/videos/v/plays", idempotency_key=f"{KEY}-{n}").status for n in range(20)]
+    assert first.like("p", token) == 200
+    counted = [first.play("v", f"{KEY}-{n}").status for n in range(20)]
     assert counted == [200] * 20
     for number in range(10):
-        visit(first, number)  # most of them are not rolled up yet
+        first.visit(PAGE, f"{KEY}-{number}")  # most of them are not rolled up yet
     below = first.descendants()
     assert len(below) >= 6  # the engine and the functions
     first.process.kill()
@@ -63,14 +55,14 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     wait_for(lambda: not running(below))
 
     again = start("--port", str(first.port)).wait_until_ready()
-    assert again.call("GET", "/videos/v/plays").body["play_count"] == 20
-    assert again.call("GET", "/posts/p").body["likeTally"] == 1
-    assert again.call("POST", "/videos/v/plays", idempotency_key=f"{KEY}-7").headers["idempotency-replayed"] == "true"
-    assert again.call("GET", "/posts/p/like", token=token).body["liked"] is True  # the issuer's key survived too
-    visit(again, 10)
-    wait_for(lambda: visits(again) >= 11)
+    assert again.plays("v") == 20
+    assert again.likes("p") == 1
+    assert again.play("v", f"{KEY}-7").headers["idempotency-replayed"] == "true"
+    assert again.like("p", token) == 200  # the issuer's key survived too
+    again.visit(PAGE, f"{KEY}-10")
+    wait_for(lambda: again.visits(PAGE)[0] >= 11)
     time.sleep(BATCH_S)
-    assert visits(again) == 11
+    assert again.visits(PAGE)[0] == 11
 
 
 def catches_signals(dev: Dev) -> bool:
@@ -81,10 +73,9 @@ def catches_signals(dev: Dev) -> bool:
 
 def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
     dev = start(TALLY_PAGE_HOSTS="example.com").wait_until_ready()
-    assert dev.call("POST", "/visits", {"url": "https://example.com/", "key": KEY}).status == 202
-    assert dev.call("POST", "/visits", {"url": "https://elsewhere.com/", "key": KEY}).status == 403
+    assert dev.visit("https://elsewhere.com/", KEY).status == 403
     for number in range(30):
-        visit(dev, number)  # the consumers are at work
+        assert dev.visit(PAGE, f"{KEY}-{number}").status == 202  # the consumers are at work
     below = dev.descendants()
     assert below
     assert dev.stop(signal.SIGINT) == 0
@@ -139,27 +130,27 @@ def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
 def test_another_engine_and_its_streams_serve(start: Start) -> None:
     with Engine() as engine:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
-        assert dev.call("POST", "/videos/v/plays", idempotency_key=KEY).status == 200
-        visit(dev, 0)
-        wait_for(lambda: visits(dev) == 1)
+        assert dev.play("v", KEY).status == 200
+        dev.visit(PAGE, KEY)
+        wait_for(lambda: dev.visits(PAGE)[0] == 1)
         assert not [pid for pid in dev.descendants() if "dynoxide" in command(pid)]
         assert not (dev.data / "engine.db").exists()
         assert "streams cannot be read" not in dev.text
         engine.kill()
         assert dev.call("GET", "/videos/v/plays").status == 503
         assert "tally: 503 for GET /videos/{id}/plays: " in dev.text
-        assert "log plays.log)" in dev.text
+        assert "log reads.log)" in dev.text
         assert dev.stop(signal.SIGINT) == 0  # even while its streams cannot be read
         assert "Traceback" not in dev.text
 
 
 def test_a_killed_function_is_replaced(dev: Dev) -> None:
     """Killed while it works: that caller gets the gateway's 500, the next ones are served, and nothing is lost."""
-    path, answers = f"/videos/{secrets.token_hex(8)}/plays", list[Answer]()
+    video, answers = secrets.token_hex(8), list[Answer]()
     over = threading.Event()
 
     def play(number: int) -> Answer:
-        return dev.call("POST", path, idempotency_key=f"{KEY}-{number}")
+        return dev.play(video, f"{KEY}-{number}")
 
     def caller() -> None:
         while not over.is_set():
@@ -171,7 +162,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
         for _ in range(4):
             seen = len(answers)
             wait_for(lambda seen=seen: len(answers) > seen + 5)
-            for pid in dev.workers("plays"):
+            for pid in dev.workers("increments_open"):
                 os.kill(pid, signal.SIGKILL)
     finally:
         over.set()
@@ -180,7 +171,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
     assert {answer.raw for answer in answers if answer.status == 500} <= {b'{"message":"Internal Server Error"}'}
     for number in range(len(answers)):  # sent again, as a client does: a kill may be noticed by the next call
         wait_for(lambda number=number: play(number).status == 200)
-    assert dev.call("GET", path).body["play_count"] == len(answers)
+    assert dev.plays(video) == len(answers)
 
 
 def test_an_error_is_one_line_and_status_1(start: Start) -> None:
@@ -226,7 +217,7 @@ def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) 
     (tmp_path / "data").symlink_to(dev.data)
     line = one_line(start())
     assert f"another `make dev` (process {dev.process.pid})" in line
-    assert dev.call("GET", "/videos/a/plays").status == 200
+    assert dev.plays("a") == 0
 
 
 def test_a_file_in_place_of_the_data_folder_is_an_error(tmp_path: Path) -> None:

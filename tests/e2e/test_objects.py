@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +71,3 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, bucket: str) -> None:
     stored = Objects(tmp_path / "objects", ("abc",)).put("abc", "../../x", b"1", "a/b")
     assert stored.key == "../../x"
     assert [path.parent for path in tmp_path.rglob("*.object")] == [tmp_path / "objects/abc"]
-
-
-def test_the_stack_says_where_everything_is(dev: Dev, where: dict[str, Any]) -> None:
-    assert where == {
-        "dynamodb": dev.endpoint,
-        "s3": f"http://127.0.0.1:{dev.port}/dev/s3",
-        "counts": "Tally-local-CountsTable",
-        "receipts": "Tally-local-ReceiptsTable",
-        "ledger": "Tally-local-LedgerTable",
-        "bucket": where["bucket"],
-        "minute_s": 3,
-        "url": dev.url,
-        "outputs": where["outputs"],
-    }
-    assert where["outputs"]["ApiUrl"] == dev.url
-    assert json.dumps(where["bucket"]).lower().startswith('"tally-local-')

@@ -21,17 +21,9 @@ from tests.e2e.dev import KEY, ROOT, Dev
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
+KILLED, BROKEN = "https://example.com/killed", "https://example.com/broken"
 AFTER_S_MAX = 0.15  # a batch takes about that
 LATE_S = 1.5  # a double count would come with the next batch, a second later
-
-
-def visit(dev: Dev, page: str, number: int) -> None:
-    body = {"url": f"https://example.com/{page}", "key": f"{KEY}-{page}-{number}"}
-    assert dev.call("POST", "/visits", body, user_agent="Mozilla/5.0").status == 202
-
-
-def visits(dev: Dev, page: str) -> int:
-    return int(dev.call("GET", f"/visits?url=https://example.com/{page}").body["visits"])
 
 
 def total(dev: Dev, metric: str, consumer: str) -> float:
@@ -56,7 +48,7 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
     dev, chosen = start().wait_until_ready(), random.Random(0)
     for first in range(0, 600, 100):
         entries = [
-            {"operation": "visit", "url": "https://example.com/killed", "idempotency_key": f"{KEY}-{number}"}
+            {"operation": "visit", "url": KILLED, "idempotency_key": f"{KEY}-{number}"}
             for number in range(first, first + 100)
         ]
         answer = dev.call("POST", "/2015-03-31/functions/visits/invocations", {"batch": entries})
@@ -66,9 +58,9 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
             time.sleep(chosen.uniform(0, AFTER_S_MAX))
             for pid in dev.workers("rollup"):
                 os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: visits(dev, "killed") >= 600)
+    wait_for(lambda: dev.visits(KILLED)[0] >= 600)
     time.sleep(LATE_S)
-    assert visits(dev, "killed") == 600
+    assert dev.visits(KILLED)[0] == 600
 
 
 def until_it_works(dev: Dev) -> None:
@@ -105,12 +97,12 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
     dev = start().wait_until_ready()
     where = dev.call("GET", "/dev/stack").body
     client, store = tables.client(dev.endpoint), objects(where["s3"])
-    facts = {"id": "broken", "counter": "visits", "target": "https://example.com/broken"}
+    facts = {"id": "broken", "counter": "visits", "target": BROKEN}
     broken: dict[str, Any] = {name: {"S": value} for name, value in facts.items()}
     broken |= {"at": {"N": str(int(time.time()) // 60)}, "rollup": {"BOOL": True}, "amount": {"S": "lots"}}
     client.put_item(TableName=where["receipts"], Item=broken)
-    visit(dev, "broken", 1)
-    wait_for(lambda: visits(dev, "broken") == 1)
+    dev.visit(BROKEN, KEY)
+    wait_for(lambda: dev.visits(BROKEN)[0] == 1)
     wait_for(lambda: all(total(dev, "DeadLetters", name) == 1 for name in ("rollup", "bookkeeper")))
 
     keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=where["bucket"])["Contents"])
@@ -120,7 +112,7 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
         1,
         [*kept, "0 applied, 0 already gone, 2 kept", "2 dead letters are left: nothing else is repaired before"],
     )
-    assert visits(dev, "broken") == 1
+    assert dev.visits(BROKEN)[0] == 1
 
     for key in keys:
         held = json.loads(store.get_object(Bucket=where["bucket"], Key=key)["Body"].read())
@@ -129,9 +121,9 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
         held["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}
         store.put_object(Bucket=where["bucket"], Key=key, Body=json.dumps(held).encode())
     assert redrive(dev) == (0, ["2 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
-    assert visits(dev, "broken") == 4
+    assert dev.visits(BROKEN)[0] == 4
     assert redrive(dev) == (0, ["all is well: dead-letters"])
-    assert visits(dev, "broken") == 4
+    assert dev.visits(BROKEN)[0] == 4
     assert store.list_objects_v2(Bucket=where["bucket"]).get("Contents", []) == []
     store.close()
     client.close()

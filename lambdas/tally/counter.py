@@ -107,7 +107,8 @@ class Counter:
             if not isinstance(getattr(self, field), bool):
                 raise self._wrong(field, "must be True or False")
         self._check_numbers()
-        self._check_receipts()
+        if self.receipt_days is not None:
+            self._check_whole("receipt_days", 1, RECEIPT_DAYS_MAX)
         self._check_shards()
         self._check_child()
         self._check_access()
@@ -116,6 +117,11 @@ class Counter:
     def _check_choice(self, field: str, *choices: str) -> None:
         if getattr(self, field) not in choices:
             raise self._wrong(field, f"must be one of: {', '.join(choices)}")
+
+    def _check_whole(self, field: str, least: int, most: int) -> None:
+        value = getattr(self, field)
+        if type(value) is not int or not least <= value <= most:  # True and False are none
+            raise self._wrong(field, f"must be a whole number from {least} to {most}")
 
     def _check_numbers(self) -> None:
         for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
@@ -137,21 +143,11 @@ class Counter:
                 "visible", "a start, a floor, a ceiling and numbered need 'now': a change sees the number"
             )
 
-    def _check_receipts(self) -> None:
-        days = self.receipt_days
-        if days is None:
-            return
-        if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= RECEIPT_DAYS_MAX:
-            raise self._wrong("receipt_days", f"must be a whole number from 1 to {RECEIPT_DAYS_MAX}")
-
     def _check_shards(self) -> None:
-        shards = self.max_shards
-        if shards == AUTOMATIC and not isinstance(shards, bool):
+        if type(self.max_shards) is int and self.max_shards == AUTOMATIC:
             object.__setattr__(self, "max_shards", 1 if self.known else MAX_SHARDS_DEFAULT)
-            return
-        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS_LIMIT:
-            raise self._wrong("max_shards", f"must be a whole number from 1 to {MAX_SHARDS_LIMIT}")
-        if shards > 1 and self.known:
+        self._check_whole("max_shards", 1, MAX_SHARDS_LIMIT)
+        if self.max_shards > 1 and self.known:
             raise self._wrong(
                 "max_shards", "must be 1: a start, floor, ceiling or number belongs to the whole, not to a shard"
             )
@@ -177,13 +173,10 @@ class Counter:
             raise self._wrong("changes", f"its child must end with {USER_CHILD}#: the caller is a user")
         if self.path is not None and self.pages:
             raise self._wrong("path", "the URL of a page is no part of a path")
-        age_s = self.max_age_s
-        if age_s is None:
-            return
-        if isinstance(age_s, bool) or not isinstance(age_s, int) or not 0 <= age_s <= MAX_AGE_MAX_S:
-            raise self._wrong("max_age_s", f"must be a whole number from 0 to {MAX_AGE_MAX_S}")
-        if not self.public:
-            raise self._wrong("max_age_s", f"needs read={ANYONE!r}: caches keep nothing else")
+        if self.max_age_s is not None:
+            self._check_whole("max_age_s", 0, MAX_AGE_MAX_S)
+            if not self.public:
+                raise self._wrong("max_age_s", f"needs read={ANYONE!r}: caches keep nothing else")
 
     def _check_period(self) -> None:
         if self.period is None:
@@ -191,13 +184,11 @@ class Counter:
                 if getattr(self, field) is not None:
                     raise self._wrong(field, "goes with a period")
             return
-        if self.period not in PERIODS:
-            raise self._wrong("period", f"must be one of: {', '.join(PERIODS)}")
+        self._check_choice("period", *PERIODS)
         if self.numbered or self.child is not None:
             raise self._wrong("period", "a number that is given out, or a child, belongs to no period")
-        keep = self.keep_periods
-        if keep is not None and (type(keep) is not int or not 1 <= keep <= KEEP_PERIODS_MAX):
-            raise self._wrong("keep_periods", f"must be a whole number from 1 to {KEEP_PERIODS_MAX}")
+        if self.keep_periods is not None:
+            self._check_whole("keep_periods", 1, KEEP_PERIODS_MAX)
         if self.timezone is not None:
             self._check_timezone()
 

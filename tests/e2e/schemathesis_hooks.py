@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import schemathesis
+from openapi import inputs
 from schemathesis import Case, HookContext, Response
 from schemathesis.core.failures import Failure
 from schemathesis.generation.meta import TestPhase
@@ -24,7 +25,6 @@ from tally.operation import by_route
 
 import counters
 import operations
-from openapi import inputs
 from tally import fields
 from tally.counter import Counter
 from tally.counting import periods

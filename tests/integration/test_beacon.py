@@ -15,13 +15,13 @@ from typing import Any
 
 import crawleruseragents
 import pytest
+from functions import beacon, visits
+from tally.api import crawlers
 from tally.api.entry import Entry
 
 import counters
 from cli import commands
 from cli.connection import Connection, Stack
-from functions import beacon, visits
-from tally.api import crawlers
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
 from tally.streams import watermark

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from tally.api import console
+
 from tally.dynamo.client import Store
 from tests import events
 from tests.integration.conftest import invoker

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from functions import holds as holds_function
+from functions import increments
 from tally.api.entry import Entry
 
 import counters
-from functions import holds as holds_function
-from functions import increments
 from tally import fields
 from tally.counter import AMOUNT_MAX
 from tally.counting import children, holds, receipts

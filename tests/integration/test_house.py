@@ -8,10 +8,10 @@ from pathlib import Path
 from types import FrameType
 
 import grimp
+from functions import plays
 from tally.api.entry import Entry
 
 import tally
-from functions import plays
 from tally.dynamo.client import Store
 from tests import events
 from tests.contexts import Context

@@ -13,13 +13,13 @@ from urllib.parse import urlencode
 import functions.tallies
 import pytest
 from botocore.exceptions import ClientError
+from functions import increments
 from tally.api.entry import Entry
 from tally.operation import by_route
 
 import operations
 from bench.watch import Meter
 from counters import COUNTERS
-from functions import increments
 from tally.counter import Counter, declared
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store

@@ -12,13 +12,13 @@ from typing import Any
 
 import permissions
 import pytest
+from functions import holds, increments
 from openapi.document import document
 from tally.api.entry import Entry
 from tally.operation import Need, Table
 
 import counters
 import operations
-from functions import holds, increments
 from tally.counter import Counter
 from tally.counting import expired, tallies
 from tally.dynamo.client import Call, Store

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from functions import sweep
 
 import counters
 from bench.watch import Meter
 from cli.cost import units, usage
-from functions import sweep
 from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys

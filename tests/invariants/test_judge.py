@@ -70,7 +70,7 @@ def through(store: Store, client: Watched) -> Store:
 # What is uneven
 
 
-def test_a_minute_is_summed_up_over_its_pages_and_what_is_even_has_no_row(store: Store) -> None:
+def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(store: Store) -> None:
     book(store, M, plays(3), plays(0, "even", 7), Booked("likes", "v", "", 4, 1))
     book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
     book(store, M, plays(5), plays(2, "halves"), bucket=1)
@@ -293,14 +293,14 @@ def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(sto
     assert drifts(store) == targets | {"v1": 2 + 7}
 
 
-def test_judge_says_what_the_pages_of_its_minutes_hold_each_page_once(store: Store) -> None:
+def test_judge_says_what_the_segments_of_its_minutes_hold_each_once(store: Store) -> None:
     book(store, M, *(plays(1, f"v{number}") for number in range(250)))
     book(store, M, plays(2), name="s#2")
     book(store, M + 1, UNLIKED)
     book(store, M + 2, GONE)  # read for its half of the unlike, and not judged
     stored = store.client.scan(TableName=store.settings.ledger_table)["Items"]
-    judged_pages = [item for item in stored if item["PK"]["S"].startswith((f"SEGMENT#{M}#", f"SEGMENT#{M + 1}#"))]
-    size = sum(len(item[name]["B"]) for item in judged_pages for name in ("body", "pairs") if name in item)
+    judged_segments = [item for item in stored if item["PK"]["S"].startswith((f"SEGMENT#{M}#", f"SEGMENT#{M + 1}#"))]
+    size = sum(len(item[name]["B"]) for item in judged_segments for name in ("body", "pairs") if name in item)
     now = iter(range(10))
     passing = replace(store, clock=lambda: next(now))
     unfinished = judge.judge(passing, seen(store, M + 1), NOW_S, until_s=1)

@@ -103,7 +103,7 @@ def test_a_broken_receipt_becomes_a_dead_letter_with_what_is_wrong_and_blocks_no
 
 
 def test_a_receipt_of_more_tallies_than_a_transaction_takes_becomes_a_dead_letter(stream: StreamWorld) -> None:
-    """Tally writes none. The bookkeeper's page takes it."""
+    """Tally writes none. The bookkeeper's segment takes it."""
     ids = {f"v{number}": {"N": "1"} for number in range(100)}
     images = (receipt(), many({"M": {"plays": {"M": ids}}}), receipt())
     records = [record(number, "INSERT", NewImage=image) for number, image in enumerate(images)]

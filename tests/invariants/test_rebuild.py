@@ -131,7 +131,7 @@ def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment,
 
 
 def test_nothing_is_lost_where_the_bookkeeper_alone_stood_still(world: Deployment, reconciler: Reconciler) -> None:
-    """Its pages know nothing of what the rollup added meanwhile. The tallies do."""
+    """Its segments know nothing of what the rollup added meanwhile. The tallies do."""
     world.spill(times=2)
     lose(world, DRIFT, lambda: world.spill(times=7))
     judge_on(world)

@@ -198,7 +198,7 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
 
 
 def test_half_of_what_the_ledger_had_not_judged_is_not_judged(world: Deployment, adopt: Adopt) -> None:
-    """The row has an edit, and the page that nobody judges has what took it back."""
+    """The row has an edit, and the segment that nobody judges has what took it back."""
     world.play()
     world.run(1)
     world.edit(1, PLAYS, "v")

@@ -15,7 +15,7 @@ from tests.invariants.stream_records import MINUTE, SHARD, like, play, record, r
 from tests.invariants.streaming import NOW_S, StreamWorld
 
 
-def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
+def test_segments_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
     written = [
         Booked("likes", "p", "0123456789ab", -1, 0),
         Booked("likes", "p", "ba9876543210", 0, -1),
@@ -38,7 +38,7 @@ def test_pages_are_read_as_they_were_written_from_every_bucket(stream: StreamWor
     assert list(segments.read(stream.store, MINUTE + 2)) == []
 
 
-def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
+def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
     began_s, (store, client) = time.time(), recording(stream)
     records = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE - 1), play(4, at=MINUTE + 1)]
     stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
@@ -52,7 +52,7 @@ def test_each_minute_of_a_run_is_a_page_and_all_commit_with_the_checkpoint(strea
         assert began_s - 1 <= int(row["expiration"]["N"]) - segments.KEPT_S <= time.time()
 
 
-def test_what_sums_up_to_nothing_has_no_page(stream: StreamWorld) -> None:
+def test_what_sums_up_to_nothing_has_no_segment(stream: StreamWorld) -> None:
     store, client = recording(stream)
     stream.deliver("bookkeeper", "receipts", SHARD, [play(1), play(2, amount=-1)], store=store)
     assert [operation for operation, _ in client.sent] == ["update_item"]
@@ -69,7 +69,7 @@ def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
-def test_a_run_is_cut_before_its_pages_grow_too_large_for_items(stream: StreamWorld) -> None:
+def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: StreamWorld) -> None:
     """Ids that no compression shortens, with long amounts."""
     store, client = recording(stream)
     targets = [secrets.token_hex(100) for _ in range(2000)]
@@ -81,7 +81,7 @@ def test_a_run_is_cut_before_its_pages_grow_too_large_for_items(stream: StreamWo
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_page_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, after: bool) -> None:
+def test_a_segment_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, after: bool) -> None:
     """The process dies before or after the commit of the second of two runs; then everything is delivered again."""
     store = stream.through(killed(stream.raw, 1, committed=after))
     records = [

@@ -171,7 +171,7 @@ def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(
 def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before and after each write, in small parts, pages and steps."""
+    """Killed before and after each write, in small parts, segments and steps."""
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 150)
     monkeypatch.setattr(hours, "DAYS_AT_ONCE", 11)
     monkeypatch.setattr(hours, "SUMS_MAX", 23)

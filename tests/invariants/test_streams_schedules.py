@@ -91,7 +91,7 @@ def deliver_all(world: StreamWorld, seed: int, facts: Facts, chance: random.Rand
 def check(world: StreamWorld, facts: Facts, delivered: list[Deliveries], judged: int) -> None:
     """Everything took effect once, and nothing else did; every checkpoint stands at the end of its shard."""
     assert world.tallies() == {key: amount for key, amount in facts.tallies.items() if amount}
-    check_pages(world, facts, judged)
+    check_segments(world, facts, judged)
     rows = world.rows("CHECKPOINT#")
     stands = {(row["PK"]["S"], row["SK"]["S"]): _stand(row) for row in rows}
     assert stands == {
@@ -100,7 +100,7 @@ def check(world: StreamWorld, facts: Facts, delivered: list[Deliveries], judged:
     assert world.marked() == facts.dead_letters
 
 
-def check_pages(world: StreamWorld, facts: Facts, judged: int) -> None:
+def check_segments(world: StreamWorld, facts: Facts, judged: int) -> None:
     """Every entry is on its minute; those of judged minutes are on later ones, and of no unlike."""
     booked: Sums = defaultdict(lambda: [0, 0])
     for (counter, target, minute), sums in world.ledger().items():

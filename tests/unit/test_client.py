@@ -18,10 +18,10 @@ from typing import Any
 import botocore.exceptions
 import pytest
 from botocore.exceptions import ClientError
+from tally.api import entry
 
 import operations
 from tally import client, errors, fields, requests
-from tally.api import entry
 from tally.client import Tally
 from tally.errors import (
     CallerError,

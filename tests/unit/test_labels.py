@@ -143,7 +143,7 @@ def test_minutes_have_the_length_that_the_deployment_says() -> None:
 
 
 def entries(*effects: Effect, judged: int = -1) -> dict[int, list[Booked]]:
-    """The pages of a run of these, one record each."""
+    """The segments of a run of these, one record each."""
     run = SegmentRun("1", StreamPlace("counts", "s", NOW, judged))
     for effect in effects:
         run.add([effect])

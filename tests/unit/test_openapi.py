@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from functions import health
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from openapi import answers, inputs, schemas
 from openapi.document import document, text
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tally.operation import BODY_BYTES_MAX, Field, Operation, Source, Visible, by_route
 
 import operations
 from counters import COUNTERS, PAGES, PLAYS
-from functions import health
-from openapi import answers, inputs, schemas
 from tally import errors, fields
 from tally.counter import Counter, declared
 from tally.counting import changes

@@ -1,7 +1,7 @@
 """Keys of the items of the ledger table, and the minute that items carry.
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
-    page        SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs
+    segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs
     judge       JUDGE, JUDGE -> format, judged, known, rolled, noted, known_before, rolled_before, began, unreached
                 of a restored ledger: format, restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since
@@ -12,7 +12,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
-A page holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).
+A segment holds what a run of stream records says of one minute (streams/segments.py). Holds are here too (holds.py).
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
     except LimitReachedError as refused:
         return {"sold": False, "left": refused.left}
     if not charge(order):
-        tally.release_hold("stock", item, hold.hold_id)
+        tally.release_hold("stock", item, hold["hold"])
         return {"sold": False}
     try:
-        tally.commit_hold("stock", item, hold.hold_id)
+        tally.commit_hold("stock", item, hold["hold"])
     except HoldSettledError:  # paid too late: the hold has expired, and someone else may have the items
         refund(order)
         return {"sold": False}

@@ -9,8 +9,7 @@ import json
 import logging
 from typing import Any
 
-from tally import requests
-from tally.client import Tally
+from tally.client import Tally, requests
 from tally.errors import RetryableError, TallyError
 
 logger = logging.getLogger()
@@ -22,7 +21,7 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
     records = event["Records"]
     plays = [
         # The id names the play: SQS delivers a message again under the same id.
-        requests.play(json.loads(record["body"])["video_id"], idempotency_key=record["messageId"])
+        requests.increment("plays", json.loads(record["body"])["video_id"], idempotency_key=record["messageId"])
         for record in records
     ]
     again = []

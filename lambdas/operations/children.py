@@ -1,4 +1,4 @@
-"""Items that a counter counts: the members of a workspace by their names, or whoever likes something."""
+"""Items that a counter counts: the members of a workspace by their names, or the users who like something."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -291,9 +291,10 @@ def _set(
     keyed = None
     if key is not None:
         keyed = Keyed(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
-    body = _child(counter, id_, name, there)
+    body = {"counter": counter.name, "id": id_, "present": there}  # the receipt keeps it: it names nobody
     counted, replayed = children.set_child(call, counter, id_, name, there, body, keyed)
-    return Answer(tallies.with_value(call, counter, id_, counted) if value else counted, replayed=replayed)
+    answer = {**_child(counter, id_, name, there), **counted}
+    return Answer(tallies.with_value(call, counter, id_, answer) if value else answer, replayed=replayed)
 
 
 def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Receipt(TypedDict):
     key: str
     state: Literal["counted", "unknown"]
     answer: NotRequired[dict[str, Any]]
-    """The answer of that time."""
+    """The answer of that time. It names no child."""
 
 
 class Receipts(TypedDict):
@@ -87,7 +87,7 @@ def get_any_receipts(
 ) -> Answer[Receipts]:
     """Did these changes of a caller count?
 
-    As `GET /receipts`, for whoever made them; without `caller`, for anonymous changes.
+    As `GET /receipts`, for any caller; without `caller`, for anonymous changes.
     """
     return _found(replace(call, caller=caller), of, target, key)
 

@@ -117,12 +117,12 @@ def renew(store: Store, shards: Shards, seen: Watermark, now_s: float) -> dict[s
 def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
     """Judge what is closed. `until_s`: on the store's clock."""
     judged = judge.judge(store, seen, now_s, until_s=until_s)
-    told = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
+    gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
-        told[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
+        gauged[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
     if judged.segments:  # CloudWatch bills each metric that has data
-        told |= {observe.JOURNAL_SEGMENTS: judged.segments, observe.JOURNAL_BYTES: judged.bytes}
-    observe.gauges(told)
+        gauged |= {observe.JOURNAL_SEGMENTS: judged.segments, observe.JOURNAL_BYTES: judged.bytes}
+    observe.gauges(gauged)
     return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
 
 

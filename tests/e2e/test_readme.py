@@ -20,6 +20,7 @@ DAY_S = 24 * 3600
 TODAY = '"period":"2026-11-22"'
 PAGES = (
     "README.md",
+    "docs/tour.md",
     "docs/periods.md",
     "docs/changes.md",
     "docs/series.md",

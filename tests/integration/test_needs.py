@@ -115,6 +115,7 @@ class Recorder:
 STOCK: dict[str, Any] = {"counter": "stock", "id": "mug", "caller": "alice"}
 PAGE = "https://example.com/a"
 NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
+HOLDABLE = [counter for counter in counters.COUNTERS.values() if counter.holdable]
 DECLARED = Declarations(Path(), counters.COUNTERS, counters.PAGES)
 FUNCTIONS = functions(OPERATIONS, counters.COUNTERS)
 ROOMS = [
@@ -252,33 +253,39 @@ def set_counter(world: World) -> Scenario:
 
 def hold(world: World) -> Scenario:
     """Taken, taken of expired ones, refused."""
-    stocked_and_held(world.prepare)
+    for counter in HOLDABLE:
+        stocked_and_held(world.prepare, counter)
     world.pass_a_minute()
     yield
-    assert [held(world.invoke, amount)["status"] for amount in (4, 2)] == [201, 409]
+    for counter in HOLDABLE:
+        amounts = (counter.start + 5, 2)
+        assert [held(world.invoke, amount, counter)["status"] for amount in amounts] == [201, 409]
 
 
 def settle(world: World) -> Scenario:
     """In time, again, too late, and of no hold at all."""
-    in_time, late = stocked_and_held(world.prepare), held(world.prepare, 1)["body"]["hold"]
+    in_time = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
+    late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
     yield
-    for one in (in_time, in_time, NO_HOLD):
-        world.do(**STOCK, hold=one)
+    for counter, held_ in in_time.items():
+        for one in (held_, held_, NO_HOLD):
+            world.do(**{**STOCK, "counter": counter}, hold=one)
     world.pass_a_minute()
-    world.do(**STOCK, hold=late)
+    for counter, held_ in late.items():
+        world.do(**{**STOCK, "counter": counter}, hold=held_)
 
 
-def held(invoke: Invoke, amount: int) -> dict[str, Any]:
+def held(invoke: Invoke, amount: int, of: Counter = counters.STOCK) -> dict[str, Any]:
     """Hold some stock for a minute."""
-    key = secrets.token_hex(8)
-    return invoke({**STOCK, "operation": "hold", "amount": amount, "ttl_s": 60, "idempotency_key": key})
+    asked = {**STOCK, "counter": of.name, "amount": amount, "ttl_s": 60, "idempotency_key": secrets.token_hex(8)}
+    return invoke({**asked, "operation": "hold"})
 
 
-def stocked_and_held(invoke: Invoke) -> str:
+def stocked_and_held(invoke: Invoke, of: Counter = counters.STOCK) -> str:
     """Stock 5 more and hold 4 of them; the hold's id."""
-    key = secrets.token_hex(8)
-    invoke({**STOCK, "operation": "increment", "amount": 5, "idempotency_key": key})
-    return str(held(invoke, 4)["body"]["hold"])
+    more = {**STOCK, "counter": of.name, "amount": 5, "idempotency_key": secrets.token_hex(8)}
+    invoke({**more, "operation": "increment"})
+    return str(held(invoke, 4, of)["body"]["hold"])
 
 
 def series(world: World) -> Scenario:
@@ -417,7 +424,8 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
 ) -> None:
     """Another judge writes a row between its look and its write: it looks again. A removal has died before it marked
     the shards, and one of the children was written alone; another parent is at its end."""
-    stocked_and_held(invoke)
+    for counter in HOLDABLE:
+        stocked_and_held(invoke, counter)
     something_removed(store)
     monkeypatch.setattr(holds, "time", SimpleNamespace(time=lambda: time.time() + 61))
     something_to_judge(store)
@@ -430,7 +438,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
     swept = Sweep(store, OneShard())({}, Context())  # type: ignore[arg-type]
-    wanted = {"returned": 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
+    wanted = {"returned": len(HOLDABLE), "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     wanted["parents_removed"] = len(WITH_CHILDREN)
     assert {name: swept[name] for name in wanted} == wanted
     assert swept["hours"] == 2  # of the tally, and of all together

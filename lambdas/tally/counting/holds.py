@@ -70,7 +70,7 @@ def take(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, ope
 
 
 def with_room(call: Call, counter: Counter, id_: str, wanted: int, change: Callable[[], Counted]) -> Counted:
-    """Make the change. If less than `wanted` is left for it, expired holds are given back and it is tried again."""
+    """Make the change. If less than `wanted` is left for it, expired holds are given back, and it makes it again."""
     while True:
         try:
             return change()

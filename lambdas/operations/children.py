@@ -81,6 +81,15 @@ def _no_children(counter: Counter) -> CallerError | None:
     return InvalidInputError(f"{counter.name} counts no children: it is declared without `child`.", field="counter")
 
 
+def _no_parents(counter: Counter) -> CallerError | None:
+    """Why nobody removes a parent of this counter here."""
+    if counter.parent_required:
+        return InvalidInputError(
+            f"{counter.name}: a {counter.prefix.lower()} is deleted by its author.", field="counter"
+        )
+    return _no_children(counter)
+
+
 def _not_by_callers(counter: Counter) -> CallerError | None:
     """Why a caller is no child of this counter."""
     if (refusal := _no_children(counter)) or counter.changes == "caller":
@@ -267,12 +276,12 @@ def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TAL
     "DELETE /counters/{counter}/{id}",
     access=Access.WRITE,
     throttle=SELDOM,
-    refuses=_no_children,
+    refuses=_no_parents,
     # It marks the parent and the shards of its number, and names it to the sweep.
     needs=lambda counters: (
         needs.on(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
-    raises=[NotFoundError, CounterRetiredError],
+    raises=[CounterRetiredError],
     example={"counter": "members", "id": "acme", "removed": True, "changed": True},
 )
 def remove_parent(call: Call, *, counter: ACounter, id: Id) -> Answer[Removed]:

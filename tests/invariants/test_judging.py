@@ -27,7 +27,7 @@ NOW_AND_SOON = [("TransactionConflict", "now"), ("ThrottlingError", "soon"), ("P
 
 
 def liked(visible: str, changed: bool = True) -> dict[str, Any]:
-    return {"post_id": POST, "liked": True, "changed": changed, "visible": visible}
+    return {"present": True, "changed": changed, "visible": visible}
 
 
 @pytest.mark.parametrize("code", BUSY)
@@ -95,7 +95,7 @@ def test_what_never_spills_is_judged_afresh_by_the_retry(world: World, code: str
     world.play("in", counter=counters.STOCK, operation="increment")
     places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code), None]})
-    assert world.unlike("ann", key=key) == ({**liked("now"), "liked": False}, False)
+    assert world.unlike("ann", key=key) == ({**liked("now"), "present": False}, False)
     assert world.likes() == (0, set())
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(1, RECEIPT, code=code)]})
     body, _ = world.play("out", amount=-1, counter=counters.STOCK, operation="increment")

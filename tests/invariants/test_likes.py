@@ -16,8 +16,8 @@ from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, Sto
 from tests.invariants.world import POST, InTurn, Last, World, meanwhile
 
 TALLY = counters.LIKES.partition_start + POST
-LIKED = {"post_id": POST, "liked": True}
-UNLIKED = {"post_id": POST, "liked": False}
+LIKED = {"present": True}
+UNLIKED = {"present": False}
 
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
@@ -60,7 +60,7 @@ def test_keyed_change_that_changes_nothing_commits_its_receipt(either: World, li
         either.like("ann")
     change, opposite = (either.like, either.unlike) if liked else (either.unlike, either.like)
     first = change("ann", key="key-1")
-    assert first == ({"post_id": POST, "liked": liked, "changed": False, "visible": "now"}, False)
+    assert first == ({"present": liked, "changed": False, "visible": "now"}, False)
     assert len(either.receipts()) == 1
     opposite("ann")
     assert change("ann", key="key-1") == (first[0], True)

@@ -127,8 +127,8 @@ def number_of(counter: Counter) -> Callable[[World], int]:
     return lambda world: Counting(world).stored(counter)
 
 
-LIKED = {"post_id": POST, "liked": True}
-UNLIKED = {"post_id": POST, "liked": False}
+LIKED = {"present": True}
+UNLIKED = {"present": False}
 SPILLED_LIKE = {**LIKED, "changed": True, "visible": "soon"}
 CHANGES = [
     Change("play", lambda world: world.play(KEY), PLAYED, World.shards, {"STATS#TOTAL": 1}),

@@ -181,7 +181,7 @@ def test_a_like_that_keeps_meeting_others_is_its_like_item_alone(world: World, k
     world.write_post()
     world.proxy.plan = faults.script({"TransactWriteItems": HOT})
     body, replayed = world.like("ann", key=key)
-    assert (body, replayed) == ({"post_id": POST, "liked": True, "changed": True, **SOON}, False)
+    assert (body, replayed) == ({"present": True, "changed": True, **SOON}, False)
     assert world.likes() == (0, {"ann"})
     (child,) = world.inserted_alone()
     assert child["at"]["N"].isdigit()
@@ -230,7 +230,7 @@ def test_an_unlike_does_not_spill(hot: World) -> None:
 
 def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(either_hot: World) -> None:
     either_hot.like("ann")
-    assert either_hot.unlike("ann")[0] == {"post_id": POST, "liked": False, "changed": True, "visible": "now"}
+    assert either_hot.unlike("ann")[0] == {"present": False, "changed": True, "visible": "now"}
     assert either_hot.likes() == (-1, set())
     assert tallies.read(either_hot.call(), either_hot.family, POST) == 0  # never shown below zero
     assert either_hot.rolled_up(either_hot.family, POST) == 0  # once the rollup has seen the like in the stream
@@ -260,7 +260,7 @@ def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_
     """The rollup reads new items only, so this like does not spill."""
     either_hot.like("ann")
     either_hot.unlike("ann")
-    assert either_hot.like("ann")[0] == {"post_id": POST, "liked": True, "changed": True, "visible": "now"}
+    assert either_hot.like("ann")[0] == {"present": True, "changed": True, "visible": "now"}
     assert either_hot.like("ann")[0]["changed"] is False
     assert either_hot.likes() == (0, {"ann"})
     assert either_hot.rolled_up(either_hot.family, POST) == 1

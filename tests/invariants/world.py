@@ -90,11 +90,11 @@ class World:
         return self._set(user, post_id, False, key, call or self.call(user))
 
     def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
-        own = self.family is counters.LIKES  # the caller is the child
-        name, payload = ("like" if liked else "unlike"), ({} if own else {"child": user})
-        keyed = None if key is None else Keyed(name, post_id, key, payload)
-        call = call if own else replace(call, caller="shop")
-        return children.set_child(call, self.family, post_id, user, liked, {"post_id": post_id, "liked": liked}, keyed)
+        operation = "put_mine" if liked else "delete_mine"
+        if self.family is not counters.LIKES:  # its child is not the caller
+            call, operation = replace(call, caller="shop"), "put_child" if liked else "delete_child"
+        keyed = None if key is None else Keyed(operation, post_id, key, {"child": user})
+        return children.set_child(call, self.family, post_id, user, liked, {"present": liked}, keyed)
 
     def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
         """Create or edit a post."""

@@ -48,7 +48,7 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
     left = _removed(stack, user, found, run)
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in Kind})}")
     if run.removed["posts"]:
-        note("the sweep removes the likes of the posts in the background")
+        note("the likes of the posts go in the background")
     if dead_letters.any_left(stack.store):
         note("there are dead letters, which may name the user: `tally repair`, then look again")
     say(f"{left} left: run it again" if left else "nothing is left")
@@ -69,7 +69,7 @@ def _removed(stack: Stack, user: str, found: Sequence[Trace], run: Forgetting) -
     left, finished = 0, False
     run.note(finished=False)
     try:
-        with bar(found, "trace", "removed") as traces:
+        with bar(found, "item", "removed") as traces:
             for number, trace in enumerate(traces, 1):
                 try:
                     forgetting.forget(Call(stack.store, user), stack.counters, trace)

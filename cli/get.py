@@ -1,4 +1,4 @@
-"""The command `get`: one number, its shards and its drift."""
+"""The command `get`: one number, the parts that it is kept in (its shards), and its drift."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     number = recount.number(counter, shards)
     named = {"counter": counter.name, **periods.shown(given.id)}
     body = {**named, "value": number, "shards": numbers, "drift": row.drift}
-    parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
+    parts = f" in {len(numbers)} parts" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     drifts = f", drifts by {row.drift:+d}" if row.drift else ""
     show(given, body, f"{counter.name} {given.id}: {number}{parts}{drifts}")
     return 0
 
 
-GET = Command("get", "a number, shard by shard, with its drift", _get, _arguments, values.check_id, json=True)
+GET = Command(
+    "get", "a number, the parts that it is kept in, and its drift", _get, _arguments, values.check_id, json=True
+)

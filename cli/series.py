@@ -130,7 +130,7 @@ def _only(body: Mapping[str, Any], given: argparse.Namespace) -> int:
     if given.json:
         say(json.dumps(body))
     if body["as_of"] is None:
-        note("nothing is summed up yet: a new stack needs some minutes, and its sweep")
+        note("nothing is summed up yet: a new stack needs some minutes")
     return 2 if body["as_of"] is None else 0
 
 
@@ -189,7 +189,7 @@ def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"nothing moved up: {body['counter']}, {_span(body)}"
     elif body["error_max"]:
         off = f"{body['error_max']:,}"
-        yield f"a value may be off by up to {off}; a tally that is missing may be up to {off} above the last one"
+        yield f"a value may be off by up to {off}; one that is missing may be up to {off} above the last one"
     else:
         yield "each value is exact"
     yield f"complete up to {clock_in(body['as_of'], zone, time.time())} ({offset(body['as_of'], zone)})"

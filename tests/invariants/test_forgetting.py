@@ -152,7 +152,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others(
     assert traces(judged) == ALL
     code, out, err = remove(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 2 holds\nnothing is left\n")
-    assert "the sweep removes the likes of the posts" in err
+    assert "the likes of the posts go in the background" in err
     assert traces(judged) == []
     for _ in range(3):
         deletion.sweep(judged.store, counters.COUNTERS, float("inf"))

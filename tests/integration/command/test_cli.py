@@ -64,7 +64,7 @@ def test_port_without_local_does_not_go_to_aws(capsys: pytest.CaptureFixture[str
 def test_get_shows_shards(run: Run, store: Store) -> None:
     for shard in (0, 3):
         store.client.update_item(**tallies.add(Call(store), counters.PLAYS, "v", shard, 2, 0))
-    assert run("get", "plays", "v")[1] == "plays v: 4 in 2 shards\n"
+    assert run("get", "plays", "v")[1] == "plays v: 4 in 2 parts\n"
     page = "https://example.com/a"
     body = {"counted": True}
     increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
@@ -215,7 +215,7 @@ def test_a_top_list_says_how_exact_it_is(run: Run, store: Store, monkeypatch: py
 
 
 def test_series_that_nobody_has_folded_are_unknown_and_2(run: Run) -> None:
-    said = "tally: nothing is summed up yet: a new stack needs some minutes, and its sweep\n"
+    said = "tally: nothing is summed up yet: a new stack needs some minutes\n"
     assert run("series", "plays", "a") == (2, "", said)
     assert run("top", "plays") == (2, "", said)
     code, out, err = run("top", "plays", "--json")

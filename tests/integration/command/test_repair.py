@@ -212,7 +212,7 @@ def test_stack_without_a_whole_day_cannot_tell_what_was_lost(run: Run, store: St
     code, out, err = run("check", "--only", "receipts")
     assert (code, out) == (2, "")
     assert err.startswith("tally: Cannot tell yet: no whole day since the ledger began is judged")
-    assert "tally: receipts: Cannot tell yet: " in run("check")[2]
+    assert "tally: receipts: not known yet: " in run("check")[2]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
+import operations.children
 from dev import faults
 from dev.base.engine import Engine
 from tally.counter import Counter
@@ -174,6 +175,8 @@ def test_only_the_author_deletes_a_post_and_its_text_goes_with_it(family: Family
     with pytest.raises(NotFoundError):
         posts.read_post(Call(family.store), family.counter, ID)
     assert not [item for item in family.stored() if "body" in item]
+    serves = operations.children.remove_parent.serves
+    assert (serves(counters.LIKES), serves(counters.MEMBERS)) == (False, True), "a service would leave the text"
 
 
 @only_members

@@ -65,8 +65,10 @@ class Declarations:
         for route in self.routes:
             other = seen.setdefault(route.key, route)
             if other is not route:
-                counter = route.fixed.get("counter") or other.fixed.get("counter")
-                raise ConfigurationError(f"counter {counter!r}: {route.key} is the route of {other.operation.name}")
+                own, taken = (route, other) if route.short else (other, route)
+                raise ConfigurationError(
+                    f"counter {own.fixed.get('counter')!r}: path gives {route.key}, which is the route of {taken.id}"
+                )
 
     @cached_property
     def functions(self) -> dict[str, list[Route]]:

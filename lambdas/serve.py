@@ -37,5 +37,5 @@ def entry(name: str, store: Store | None = None) -> Entry:
     routes = functions(found, COUNTERS).get(name)
     if routes is None:
         raise AttributeError(name)
-    counters = {one.name: one for one in served_by(name, routes, COUNTERS)}
-    return Entry(of_function(name, routes, found), routes, counters, PAGES, store)
+    served = {one.name for one in served_by(name, routes, COUNTERS)}
+    return Entry(of_function(name, routes, found), routes, COUNTERS, PAGES, store, served)

@@ -21,6 +21,7 @@ from tally.counting import batches, increments, tallies
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import (
     CallerError,
+    ForbiddenError,
     InvalidInputError,
     NotFoundError,
     PayloadTooLargeError,
@@ -78,13 +79,15 @@ class Entry:
         counters: Mapping[str, Counter],
         pages: Pages,
         store: Store | None = None,
+        served: Collection[str] | None = None,
     ) -> None:
-        """`operations`: those that direct events may name. `counters`: those that it serves, by name. `pages`: what is
-        no part of a page's name.
+        """`operations`: those that direct events may name. `counters`: those that are declared, by name. `pages`: what
+        is no part of a page's name. `served`: the counters that it may touch, if not all.
         """
         self.by_name = {operation.name: operation for operation in operations}
         self.by_route = {route.key: route for route in routes}
         self.counters = counters
+        self.served = counters if served is None else served
         self.pages = pages
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
@@ -162,6 +165,12 @@ class Entry:
         counter = self.counters.get(str(raw.get("counter")))
         return counter is None or operation.access_of(counter) is not Access.ANYONE
 
+    def _closed(self, counter: Counter) -> CallerError | None:
+        """Why a function that serves strangers does not serve this counter."""
+        if counter.name in self.served:
+            return None
+        return ForbiddenError(f"Only services change {counter.name}.", field="counter")
+
     def _named(self, raw: Mapping[str, object]) -> Collection[str]:
         """The declared counters that a request names, in its fields or in its list of changes."""
         listed = raw.get("changes")
@@ -201,7 +210,7 @@ class Entry:
         for one in request.operation.fields:
             if one.name in request.raw:  # null does not mean "not given": the check refuses it
                 arguments[one.argument] = found = one.kind.value(request.raw[one.name], one.wire, context)
-                if one.kind.names_counter and (refusal := request.operation.refuses(found)):
+                if one.kind.names_counter and (refusal := request.operation.refuses(found) or self._closed(found)):
                     raise refusal
             elif one.required:
                 raise one.kind.missing(one.wire)

@@ -77,6 +77,8 @@ def raw_fields(event: Event, route: Route) -> dict[str, object]:
         name = wire.lower() if field.source is Source.HEADER else wire
         if name in sent[field.source]:
             found[field.name] = sent[field.source][name]
+        elif field.kind.absent is not None:
+            found[field.name] = field.kind.absent
         if body_wire:
             known[Source.BODY].add(body_wire)
         if body_wire and body_wire in sent[Source.BODY]:

@@ -65,6 +65,8 @@ class Kind:
     """Its name in the JSON body, where a request may have it there instead; in both it must be the same."""
     many_max: int = 0
     """How many values it has at most, as a list; 0: it is one value. A query repeats the name for each."""
+    absent: str | None = None
+    """What an HTTP request says that does not have it."""
     names_counter: bool = False
     documented: bool = True
 
@@ -298,6 +300,7 @@ USER_AGENT = Kind(
     "Mozilla/5.0",
     source=Source.HEADER,
     wire="User-Agent",
+    absent="",  # whoever does not say what it is, is no browser
     documented=False,  # every client sends it anyway
 )
 CALLER = Kind(_plain(fields.user), _string(1, fields.USER_BYTES_MAX), "Whose change it was.", "auth0|7c20")

@@ -210,7 +210,8 @@ class Operation:
         return found
 
     def _fits(self, counters: Mapping[str, Counter]) -> bool:
-        return not self.by_counter or bool(self.served(counters.values()))
+        by_name = any(one.kind.names_counter for one in self.fields)
+        return not by_name or bool(self.served(counters.values()))
 
 
 _OPEN = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}

@@ -10,7 +10,7 @@ from api.operation import RARE, Access, Answer, Call, operation
 from counters import PAGES
 from tally import fields
 from tally.counting import receipts
-from tally.errors import InvalidInputError
+from tally.errors import InvalidInputError, NotCommittedError
 
 KEYED = (
     "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit",
@@ -50,6 +50,7 @@ _NEEDS = needs.FIND_RECEIPTS
     access=Access.ANYONE,
     throttle=RARE,
     needs=lambda _: _NEEDS,
+    raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "counted", "answer": _ANSWER}]},
 )
 def get_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Receipts]:
@@ -65,6 +66,7 @@ def get_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Re
     access=Access.SIGNED_IN,
     throttle=RARE,
     needs=lambda _: _NEEDS,
+    raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
 )
 def get_own_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answer[Receipts]:
@@ -80,6 +82,7 @@ def get_own_receipts(call: Call, *, of: Of, target: Targets, key: Keys) -> Answe
     access=Access.READ,
     throttle=RARE,
     needs=lambda _: _NEEDS,
+    raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
 )
 def get_any_receipts(

@@ -75,9 +75,7 @@ class Sweep:
             lambda: renew(store, self.shards, seen, now_s),
             lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE)),
             lambda: report_drift(store, seen, now_s),
-            lambda: {
-                "hours": hours.sum_up(store, watermark.judged(store), until_s=_share(store, until_s, SERIES_SHARE))
-            },
+            lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE)),
             lambda: _holds(store, _share(store, until_s, HOLDS_SHARE)),
             lambda: _removed(store, until_s),
         ]

@@ -8,27 +8,25 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import crawleruseragents
 import pytest
-from functions import beacon, visits
-from tally.api import crawlers
-from tally.api.entry import Entry
 
 import counters
+from api import crawlers
 from cli import commands
 from cli.connection import Connection, Stack
+from operations import visits
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
 from tally.streams import watermark
 from tests import events
-from tests.contexts import Context
+from tests.integration.conftest import Invoke
 
-Invoke = Callable[..., dict[str, Any]]
+GZIP = {"accept-encoding": "gzip"}
+SCRIPT = visits._SCRIPT.text
 LAMBDAS = Path(__file__).parents[2] / "lambdas"
 PAGE = "https://example.com/a"
 SIGNED = ["--by", "ann", "--why", "PAGES"]
@@ -37,9 +35,9 @@ GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.
 
 
 def visited(invoke: Invoke, url: str = PAGE) -> tuple[int, int]:
-    body = invoke("visits", {"operation": "get_visits", "url": url})["body"]
-    assert body["url"] == url
-    return body["visits"], body["bot_visits"]
+    body = invoke.direct("get_visits", url=url)["body"]
+    assert (body["counter"], body["id"]) == ("visits", url)
+    return body["value"], body["bots"]
 
 
 def counted(store: Store, url: str = PAGE) -> tuple[int, int]:
@@ -56,7 +54,7 @@ def counted(store: Store, url: str = PAGE) -> tuple[int, int]:
 
 
 def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> None:
-    answer = invoke("beacon", events.sample("beacon/http-beacon"))
+    answer = invoke.http("get_beacon", headers=GZIP)
     headers = answer["headers"]
     assert (answer["statusCode"], headers["content-type"]) == (200, "text/javascript; charset=utf-8")
     assert headers["cache-control"] == "public, max-age=3600"
@@ -64,34 +62,34 @@ def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> Non
     assert headers["cross-origin-resource-policy"] == "cross-origin"
     sent = base64.b64decode(answer["body"])
     assert len(sent) < 1024
-    assert gzip.decompress(sent).decode() == beacon.SCRIPT.text
+    assert gzip.decompress(sent).decode() == SCRIPT
 
 
 @pytest.mark.parametrize("accepted", ["", "identity", "br", "gzip;q=0", "gzip; q=0.000", "x-gzip"])
 def test_who_takes_no_gzip_gets_the_script_as_it_is(accepted: str, invoke: Invoke) -> None:
-    answer = invoke("beacon", events.http("beacon/http-beacon", headers={"accept-encoding": accepted}))
-    assert (answer["body"], answer["isBase64Encoded"]) == (beacon.SCRIPT.text, False)
+    answer = invoke.http("get_beacon", headers={"accept-encoding": accepted})
+    assert (answer["body"], answer["isBase64Encoded"]) == (SCRIPT, False)
     assert "content-encoding" not in answer["headers"]
 
 
 def test_who_takes_gzip_rather_not_still_gets_it(invoke: Invoke) -> None:
-    answer = invoke("beacon", events.http("beacon/http-beacon", headers={"accept-encoding": "br, GZIP;q=0.5"}))
+    answer = invoke.http("get_beacon", headers={"accept-encoding": "br, GZIP;q=0.5"})
     assert answer["isBase64Encoded"]
 
 
 def test_who_has_the_script_is_told_so(invoke: Invoke) -> None:
-    tag = invoke("beacon", events.sample("beacon/http-beacon"))["headers"]["etag"]
+    tag = invoke.http("get_beacon", headers=GZIP)["headers"]["etag"]
     for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
-        answer = invoke("beacon", events.http("beacon/http-beacon", headers={"If-None-Match": sent}))
+        answer = invoke.http("get_beacon", headers={"If-None-Match": sent})
         assert (answer["statusCode"], answer["body"], answer["headers"]["etag"]) == (304, "", tag)
     for sent in ('"other"', "", "W/"):
-        answer = invoke("beacon", events.http("beacon/http-beacon", headers={"If-None-Match": sent}))
+        answer = invoke.http("get_beacon", headers={"If-None-Match": sent})
         assert answer["statusCode"] == 200
 
 
 def test_another_lambda_gets_the_script_as_text(invoke: Invoke) -> None:
-    body = invoke("beacon", events.sample("beacon/direct-beacon"))["body"]
-    assert body == {"media_type": "text/javascript", "text": beacon.SCRIPT.text}
+    body = invoke.direct("get_beacon")["body"]
+    assert body == {"media_type": "text/javascript", "text": SCRIPT}
 
 
 # People and crawlers
@@ -100,7 +98,7 @@ def test_another_lambda_gets_the_script_as_text(invoke: Invoke) -> None:
 def test_people_and_crawlers_are_counted_apart_and_read_in_one_query(invoke: Invoke, store: Store) -> None:
     for number, agent in enumerate([FIREFOX, GOOGLEBOT, GOOGLEBOT, FIREFOX, FIREFOX]):
         body = {"url": PAGE, "key": f"{events.KEY}-{number}"}
-        answer = invoke("visits", events.http("visits/http-visit", body=body, headers={"user-agent": agent}))
+        answer = invoke.http("visit", idempotency_key=None, document=body, headers={"user-agent": agent})
         assert (answer["statusCode"], events.body_of(answer)) == (202, {"counted": True, "visible": "soon"})
     assert counted(store) == (3, 2)
     assert store.client.scan(TableName=store.settings.counts_table)["Items"] == []
@@ -118,7 +116,7 @@ def test_visits_say_as_of_when_they_are(invoke: Invoke, store: Store, monkeypatc
 
     def as_of() -> int | None:
         monkeypatch.setattr(watermark, "_cached", None)
-        found: int | None = invoke("visits", {"operation": "get_visits", "url": PAGE})["body"]["as_of"]
+        found: int | None = invoke.direct("get_visits", url=PAGE)["body"]["as_of"]
         return found
 
     assert as_of() is None
@@ -145,10 +143,8 @@ def test_every_shard_of_both_tallies_is_read_and_no_neighbour(invoke: Invoke, st
 
 
 def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: Invoke, store: Store) -> None:
-    visit = events.sample("visits/direct-visit")
-    replayed = [
-        invoke("visits", {**visit, "user_agent": agent})["replayed"] for agent in (GOOGLEBOT, FIREFOX, GOOGLEBOT)
-    ]
+    visit = events.direct("visit")
+    replayed = [invoke({**visit, "user_agent": agent})["replayed"] for agent in (GOOGLEBOT, FIREFOX, GOOGLEBOT)]
     assert replayed == [False, True, True]
     assert counted(store) == (0, 1)
 
@@ -158,32 +154,32 @@ def test_a_batch_of_visits_is_counted_apart_too(invoke: Invoke, store: Store) ->
         {"operation": "visit", "url": PAGE, "idempotency_key": f"{events.KEY}-{number}", "user_agent": agent}
         for number, agent in enumerate([FIREFOX, GOOGLEBOT] * 5)
     ]
-    results = invoke("visits", {"batch": batch})["results"]
+    results = invoke({"batch": batch})["results"]
     assert [result["status"] for result in results] == [202] * 10
     assert counted(store) == (5, 5)
 
 
 def test_a_request_without_a_user_agent_is_a_crawlers_and_another_lambdas_is_not(invoke: Invoke, store: Store) -> None:
-    without = events.sample("visits/http-visit")
+    without = events.http("visit")
     del without["headers"]["user-agent"]
-    invoke("visits", without)
+    invoke(without)
     assert counted(store) == (0, 1)
-    invoke("visits", {**events.sample("visits/direct-visit"), "idempotency_key": f"{events.KEY}-2"})
+    invoke({**events.direct("visit"), "idempotency_key": f"{events.KEY}-2"})
     assert counted(store) == (1, 1)
-    invoke("visits", {**events.sample("visits/direct-visit"), "idempotency_key": f"{events.KEY}-3", "user_agent": ""})
+    invoke({**events.direct("visit"), "idempotency_key": f"{events.KEY}-3", "user_agent": ""})
     assert counted(store) == (1, 2)
 
 
 @pytest.mark.parametrize("agent", ["x" * 9000, "\x00", "ü;(", "(" * 600])
 def test_whatever_an_agent_calls_itself_the_visit_is_counted(agent: str, invoke: Invoke, store: Store) -> None:
-    answer = invoke("visits", events.http("visits/http-visit", headers={"user-agent": agent}))
+    answer = invoke.http("visit", headers={"user-agent": agent})
     assert answer["statusCode"] == 202
     assert sum(counted(store)) == 1
 
 
 @pytest.mark.parametrize("agent", [None, 7, [FIREFOX], True])
 def test_another_lambdas_user_agent_is_a_string(agent: object, invoke: Invoke, store: Store) -> None:
-    answer = invoke("visits", {**events.sample("visits/direct-visit"), "user_agent": agent})
+    answer = invoke({**events.direct("visit"), "user_agent": agent})
     assert (answer["status"], answer["body"]["field"]) == (400, "User-Agent")
     assert counted(store) == (0, 0)
 
@@ -193,25 +189,20 @@ def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, 
     parser = commands.parser(counters.COUNTERS)
     for number, url in enumerate(spellings):
         visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
-        assert invoke("visits", visit)["status"] == 202
+        assert invoke(visit)["status"] == 202
         for other in spellings:
-            asked = {
-                "operation": "get_receipt",
-                "of": "visit",
-                "target": other,
-                "idempotency_key": visit["idempotency_key"],
-            }
-            assert invoke("receipts", asked)["body"]["state"] == "counted"
+            asked = invoke.direct("get_receipts", of="visit", target=[other], key=[visit["idempotency_key"]])
+            assert asked["body"]["receipts"][0]["state"] == "counted"
         assert commands.parsed(["get", "visits", url], parser).id == PAGE
     assert counted(store) == (3, 0)
     key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
     store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})
     for url in spellings:
         asked = {"operation": "get_visits", "url": url}
-        assert (body := invoke("visits", asked)["body"]) == {**body, "url": PAGE, "visits": 3}
-        [many] = invoke("tallies", {"operation": "get_tallies", "of": [f"visits:{url}"]})["body"]["tallies"]
+        assert (body := invoke(asked)["body"]) == {**body, "id": PAGE, "value": 3}
+        [many] = invoke.direct("get_tallies", of=[f"visits:{url}"])["body"]["tallies"]
         assert many["value"] == 3
-        assert "<title>visits: 3</title>" in invoke("visits", asked | {"operation": "get_badge"})["body"]["text"]
+        assert "<title>visits: 3</title>" in invoke(asked | {"operation": "get_visits_badge"})["body"]["text"]
 
 
 def test_old_tallies_of_renamed_pages_are_added_to_those_that_they_name_now(store: Store, tmp_path: Path) -> None:
@@ -230,7 +221,7 @@ def test_old_tallies_of_renamed_pages_are_added_to_those_that_they_name_now(stor
 
 
 def test_crawlers_have_metrics_of_their_own(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
-    invoke("visits", events.sample("visits/direct-visit-of-a-crawler"))
+    invoke(events.direct("visit", user_agent=GOOGLEBOT))
     metrics = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
     assert [(metric["counter"], metric["Counted"]) for metric in metrics] == [("bot_visits", [1.0])]
 
@@ -263,7 +254,7 @@ def test_every_crawler_that_the_list_knows_by_an_example_is_one() -> None:
 
 @pytest.mark.parametrize(("start", "ready"), [("on-demand", False), ("snap-start", True)])
 def test_the_list_is_read_when_it_is_needed_or_before_a_snapshot_is_taken(start: str, ready: bool) -> None:
-    script = "import sys, functions.visits; print('crawleruseragents' in sys.modules)"
+    script = "import sys, operations.visits; print('crawleruseragents' in sys.modules)"
     environment = {
         "PYTHONPATH": str(LAMBDAS), "AWS_LAMBDA_INITIALIZATION_TYPE": start, "AWS_DEFAULT_REGION": "eu-west-1",
         "TALLY_COUNTS_TABLE": "a", "TALLY_RECEIPTS_TABLE": "b", "TALLY_LEDGER_TABLE": "c",
@@ -279,12 +270,12 @@ def test_the_badge_shows_what_people_visited(invoke: Invoke, store: Store) -> No
     for sort_key, attribute, number in (("VISITS", "visits", "1"), ("BOTS", "bot_visits", "5")):
         key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": sort_key}}
         store.client.put_item(TableName=store.settings.counts_table, Item={**key, attribute: {"N": number}})
-    answer = invoke("visits", events.sample("visits/http-get-badge"))
+    answer = invoke.http("get_visits_badge")
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (200, "image/svg+xml; charset=utf-8")
     assert answer["headers"]["cache-control"] == "public, max-age=60"
     assert "default-src 'none'" in answer["headers"]["content-security-policy"]
     assert "<title>visits: 1</title>" in answer["body"]
-    assert invoke("visits", events.sample("visits/direct-get-badge"))["body"]["text"] == answer["body"]
+    assert invoke(events.direct("get_visits_badge"))["body"]["text"] == answer["body"]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +289,6 @@ def test_the_badge_shows_what_people_visited(invoke: Invoke, store: Store) -> No
 )
 def test_a_badge_of_no_page_of_ours_is_a_problem(query: str, status: int, slug: str, store: Store) -> None:
     listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
-    entry = Entry(visits.handler.functions, listed, pages=counters.PAGES)
-    answer = entry(events.http("visits/http-get-badge", query=query), Context())
+    answer = Invoke(listed).http("get_visits_badge", query=query)
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
     assert events.body_of(answer)["type"].endswith(slug)

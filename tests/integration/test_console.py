@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tally.api import console
 
+from api import console
 from tally.dynamo.client import Store
 from tests import events
-from tests.integration.conftest import invoker
+from tests.integration.conftest import Invoke
 
-Invoke = Callable[..., dict[str, Any]]
 POOL = "https://tally.auth.example.com"
 
 
 def got(invoke: Invoke, file: str, **headers: str) -> dict[str, Any]:
     """The answer to a GET of one file."""
-    event = events.http("beacon/http-get-console-file", headers=headers)
-    return invoke("beacon", event | {"pathParameters": {"file": file}, "rawPath": f"/console/{file}"})
+    return invoke.http("get_console_file", file=file, headers=headers)
 
 
 def text(answer: dict[str, Any]) -> str:
@@ -31,7 +28,7 @@ def text(answer: dict[str, Any]) -> str:
 
 
 def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -> None:
-    answer = invoke("beacon", events.sample("beacon/http-get-console"))
+    answer = invoke.http("get_console")
     assert answer["headers"]["content-type"] == "text/html; charset=utf-8"
     assert answer["headers"]["content-security-policy"] == (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -45,8 +42,8 @@ def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -
 
 
 def test_the_page_comes_whatever_its_query_is(invoke: Invoke) -> None:
-    event = events.http("beacon/http-get-console") | {"rawQueryString": "code=4%2F0A&state=x&state=%ff"}
-    assert invoke("beacon", event)["statusCode"] == 200  # a user pool sends people back with a code
+    event = events.http("get_console") | {"rawQueryString": "code=4%2F0A&state=x&state=%ff"}
+    assert invoke(event)["statusCode"] == 200  # a user pool sends people back with a code
 
 
 def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether_it_has_changed(
@@ -83,7 +80,7 @@ def test_the_charts_are_one_module_of_uplot_without_what_a_browser_skips(invoke:
         ("..", 400),
         (".", 400),
         ("../counters.py", 400),
-        ("../functions/beacon.js", 400),
+        ("../operations/beacon.js", 400),
         ("..\\counters.py", 400),
         ("/etc/passwd", 400),
         ("app.js/", 400),
@@ -98,9 +95,9 @@ def test_nothing_else_is_served(invoke: Invoke, file: str, status: int) -> None:
 
 
 def test_what_the_console_knows_is_not_kept_and_says_how_to_sign_in(invoke: Invoke) -> None:
-    answer = invoke("beacon", events.sample("beacon/http-get-console-config"))
+    answer = invoke.http("get_console_config")
     assert answer["headers"]["cache-control"] == "no-store"
-    direct = invoke("beacon", events.sample("beacon/direct-get-console-config"))
+    direct = invoke.direct("get_console_config")
     assert direct["body"]["sign_in"] == {"kind": "token"}
 
 
@@ -108,16 +105,16 @@ CONSOLE_CLIENT = "4h57kl2example"
 
 
 @pytest.fixture
-def guarded(store: Store) -> Callable[..., dict[str, Any]]:
+def guarded(store: Store) -> Invoke:
     """Invoke functions of a stack whose pool has the client CONSOLE_CLIENT for the console."""
-    return invoker(replace(store, settings=replace(store.settings, console_client=CONSOLE_CLIENT)))
+    return Invoke(replace(store, settings=replace(store.settings, console_client=CONSOLE_CLIENT)))
 
 
 def read_by(invoke: Invoke, **claims: object) -> dict[str, Any]:
     """The answer to a GET of a private counter, with a token that has the scope and these claims."""
-    event = events.http("increments/http-get-counter")
+    event = events.http("get_counter")
     event["requestContext"]["authorizer"]["jwt"]["claims"].update(claims)
-    return invoke("increments", event)
+    return invoke(event)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +140,15 @@ def test_programs_and_the_tokens_of_another_issuer_need_no_group(guarded: Invoke
 
 
 def test_a_group_that_a_caller_claims_elsewhere_makes_no_operator(guarded: Invoke) -> None:
-    event = events.http("increments/http-get-counter", headers={"cognito:groups": "[operators]"})
+    event = events.http("get_counter", headers={"cognito:groups": "[operators]"})
     context = event["requestContext"]
     context["authorizer"]["jwt"]["claims"]["client_id"] = CONSOLE_CLIENT
     context["authorizer"]["cognito:groups"] = "[operators]"
-    assert guarded("increments", event)["statusCode"] == 403
+    assert guarded(event)["statusCode"] == 403
 
 
 def test_another_function_that_invokes_directly_is_trusted_as_before(guarded: Invoke) -> None:
-    assert guarded("increments", events.sample("increments/direct-get-counter"))["status"] == 200
+    assert guarded(events.direct("get_counter"))["status"] == 200
 
 
 MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "createContextualFragment", "document.write", "DOMParser")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import permissions
 import pytest
-from tally.operation import Consumer
 
 import counters
-import operations
+import serve
+from api.unattended import StreamReader
+from declarations import READERS, Declarations
 from dev.base.engine import Engine
 from tally.dynamo.client import Store, dynamodb_client
 from tally.errors import ConfigurationError
@@ -32,9 +32,9 @@ TALLIES: dict[str, dict[tuple[str, str], int]] = {
     "rollup/stream-likes": {("likes", "a91f"): 1},
 }
 LEDGER: dict[str, dict[tuple[str, str, int], list[int]]] = {
-    "drift/stream-receipts": {("plays", "9f3a", MINUTE): [2, 0], ("usage", "7c20", MINUTE): [10, 0]},
+    "bookkeeper/stream-receipts": {("plays", "9f3a", MINUTE): [2, 0], ("usage", "7c20", MINUTE): [10, 0]},
     # A like with its tally; the tally edited by hand from 1 to 5; the like removed around the API.
-    "drift/stream-counts": {("likes", "a91f", MINUTE): [0, 5]},
+    "bookkeeper/stream-counts": {("likes", "a91f", MINUTE): [0, 5]},
 }
 SAMPLES = [name for name in events.names() if name.split("/")[0] in CONSUMERS]
 
@@ -66,8 +66,7 @@ def consuming(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     bucket = Bucket()
 
     def call(function: str, event: dict[str, Any]) -> dict[str, Any]:
-        made = importlib.import_module(f"functions.{function}").handler
-        handler = Handler(made.consumer, made.declared.by_name, store, Objects("bucket", lambda: bucket))
+        handler = Handler(CONSUMERS[function], counters.COUNTERS, store, Objects("bucket", lambda: bucket))
         settings = store.settings
         source = event["eventSourceARN"].replace("tally-test-counts", settings.counts_table)
         source = source.replace("tally-test-receipts", settings.receipts_table)
@@ -87,7 +86,7 @@ def test_a_sample_takes_effect_once(name: str, consume: Callable[..., dict[str, 
 
 
 def test_each_consumer_has_a_sample_of_each_stream_that_it_reads_and_of_an_empty_window() -> None:
-    for consumer in operations.CONSUMERS:
+    for consumer in READERS:
         found = [events.sample(name) for name in SAMPLES if name.startswith(f"{consumer.function}/")]
         sources = {event["eventSourceARN"].split("/")[1].removeprefix("tally-test-") for event in found}
         assert sources >= {table.value for table in consumer.streams}
@@ -102,31 +101,29 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
 
 
 def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
-    for consumer in operations.CONSUMERS:
-        assert (
-            importlib.import_module(f"functions.{consumer.function}").handler.objects.bucket
-            == "tally-test-dead-letters"
-        )
+    for consumer in READERS:
+        handler = getattr(serve, consumer.function)
+        assert handler.objects.bucket == "tally-test-dead-letters"
 
 
-@pytest.mark.parametrize("consumer", operations.CONSUMERS, ids=lambda consumer: consumer.function)
+@pytest.mark.parametrize("consumer", READERS, ids=lambda consumer: consumer.function)
 def test_a_consumer_does_what_it_declares_and_no_more(
-    consumer: Consumer, consume: Callable[..., dict[str, Any]], store: Store
+    consumer: StreamReader, consume: Callable[..., dict[str, Any]], store: Store
 ) -> None:
     """Changes of every counter, a dead letter, one without a number, and a batch without effect."""
     recorder = ConsumersRecorder(store)
-    receipts, likes = events.sample("rollup/stream-receipts"), events.sample("drift/stream-counts")
+    receipts, likes = events.sample("rollup/stream-receipts"), events.sample("bookkeeper/stream-counts")
     alone = events.sample("rollup/stream-likes")
     (first, *_) = receipts["Records"]
     for number, counter in enumerate(counters.COUNTERS.values()):
         image = {**first["dynamodb"]["NewImage"], "counter": {"S": counter.name}, "target": {"S": "x"}}
-        if not counter.soon and not counter.spills:
+        if not counter.rolls_up:
             del image["rollup"]
         receipts["Records"].append(_again(first, 100 + number, NewImage=image))
     receipts["Records"] += [_again(first, 200, NewImage={}), _again(first, 201, NewImage=None), _again(first, "none")]
     for event in (receipts, likes, alone, {**receipts, "Records": [_again(first, 300, NewImage={})]}):
         assert consume(consumer.function, event) == DONE
-    assert recorder.needs == permissions.of_functions(counters.COUNTERS)[consumer.function]
+    assert recorder.needs == Declarations(Path(), counters.COUNTERS, counters.PAGES).needs[consumer.function]
 
 
 def _again(record: dict[str, Any], number: int | str, **change: Any) -> dict[str, Any]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aws_lambda_powertools import Logger
-from tally.api.entry import Answer, Entry
 
-import operations
+import serve
+from api.entry import Entry
 from cli.cost import units
+from counters import COUNTERS, PAGES
 from dev.base.engine import Engine
 from tally import observe
 from tally.dynamo.client import Call, Store, dynamodb_client
@@ -22,13 +23,24 @@ from tally.errors import StoreRefusedError, StoreUnreachableError
 from tally.settings import Settings
 from tests import events
 from tests.contexts import Context
+from tests.integration.conftest import Invoke
 
-Invoke = Callable[..., dict[str, Any]]
-PLAY = {"operation": "play", "video_id": "9f3a", "idempotency_key": events.KEY}
+PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
 
 
-def entry_on(store: Store) -> Entry:
-    return Entry(importlib.import_module("functions.plays").handler.functions, store)
+def entry_on(store: Store, function: str = "increments_open") -> Entry:
+    return serve.entry(function, store)
+
+
+def doing(store: Store, function: Callable[..., Any]) -> Entry:
+    """The entry of an increment that does this instead."""
+    [*_, route] = [one for one in events.routes().values() if one.operation.name == "increment"]
+    operation = replace(route.operation, function=function)
+    return Entry([operation], [replace(route, operation=operation)], COUNTERS, PAGES, store)
+
+
+def http_play() -> dict[str, Any]:
+    return events.http("increment_plays_short", idempotency_key=events.KEY)
 
 
 class _Stdout:
@@ -60,7 +72,7 @@ def logs(printed: str) -> list[dict[str, Any]]:
 def test_what_is_counted_is_metered_by_counter_and_the_rest_by_stack_never_by_item(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    invoke("plays", {"batch": [PLAY, PLAY, {**PLAY, "video_id": "#"}]})
+    invoke({"batch": [PLAY, PLAY, {**PLAY, "id": "#"}]})
     of_stack, of_counter = emf(capsys.readouterr().out)
     assert (of_stack["Replayed"], of_stack["Refused"], of_counter["Counted"]) == ([1.0], [1.0], [1.0])
     assert (of_counter["service"], of_counter["counter"]) == (observe.SERVICE, "plays")
@@ -73,11 +85,12 @@ def test_what_is_counted_is_metered_by_counter_and_the_rest_by_stack_never_by_it
 def test_many_changes_are_metered_once_for_each_counter_that_they_name(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    event = events.sample("increments/direct-change")
+    two = [{"counter": "plays", "id": "9f3a"}, {"counter": "usage", "id": "7c20", "amount": 1}]
+    event = events.direct("change", changes=two)
     nothing_left = {"changes": [{"counter": "stock", "id": "mug", "amount": -1}], "idempotency_key": "order"}
-    invoke("increments", {"batch": [event, event, event | nothing_left, event | {"changes": [7, {"counter": []}]}]})
+    invoke({"batch": [event, event, event | nothing_left, event | {"changes": [7, {"counter": []}]}]})
     of_stack, *of_counters = emf(capsys.readouterr().out)
-    assert (of_stack["Replayed"], of_stack["Refused"]) == ([1.0], [1.0])
+    assert (of_stack["Replayed"], of_stack["Refused"]) == ([1.0], [2.0])
     assert [(line["counter"], line["Counted"]) for line in of_counters] == [("plays", [1.0]), ("usage", [1.0])]
 
 
@@ -94,23 +107,23 @@ def test_conflicts_are_metered(invoke: Invoke, store: Store, capsys: pytest.Capt
         return response, {"Error": error, "CancellationReasons": reasons, "ResponseMetadata": {"HTTPStatusCode": 400}}
 
     store.client.meta.events.register("before-call.dynamodb.TransactWriteItems", fail_once)
-    assert invoke("plays", PLAY)["body"]["counted"]
+    assert invoke(PLAY)["body"]["counted"]
     assert attempts == ["TransactWriteItems"] * 2
     assert emf(capsys.readouterr().out)[0]["Conflicts"] == [1.0]
 
 
 def test_reads_are_not_counted_as_counted(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
-    invoke("plays", {"operation": "get_plays", "video_id": "9f3a"})
+    invoke({"operation": "get_counter", "counter": "plays", "id": "9f3a"})
     assert emf(capsys.readouterr().out) == []
 
 
 def test_a_log_line_carries_the_correlation_id_of_its_request(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    invoke("plays", events.sample("plays/http-play"))
-    invoke("plays", PLAY)
+    invoke(http_play())
+    invoke(PLAY)
     http, direct = logs(capsys.readouterr().out)
-    assert (http["correlation_id"], http["operation"], http["status"]) == ("JKJaXmPLvHcESHA=", "play", 200)
+    assert (http["correlation_id"], http["operation"], http["status"]) == ("JKJaXmPLvHcESHA=", "increment", 200)
     assert direct["correlation_id"] == Context().aws_request_id
     assert events.KEY not in json.dumps([http, direct])
 
@@ -122,7 +135,7 @@ def dead_store(settings: Settings) -> Store:
 
 
 def test_a_store_that_is_away_is_503_with_retry_after_over_http(dead_store: Store) -> None:
-    answer = entry_on(dead_store)(events.sample("plays/http-play"), Context())
+    answer = entry_on(dead_store)(http_play(), Context())
     assert answer["statusCode"] == 503
     assert answer["headers"]["retry-after"] == "1"
     document = events.body_of(answer)
@@ -142,11 +155,11 @@ def test_a_batch_answers_503_for_each_entry_that_can_be_retried(dead_store: Stor
 
 def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it(dead_store: Store) -> None:
     with pytest.raises(StoreUnreachableError, match=r"^2 of 3 entries are to be sent again\. The first: "):
-        entry_on(dead_store)({"batch": [PLAY, {**PLAY, "video_id": "#"}, PLAY], "on_failure": "raise"}, Context())
+        entry_on(dead_store)({"batch": [PLAY, {**PLAY, "id": "#"}, PLAY], "on_failure": "raise"}, Context())
 
 
 def test_a_batch_whose_entries_are_refused_raises_nothing(invoke: Invoke) -> None:
-    answer = invoke("plays", {"batch": [PLAY, {**PLAY, "video_id": "#"}], "on_failure": "raise"})
+    answer = invoke({"batch": [PLAY, {**PLAY, "id": "#"}], "on_failure": "raise"})
     assert [result["status"] for result in answer["results"]] == [200, 400]
 
 
@@ -166,11 +179,11 @@ def test_the_retry_of_a_batch_that_raised_counts_what_failed_and_replays_the_res
     batch = {"batch": [{**stock, "idempotency_key": f"k{number}"} for number in range(3)], "on_failure": "raise"}
     store.client.meta.events.register("before-call.dynamodb.TransactWriteItems", fail_the_second)
     with pytest.raises(StoreUnreachableError, match="1 of 3"):
-        invoke("increments", batch)
-    results = invoke("increments", batch)["results"]
+        invoke(batch)
+    results = invoke(batch)["results"]
     assert [(result["status"], result["replayed"]) for result in results] == [(200, True), (200, False), (200, True)]
     read = {"operation": "get_counter", "counter": "stock", "id": "mug", "caller": "c"}
-    assert invoke("increments", read)["body"]["value"] == 3
+    assert invoke(read)["body"]["value"] == 3
 
 
 def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine) -> None:
@@ -184,25 +197,24 @@ def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine
     store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
     with pytest.raises(StoreRefusedError):
         entry_on(store)(PLAY, Context())
-    assert entry_on(store)(events.sample("plays/http-get-plays"), Context())["statusCode"] == 503
+    assert entry_on(store, "reads")(events.http("get_counter_plays_short"), Context())["statusCode"] == 503
 
 
 def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(call: Call, **_: Any) -> Answer:
+    def broken(call: Call, **_: Any) -> Any:
         raise KeyError("secret")
 
-    answer = Entry({operations.PLAY: broken}, store)(events.sample("plays/http-play"), Context())
+    answer = doing(store, broken)(http_play(), Context())
     assert answer["statusCode"] == 500
     assert "secret" not in answer["body"]
     assert any("secret" in str(line.get("exception")) for line in logs(capsys.readouterr().out))
 
 
 def test_health_tells_whether_the_store_answers(invoke: Invoke, dead_store: Store) -> None:
-    assert events.body_of(invoke("health", events.sample("health/http-health")))["status"] == "ok"
-    dead = Entry(importlib.import_module("functions.health").handler.functions, dead_store)
-    assert dead(events.sample("health/http-health"), Context())["statusCode"] == 503
+    assert events.body_of(invoke.http("health"))["status"] == "ok"
+    assert entry_on(dead_store, "health")(events.http("health"), Context())["statusCode"] == 503
 
 
 @pytest.fixture
@@ -220,8 +232,8 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]
 
 def test_a_route_without_path_parameters_may_have_null_for_them(invoke: Invoke) -> None:
     """API Gateway leaves them out. An emulator of AWS says null."""
-    event = events.http("visits/http-get-visits")
-    assert invoke("visits", {**event, "pathParameters": None})["statusCode"] == 200
+    event = events.http("get_visits")
+    assert invoke({**event, "pathParameters": None})["statusCode"] == 200
 
 
 @pytest.mark.parametrize(("lot", "logged"), [(0.04, [200, 200]), (0.06, [])])
@@ -229,7 +241,7 @@ def test_successes_are_sampled_by_invocation(
     store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None], lot: float, logged: list[int]
 ) -> None:
     sampled(lot)
-    answers = entry_on(store)({"batch": [PLAY, {**PLAY, "video_id": "77aa"}]}, Context())["results"]
+    answers = entry_on(store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, Context())["results"]
     assert [answer["status"] for answer in answers] == [200, 200]
     printed = capsys.readouterr().out
     assert [line["status"] for line in logs(printed)] == logged
@@ -239,12 +251,11 @@ def test_successes_are_sampled_by_invocation(
 def test_refusals_failures_and_bugs_are_never_sampled(
     store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None]
 ) -> None:
-    def fail(call: Call, *, video_id: str, idempotency_key: str) -> Answer:
-        raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[video_id]
+    def fail(call: Call, *, id: str, **_: Any) -> Any:
+        raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]
 
     sampled(0.06)
-    entry = Entry({operations.PLAY: fail}, store)
-    entry({"batch": [{**PLAY, "video_id": name} for name in ("#", "busy", "bug")]}, Context())
+    doing(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, Context())
     lines = logs(capsys.readouterr().out)
     assert [line["status"] for line in lines if line["message"] == "answered"] == [400, 503, 500]
     assert [line["message"] for line in lines] == ["answered", "failed", "answered", "bug", "answered"]
@@ -253,7 +264,7 @@ def test_refusals_failures_and_bugs_are_never_sampled(
 
 def test_a_play_logs_what_the_calculator_bills(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """AWS bills the bytes of every line. Those of API Gateway and Lambda come on top."""
-    assert entry_on(store)(events.sample("plays/http-play"), Context())["statusCode"] == 200
+    assert entry_on(store)(http_play(), Context())["statusCode"] == 200
     answer, metric = sorted(line for line in capsys.readouterr().out.splitlines() if line.startswith("{"))[::-1]
     assert '"_aws"' in metric
     event = 26  # bytes that CloudWatch adds to each line

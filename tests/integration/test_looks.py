@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.stub import Stubber
-from tally.api.entry import Entry
 
 import counters
 from tally.counter import Counter
@@ -19,17 +17,17 @@ from tally.counting import tallies
 from tally.drift import history, looks
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters, watermark
-from tests.contexts import Context
-from tests.integration.test_needs import Bucket, drift_row, judged_up_to_now
+from tests.integration.conftest import Invoke
+from tests.integration.test_needs import drift_row, judged_up_to_now
+from tests.invariants.streaming import Bucket
 
-Invoke = Callable[..., dict[str, Any]]
 PAGE = "https://example.com/a/b?c=d"
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 OTHER = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-2-Topic"
 
 
 def look(invoke: Invoke, counter: str, id_: str, **more: str) -> dict[str, Any]:
-    answer = invoke("drifts", {"operation": "get_details", "counter": counter, "id": id_, "caller": "ann", **more})
+    answer = invoke.direct("get_details", counter=counter, id=id_, **more)
     assert answer["status"] == 200, answer
     body: dict[str, Any] = answer["body"]
     return body
@@ -68,7 +66,7 @@ def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: 
         {"at": 1_800_000_000 + amount, "amount": amount, "how": "ledger", "who": "ann", "why": f"repair {amount}"}
         for amount in (2, 1)
     ]
-    assert body["value"] == invoke("plays", {"operation": "get_plays", "video_id": "9f3a"})["body"]["play_count"]
+    assert body["value"] == invoke.read("plays", "9f3a")["value"]
 
 
 def test_the_newest_hundred_repairs_are_shown(invoke: Invoke, store: Store) -> None:
@@ -111,7 +109,7 @@ def test_a_period_has_details_of_its_own(invoke: Invoke, store: Store) -> None:
     ],
 )
 def test_what_cannot_be_a_tally_is_refused(invoke: Invoke, asked: dict[str, str], code: int) -> None:
-    assert invoke("drifts", {"operation": "get_details", "caller": "ann", **asked})["status"] == code
+    assert invoke.direct("get_details", **asked)["status"] == code
 
 
 class Looked:
@@ -138,11 +136,8 @@ class Looked:
         return made
 
     def answer(self, **settings: Any) -> dict[str, Any]:
-        import functions.drifts
-
         store = replace(self.store, settings=replace(self.settings, **settings))
-        entry = Entry(functions.drifts.handler.functions, store, counters.COUNTERS)
-        answer = entry({"operation": "get_status", "caller": "ann"}, Context())
+        answer = Invoke(store).direct("get_status")
         assert answer["status"] == 200
         body: dict[str, Any] = answer["body"]
         return body
@@ -238,7 +233,7 @@ def test_the_counters_are_described_as_declared(looked: Looked) -> None:
     found = {counter.pop("name"): counter for counter in looked.answer()["counters"]}
     assert list(found) == list(counters.COUNTERS)
     assert found["visits"] == {
-        "visible": "soon", "public": True, "pages": True, "children": False, "retired": False,
+        "visible": "soon", "changes": "anyone", "public": True, "pages": True, "children": False, "retired": False,
         "numbered": False, "max_shards": 16, "delta": 1, "start": 0, "floor": None, "ceiling": None, "period": None,
     }  # fmt: skip
     assert (found["contest"]["max_shards"], found["contest"]["floor"], found["contest"]["numbered"]) == (1, 0, True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 
 import pytest
 from moto import mock_aws
-from tally.api.entry import Entry
 
+import serve
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 from tests.conftest import create_tables
@@ -26,18 +25,18 @@ def moto_store() -> Iterator[Store]:
 
 
 def test_a_play_counts_once_and_is_replayed(moto_store: Store) -> None:
-    plays = Entry(importlib.import_module("functions.plays").handler.functions, moto_store)
-    play = {"operation": "play", "video_id": "9f3a", "idempotency_key": KEY}
+    plays = serve.entry("increments_open", moto_store)
+    play = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": KEY}
     assert [plays(play, Context())["replayed"] for _ in range(3)] == [False, True, True]
-    assert plays({"operation": "get_plays", "video_id": "9f3a"}, Context())["body"]["play_count"] == 1
+    read = {"operation": "get_counter", "counter": "plays", "id": "9f3a"}
+    assert serve.entry("reads", moto_store)(read, Context())["body"]["value"] == 1
 
 
 def test_a_post_is_liked_and_unliked(moto_store: Store) -> None:
-    posts = Entry(importlib.import_module("functions.posts").handler.functions, moto_store)
-    likes = Entry(importlib.import_module("functions.likes").handler.functions, moto_store)
-    posts({"operation": "put_post", "post_id": "p", "body": "x", "caller": "alice"}, Context())
-    like = {"operation": "like", "post_id": "p", "caller": "bob"}
+    posts, likes = serve.entry("posts", moto_store), serve.entry("children_open", moto_store)
+    posts({"operation": "put_post", "id": "p", "body": "x", "caller": "alice"}, Context())
+    like = {"operation": "put_mine", "counter": "likes", "id": "p", "caller": "bob"}
     assert [likes(like, Context())["body"]["changed"] for _ in range(2)] == [True, False]
-    assert posts({"operation": "get_post", "post_id": "p"}, Context())["body"]["likeTally"] == 1
-    assert likes({**like, "operation": "unlike"}, Context())["body"]["changed"]
-    assert posts({"operation": "get_post", "post_id": "p"}, Context())["body"]["likeTally"] == 0
+    assert posts({"operation": "get_post", "id": "p"}, Context())["body"]["likes"] == 1
+    assert likes({**like, "operation": "delete_mine"}, Context())["body"]["changed"]
+    assert posts({"operation": "get_post", "id": "p"}, Context())["body"]["likes"] == 0

@@ -11,11 +11,14 @@ from urllib.parse import urlencode
 import pytest
 
 import counters
-from tally import client, requests
+from tally import client
+from tally.client import requests
+from tally.client.request import Reply
 from tally.counter import Counter
 from tally.dynamo.client import Store
 from tally.errors import CallerError, InvalidInputError, LimitReachedError, NotFoundError
 from tests import events
+from tests.integration.conftest import Invoke
 
 Send = Callable[..., dict[str, Any]]
 NOON_S = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
@@ -42,19 +45,19 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Now:
 
 
 @pytest.fixture
-def call(invoke: Send, now: Now) -> Send:
+def call(invoke: Invoke, now: Now) -> Send:
     """Count a call directly, and return its answer."""
 
     def count(key: str, amount: int = 1, **more: Any) -> dict[str, Any]:
         event = {"operation": "increment", **CALLS, "amount": amount, "idempotency_key": key, "caller": "gate"}
-        return invoke("increments", event | more)
+        return invoke(event | more)
 
     return count
 
 
 @pytest.fixture
-def read(invoke: Send, now: Now) -> Send:
-    return lambda **more: invoke("increments", {"operation": "get_counter", **CALLS, "caller": "gate"} | more)
+def read(invoke: Invoke, now: Now) -> Send:
+    return lambda **more: invoke({"operation": "get_counter", **CALLS, "caller": "gate"} | more)
 
 
 def stored(store: Store) -> dict[str, dict[str, Any]]:
@@ -77,11 +80,10 @@ def test_each_day_has_a_tally_that_goes_35_days_after_it(call: Send, read: Send,
 
 
 def test_a_quota_that_is_used_up_is_409_and_says_when_the_next_day_begins(
-    call: Send, invoke: Send, now: Now, store: Store
+    call: Send, invoke: Invoke, now: Now, store: Store
 ) -> None:
     call("a", 999)
-    over_http = events.http("increments/http-increment", path=CALLS, body={"amount": 2})
-    refused = invoke("increments", over_http)
+    refused = invoke.http("increment", **CALLS, amount=2)
     document = events.body_of(refused)
     assert (refused["statusCode"], document["type"]) == (409, "urn:problem-type:tally:limit-reached")
     assert (document["left"], document["retry_after_s"]) == (1, HALF_A_DAY_S)
@@ -96,28 +98,26 @@ def test_a_quota_that_is_used_up_is_409_and_says_when_the_next_day_begins(
     assert {item["calls"]["N"] for item in stored(store).values()} == {"999", "2"}
 
 
-def test_an_amount_that_no_day_takes_is_not_worth_waiting_for(call: Send, invoke: Send) -> None:
+def test_an_amount_that_no_day_takes_is_not_worth_waiting_for(call: Send, invoke: Invoke) -> None:
     refused = call("a", 1001)["body"]
     assert (refused["left"], "retry_after_s" in refused) == (1000, False)
-    answer = invoke("increments", events.http("increments/http-increment", path=CALLS, body={"amount": 1001}))
+    answer = invoke.http("increment", **CALLS, amount=1001)
     assert (answer["statusCode"], "retry-after" in answer["headers"]) == (409, False)
 
 
-def test_a_limit_without_periods_never_says_when(invoke: Send) -> None:
-    path = {"counter": "stock", "id": "mug"}
-    refused = invoke("increments", events.http("increments/http-increment", path=path, body={"amount": -1}))
+def test_a_limit_without_periods_never_says_when(invoke: Invoke) -> None:
+    refused = invoke.http("increment", counter="stock", id="mug", amount=-1)
     assert (refused["statusCode"], "retry-after" in refused["headers"]) == (409, False)
     assert "retry_after_s" not in events.body_of(refused)
 
 
 def test_a_period_is_read_over_http_and_one_that_is_kept_no_more_is_404(
-    call: Send, invoke: Send, now: Now, store: Store
+    call: Send, invoke: Invoke, now: Now, store: Store
 ) -> None:
     call("a", 5)
 
     def get(query: dict[str, str]) -> dict[str, Any]:
-        event = events.http("increments/http-get-counter", path=CALLS, query=urlencode(query))
-        return invoke("increments", event)
+        return invoke.http("get_counter", **CALLS, query=urlencode(query))
 
     assert events.body_of(get({"period": TODAY})) == {**CALLS, "period": TODAY, "value": 5}
     assert events.body_of(get({"period": "2027-01-01"}))["value"] == 0
@@ -143,29 +143,29 @@ def test_no_caller_names_the_tally_of_a_period(id_: str, call: Send, read: Send,
     assert stored(store) == {}
 
 
-def test_a_quota_cannot_be_set_or_held(invoke: Send, now: Now, store: Store) -> None:
+def test_a_quota_cannot_be_set_or_held(invoke: Invoke, now: Now, store: Store) -> None:
     put = {"operation": "set_counter", **CALLS, "value": 1, "version": 0, "caller": "gate"}
     hold = {"operation": "hold", **CALLS, "amount": 1, "ttl_s": 9, "idempotency_key": "k", "caller": "gate"}
-    for function, event in (("increments", put), ("holds", hold)):
-        refused = invoke(function, event)
+    for event in (put, hold):
+        refused = invoke(event)
         assert (refused["status"], refused["body"]["field"]) == (400, "counter")
     assert stored(store) == {}
 
 
 def test_a_replay_has_the_period_of_the_first_answer_and_so_has_the_receipt(
-    call: Send, invoke: Send, now: Now, store: Store
+    call: Send, invoke: Invoke, now: Now, store: Store
 ) -> None:
     first = call("one")
     now.s += HALF_A_DAY_S
     again = call("one")
     assert (again["replayed"], again["body"]) == (True, first["body"])
-    asked = {"operation": "get_own_receipt", "of": "increment", "target": "calls/7c20", "idempotency_key": "one"}
-    assert invoke("receipts", {**asked, "caller": "gate"})["body"]["answer"] == first["body"]
+    asked = {"of": "increment", "target": ["calls/7c20"], "key": ["one"], "caller": "gate"}
+    assert invoke.direct("get_own_receipts", **asked)["body"]["receipts"][0]["answer"] == first["body"]
     assert list(stored(store)) == [f"CLIENT#7c20#{TODAY}"]
 
 
 def test_a_batch_counts_in_the_period_of_now_and_refuses_what_is_over(
-    invoke: Send, call: Send, now: Now, store: Store, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, call: Send, now: Now, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quota one by one, and what is only metered packed into one transaction."""
     meter = Counter("meter", prefix="METER", sort_key="USED", attribute="used", period="month", keep_periods=14)
@@ -173,7 +173,7 @@ def test_a_batch_counts_in_the_period_of_now_and_refuses_what_is_over(
     call("a", 998)
     event = {"operation": "increment", "id": "7c20", "amount": 1, "caller": "gate"}
     batch = [{**event, "counter": name, "idempotency_key": f"{name}-{n}"} for name in ("calls", "meter") for n in "123"]
-    results = invoke("increments", {"batch": batch})["results"]
+    results = Invoke(store)({"batch": batch})["results"]
     assert [answer["status"] for answer in results] == [200, 200, 409, 200, 200, 200]
     assert results[2]["body"]["retry_after_s"] == HALF_A_DAY_S
     assert results[3]["body"] == {
@@ -190,11 +190,11 @@ def test_a_batch_counts_in_the_period_of_now_and_refuses_what_is_over(
 
 def test_the_client_has_the_period_of_what_it_counted_and_reads_one(call: Send, read: Send) -> None:
     answer = call("a", 2)
-    counted = requests.increment("calls", "7c20", 2).read(requests.Reply(200, answer["body"], False))
-    assert (counted.period, counted.visible) == (TODAY, "now")
+    counted = requests.increment("calls", "7c20", amount=2).read(Reply(200, answer["body"], False))
+    assert (counted["period"], counted["visible"]) == (TODAY, "now")
     request = requests.get_counter("calls", "7c20", period=TODAY, caller="gate")
-    value = request.read(requests.Reply(200, read(**request.fields)["body"], False))
-    assert (value.period, value.value, value.version) == (TODAY, 2, None)
+    value = request.read(Reply(200, read(**request.fields)["body"], False))
+    assert value == {**CALLS, "period": TODAY, "value": 2}
     assert "period" not in requests.get_counter("calls", "7c20").fields
     for period, error in (("2026-W47", InvalidInputError), ("2002-01-01", NotFoundError)):
         with pytest.raises(CallerError) as caught:

@@ -10,47 +10,46 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-import functions.tallies
 import pytest
 from botocore.exceptions import ClientError
-from functions import increments
-from tally.api.entry import Entry
-from tally.operation import by_route
 
-import operations
 from bench.watch import Meter
 from counters import COUNTERS
 from tally.counter import Counter, declared
 from tally.counting import tallies
 from tally.dynamo.client import Call, Store
-from tests import events, make_events
+from tests import events
 from tests.contexts import Context
+from tests.integration.conftest import Invoke
 
-Invoke = Callable[..., dict[str, Any]]
-VIEWS = Counter("views", prefix="PAGE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
+VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
 SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, read="anyone")
 DECLARED = declared([*COUNTERS.values(), VIEWS, SEATS])
-ROUTES = by_route(operations.OPERATIONS, DECLARED)
+Ask = Callable[..., dict[str, Any]]
 TOKEN = {"authorization": "Bearer anything"}
 
 
 @pytest.fixture
-def ask(store: Store) -> Invoke:
+def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """The functions read the counters of this test too."""
+    for counter in (VIEWS, SEATS):
+        monkeypatch.setitem(COUNTERS, counter.name, counter)
+    return Invoke(store)
+
+
+@pytest.fixture
+def ask(invoke: Invoke) -> Callable[..., dict[str, Any]]:
     """Ask for the number 7c20 of a public counter, as anyone does, or change it."""
-    entry = Entry(increments.handler.functions, store, DECLARED)
 
     def call(counter: str, headers: dict[str, str] | None = None, **change: Any) -> dict[str, Any]:
         if change:
-            event = {"operation": "increment", "counter": counter, "id": "7c20", "caller": "checkout", **change}
-            return entry(event, Context())
-        event = make_events.http(ROUTES[f"GET /counters/{counter}/{{id}}"])
-        event["headers"] |= headers or {}
-        return entry(event, Context())
+            return invoke.direct("increment", counter=counter, id="7c20", caller="checkout", **change)
+        return invoke.http(f"get_counter_{counter}", id="7c20", headers=headers)
 
     return call
 
 
-def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_says(ask: Invoke) -> None:
+def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_says(ask: Ask) -> None:
     ask("views", amount=3, idempotency_key="a")
     answer = ask("views")
     assert answer["statusCode"] == 200
@@ -60,7 +59,7 @@ def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_
     assert "authorization" in headers["vary"], "nobody who is signed in gets what a cache keeps for anyone"
 
 
-def test_who_has_the_number_is_told_so_until_it_moves(ask: Invoke) -> None:
+def test_who_has_the_number_is_told_so_until_it_moves(ask: Ask) -> None:
     tag = ask("views")["headers"]["etag"]
     same = ask("views", {"if-none-match": tag})
     assert (same["statusCode"], same["body"], same["headers"]["etag"]) == (304, "", tag)
@@ -69,7 +68,7 @@ def test_who_has_the_number_is_told_so_until_it_moves(ask: Invoke) -> None:
     assert ask("views", {"if-none-match": tag})["statusCode"] == 200
 
 
-def test_the_etag_of_a_versioned_counter_stays_its_version_for_anyone_too(ask: Invoke) -> None:
+def test_the_etag_of_a_versioned_counter_stays_its_version_for_anyone_too(ask: Ask) -> None:
     ask("seats", amount=2, idempotency_key="a")
     answer = ask("seats")
     assert answer["headers"]["etag"] == '"1"'
@@ -80,38 +79,25 @@ def test_the_etag_of_a_versioned_counter_stays_its_version_for_anyone_too(ask: I
     assert (moved["statusCode"], moved["headers"]["etag"]) == (200, '"2"')
 
 
-def test_nothing_keeps_what_a_caller_with_a_token_reads(ask: Invoke, invoke: Invoke) -> None:
+def test_nothing_keeps_what_a_caller_with_a_token_reads(ask: Ask, invoke: Invoke) -> None:
     assert ask("views", TOKEN)["headers"]["cache-control"] == "no-store"
-    plays = invoke("plays", events.http("plays/http-get-plays", headers=TOKEN))
+    plays = invoke.http("get_counter_plays_short", headers=TOKEN)
     assert plays["headers"]["cache-control"] == "no-store"
-    own = invoke("increments", events.sample("increments/http-get-counter"))
+    own = invoke.http("get_counter", counter="stock")
     assert (own["headers"]["cache-control"], own["headers"]["etag"]) == ("no-store", '"0"')
 
 
-def test_a_counter_that_does_not_say_so_has_no_route_without_a_token() -> None:
-    public = {(route.name, route.fixed["counter"]) for route in ROUTES.values() if route.fixed}
-    shipped = {name for name, counter in COUNTERS.items() if counter.public}
-    assert shipped == {"plays", "likes", "visits", "bot_visits", "hearts"}
-    of_ids = ("plays", "likes", "hearts", "views", "seats")
-    numbers = {(name, counter) for name in ("get_counter", "get_series") for counter in of_ids}
-    every = {
-        (name, counter) for name in ("get_total_series", "get_counter_top") for counter in (*shipped, "views", "seats")
-    }
-    assert public == numbers | every
-
-
-@pytest.mark.parametrize("sample", ["plays/http-get-plays", "posts/http-get-post", "visits/http-get-visits"])
-def test_plays_posts_and_visits_are_kept_for_a_second_and_revalidated(sample: str, invoke: Invoke) -> None:
-    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "first", "caller": "alice"})
-    function = sample.split("/")[0]
-    answer = invoke(function, events.sample(sample))
+@pytest.mark.parametrize("route", ["get_counter_plays_short", "get_post", "get_visits"])
+def test_plays_posts_and_visits_are_kept_for_a_second_and_revalidated(route: str, invoke: Invoke) -> None:
+    invoke.direct("put_post", id="7c20", body="first", caller="alice")
+    answer = invoke.http(route)
     assert answer["headers"]["cache-control"] == "public, max-age=1"
-    again = invoke(function, events.http(sample, headers={"if-none-match": answer["headers"]["etag"]}))
+    again = invoke.http(route, headers={"if-none-match": answer["headers"]["etag"]})
     assert (again["statusCode"], again["body"]) == (304, "")
 
 
 def test_a_refusal_is_kept_by_nobody(invoke: Invoke) -> None:
-    answer = invoke("posts", events.sample("posts/http-get-post"))
+    answer = invoke.http("get_post")
     assert (answer["statusCode"], answer["headers"]["cache-control"]) == (404, "no-store")
     assert "etag" not in answer["headers"], json.dumps(answer)
 
@@ -121,12 +107,12 @@ def test_a_refusal_is_kept_by_nobody(invoke: Invoke) -> None:
 
 def refs(*asked: str) -> dict[str, Any]:
     """The HTTP request of anyone for these tallies."""
-    return events.http("tallies/http-get-tallies", query=urlencode([("of", one) for one in asked]))
+    return events.http("get_tallies", query=urlencode([("of", one) for one in asked]))
 
 
 def own(*asked: str) -> dict[str, Any]:
     """That of a caller with the scope tally/read."""
-    return events.http("tallies/http-get-any-tallies", query=urlencode([("of", one) for one in asked]))
+    return events.http("get_any_tallies", query=urlencode([("of", one) for one in asked]))
 
 
 def numbers(answer: dict[str, Any]) -> list[Any]:
@@ -142,21 +128,12 @@ def stored(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
         store.client.update_item(**write)
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function reads the counters of this test too."""
-    monkeypatch.setattr(functions.tallies.handler, "counters", DECLARED)
-
-
-def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(
-    invoke: Invoke, store: Store, meter: Meter, opened: None
-) -> None:
+def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(invoke: Invoke, store: Store, meter: Meter) -> None:
     stored(store, COUNTERS["plays"], "9f3a", shard0=2, shard3=5)
     stored(store, SEATS, "7c20", shard0=7)
     stored(store, VIEWS, "7c20", shard0=1)
     meter.reset()
     answer = invoke(
-        "tallies",
         refs("seats:7c20", "plays:9f3a", "views:7c20", "seats:none", "plays:none", "plays:9f3a", "seats:7c20"),
     )
     assert numbers(answer) == [7, 7, 1, 0, 0, 7, 7]
@@ -166,13 +143,13 @@ def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(
     assert meter.read_units <= 5
     assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest of its counters"
     again = refs("seats:7c20")
-    again["headers"]["if-none-match"] = invoke("tallies", refs("seats:7c20"))["headers"]["etag"]
-    assert invoke("tallies", again)["statusCode"] == 304
+    again["headers"]["if-none-match"] = invoke(refs("seats:7c20"))["headers"]["etag"]
+    assert invoke(again)["statusCode"] == 304
 
 
 def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -> None:
     stored(store, COUNTERS["plays"], "9f3a", shard0=2)
-    answer = invoke("tallies", refs("plays:9f3a", "nothing:x", "stock:mug", "plays:a b", "plays:", "plays", "visits:x"))
+    answer = invoke(refs("plays:9f3a", "nothing:x", "stock:mug", "plays:a b", "plays:", "plays", "visits:x"))
     assert numbers(answer) == [2, "not-found", "forbidden", *["invalid-input"] * 4]
     refused = events.body_of(answer)["tallies"][2]
     assert (refused["counter"], refused["id"], refused["error"]["status"]) == ("stock", "mug", 403)
@@ -180,50 +157,48 @@ def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -
 
 def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
     listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
-    answer = Entry(functions.tallies.handler.functions, listed)(
-        refs("visits:https://example.com/a", "visits:https://example.org/a"), Context()
-    )
+    answer = Invoke(listed)(refs("visits:https://example.com/a", "visits:https://example.org/a"))
     assert numbers(answer) == [0, "forbidden"]
 
 
 def test_rolled_up_numbers_say_as_of_when(invoke: Invoke, store: Store) -> None:
     stored(store, COUNTERS["visits"], "https://example.com/a", shard0=3)
-    [entry, plays] = events.body_of(invoke("tallies", refs("visits:https://example.com/a", "plays:x")))["tallies"]
+    [entry, plays] = events.body_of(invoke(refs("visits:https://example.com/a", "plays:x")))["tallies"]
     assert (entry["value"], entry["as_of"]) == (3, None)
     assert "as_of" not in plays
 
 
 @pytest.mark.parametrize("name", sorted(name for name, counter in DECLARED.items() if not counter.public))
 def test_a_private_counter_is_read_with_the_scope_alone(name: str, invoke: Invoke, store: Store) -> None:
-    assert numbers(invoke("tallies", refs(f"{name}:x"))) == ["forbidden"]
-    direct = invoke("tallies", {"operation": "get_tallies", "of": [f"{name}:x"], "caller": "checkout"})
+    assert numbers(invoke(refs(f"{name}:x"))) == ["forbidden"]
+    direct = invoke({"operation": "get_tallies", "of": [f"{name}:x"], "caller": "checkout"})
     assert "value" not in direct["body"]["tallies"][0]
-    badge = invoke("tallies", events.http("tallies/http-get-counter-badge", path={"counter": name, "id": "x"}))
+    badge = invoke.http("get_counter_badge", counter=name)
     assert badge["statusCode"] == 403
-    assert f"GET /counters/{name}/{{id}}" not in ROUTES
-    answer = invoke("tallies", own(f"{name}:x"))
+    assert f"get_counter_{name}" not in events.routes()
+    answer = invoke(own(f"{name}:x"))
     assert numbers(answer) == [DECLARED[name].start]
     assert answer["headers"]["cache-control"] == "no-store"
 
 
 def test_likes_of_a_deleted_post_are_none_and_no_tally_shows_below_zero(invoke: Invoke, store: Store) -> None:
     for post_id in ("kept", "gone"):
-        invoke("posts", {"operation": "put_post", "post_id": post_id, "body": "x", "caller": "alice"})
-        invoke("likes", {"operation": "like", "post_id": post_id, "caller": "bob"})
-    invoke("posts", {"operation": "delete_post", "post_id": "gone", "caller": "alice"})
+        invoke.direct("put_post", id=post_id, body="x", caller="alice")
+        invoke.direct("put_mine", counter="likes", id=post_id, caller="bob")
+    invoke.direct("delete_post", id="gone", caller="alice")
     stored(store, COUNTERS["plays"], "9f3a", shard0=-5)
     stored(store, COUNTERS["usage"], "7c20", shard0=-5)
     asked = ("likes:kept", "likes:gone", "likes:none", "plays:9f3a", "usage:7c20")
-    assert numbers(invoke("tallies", own(*asked))) == [1, 0, 0, 0, -5]
+    assert numbers(invoke(own(*asked))) == [1, 0, 0, 0, -5]
 
 
 def test_a_hundred_are_read_together_and_no_more(invoke: Invoke, store: Store) -> None:
     for number in range(0, 100, 10):
         stored(store, COUNTERS["plays"], str(number), shard0=number)
-    answer = invoke("tallies", refs(*(f"plays:{number}" for number in range(100))))
+    answer = invoke(refs(*(f"plays:{number}" for number in range(100))))
     assert numbers(answer) == [number if number % 10 == 0 else 0 for number in range(100)]
     for asked in ((), tuple(f"plays:{number}" for number in range(101))):
-        assert invoke("tallies", refs(*asked))["statusCode"] == 400
+        assert invoke(refs(*asked))["statusCode"] == 400
 
 
 @pytest.mark.parametrize("action", ["Query", "BatchGetItem"])
@@ -236,14 +211,14 @@ def test_a_number_that_cannot_be_read_is_503_for_all_and_not_zero(action: str, i
             raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, action)
 
     store.client.meta.events.register(f"before-call.dynamodb.{action}", throttle)
-    answer = invoke("tallies", own("stock:mug", *(f"plays:{number}" for number in range(20))))
+    answer = invoke(own("stock:mug", *(f"plays:{number}" for number in range(20))))
     assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
     assert "tallies" not in events.body_of(answer)
 
 
 def test_a_badge_shows_the_number_that_anyone_may_read(invoke: Invoke, store: Store) -> None:
     stored(store, COUNTERS["plays"], "9f3a", shard0=1234)
-    answer = invoke("tallies", events.http("tallies/http-get-counter-badge", path={"counter": "plays", "id": "9f3a"}))
+    answer = invoke.http("get_counter_badge", counter="plays", id="9f3a")
     assert "plays: 1,234" in answer["body"]
     assert answer["headers"]["cache-control"] == "public, max-age=1"
 
@@ -254,7 +229,7 @@ def test_a_badge_shows_the_number_that_anyone_may_read(invoke: Invoke, store: St
 def changed(invoke: Invoke, counter: str, key: str, amount: int = 1, **more: Any) -> dict[str, Any]:
     """The body of the answer to a change that asks for the value."""
     event = {"operation": "increment", "counter": counter, "id": "x", "caller": "alice", "idempotency_key": key}
-    return dict(invoke("increments", {**event, "amount": amount, "value": True, **more})["body"])
+    return dict(invoke({**event, "amount": amount, "value": True, **more})["body"])
 
 
 def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, store: Store, meter: Meter) -> None:
@@ -265,27 +240,26 @@ def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, stor
     assert (meter.write_units, meter.read_units) == (4, 1)
     stock = changed(invoke, "stock", "a", 5)
     assert (stock["value"], "version" in stock) == (5, False)
-    event = events.http("increments/http-increment-of-a-ticket", query="value=true")
-    answer = invoke("increments", event)
+    answer = invoke.http("increment", counter="ticket", amount=None, query="value=true")
     assert events.body_of(answer)["value"] == events.body_of(answer)["number"] == 1
 
 
 def test_plays_and_likes_answer_the_value_if_asked(invoke: Invoke) -> None:
-    play = events.http("plays/http-play", query="value=true")
-    assert events.body_of(invoke("plays", play))["value"] == 1
-    assert "value" not in events.body_of(invoke("plays", events.http("plays/http-play", query="value=false")))
+    play = "increment_plays_short"
+    assert events.body_of(invoke.http(play, query="value=true"))["value"] == 1
+    assert "value" not in events.body_of(invoke.http(play, query="value=false"))
     for query in ("value=1", "value=", "value=True"):
-        assert invoke("plays", events.http("plays/http-play", query=query))["statusCode"] == 400
-    invoke("posts", {"operation": "put_post", "post_id": "a91f", "body": "x", "caller": "alice"})
-    for operation, likes in (("like", 1), ("like", 1), ("unlike", 0)):
-        event = {"operation": operation, "post_id": "a91f", "caller": "bob", "value": True}
-        assert invoke("likes", event)["body"]["value"] == likes
+        assert invoke.http(play, query=query)["statusCode"] == 400
+    invoke.direct("put_post", id="a91f", body="x", caller="alice")
+    for operation, likes in (("put_mine", 1), ("put_mine", 1), ("delete_mine", 0)):
+        answer = invoke.direct(operation, counter="likes", id="a91f", caller="bob", value=True)
+        assert answer["body"]["value"] == likes
 
 
 def test_a_replay_reads_the_value_again_and_no_receipt_keeps_it(invoke: Invoke, store: Store) -> None:
     changed(invoke, "stock", "a", 5)
     changed(invoke, "stock", "b", -2)
-    again = invoke("increments", {
+    again = invoke({
         "operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a", "amount": 5,
         "value": True,
     })  # fmt: skip
@@ -313,7 +287,7 @@ def test_the_value_says_no_more_than_was_read(amount: int, invoke: Invoke) -> No
     """A change that is visible soon may still be missing, upwards or downwards."""
     changed(invoke, "usage", "a", 10)
     soon = {"changes": [{"counter": "usage", "id": "x", "amount": amount}], "visible": "soon"}
-    invoke("increments", {"operation": "change", **soon, "caller": "alice", "idempotency_key": "b"})
+    invoke({"operation": "change", **soon, "caller": "alice", "idempotency_key": "b"})
     answer = changed(invoke, "usage", "c")
     assert answer == {"counter": "usage", "id": "x", "counted": True, "visible": "now", "value": 11}
 
@@ -326,7 +300,7 @@ def test_a_value_that_cannot_be_read_in_time_fails_no_change(remaining_ms: int, 
     if remaining_ms == 10_000:
         store.client.meta.events.register("before-call.dynamodb.Query", throttle)
     event = {"operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a"}
-    answer = invoke("increments", {**event, "amount": 5, "value": True}, Context(remaining_ms))
+    answer = invoke({**event, "amount": 5, "value": True}, Context(remaining_ms))
     assert (answer["status"], answer["body"]) == (
         200, {"counter": "stock", "id": "x", "counted": True, "visible": "now"},
     )  # fmt: skip
@@ -341,5 +315,5 @@ def test_a_change_that_is_visible_soon_answers_no_value(invoke: Invoke, store: S
 def test_a_batch_answers_each_value_with_all_of_its_changes(invoke: Invoke) -> None:
     event = {"operation": "increment", "counter": "usage", "id": "x", "amount": 2, "caller": "alice"}
     batch = [{**event, "idempotency_key": f"{number}", "value": number < 2} for number in range(3)]
-    bodies = [result["body"] for result in invoke("increments", {"batch": batch})["results"]]
+    bodies = [result["body"] for result in invoke({"batch": batch})["results"]]
     assert [body.get("value") for body in bodies] == [6, 6, None]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from functions import sweep
 
 import counters
 from bench.watch import Meter
 from cli.cost import units, usage
+from operations.sweep import RESERVE_S, Sweep
 from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
@@ -40,6 +40,11 @@ class Ledger:
 
     store: Store
     now_s: int
+
+    def sweep(self, context: Context | None = None, **how: Any) -> dict[str, int]:
+        """Sweep once."""
+        run = Sweep(how.get("store", self.store), how.get("shards", Streams()))
+        return run({}, context or Context())
 
     @property
     def minute(self) -> int:
@@ -77,8 +82,6 @@ class Ledger:
 def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger(store, int(time.time() // 3600) * 3600 + 40 * 60 + 30)  # when no part is folded
     monkeypatch.setattr(time, "time", lambda: float(made.now_s))
-    monkeypatch.setattr(sweep, "_store", store)
-    monkeypatch.setattr(sweep, "_shards", Streams())
     known_s = 60 * (made.minute - 3) + 5
     made.put(
         watermark.JUDGE, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
@@ -106,8 +109,8 @@ def metrics(out: str) -> dict[str, dict[str, Any]]:
 def test_sweep_judges_and_says_how_things_stand_for_every_counter(
     ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.handler({}, Context()) == {
-        "rollup_age_s": 60, "drift_age_s": 62, "minutes": 5, "uneven": 1, "finished": 1, "hours": 0,
+    assert ledger.sweep() == {
+        "rollup_age_s": 60, "bookkeeper_age_s": 62, "minutes": 5, "uneven": 1, "finished": 1, "hours": 0,
         "returned": 0, "not_returned": 0, "holds_finished": 1,
         "children_removed": 0, "parents_removed": 0, "parents_not_removed": 0, "parents_finished": 1,
     }  # fmt: skip
@@ -123,25 +126,25 @@ def test_sweep_judges_and_says_how_things_stand_for_every_counter(
         name: [0.0] for name in counters.COUNTERS
     }
     assert (ledger.drift(), ledger.heartbeats()) == ([5], ["HEARTBEAT#k", "heartbeat#k"])
-    sweep.handler({}, Context())
+    ledger.sweep()
     assert metrics(capsys.readouterr().out)["plays"]["DriftConfirmed"] == [0.0], "four judged minutes are too few"
 
 
 def test_judge_gets_what_was_noted_a_sweep_ago_and_never_what_this_one_finds(ledger: Ledger) -> None:
     ledger.book(-4, 7)
-    assert sweep.handler({}, Context())["minutes"] == 5
+    assert ledger.sweep()["minutes"] == 5
     assert (ledger.drift(), watermark.judged(ledger.store)) == ([5], ledger.minute - 5)
     ledger.now_s += 60
-    assert sweep.handler({}, Context())["minutes"] == 2
+    assert ledger.sweep()["minutes"] == 2
     assert ledger.drift() == [12]
 
 
 def test_sweep_that_does_not_come_to_the_end_says_so(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    swept = sweep.handler({}, Context(remaining_ms=int(sweep.RESERVE_S * 1000)))
+    swept = ledger.sweep(Context(remaining_ms=int(RESERVE_S * 1000)))
     assert (swept["minutes"], swept["finished"]) == (0, 0)
     assert metrics(capsys.readouterr().out)["stack"]["SweepUnfinished"] == [1.0]
     assert ledger.heartbeats() == ["HEARTBEAT#k", "heartbeat#k"], "heartbeats come first"
-    assert sweep.handler({}, Context())["minutes"] == 5
+    assert ledger.sweep()["minutes"] == 5
     assert ledger.drift() == [5]
 
 
@@ -149,7 +152,7 @@ def test_each_part_has_its_share_of_the_time_that_the_heartbeats_leave(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, given = [100.0], dict[str, float]()
-    monkeypatch.setattr(sweep, "_store", replace(ledger.store, clock=lambda: clock[0]))
+    store = replace(ledger.store, clock=lambda: clock[0])
     renew = watermark.renew
 
     def slowly(*how: Any) -> Any:
@@ -167,7 +170,7 @@ def test_each_part_has_its_share_of_the_time_that_the_heartbeats_leave(
     monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
     monkeypatch.setattr(expired, "sweep", note("holds", expired.Swept(0, 0, True)))
     monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.Swept(0, 0, 0, True)))
-    sweep.handler({}, Context(remaining_ms=30_000))
+    ledger.sweep(Context(remaining_ms=30_000), store=store)
     assert given == {"judge": 108 + 0.6 * 20, "holds": 108 + 0.5 * 20, "deleted": 128}
 
 
@@ -175,15 +178,15 @@ def test_consumer_that_is_behind_is_named_with_the_shard(
     ledger: Ledger, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.mark("rollup", "receipts", 700)
-    sweep.handler({}, Context())
+    ledger.sweep()
     told = metrics(capsys.readouterr().out)
     assert (told["rollup"]["WatermarkAgeSeconds"], told["bookkeeper"]["WatermarkAgeSeconds"]) == ([700.0], [62.0])
     [named] = [vars(record) for record in caplog.records if record.message == "behind"]
     assert (named["consumer"], named["in"][0]) == ("rollup", "receipts shard-receipts")
 
 
-def test_no_item_is_a_dimension(capsys: pytest.CaptureFixture[str]) -> None:
-    sweep.handler({}, Context())
+def test_no_item_is_a_dimension(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger.sweep()
     for line in metrics(capsys.readouterr().out).values():
         (directive,) = line["_aws"]["CloudWatchMetrics"]
         assert [sorted(names) for names in directive["Dimensions"]] in (
@@ -205,7 +208,7 @@ def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
     monkeypatch.setattr(deletion, "sweep", lambda *_: swept.append("parents") or deletion.Swept(0, 0, 0, True))
     monkeypatch.setattr(module, function, fail)
     with pytest.raises(TallyError, match="busy"):
-        sweep.handler({}, Context())
+        ledger.sweep()
     told = metrics(capsys.readouterr().out)
     assert (bool(ledger.heartbeats()), "rollup" in told) == (module is not watermark,) * 2
     assert (ledger.drift() == [5], "SweepUnfinished" in told.get("stack", {})) == (module is not judge,) * 2
@@ -220,8 +223,7 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke
     judge.judge(store, Watermark(ledger.minute - 9, ledger.now_s), ledger.now_s, until_s=float("inf"))
     found, cursor = [], None
     for _ in range(3):
-        event = {"operation": "get_drift", "caller": "watch", "limit": 2} | ({"cursor": cursor} if cursor else {})
-        body = invoke("drifts", event)["body"]
+        body = invoke.direct("get_drift", limit=2, **({"cursor": cursor} if cursor else {}))["body"]
         found += body["drift"]
         cursor = body["cursor"]
     assert cursor is None
@@ -230,7 +232,7 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke
         *((f"v{number}", number + 1, since, False) for number in (2, 4, 6, 8)),
         ("v9", 4, since + 60, False),
     ]
-    assert invoke("drifts", {"operation": "get_drift", "caller": "watch", "cursor": "!"})["status"] == 400
+    assert invoke.direct("get_drift", cursor="!")["status"] == 400
 
 
 class FourShards:
@@ -241,10 +243,9 @@ class FourShards:
 
 
 def test_a_quiet_sweep_takes_what_the_calculator_bills(
-    ledger: Ledger, meter: Meter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ledger: Ledger, meter: Meter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Reads, requests, bytes of the log, and the custom metrics that have data while nobody calls."""
-    monkeypatch.setattr(sweep, "_shards", FourShards())
     ledger.book(-5, -5)  # nothing drifts
     for _ in range(4):  # until the judge has caught up
         ledger.now_s += 60
@@ -257,7 +258,7 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
                     )
         meter.reset()
         capsys.readouterr()
-        sweep.handler({}, Context())
+        ledger.sweep(shards=FourShards())
     assert meter.read_units == pytest.approx(units.QUIET_READS, rel=0.05)
     assert meter.requests == pytest.approx(units.SWEEP_REQUESTS - units.FOLD_READS, rel=0.05)
     assert meter.write_units == units.JUDGE_WRITES + 2 * units.SHARDS
@@ -266,8 +267,8 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
     assert sum(map(len, emf)) == pytest.approx(units.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
     assert len(list(metrics_of(emf))) == usage.stages()[usage.PROD].idle_metrics
     meter.reset()
-    hours.sum_up(sweep._store, (through := progress.read(sweep._store).through) + 2 * hours.PART, until_s=float("inf"))
-    minutes = progress.read(sweep._store).through - through
+    hours.sum_up(ledger.store, (through := progress.read(ledger.store).through) + 2 * hours.PART, until_s=float("inf"))
+    minutes = progress.read(ledger.store).through - through
     assert minutes >= hours.PART
     assert meter.read_units / minutes == pytest.approx(units.FOLD_READS, rel=0.05)
 

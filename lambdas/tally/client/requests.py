@@ -186,15 +186,7 @@ class Receipt(TypedDict):
     """Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live."""
 
     operation: Literal[
-        "increment",
-        "change",
-        "set_counter",
-        "put_child",
-        "delete_child",
-        "put_mine",
-        "delete_mine",
-        "hold",
-        "visit",
+        "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit"
     ]
     target: str
     key: str
@@ -378,13 +370,7 @@ def increment(
 
 
 def set_counter(
-    counter: str,
-    id: str,
-    value: int,
-    version: int,
-    *,
-    idempotency_key: str | None = None,
-    caller: str | None = None,
+    counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[NewState]:
     """Set a counter that has not moved. Raises NotFoundError, LimitReachedError, CounterRetiredError,
     PreconditionFailedError, PreconditionRequiredError.
@@ -410,12 +396,7 @@ def change(
 ) -> Request[Changed]:
     """Move many counters together. Raises LimitReachedError, CounterRetiredError."""
     return Request.of(
-        "changes",
-        "change",
-        caller,
-        idempotency_key=key(idempotency_key),
-        changes=list(changes),
-        visible=visible,
+        "changes", "change", caller, idempotency_key=key(idempotency_key), changes=list(changes), visible=visible
     )
 
 
@@ -484,66 +465,31 @@ def get_child(counter: str, id: str, name: str, *, caller: str | None = None) ->
 
 
 def list_children(
-    counter: str,
-    id: str,
-    *,
-    limit: int | None = None,
-    cursor: str | None = None,
-    caller: str | None = None,
+    counter: str, id: str, *, limit: int | None = None, cursor: str | None = None, caller: str | None = None
 ) -> Request[Children]:
     """The children that count, a page at a time. Raises NotFoundError."""
-    return Request.of(
-        "children",
-        "list_children",
-        caller,
-        counter=counter,
-        id=id,
-        limit=limit,
-        cursor=cursor,
-    )
+    return Request.of("children", "list_children", caller, counter=counter, id=id, limit=limit, cursor=cursor)
 
 
 def put_mine(
-    counter: str,
-    id: str,
-    *,
-    value: bool | None = None,
-    idempotency_key: str | None = None,
-    caller: str | None = None,
+    counter: str, id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[ChangedChild]:
     """Be counted yourself, as by a like. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
     ForbiddenError.
     """
     return Request.of(
-        "children",
-        "put_mine",
-        caller,
-        idempotency_key=key(idempotency_key),
-        counter=counter,
-        id=id,
-        value=value,
+        "children", "put_mine", caller, idempotency_key=key(idempotency_key), counter=counter, id=id, value=value
     )
 
 
 def delete_mine(
-    counter: str,
-    id: str,
-    *,
-    value: bool | None = None,
-    idempotency_key: str | None = None,
-    caller: str | None = None,
+    counter: str, id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[ChangedChild]:
     """Be counted no more, as by an unlike. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
     ForbiddenError.
     """
     return Request.of(
-        "children",
-        "delete_mine",
-        caller,
-        idempotency_key=key(idempotency_key),
-        counter=counter,
-        id=id,
-        value=value,
+        "children", "delete_mine", caller, idempotency_key=key(idempotency_key), counter=counter, id=id, value=value
     )
 
 
@@ -563,13 +509,7 @@ def remove_parent(counter: str, id: str, *, caller: str | None = None) -> Reques
 
 
 def hold(
-    counter: str,
-    id: str,
-    amount: int,
-    ttl_s: int,
-    *,
-    idempotency_key: str | None = None,
-    caller: str | None = None,
+    counter: str, id: str, amount: int, ttl_s: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Held]:
     """Take an amount and hold it. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
     return Request.of(
@@ -610,21 +550,10 @@ def delete_post(id: str, *, caller: str | None = None) -> Request[RemovedPost]:
 
 
 def visit(
-    url: str,
-    *,
-    user_agent: str | None = None,
-    idempotency_key: str | None = None,
-    caller: str | None = None,
+    url: str, *, user_agent: str | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Visited]:
     """Count a visit. Raises ForbiddenError."""
-    return Request.of(
-        "visits",
-        "visit",
-        caller,
-        idempotency_key=key(idempotency_key),
-        url=url,
-        user_agent=user_agent,
-    )
+    return Request.of("visits", "visit", caller, idempotency_key=key(idempotency_key), url=url, user_agent=user_agent)
 
 
 def get_visits(url: str, *, caller: str | None = None) -> Request[Visits]:
@@ -633,36 +562,22 @@ def get_visits(url: str, *, caller: str | None = None) -> Request[Visits]:
 
 
 def get_receipts(of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None) -> Request[Receipts]:
-    """Did these anonymous changes count?."""
+    """Did these anonymous changes count?. Raises NotCommittedError."""
     return Request.of("receipts", "get_receipts", caller, of=of, target=list(target), key=list(key))
 
 
 def get_own_receipts(
     of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
 ) -> Request[Receipts]:
-    """Did these changes of mine count?."""
-    return Request.of(
-        "receipts",
-        "get_own_receipts",
-        caller,
-        of=of,
-        target=list(target),
-        key=list(key),
-    )
+    """Did these changes of mine count?. Raises NotCommittedError."""
+    return Request.of("receipts", "get_own_receipts", caller, of=of, target=list(target), key=list(key))
 
 
 def get_any_receipts(
     of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
 ) -> Request[Receipts]:
-    """Did these changes of a caller count?."""
-    return Request.of(
-        "receipts",
-        "get_any_receipts",
-        caller,
-        of=of,
-        target=list(target),
-        key=list(key),
-    )
+    """Did these changes of a caller count?. Raises NotCommittedError."""
+    return Request.of("receipts", "get_any_receipts", caller, of=of, target=list(target), key=list(key))
 
 
 def get_series(
@@ -688,37 +603,18 @@ def get_any_series(
     caller: str | None = None,
 ) -> Request[Series]:
     """A number of any counter by the hour or by the day. Raises NotFoundError."""
-    return Request.of(
-        "series",
-        "get_any_series",
-        caller,
-        of=of,
-        by=by,
-        to=to,
-        tz=tz,
-        **{"from": from_},
-    )
+    return Request.of("series", "get_any_series", caller, of=of, by=by, to=to, tz=tz, **{"from": from_})
 
 
 def get_top(
-    counter: str,
-    *,
-    by: str | None = None,
-    span: str | None = None,
-    limit: int | None = None,
-    caller: str | None = None,
+    counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
 ) -> Request[Top]:
     """What moved most in an hour, a day or a month. Raises NotFoundError, ForbiddenError."""
     return Request.of("series", "get_top", caller, counter=counter, by=by, span=span, limit=limit)
 
 
 def get_any_top(
-    counter: str,
-    *,
-    by: str | None = None,
-    span: str | None = None,
-    limit: int | None = None,
-    caller: str | None = None,
+    counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
 ) -> Request[Top]:
     """What moved most of any counter. Raises NotFoundError."""
     return Request.of("series", "get_any_top", caller, counter=counter, by=by, span=span, limit=limit)

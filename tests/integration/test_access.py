@@ -1,0 +1,155 @@
+"""Who may do what follows from a counter's `changes`, `read` and `path`: its routes, its functions, its refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import counters
+from api.operation import SELDOM, WRITES, Access
+from counters import COUNTERS
+from declarations import OPERATIONS, Declarations
+from tally.counter import ANYONE, CALLER, Counter, declared
+from tally.dynamo.client import Store
+from tally.errors import ConfigurationError
+from tests import events
+from tests.integration.conftest import Invoke
+
+VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", delta=1, changes=ANYONE, read=ANYONE)
+VOTES = Counter("votes", prefix="POLL", sort_key="VOTES", attribute="votes", changes=CALLER, path="/polls/{id}/votes")
+DECLARED = Declarations(Path(), declared([*COUNTERS.values(), VIEWS, VOTES]), counters.PAGES)
+ROUTES = {route.id: route for route in DECLARED.routes}
+ACCESS = {
+    "increment": (Access.WRITE, "POST /counters/{counter}/{id}/increments"),
+    "increment_plays": (Access.ANYONE, "POST /counters/plays/{id}/increments"),
+    "increment_plays_short": (Access.ANYONE, "POST /videos/{id}/plays"),
+    "increment_views": (Access.ANYONE, "POST /counters/views/{id}/increments"),
+    "increment_votes": (Access.SIGNED_IN, "POST /counters/votes/{id}/increments"),
+    "increment_votes_short": (Access.SIGNED_IN, "POST /polls/{id}/votes"),
+    "get_counter": (Access.READ, "GET /counters/{counter}/{id}"),
+    "get_counter_plays": (Access.ANYONE, "GET /counters/plays/{id}"),
+    "get_counter_plays_short": (Access.ANYONE, "GET /videos/{id}/plays"),
+    "get_counter_likes": (Access.ANYONE, "GET /counters/likes/{id}"),
+    "get_counter_hearts": (Access.ANYONE, "GET /counters/hearts/{id}"),
+    "get_counter_views": (Access.ANYONE, "GET /counters/views/{id}"),
+    "get_counter_votes_short": (Access.READ, "GET /polls/{id}/votes"),
+    "put_mine": (Access.SIGNED_IN, "PUT /counters/{counter}/{id}/mine"),
+    "put_mine_likes_short": (Access.SIGNED_IN, "PUT /posts/{id}/like"),
+    "list_children": (Access.READ, "GET /counters/{counter}/{id}/children"),
+    "list_children_likes": (Access.ANYONE, "GET /counters/likes/{id}/children"),
+    "list_children_hearts": (Access.ANYONE, "GET /counters/hearts/{id}/children"),
+    "put_child": (Access.WRITE, "PUT /counters/{counter}/{id}/child"),
+    "remove_parent": (Access.WRITE, "DELETE /counters/{counter}/{id}"),
+}
+
+
+@pytest.fixture
+def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    for counter in (VIEWS, VOTES):
+        monkeypatch.setitem(COUNTERS, counter.name, counter)
+    return Invoke(store)
+
+
+def test_the_routes_of_a_counter_follow_from_its_declaration() -> None:
+    names = {"increment", "get_counter", "put_mine", "list_children", "put_child", "remove_parent"}
+    found = {name: (one.access, one.key) for name, one in ROUTES.items() if one.operation.name in names}
+    assert found == ACCESS
+    assert len({route.key for route in ROUTES.values()}) == len(ROUTES)
+
+
+def test_an_open_route_is_for_many_counters_and_so_slower_than_the_general_one_unless_it_is_a_counters_own() -> None:
+    throttles = {name: ROUTES[name].throttle for name in ("increment", "increment_plays", "increment_plays_short")}
+    assert throttles == {"increment": WRITES, "increment_plays": SELDOM, "increment_plays_short": WRITES}
+
+
+def test_strangers_reach_a_function_that_may_change_open_counters_alone() -> None:
+    """Two functions for one file: the other has the scope tally/write before it, and every counter."""
+    functions = DECLARED.functions
+    assert {name for name in functions if name.endswith("_open")} == {"increments_open", "children_open"}
+    for name, routes in functions.items():
+        writes = [route for route in routes if route.operation.writes and route.operation.by_counter]
+        closed = name in ("increments", "children", "holds")
+        assert {route.scope is not None for route in writes} <= {closed}, name
+    moved = {need.prefix for need in DECLARED.needs["increments_open"] if need.action == "UpdateItem"}
+    assert moved == {"VID#", "ARTICLE#", "POLL#"}
+    of_children = {need.prefix for need in DECLARED.needs["children_open"] if need.action in ("PutItem", "UpdateItem")}
+    assert of_children == {"POST#", "PAGE#", "tally#"}
+    assert {"ITEM#", "VID#"} <= {need.prefix for need in DECLARED.needs["increments"]}
+
+
+@pytest.mark.parametrize(
+    ("function", "event", "status"),
+    [
+        ("increments_open", {"operation": "increment", "counter": "stock", "id": "mug", "amount": 1}, 403),
+        ("increments_open", {"operation": "set_counter", "counter": "stock", "id": "mug", "value": 1}, 400),
+        ("children_open", {"operation": "put_mine", "counter": "members", "id": "acme"}, 403),
+        ("children_open", {"operation": "remove_parent", "counter": "likes", "id": "a"}, 400),
+        ("increments", {"operation": "increment", "counter": "plays", "id": "9f3a"}, 200),
+    ],
+)
+def test_an_open_function_knows_no_other_counter_and_no_other_operation(
+    function: str, event: dict[str, Any], status: int, invoke: Invoke
+) -> None:
+    answer = invoke(event | {"idempotency_key": events.KEY, "caller": "ann"}, function=function)
+    assert answer["status"] == status, answer
+
+
+def test_how_long_a_key_must_be_the_route_decides(invoke: Invoke) -> None:
+    """Nobody may guess the key of somebody who is not known; a caller's keys are its own."""
+    short, long = "k" * 21, "k" * 22
+    assert [invoke.http("increment_plays", idempotency_key=key)["statusCode"] for key in (short, long)] == [400, 200]
+    assert invoke.http("increment", counter="plays", amount=None, idempotency_key="k")["statusCode"] == 200
+    assert invoke.http("increment_votes_short", amount=1, idempotency_key="k")["statusCode"] == 200
+    plays = {"counter": "plays", "id": "9f3a"}
+    assert invoke.direct("increment", **plays, idempotency_key=short)["status"] == 400
+    assert invoke.direct("increment", **plays, idempotency_key="k", caller="ann")["status"] == 200
+
+
+@pytest.mark.parametrize("counter", ["stock", "members", "votes"])
+def test_a_change_of_a_counter_that_not_anyone_may_change_says_for_whom_it_is(counter: str, invoke: Invoke) -> None:
+    event = {"counter": counter, "id": "x", "idempotency_key": events.KEY}
+    operation, more = ("put_child", {"name": "bob"}) if counter == "members" else ("increment", {"amount": 1})
+    refused = invoke.direct(operation, **event, **more)
+    assert (refused["status"], refused["body"]["field"]) == (400, "caller")
+    assert invoke.direct(operation, **event, **more, caller="shop")["status"] == 200
+
+
+PRIVATE = [
+    ("get_series", "get_any_series", {"of": "stock:mug"}),
+    ("get_series", "get_any_series", {"of": "stock"}),
+    ("get_top", "get_any_top", {"counter": "stock"}),
+    ("get_counter_badge", "get_counter", {"counter": "stock", "id": "mug"}),
+]
+
+
+@pytest.mark.parametrize(("public", "scoped", "fields"), PRIVATE, ids=[str(one[2]) for one in PRIVATE])
+def test_a_counter_that_not_anyone_may_read_is_403_without_the_scope(
+    public: str, scoped: str, fields: dict[str, Any], invoke: Invoke
+) -> None:
+    for refused in (invoke.http(public, **fields), invoke.direct(public, **fields)):
+        assert events.status_of(refused) == 403
+        assert events.body_of(refused)["type"] == "urn:problem-type:tally:forbidden"
+    assert invoke.http(scoped, **fields)["statusCode"] == 200
+    unknown = {name: value.replace("stock", "nothing") for name, value in fields.items()}
+    assert invoke.http(public, **unknown)["statusCode"] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [("/posts/{id}", "get_post"), ("/videos/{id}/plays", "plays"), ("/counters/plays/{id}", "get_counter")],
+)
+def test_a_path_that_is_taken_is_one_clear_error(path: str, other: str) -> None:
+    def declare() -> None:
+        clash = Counter("clash", prefix="CLASH", sort_key="N", attribute="n", read=ANYONE, path=path)
+        Declarations(Path(), declared([*COUNTERS.values(), clash]), counters.PAGES).check()
+
+    with pytest.raises(ConfigurationError, match=f"^counter 'clash': .*{other}"):
+        declare()
+
+
+def test_every_operation_has_a_route_and_every_route_a_function() -> None:
+    assert {route.operation.name for route in DECLARED.routes} == {one.name for one in OPERATIONS}
+    served = [route.id for routes in DECLARED.functions.values() for route in routes]
+    assert sorted(served) == sorted(ROUTES)

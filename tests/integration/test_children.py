@@ -1,0 +1,149 @@
+"""What a counter counts: members by their names, callers themselves, and those who like a post."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tally.dynamo.client import Store
+from tests import events
+from tests.integration.conftest import Invoke
+
+POST = {"id": "a91f", "body": "first", "caller": "auth0|7c20"}
+
+
+def present(invoke: Invoke, counter: str, id: str, caller: str) -> bool:
+    """Whether the caller counts."""
+    return bool(invoke.direct("get_mine", counter=counter, id=id, caller=caller)["body"]["present"])
+
+
+def test_a_heart_needs_no_post_and_counts_each_caller_once(invoke: Invoke) -> None:
+    """Put and removed twice, each over HTTP; the child is the caller, whatever a request says."""
+    page = {"counter": "hearts", "id": "home"}
+    for sub, number in (("ann", 1), ("bob", 2)):
+        answers = [events.body_of(invoke.http("put_mine", **page, sub=sub, query="value=true")) for _ in range(2)]
+        assert [(one["child"], one["changed"], one["value"]) for one in answers] == [
+            (sub, True, number), (sub, False, number),
+        ]  # fmt: skip
+    assert invoke.http("put_mine", **page, sub="ann", query="name=bob")["statusCode"] == 400
+    listed = events.body_of(invoke.http("list_children_hearts", id="home"))["children"]
+    assert [one["child"] for one in listed] == ["ann", "bob"]
+    assert "hearts: 2" in invoke.http("get_counter_badge", **page)["body"]
+    gone = [events.body_of(invoke.http("delete_mine", **page, sub="ann")) for _ in range(2)]
+    assert [(one["present"], one["changed"]) for one in gone] == [(False, True), (False, False)]
+    assert (present(invoke, "hearts", "home", "ann"), present(invoke, "hearts", "home", "bob")) == (False, True)
+    assert events.body_of(invoke.http("get_counter_hearts", id="home"))["value"] == 1
+
+
+def test_a_late_retry_with_a_key_repeats_no_like_that_was_removed_since(invoke: Invoke) -> None:
+    page: dict[str, Any] = {"counter": "hearts", "id": "home", "caller": "ann"}
+    first = invoke.direct("put_mine", **page, idempotency_key="first")
+    invoke.direct("delete_mine", **page)
+    again = invoke.direct("put_mine", **page, idempotency_key="first")
+    assert (again["replayed"], again["body"]) == (True, first["body"])
+    assert not present(invoke, "hearts", "home", "ann")
+
+
+def test_the_routes_of_a_counter_and_the_general_ones_are_one_operation(invoke: Invoke) -> None:
+    """The same key is a replay by the other route, and the answers are the same."""
+    invoke.direct("put_post", **POST)
+    short = invoke.http("put_mine_likes_short", id="a91f", idempotency_key="like-1")
+    general = invoke.http("put_mine", counter="likes", id="a91f", idempotency_key="like-1")
+    assert (general["body"], general["headers"]["idempotency-replayed"]) == (short["body"], "true")
+    routes = (("get_mine_likes_short", {}), ("get_mine", {"counter": "likes"}))
+    assert len({invoke.http(route, id="a91f", **more)["body"] for route, more in routes}) == 1
+
+
+def test_whose_children_callers_are_is_answered_together_with_what_is_wrong(invoke: Invoke) -> None:
+    invoke.direct("put_post", **POST)
+    for counter in ("likes", "hearts"):
+        invoke.direct("put_mine", counter=counter, id="a91f", caller="ann")
+    of = [
+        "hearts:a91f",
+        "likes:a91f",
+        "likes:none",
+        "members:acme",
+        "nothing:x",
+        "plays:9f3a",
+        "likes:a b",
+        "hearts:a91f",
+    ]
+    mine = invoke.direct("list_mine", of=of, caller="ann")["body"]["mine"]
+    assert [one.get("present", one.get("error", {}).get("status")) for one in mine] == [
+        True, True, False, 403, 404, 400, 400, True,
+    ]  # fmt: skip
+    assert mine[0] == {"counter": "hearts", "id": "a91f", "child": "ann", "present": True}
+    assert (mine[3]["counter"], mine[3]["id"]) == ("members", "acme")
+    assert len(invoke.direct("list_mine", of=["hearts:a91f"] * 100, caller="bob")["body"]["mine"]) == 100
+
+
+@pytest.mark.parametrize("operation", ["put_mine", "delete_mine", "get_mine"])
+def test_nobody_is_a_child_by_himself_where_services_change_the_counter(operation: str, invoke: Invoke) -> None:
+    refused = invoke.http(operation, counter="members", id="acme")
+    assert refused["statusCode"] == 403
+    assert "a service does" in events.body_of(refused)["detail"]
+    assert invoke.http(operation, counter="plays", id="acme")["statusCode"] == 400
+
+
+def test_a_post_is_created_by_201_and_edited_by_200_by_its_author_alone(invoke: Invoke, store: Store) -> None:
+    def put(sub: str, body: str) -> dict[str, Any]:
+        return invoke(events.http("put_post", id="a91f", sub=sub, document={"body": body}))
+
+    answers = [put("alice", "one"), put("alice", "two"), put("alice", "two"), put("bob", "three")]
+    assert [answer["statusCode"] for answer in answers] == [201, 200, 200, 403]
+    post = events.body_of(invoke.http("get_post", id="a91f"))
+    assert (post["body"], post["revision"], post["author"], post["likes"]) == ("two", 1, "alice", 0)
+    items = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    assert {item["SK"]["S"]: "body" in item for item in items} == {"META": False, "META.BODY": True}
+    assert [invoke.http("delete_post", id="a91f", sub=sub)["statusCode"] for sub in ("bob", "alice")] == [403, 200]
+    again = invoke.http("delete_post", id="a91f", sub="alice")
+    assert events.body_of(again) == {"id": "a91f", "removed": True, "changed": False}
+
+
+def test_who_liked_is_paged_without_gaps_or_repeats(invoke: Invoke) -> None:
+    invoke.direct("put_post", **POST)
+    users = sorted(f"user|{number}" for number in range(7))
+    for user in users:
+        invoke.direct("put_mine", counter="likes", id="a91f", caller=user)
+    found, cursor = [], {}
+    for _ in range(4):
+        page = events.body_of(invoke.http("list_children_likes", id="a91f", limit=3, **cursor))
+        found += [child["child"] for child in page["children"]]
+        if page["cursor"] is None:
+            break
+        cursor = {"cursor": page["cursor"]}
+    assert found == users
+
+
+def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Invoke, store: Store) -> None:
+    """Names are percent-encoded in keys. One that did not go through Tally has no time."""
+    names = ["auth0|7c20", "a#b", "a?b", "x/y", "ü", "..."]
+    for name in names:
+        body = events.body_of(invoke.http("put_child", counter="members", id="7c20", name=name))
+        assert (body["child"], body["changed"]) == (name, True)
+    key = {"PK": {"S": "WORKSPACE#7c20"}, "SK": {"S": "MEMBER#USER#zoe"}}
+    store.client.put_item(TableName=store.settings.counts_table, Item=key)
+    items = store.client.scan(TableName=store.settings.counts_table)["Items"]
+    assert {item["SK"]["S"].count("#") for item in items if item["SK"]["S"].startswith("MEMBER#")} == {2}
+    acme = {"counter": "members", "id": "7c20"}
+    page = invoke.direct("list_children", **acme, limit=4)["body"]
+    rest = invoke.direct("list_children", **acme, cursor=page["cursor"])["body"]
+    listed = {child["child"]: child["since"] for child in page["children"] + rest["children"]}
+    assert listed.keys() == {*names, "zoe"}
+    assert {name for name, since in listed.items() if since is None} == {"zoe"}
+
+
+def test_a_parent_is_removed_with_its_children_and_takes_none_meanwhile(invoke: Invoke) -> None:
+    acme: dict[str, Any] = {"counter": "members", "id": "acme", "caller": "shop"}
+    invoke.direct("put_child", **acme, name="bob")
+    assert invoke.direct("remove_parent", **acme)["body"] == {
+        "counter": "members", "id": "acme", "removed": True, "changed": True,
+    }  # fmt: skip
+    assert invoke.direct("remove_parent", **acme)["body"]["changed"] is False
+    assert invoke.read("members", "acme")["value"] == 0
+    assert invoke.direct("list_children", **acme)["body"]["children"] == []
+    assert invoke.direct("get_child", **acme, name="bob")["body"]["present"] is False
+    refused = invoke.direct("put_child", **acme, name="ann")
+    assert (refused["status"], refused["body"]["type"]) == (409, "urn:problem-type:tally:parent-removed")
+    assert invoke.direct("remove_parent", counter="stock", id="mug", caller="shop")["status"] == 400

@@ -206,8 +206,8 @@ class Monitoring(Construct):
             "What does the journal hold, and how far is it judged?",
             {
                 "Age of the newest judged minute, seconds": [own.of_stack(observe.JUDGED_AGE, "Maximum")],
-                "Pages of the minutes judged": [metrics.summed(own.of_stack(observe.JOURNAL_SEGMENTS))],
-                "Bytes of these pages": [metrics.summed(own.of_stack(observe.JOURNAL_BYTES))],
+                "Segments of the minutes judged": [metrics.summed(own.of_stack(observe.JOURNAL_SEGMENTS))],
+                "Bytes of these segments": [metrics.summed(own.of_stack(observe.JOURNAL_BYTES))],
             },
         )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib.resources import files
 
 from aiohttp import web
+from yarl import URL
 
 from ..base import objects
 from ..base.objects import Objects
@@ -14,16 +17,20 @@ from ..functions.metrics import Metrics
 from ..functions.pool import Pool
 from ..stack.prepared import Stack, open_log
 from ..streams.switches import Switches
-from . import console, lost, mappings, openapi_page, tokens
+from . import console, tokens
 from .gateway import BODY_BYTES_MAX, Gateway
 
+MAPPINGS, LOST = "/dev/mappings", "/dev/lost"
 LINE_BYTES_MAX = 1_000_000  # read of a request line or a header; the gateway refuses far shorter ones
 STOP_S_MAX = 3.0  # lets requests end when the server stops
+_ANY = "/{path:(?s:.*)}"  # any path, even with a line break in it
+Say = Callable[[str], None]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
 async def site(
-    stack: Stack, pools: Mapping[str, Pool], gathered: Metrics, switches: Switches, say: Callable[[str], None]
+    stack: Stack, pools: Mapping[str, Pool], gathered: Metrics, switches: Switches, say: Say
 ) -> AsyncIterator[None]:
     """Serve while the block runs."""
     audience = {
@@ -35,12 +42,10 @@ async def site(
         gateway = Gateway(stack.template, pools, issuer, access_log, say)
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post(invoke.PATH, invoker.handle)
-        _add_dev_routes(app, stack, issuer, gathered)
-        shown = mappings.Mappings(stack, switches, say)
-        app.router.add_get(mappings.PATH, shown.list)
-        app.router.add_patch(mappings.PATH + "/{consumer}/{table}", shown.change)
-        app.router.add_route("*", lost.PREFIX + "/{path:(?s:.*)}", lost.losing(gateway.handle))
-        app.router.add_route("*", "/{path:(?s:.*)}", gateway.handle)  # any path, even with a line break in it
+        app.router.add_routes(_of_dev(stack, issuer, gathered))
+        app.router.add_routes(_Mappings(stack, switches, say).routes())
+        app.router.add_route("*", LOST + _ANY, _losing(gateway))
+        app.router.add_route("*", _ANY, gateway.handle)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -59,27 +64,32 @@ async def site(
             await invoker.close()
 
 
-def _add_dev_routes(app: web.Application, stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> None:
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(text=console.page(stack.template, stack.url), content_type="text/html")
+def _losing(gateway: Gateway) -> Handler:
+    """The work behind LOST is done, and its answer is lost, as when a connection breaks at the wrong moment."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        path, _, query = request.raw_path.partition(LOST)[2].partition("?")
+        inner = URL.build(path=path, query_string=query, encoded=True)  # as it was sent: the gateway decodes it
+        response = await gateway.handle(request.clone(rel_url=inner))
+        if request.transport is not None:
+            request.transport.abort()
+        return response  # to a connection that is gone
+
+    return answer
+
+
+def _of_dev(stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
+    def html(made: Callable[[], str]) -> Handler:
+        return _answering(lambda: web.Response(text=made(), content_type="text/html"))
 
     async def root(_: web.Request) -> web.Response:
         raise web.HTTPFound("/console")
-
-    async def configuration(_: web.Request) -> web.Response:
-        return web.json_response(issuer.configuration())
-
-    async def jwks(_: web.Request) -> web.Response:
-        return web.json_response(issuer.jwks)
 
     async def token(request: web.Request) -> web.Response:
         try:
             return web.json_response(issuer.token(tokens.token_request(await request.read())))
         except tokens.TokenRequestError as error:
-            return web.json_response({"message": str(error)}, status=400)
-
-    async def api(_: web.Request) -> web.Response:
-        return web.Response(text=openapi_page.page(), content_type="text/html")
+            return _refused(400, str(error))
 
     async def numbers(request: web.Request) -> web.Response:
         gathered.look()
@@ -87,16 +97,69 @@ def _add_dev_routes(app: web.Application, stack: Stack, issuer: tokens.Issuer, g
             return web.json_response(gathered.document())
         return web.Response(text=gathered.page(), content_type="text/html")
 
-    async def where(_: web.Request) -> web.Response:
-        return web.json_response(stack.where())
-
     store = Objects(stack.options.data / "objects", stack.template.buckets)
-    app.router.add_route("*", objects.PREFIX + "/{path:(?s:.*)}", store.handle)
-    app.router.add_get(metrics.PATH, numbers)
-    app.router.add_get("/dev/stack", where)
-    app.router.add_get("/", root)
-    app.router.add_get("/dev", page)
-    app.router.add_get(openapi_page.PATH, api)
-    app.router.add_get("/.well-known/openid-configuration", configuration)
-    app.router.add_get("/dev/jwks.json", jwks)
-    app.router.add_post("/dev/token", token)
+    # It loads nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
+    openapi = files(__package__).joinpath("openapi.html")
+    return [
+        web.route("*", objects.PREFIX + _ANY, store.handle),
+        web.get(metrics.PATH, numbers),
+        web.get("/dev/stack", _answering(lambda: web.json_response(stack.where()))),
+        web.get("/", root),
+        web.get("/dev", html(lambda: console.page(stack.template, stack.url))),
+        web.get("/dev/openapi", html(lambda: openapi.read_text(encoding="utf-8"))),
+        web.get("/.well-known/openid-configuration", _answering(lambda: web.json_response(issuer.configuration()))),
+        web.get("/dev/jwks.json", _answering(lambda: web.json_response(issuer.jwks))),
+        web.post("/dev/token", token),
+    ]
+
+
+def _answering(made: Callable[[], web.Response]) -> Handler:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return made()
+
+    return answer
+
+
+def _refused(status: int, message: str) -> web.Response:
+    return web.json_response({"message": message}, status=status)
+
+
+class _Mappings:
+    """Lists the event source mappings, and disables and enables one, as Lambda's UpdateEventSourceMapping.
+
+    So a person sees what a stalled consumer does to the numbers. `say` gets a line for each change.
+    """
+
+    def __init__(self, stack: Stack, switches: Switches, say: Say) -> None:
+        short = {table: name for name, table in stack.tables.items()}
+        self._mappings = {f"{one.function}/{short.get(one.table)}": one.name for one in stack.template.mappings}
+        self._switches, self._say = switches, say
+
+    def routes(self) -> list[web.RouteDef]:
+        """GET lists them; PATCH of one changes it."""
+        return [web.get(MAPPINGS, self._list), web.patch(MAPPINGS + "/{consumer}/{table}", self._change)]
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response({"mappings": [self._shown(named) for named in sorted(self._mappings)]})
+
+    async def _change(self, request: web.Request) -> web.Response:
+        """404: there is no such mapping; 400: the body says nothing else."""
+        named = f"{request.match_info['consumer']}/{request.match_info['table']}"
+        if named not in self._mappings:
+            return _refused(404, f"there is no mapping {named[:128]}: there are {', '.join(sorted(self._mappings))}")
+        try:
+            document = json.loads(await request.read())
+        except (ValueError, RecursionError):
+            document = None
+        match document:
+            case {"enabled": bool(enabled), **others} if not others:
+                if self._switches.enabled(self._mappings[named]) != enabled:
+                    self._switches.set(self._mappings[named], enabled)
+                    how = "enabled" if enabled else "disabled, until PATCH or a restart enables it"
+                    self._say(f"the mapping {named} is {how}")
+                return web.json_response(self._shown(named))
+        return _refused(400, 'the body must be {"enabled": true} or {"enabled": false}')
+
+    def _shown(self, named: str) -> dict[str, object]:
+        consumer, _, table = named.partition("/")
+        return {"consumer": consumer, "table": table, "enabled": self._switches.enabled(self._mappings[named])}

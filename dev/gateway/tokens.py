@@ -7,10 +7,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jwt
 from cryptography.hazmat.primitives import serialization
@@ -34,14 +33,13 @@ class TokenRequestError(Exception):
     """A wrong request for a token. The message says why."""
 
 
-@dataclass(frozen=True)
-class TokenRequest:
+class TokenRequest(NamedTuple):
     """A token's user, scopes (separated by spaces) and lifetime."""
 
     subject: str
     scope: str = ""
     lifetime_s: int = LIFETIME_DEFAULT_S
-    groups: tuple[str, ...] | None = None
+    groups: list[str] | None = None
     """The groups of a person who signs in to the console; None: the token is one of a program."""
 
 
@@ -80,7 +78,7 @@ class Issuer:
         if request.groups is not None:
             claims["client_id"] = self._console_client
         if request.groups:  # Cognito leaves the claim out for a user without a group
-            claims["cognito:groups"] = list(request.groups)
+            claims["cognito:groups"] = request.groups
         signed = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.key_id})
         return {"access_token": signed, "token_type": "Bearer", "expires_in": request.lifetime_s}
 
@@ -110,11 +108,8 @@ class Issuer:
 
 
 def scopes(claims: Mapping[str, Any]) -> set[str]:
-    """The scopes of a token: `scope` as text, or `scp` as text or list."""
-    found = claims.get("scope", claims.get("scp", ""))
-    if isinstance(found, str):
-        return set(found.split())
-    return {str(entry) for entry in found} if isinstance(found, Iterable) else set()
+    """The scopes of a token that this issuer signed."""
+    return set(str(claims.get("scope", "")).split())
 
 
 def claim_text(value: object) -> str:
@@ -147,7 +142,7 @@ def token_request(body: bytes) -> TokenRequest:
     groups = document.get("groups")
     if groups is not None and not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
         raise TokenRequestError("groups must be a list of text: those of a person who signs in to the console")
-    return TokenRequest(subject, scope, lifetime_s, None if groups is None else tuple(groups))
+    return TokenRequest(subject, scope, lifetime_s, groups)
 
 
 def _key(path: Path) -> rsa.RSAPrivateKey:
@@ -165,6 +160,5 @@ def _key(path: Path) -> rsa.RSAPrivateKey:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except ValueError:
         raise LocalError(f"{path} is not a private key: delete it, and `make dev` makes a new one") from None
-    if not isinstance(key, rsa.RSAPrivateKey):
-        raise LocalError(f"{path} is not an RSA key: delete it, and `make dev` makes a new one")
+    assert isinstance(key, rsa.RSAPrivateKey)
     return key

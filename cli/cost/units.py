@@ -64,7 +64,7 @@ OPERATIONS = {
     "get_series": Request((4, 36), (1_400, 15_000)),  # a day of hours; a year of days
     "get_top": Request((2, 80), (3_600, 17_000)),  # the list of a day of short ids; of a month of long ones
     "get_receipts": Request((1, 100), (450, 70_000)),  # of 100 keys
-    "get_beacon": Request((0, 0), (1_600, 1_600)),
+    "get_beacon": Request((0, 0), (1_600, 2_600)),  # not compressed
     "get_console": Request((0, 0), (1_800, 3_000)),
     "get_console_file": Request((0, 0), (7_700, 51_500)),  # app.js; uPlot, not compressed
     "get_console_config": Request((0, 0), (600, 600)),

@@ -6,45 +6,38 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tally.operation import Access, Operation, by_route
 
-import operations
+from api.operation import Access, Route
 from bench.watch import Meter
 from cli.cost import units
-from counters import COUNTERS
-from tests import events, make_events
+from tests import events
 
 Invoke = Callable[..., dict[str, Any]]
 HEADERS_BYTES = 330  # API Gateway's own: status line, date, content type and length, request id
-ROUTES = by_route(operations.OPERATIONS, COUNTERS).values()
-READS = [one for one in ROUTES if one.access is Access.ANYONE and one.method == "GET"]
+READS = [one for one in events.routes().values() if one.access is Access.ANYONE and one.method == "GET"]
 
 
-@pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
-def test_an_anonymous_read_takes_at_most_what_the_calculator_bills(
-    operation: Operation, invoke: Invoke, meter: Meter
-) -> None:
-    for name in ("plays/http-play", "posts/http-put-post", "visits/http-visit", "likes/http-like"):
-        invoke(name.partition("/")[0], events.sample(name))
+def sizes(answer: dict[str, Any]) -> float:
+    """The bytes of an answer, headers included."""
+    return len(answer["body"]) * (0.75 if answer["isBase64Encoded"] else 1) + HEADERS_BYTES
+
+
+@pytest.mark.parametrize("route", READS, ids=lambda route: route.id)
+def test_an_anonymous_read_takes_at_most_what_the_calculator_bills(route: Route, invoke: Invoke, meter: Meter) -> None:
+    for name in ("increment_plays_short", "put_post", "visit"):
+        invoke(events.http(name))
     meter.reset()
-    sample = f"{operation.function}/http-{operation.name.replace('_', '-')}"
-    answer = invoke(operation.function, make_events.http(operation) if operation.fixed else events.sample(sample))
-    request = units.of(operation.name, reads=True)
+    answer = invoke(events.http(route.id))
+    request = units.of(route.operation.name, reads=True)
     assert meter.read_units <= request.reads[True]
     assert meter.write_units == 0
-    assert (
-        len(answer["body"]) * (0.75 if answer["isBase64Encoded"] else 1) + HEADERS_BYTES <= request.answer_bytes[True]
-    )
+    assert sizes(answer) <= request.answer_bytes[True]
 
 
 def test_the_longest_answers_are_as_long_as_the_calculator_says(invoke: Invoke) -> None:
-    invoke("posts", {"operation": "put_post", "post_id": "long", "body": "x" * 10_240, "caller": "ann"})
+    invoke(events.http("put_post", id="long", body="x" * 10_240, sub="ann"))
     for number in range(100):
-        invoke("likes", {"operation": "like", "post_id": "long", "caller": f"{number:0128}"})
-    for name, path in (("get_post", "posts/http-get-post"), ("list_likes", "likes/http-list-likes")):
-        answer = invoke(
-            path.partition("/")[0], events.http(path, id="long", query="limit=100" if "list" in name else "")
-        )
-        assert len(answer["body"]) + HEADERS_BYTES == pytest.approx(
-            units.of(name, reads=True).answer_bytes[True], rel=0.1
-        )
+        invoke(events.http("put_mine_likes_short", id="long", sub=f"{number:0128}"))
+    for name, route in (("get_post", "get_post"), ("list_children", "list_children_likes")):
+        answer = invoke(events.http(route, id="long", **({"limit": 100} if "list" in route else {})))
+        assert sizes(answer) == pytest.approx(units.of(name, reads=True).answer_bytes[True], rel=0.1)

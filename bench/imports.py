@@ -72,6 +72,7 @@ def imported(what: str) -> Import:
         "TALLY_COUNTS_TABLE": SETTINGS.counts_table,
         "TALLY_RECEIPTS_TABLE": SETTINGS.receipts_table,
         "TALLY_LEDGER_TABLE": SETTINGS.ledger_table,
+        "TALLY_DEAD_LETTER_BUCKET": "bench",
     }
     command = [sys.executable, "-c", _TIMED.format(what=what, heavy=HEAVY)]
     try:

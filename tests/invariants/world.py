@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import boto3
+from urllib.parse import urlsplit
 
 import counters
+from dev.base.sync_wire import SyncWire
 from dev.faults import FaultProxy, Plan
+from dev.streams.delivery import Record, Stream
 from tally.counter import Counter
 from tally.counting import children, increments, posts, tallies
 from tally.counting.increments import Increment
@@ -144,19 +145,10 @@ class World:
             and item["SK"]["S"].startswith(counter.child)
         ]
 
-    def _records(self) -> Iterator[Any]:
+    def _records(self) -> list[Record]:
         """The stream of the counts table, from its beginning."""
-        streams: Any = boto3.client("dynamodbstreams", endpoint_url=self.raw.meta.endpoint_url)
-        table = self.raw.describe_table(TableName=self.store.settings.counts_table)["Table"]
-        stream = {"StreamArn": table["LatestStreamArn"]}
-        with contextlib.closing(streams):
-            for shard in streams.describe_stream(**stream)["StreamDescription"]["Shards"]:
-                page = streams.get_shard_iterator(**stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON")
-                following = page["ShardIterator"]
-                while following:
-                    page = streams.get_records(ShardIterator=following)
-                    yield from page["Records"]
-                    following = page.get("NextShardIterator") if page["Records"] else None
+        with contextlib.closing(SyncWire(urlsplit(self.raw.meta.endpoint_url).port or 0)) as wire:
+            return list(Stream(wire, self.store.settings.counts_table).new())
 
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""

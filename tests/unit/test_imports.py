@@ -6,16 +6,20 @@ import gc
 
 import pytest
 
-import operations
+from bench import ROOT
 from bench.clients import LOCAL
 from bench.imports import HEAVY, HOT_HANDLERS, imported
+from declarations import READERS, SCHEDULES, Declarations
 from dev.base.errors import LocalError
 from tally.dynamo.client import dynamodb_client
 
+SERVING = sorted(Declarations.load(ROOT / "lambdas/counters.py").functions)
+UNATTENDED = [one.function for one in (*READERS, *SCHEDULES)]
 
-@pytest.mark.parametrize("function", sorted(operations.functions()))
+
+@pytest.mark.parametrize("function", [*SERVING, *UNATTENDED])
 def test_a_function_imports_nothing_heavy(function: str) -> None:
-    assert imported(f"import functions.{function}").heavy == []
+    assert imported(f"import serve; serve.{function}").heavy == []
 
 
 @pytest.mark.parametrize("module", ["pydantic", "aws_lambda_powertools.utilities.parser"])
@@ -25,7 +29,7 @@ def test_heavy_imports_are_seen(module: str) -> None:
 
 def test_hot_handlers_are_functions_and_heavy_modules_are_installed_here() -> None:
     """Else the tests above would look for nothing."""
-    assert set(HOT_HANDLERS) <= set(operations.functions())
+    assert set(HOT_HANDLERS) <= set(SERVING)
     for module in HEAVY:
         assert imported(f"import {module}").heavy
 

@@ -224,7 +224,7 @@ function shards(found) {
 function drift(context, counter, id, found) {
   const judged = found.judged_up_to
     ? ["Judged up to ", time(found.judged_up_to, "minute"), "."]
-    : ["Nothing is judged yet: a new stack needs some minutes, and fast counters are never judged."];
+    : ["Nothing is judged yet: a new stack needs some minutes."];
   if (!found.drift) return make("p", {}, found.judged_up_to ? "None. " : "", make("span.quiet", {}, judged));
   const { drift: amount, since, confirmed } = found.drift;
   return [

@@ -133,6 +133,7 @@ def test_a_hold_whose_return_a_ceiling_refuses_is_reported_and_comes_back_when_t
 
     def settle(hold_id: str, state: str) -> dict[str, Any]:
         change = handler.commit_hold if state == COMMITTED else handler.release_hold
+        assert change.refuses(low) is None  # nobody can hold any more, and what is held can be settled
         return dict(change(counting.world.call("ann"), counter=low, id=ITEM, hold=hold_id).body)
 
     assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}

@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tally.api import badge
+
+from api import badge
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,9 +6,9 @@ import gzip
 import re
 import subprocess
 
-from functions import beacon
+from operations import visits
 
-DEPLOYED = beacon.SCRIPT.text
+DEPLOYED = visits._SCRIPT.text
 COMPRESSED_BYTES_MAX = 1024
 
 
@@ -17,8 +17,8 @@ def test_it_is_under_a_kilobyte_compressed() -> None:
 
 
 def test_comments_and_indentation_stay_here_and_nothing_else_does() -> None:
-    assert beacon.deployed("// a\n  // b\n  c('//d'); // e\n\n\tf\n") == "c('//d'); // e\nf\n"
-    code = [line.strip() for line in beacon.SOURCE.read_text().splitlines()]
+    assert visits.deployed("// a\n  // b\n  c('//d'); // e\n\n\tf\n") == "c('//d'); // e\nf\n"
+    code = [line.strip() for line in visits.BEACON.read_text().splitlines()]
     assert DEPLOYED.splitlines() == [line for line in code if line and not line.startswith("//")]
     assert "`" not in DEPLOYED  # in a template, indentation would be text
     assert "/*" not in DEPLOYED

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import permissions
 import pytest
-from tally.operation import Need, Table
 
 import counters
-import operations
+import serve
+from api.needs import Need, Table
+from api.operation import READS, Access, Answer, Call, operation
+from api.texts import Text
 from declarations import Declarations
+from operations import CONSUMERS, SCHEDULES, SERVING
+from stacks.operator import operator_needs
 from tally.errors import ConfigurationError
 from tally.pages import AS_SPELT
 
-LAMBDAS = Path(operations.__file__).parent
+LAMBDAS = Path(counters.__file__).parent
+OPEN = ("increments_open", "children_open")
 HEAD = "from tally.counter import Counter, declared\nfrom tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS\n"
 OWN = """
 SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
@@ -38,7 +42,7 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
     assert list(found.counters) == ["plays", "likes", "visits", "bot_visits", "seats"]
     assert Need("UpdateItem", Table.COUNTS, "SHOW#") in found.needs["holds"]
     assert Need("UpdateItem", Table.COUNTS, "ITEM#") not in found.needs["holds"]
-    assert Need("Query", Table.COUNTS, "SHOW#") in found.operator_needs
+    assert Need("Query", Table.COUNTS, "SHOW#") in operator_needs(found.counters)
     assert [path.name for path in tmp_path.iterdir()] == ["counters.py"]
     assert "seats" not in counters.COUNTERS
     assert found.pages is AS_SPELT
@@ -74,14 +78,20 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         Declarations.load(tmp_path / "counters.py")
 
 
-def test_every_operation_and_function_has_its_needs() -> None:
-    assert set(permissions.of_operations(counters.COUNTERS)) == set(operations.OPERATIONS)
-    modules = {entry.function for entry in (*operations.OPERATIONS, *operations.SCHEDULES, *operations.CONSUMERS)}
-    assert set(permissions.of_functions(counters.COUNTERS)) == modules
+def test_every_function_has_its_needs_and_a_handler() -> None:
+    found = Declarations.load(LAMBDAS / "counters.py")
+    unattended = {one.function for one in (*found.schedules, *found.readers)}
+    assert set(found.needs) == set(found.functions) | unattended == {*SERVING, *CONSUMERS, *SCHEDULES, *OPEN}
+    for name in found.needs:
+        assert callable(getattr(serve, name))
+    for name in ("posts_open", "nothing", "drift_open"):
+        with pytest.raises(AttributeError):
+            getattr(serve, name)
 
 
-def test_operations_that_leave_receipts_can_be_asked_for() -> None:
-    expected = {operation.name for operation in operations.OPERATIONS if operation.leaves_receipt}
-    assert set(operations.WITH_RECEIPTS) == expected
-    of_children = {"put_child", "delete_child"}
-    assert expected == {"play", "visit", "like", "unlike", "increment", "change", "set_counter", "hold"} | of_children
+def test_a_field_without_a_kind_is_no_operation() -> None:
+    def broken(call: Call, *, id: str) -> Answer[Text]:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="id has no kind"):
+        operation("GET /x/{id}", access=Access.ANYONE, throttle=READS)(broken)

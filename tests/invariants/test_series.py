@@ -76,7 +76,7 @@ def test_series_begin_with_the_first_sweep_however_late_the_first_judge_is(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: M * MINUTE_S + 1)
-    assert fold(store, -1) == 0
+    assert (fold(store, -1), progress.read(store).since) == (0, M + 1 - hours.BEFORE)
     told = read.read(Call(store), PLAYS, "v", EVER)
     assert (told["series"], told["since"], told["as_of"]) == ([], None, None)
     book(store, M - 1, plays(2))  # before the first sweep

@@ -171,7 +171,7 @@ def _any_for(consumer: str, table: str, answers: Iterable[Sequence[Mapping[str, 
 
 
 def _is_for(consumer: str, table: str, record: Mapping[str, Any]) -> bool:
-    """Whether the mapping's filter hands a record to the consumer (operations.CONSUMERS)."""
+    """Whether the filter of the mapping hands a record to the consumer (`READER` in operations/)."""
     kind = record["eventName"]
     if table == RECEIPTS:
         return kind in (INSERT, MODIFY)

@@ -61,6 +61,11 @@ def test_port_without_local_does_not_go_to_aws(capsys: pytest.CaptureFixture[str
     assert (stopped.value.code, capsys.readouterr().err) == (2, "tally: --port goes with --local; --help says more\n")
 
 
+def test_make_dev_has_no_backups(run: Run) -> None:
+    said = "tally: `make dev` has no backups to restore: name a stack in AWS with --stack\n"
+    assert run("restore", "--to", "2026-11-22T10:30:00Z", *SIGNED) == (2, "", said)
+
+
 def test_get_shows_shards(run: Run, store: Store) -> None:
     for shard in (0, 3):
         store.client.update_item(**tallies.add(Call(store), counters.PLAYS, "v", shard, 2, 0))

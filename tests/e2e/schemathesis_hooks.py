@@ -16,32 +16,40 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import schemathesis
-from openapi import inputs
 from schemathesis import Case, HookContext, Response
 from schemathesis.core.failures import Failure
 from schemathesis.generation.meta import TestPhase
 from schemathesis.openapi.checks import IgnoredAuth, UnsupportedMethodResponse
-from tally.operation import by_route
 
 import counters
-import operations
+from api.kinds import KEY_EXAMPLE, PAGE_EXAMPLE
+from api.operation import Route
+from declarations import OPERATIONS
 from tally import fields
 from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.series import read, top
 
+VERSION_EXAMPLE = '"7"'
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
 POSTED = "a91f"  # the id of a post, which it makes too
 ZONE = "Europe/Berlin"
-_BY_LABEL = by_route(operations.OPERATIONS, counters.COUNTERS)
-_SERIES = {label for label, operation in _BY_LABEL.items() if operation.name in {one.name for one in operations.SERIES}}
-_WITH_PERIODS = {operations.GET_COUNTER.route, operations.GET_DETAILS.route}
+_ROUTES = {route.key: route for operation in OPERATIONS for route in operation.routes(counters.COUNTERS)}
 _NUMBERS = itertools.count()
 _HELD: list[dict[str, str]] = []  # the paths of the holds
 _POSTS: list[str] = []  # the ids of the posts that are made up, as paths have them
 _RUN = os.urandom(4).hex()  # each run on the same data has its own keys
+
+
+def _route(case: Case) -> Route:
+    return _ROUTES[case.operation.label]
+
+
+def _name(case: Case) -> str:
+    """The name of its operation."""
+    return _route(case).operation.name
 
 
 @schemathesis.hook
@@ -51,8 +59,8 @@ def map_case(context: HookContext, case: Case) -> Case:
         return case
     body = {name: _value(value) for name, value in case.body.items()} if isinstance(case.body, dict) else {}
     if case.media_type == "text/plain":  # the body is JSON in a string; schemathesis knows only the string
-        body = {"url": f"https://text.example/{quote(str(case.body), safe='')[:600]}", "key": inputs.KEY_EXAMPLE}
-        if case.operation.label == operations.PLAY.route:
+        body = {"url": f"https://text.example/{quote(str(case.body), safe='')[:600]}", "key": KEY_EXAMPLE}
+        if _name(case) != "visit":
             del body["url"]
     if "url" in body:
         body["url"] = _page(str(body["url"]))
@@ -60,11 +68,13 @@ def map_case(context: HookContext, case: Case) -> Case:
     _fit_range(case)
     if "counter" in (case.path_parameters or {}):
         _fit_counter(case, body)
-    if case.operation.label == operations.CHANGE.route and body.get("visible") == "soon":
+    elif _name(case) == "increment" and "amount" in body:
+        body["amount"] = counters.COUNTERS[_route(case).fixed["counter"]].delta
+    if _name(case) == "change" and body.get("visible") == "soon":
         for change in body["changes"]:
             change["counter"] = "usage"  # it has no limits
-    if case.operation.label == operations.PLAY.route and "key" not in body:  # it is in the header, or in the body
-        case.headers.setdefault("Idempotency-Key", inputs.KEY_EXAMPLE)
+    if _name(case) in ("increment", "visit") and "key" not in body:  # it is in the header, or in the body
+        case.headers.setdefault("Idempotency-Key", KEY_EXAMPLE)
     _fresh_key(case, body)
     if body:
         case.body = json.dumps(body) if case.media_type == "text/plain" else body
@@ -86,12 +96,16 @@ def _cut(text: str, bytes_max: int) -> str:
     return text.encode()[:bytes_max].decode(errors="ignore")
 
 
+def _texts(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+
+
 def _page(raw: str) -> str:
     """A page: a URL with a real host, short enough when normalised."""
     scheme, _, rest = raw.partition("://")
     host = "".join(character for character in rest if character.isascii() and character.isalnum())[:60]
-    if raw == inputs.PAGE_EXAMPLE or scheme.lower() not in ("http", "https"):
-        return inputs.PAGE_EXAMPLE
+    if raw == PAGE_EXAMPLE or scheme.lower() not in ("http", "https"):
+        return PAGE_EXAMPLE
     return f"{scheme}://{host or 'a'}.example/{quote(rest, safe='')[:600]}"
 
 
@@ -103,9 +117,12 @@ def _fit_query(case: Case) -> None:
     if "cursor" in query:
         query["cursor"] = fields.to_cursor(quote(str(query["cursor"]), safe="")[: fields.USER_BYTES_MAX])
     if "target" in query:
-        target = str(query["target"])
-        query["target"] = _page(target) if query["operation"] == "visit" else _cut(target, fields.SEGMENT_BYTES_MAX)
-    if case.operation.label == operations.GET_DETAILS.route:
+        query["target"] = [
+            _page(one) if query.get("of") == "visit" else _cut(one, 200) for one in _texts(query["target"])
+        ]
+    if "name" in query:
+        query["name"] = _cut(str(query["name"]), fields.USER_BYTES_MAX // 12)  # a character may have 12 bytes, encoded
+    if _name(case) == "get_details":
         text = str(query["id"])
         of_pages = counters.COUNTERS[query["counter"]].pages
         query["id"] = _page(text) if of_pages else re.sub(r"[^A-Za-z0-9]", "-", text)[: fields.ID_CHARACTERS_MAX]
@@ -119,7 +136,7 @@ def _fit_range(case: Case) -> None:
     if "tz" in query:
         query["tz"] = ZONE
     for name in ("from", "to"):  # without `from` it begins before `to`
-        if case.operation.label in _SERIES and not _is_range(query):
+        if _name(case) in ("get_series", "get_any_series") and not _is_range(query):
             query.pop(name, None)
     if "span" in query:
         form = top.FORMS[query.get("by", top.DAY)]
@@ -143,25 +160,23 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
     A link may bring a counter along that the operation is not for. A version is the one that a link brings along, or
     that of a counter never written; a hold is one that was made, of a stock that is not empty.
     """
-    served = {counter.name for counter in _BY_LABEL[case.operation.label].served(counters.COUNTERS)}
+    served = {counter.name for counter in _route(case).served(counters.COUNTERS)}
     path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
     made_up = case.meta is not None and case.meta.phase.name is TestPhase.FUZZING
-    if made_up and case.operation.label == operations.HOLD.route:
+    if made_up and _name(case) == "hold":
         path["id"] = STOCKED
     elif made_up and "hold" in path and _HELD:
-        mine = _HELD[case.operation.label == operations.COMMIT_HOLD.route :: 2] or _HELD  # the other half is released
+        mine = _HELD[_name(case) == "commit_hold" :: 2] or _HELD  # the other half is released
         path |= mine[next(_NUMBERS) % len(mine)]
-    if "child" in path:
-        path["child"] = path["child"][: fields.USER_BYTES_MAX // 12]  # a character may have 12 bytes, encoded
     if path["counter"] not in served:
         path["counter"] = min(served)
     counter = counters.COUNTERS[path["counter"]]
-    if case.operation.label == operations.INCREMENT.route and counter.delta is None:
+    if _name(case) == "increment" and counter.delta is None:
         body.setdefault("amount", 1)
         case.media_type = "application/json"
-    elif case.operation.label == operations.INCREMENT.route and "amount" in body:
+    elif _name(case) == "increment" and "amount" in body:
         body["amount"] = counter.delta
-    if "If-Match" in case.headers and (made_up or case.headers["If-Match"] == inputs.VERSION_EXAMPLE):
+    if "If-Match" in case.headers and (made_up or case.headers["If-Match"] == VERSION_EXAMPLE):
         path["id"], case.headers["If-Match"] = f"{_RUN}-{next(_NUMBERS)}", FRESH
     if any(unquote(case.path_parameters[name]) != value for name, value in path.items()):
         case.path_parameters = path  # assign only a change: schemathesis checks an assigned value again
@@ -172,7 +187,7 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
     if "key" in body and "Idempotency-Key" in case.headers:  # both are one key
         case.headers.pop("Idempotency-Key")
     for place, name in ((case.headers, "Idempotency-Key"), (body, "key")):
-        if place.get(name) == inputs.KEY_EXAMPLE:
+        if place.get(name) == KEY_EXAMPLE:
             place[name] = f"{_RUN}-0000-4000-8000-{next(_NUMBERS):012d}"
 
 
@@ -180,14 +195,11 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it.
 
-    A link may have named the counter of a period, too, or brought a page's URL, or the empty id of all tallies.
+    A link may have named the counter of a period, too.
     """
-    path = case.path_parameters or {}
-    if case.operation.label == operations.GET_SERIES.route and _is_positive(case) and not _is_id(path["id"]):
-        case.path_parameters = {**path, "id": STOCKED}
-    if case.operation.label == operations.DELETE_POST.route and unquote(case.path_parameters["id"]) == POSTED:
+    if _name(case) == "delete_post" and unquote(case.path_parameters["id"]) == POSTED:
         case.path_parameters = {"id": _POSTS.pop() if _POSTS else f"{_RUN}-{next(_NUMBERS)}"}
-    if case.operation.label in _WITH_PERIODS and "period" in case.query:
+    if _name(case) in ("get_counter", "get_details") and "period" in case.query:
         _fit_period(case)
 
 
@@ -205,11 +217,6 @@ def _is_positive(case: Case) -> bool:
     return case.meta is not None and case.meta.generation.mode.is_positive
 
 
-def _is_id(quoted: object) -> bool:
-    text = unquote(str(quoted))
-    return len(text) <= fields.ID_CHARACTERS_MAX and fields.ID_FORM.fullmatch(text) is not None
-
-
 def _counter(case: Case) -> Counter | None:
     """The counter that the path or the query names, if it is one."""
     named = {**(case.query or {}), **(case.path_parameters or {})}.get("counter")
@@ -219,18 +226,17 @@ def _counter(case: Case) -> Counter | None:
 @schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
     """Remember each new hold, because nobody can guess its id, and each new post."""
-    if case.operation.label == operations.PUT_POST.route and response.status_code == 201:
-        _POSTS.append(quote(response.json()["post_id"], safe=""))
-    if case.operation.label == operations.HOLD.route and response.status_code == 201:
+    if _name(case) == "put_post" and response.status_code == 201:
+        _POSTS.append(quote(response.json()["id"], safe=""))
+    if _name(case) == "hold" and response.status_code == 201:
         hold = response.json()
-        _HELD.append({"counter": hold["counter"], "id": hold["id"], "hold": hold["hold_id"]})
+        _HELD.append({"counter": hold["counter"], "id": hold["id"], "hold": hold["hold"]})
 
 
 @schemathesis.hook
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
     """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405. A public counter needs no token."""
-    operation = _BY_LABEL.get(case.operation.label)
-    if response.status_code in (200, 429) and operation is not None and operation.opens:
+    if response.status_code in (200, 429) and _route(case).operation.by_counter:
         counter = _counter(case)
         bare = "Authorization" not in (response.request.headers or {})
         if counter is not None and counter.public and (bare or isinstance(failure, IgnoredAuth)):

@@ -20,6 +20,7 @@ from aws_cdk import App
 import app
 from declarations import Declarations
 from stacks.bundling import Bundle
+from stacks.names import camel
 from stacks.options import Options
 from stacks.tally_stack import TallyStack
 from tests.emulator.server import ACCOUNT, REGION, ROOT, Emulator
@@ -192,7 +193,7 @@ class Stack:
         [found] = [
             id
             for name, (type_, id) in self.resources().items()
-            if type_ == "AWS::Lambda::Alias" and name.startswith(f"Functions{module.capitalize()}Live")
+            if type_ == "AWS::Lambda::Alias" and name.startswith(f"Functions{camel(module)}Live")
         ]
         return found
 

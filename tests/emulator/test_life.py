@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import permissions
 import pytest
-from tally.operation import Need, Table
 
 import app
-import counters
-import operations
+from api.needs import PUT_RECEIPT
+from declarations import Declarations
+from stacks.names import camel
 from tally.streams import watermark
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Json, Stack, bridged, rewritten, synthesize
@@ -117,14 +116,15 @@ def keep(stack: Stack, assembly: Path) -> None:
 
 def consumers_first(aliases: list[str]) -> None:
     """Whatever writes receipts goes live after the consumers that have to know what it writes."""
-    needs = permissions.of_functions(counters.COUNTERS)
-    writing = {name for name, found in needs.items() if Need("PutItem", Table.RECEIPTS, "tally#") in found}
+    declared = Declarations.load(app.LAMBDAS / "counters.py")
     places = {
-        name: aliases.index(one) for name in needs for one in aliases if one.startswith(f"Functions{name.title()}Live")
+        name: place
+        for name in declared.needs
+        for place, alias in enumerate(aliases)
+        if alias.startswith(f"Functions{camel(name)}Live")
     }
-    assert max(places["rollup"], places["bookkeeper"]) < min(
-        places[name] for name in writing & operations.functions().keys()
-    )
+    writing = [name for name in declared.functions if declared.needs[name] >= PUT_RECEIPT]
+    assert max(places["rollup"], places["bookkeeper"]) < min(places[name] for name in writing)
 
 
 def with_a_new_counter(folder: Path) -> Path:
@@ -186,8 +186,8 @@ def until_judged(stack: Stack, epoch_s: float) -> None:
 def counted(stack: Stack, token: str) -> dict[str, int]:
     """What reads say of what the traffic has counted."""
     return {
-        "plays": stack.call("GET", "/videos/busy/plays").body["play_count"],
-        "visits": stack.call("GET", f"/visits?url={PAGE}").body["visits"],
+        "plays": stack.call("GET", "/videos/busy/plays").body["value"],
+        "visits": stack.call("GET", f"/visits?url={PAGE}").body["value"],
         NEW: stack.call("GET", f"/counters/{NEW}/busy", token=token).body["value"],
     }
 

@@ -70,7 +70,8 @@ def failing_test(mutation: Mutation, folder: Path) -> str:
     """
     for name in {"lambdas", mutation.file.parts[0]}:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for beside in (*filter(Path.is_file, ROOT.iterdir()), ROOT / "node_modules"):  # code looks for them beside itself
+    files = filter(Path.is_file, ROOT.iterdir())
+    for beside in (*files, ROOT / "node_modules", ROOT / "events"):  # code looks for them beside itself
         (folder / beside.name).symlink_to(beside)
     mutation.apply(folder)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]

@@ -121,9 +121,11 @@ pictures: setup-tests ## take the pictures of README.md: the console and the das
 fuzz: setup-tests ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
 
-lint: setup-tests ## ruff, mypy, and the contracts of the rooms (.importlinter)
+SINCE := c12706c  # the subjects of older commits are as they are
+lint: setup-tests ## ruff, mypy, the contracts of the rooms (.importlinter), and the subjects of commits
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
 	@found=$$(PYTHONPATH=lambdas:. $(VENV)/bin/lint-imports --no-cache --no-logo) || { echo "$$found"; exit 1; }
+	@git log --no-merges --format=%s $(SINCE)..HEAD 2>/dev/null | awk 'length > 72 || tolower($$1) ~ /^wip/ {print "commit: " $$0 "\n  a subject has at most 72 characters, and is not wip"; bad = 1} END {exit bad}' >&2
 
 synth: setup-tests ## the CloudFormation template, with cdk-nag and cfn-lint
 	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint

@@ -48,7 +48,7 @@ def _events(operation: Operation) -> dict[str, object]:
 
 def formatted(text: str) -> str:
     """The source as `ruff format` leaves it."""
-    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", "requests.py", "-"]
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(client.FILE), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 

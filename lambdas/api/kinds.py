@@ -300,7 +300,7 @@ USER_AGENT = Kind(
     "Mozilla/5.0",
     source=Source.HEADER,
     wire="User-Agent",
-    absent="",  # whoever does not say what it is, is no browser
+    absent="",  # what does not say what it is, is no browser
     documented=False,  # every client sends it anyway
 )
 CALLER = Kind(_plain(fields.user), _string(1, fields.USER_BYTES_MAX), "Whose change it was.", "auth0|7c20")

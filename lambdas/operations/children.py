@@ -281,7 +281,7 @@ def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.many(TAL
     needs=lambda counters: (
         needs.on(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
-    raises=[CounterRetiredError],
+    raises=[NotFoundError, CounterRetiredError],
     example={"counter": "members", "id": "acme", "removed": True, "changed": True},
 )
 def remove_parent(call: Call, *, counter: ACounter, id: Id) -> Answer[Removed]:

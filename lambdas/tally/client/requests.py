@@ -504,7 +504,7 @@ def list_mine(of: Iterable[str], *, caller: str | None = None) -> Request[Mine]:
 
 
 def remove_parent(counter: str, id: str, *, caller: str | None = None) -> Request[Removed]:
-    """Remove an id with all its children. Raises CounterRetiredError."""
+    """Remove an id with all its children. Raises NotFoundError, CounterRetiredError."""
     return Request.of("children", "remove_parent", caller, counter=counter, id=id)
 
 

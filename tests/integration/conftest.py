@@ -46,7 +46,7 @@ class Invoke:
 
     def __call__(self, event: Any, context: Context | None = None, function: str = "") -> Event:
         """Invoke a function with an event: that of its route, or of the operation of a direct event."""
-        answer = self.entry(function or self._serving(event))(event, context or Context())  # type: ignore[arg-type]
+        answer = self.entry(function or self._serving(event))(event, context or Context())
         documented.check(event, answer)
         return answer
 

@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from tally import client, errors
-from tally.client import Tally, requests
+from tally.client import Request, Tally, requests
 from tally.counting import holds
 from tests.integration.conftest import Invoke
 
@@ -163,7 +163,7 @@ def test_a_call_whose_answers_are_lost_or_that_is_throttled_is_counted_once(
 
 
 def test_a_batch_over_several_functions_is_answered_in_order(tally: Tally, fake: FakeLambda) -> None:
-    asked: list[requests.Request[Any]] = [
+    asked: list[Request[Any]] = [
         requests.increment("plays", "9f3a"),
         requests.increment("usage", "7c20", amount=7),
         requests.increment("plays", "9f3a"),

@@ -17,7 +17,6 @@ from tally.counting import holds, receipts
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
 from tests import events
-from tests.contexts import Context
 from tests.integration.conftest import Invoke
 
 NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
@@ -388,14 +387,3 @@ def test_a_batch_of_increments_is_packed_refused_and_answered_entry_by_entry(inv
     # Those of usage are packed; the stock alone, with a look for expired holds.
     assert calls[:3] == ["TransactWriteItems", "TransactWriteItems", "Query"]
     assert [invoke.read("usage", id)["value"] for id in ("7c20", "other")] == [8, 4]
-
-
-def test_an_entry_whose_time_is_over_is_503_and_was_not_counted(invoke: Invoke, store: Store) -> None:
-    batch = [{"operation": "increment", **USAGE, "amount": 1, "idempotency_key": str(n), "caller": "c"} for n in "1234"]
-    answer = invoke({"batch": batch}, Context(remaining_ms=400))
-    assert [result["status"] for result in answer["results"]] == [503] * 4
-    assert written(store) == 0
-
-
-def test_health_has_no_etag_although_it_tells_a_version(invoke: Invoke) -> None:
-    assert "etag" not in invoke.http("health")["headers"]

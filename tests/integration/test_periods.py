@@ -12,11 +12,9 @@ import pytest
 
 import counters
 from tally import client
-from tally.client import requests
-from tally.client.request import Reply
 from tally.counter import Counter
 from tally.dynamo.client import Store
-from tally.errors import CallerError, InvalidInputError, LimitReachedError, NotFoundError
+from tally.errors import LimitReachedError
 from tests import events
 from tests.integration.conftest import Invoke
 
@@ -186,17 +184,3 @@ def test_a_batch_counts_in_the_period_of_now_and_refuses_what_is_over(
     items = stored(store)
     assert (items[f"CLIENT#7c20#{TODAY}"]["calls"]["N"], items["METER#7c20#2026-11"]["used"]["N"]) == ("1000", "3")
     assert items["METER#7c20#2026-11"]["expiration"]["N"] == str(int(datetime(2028, 2, 1, tzinfo=UTC).timestamp()))
-
-
-def test_the_client_has_the_period_of_what_it_counted_and_reads_one(call: Send, read: Send) -> None:
-    answer = call("a", 2)
-    counted = requests.increment("calls", "7c20", amount=2).read(Reply(200, answer["body"], False))
-    assert (counted["period"], counted["visible"]) == (TODAY, "now")
-    request = requests.get_counter("calls", "7c20", period=TODAY, caller="gate")
-    value = request.read(Reply(200, read(**request.fields)["body"], False))
-    assert value == {**CALLS, "period": TODAY, "value": 2}
-    assert "period" not in requests.get_counter("calls", "7c20").fields
-    for period, error in (("2026-W47", InvalidInputError), ("2002-01-01", NotFoundError)):
-        with pytest.raises(CallerError) as caught:
-            raise client.error_of(read(period=period)["body"])
-        assert type(caught.value) is error

@@ -22,7 +22,7 @@ from botocore.exceptions import ClientError
 from api import entry
 from declarations import OPERATIONS
 from tally import client, errors, fields
-from tally.client import Tally, requests
+from tally.client import Request, Tally, requests
 from tally.errors import (
     CallerError,
     ConfigurationError,
@@ -107,7 +107,7 @@ def test_every_operation_that_is_not_for_browsers_is_offered() -> None:
         "get_openapi",
     }  # fmt: skip
     for operation in OFFERED:
-        build: Callable[..., requests.Request[Any]] = getattr(requests, operation.name)
+        build: Callable[..., Request[Any]] = getattr(requests, operation.name)
         given = {one.argument: [] if one.kind.many_max or one.name == "changes" else "x" for one in operation.fields}
         request = build(**given)
         assert (request.function, request.operation) == (operation.module, operation.name)

@@ -94,12 +94,6 @@ def test_only_pages_of_listed_hosts_are_counted() -> None:
         fields.listed_page("https://any.example/", "url", AS_SPELT, frozenset())
 
 
-@pytest.mark.parametrize("bad", ["", " ", 0, -1, 1001, "0", "1e2", "٣", True, 1.0, None, []])
-def test_page_sizes_out_of_bounds_are_refused(bad: object) -> None:
-    with pytest.raises(InvalidInputError):
-        fields.page_size(bad, "limit")
-
-
 def test_page_sizes_are_numbers_or_digits() -> None:
     assert [fields.page_size(value, "limit") for value in (1, "10", 1000)] == [1, 10, 1000]
 
@@ -125,10 +119,3 @@ def test_text_is_bounded_in_bytes() -> None:
     for bad in ("ä" * 5121, "", None, 5, "\udcff"):
         with pytest.raises(InvalidInputError):
             fields.text(bad, "body")
-
-
-@pytest.mark.parametrize("bad", [True, 1.0, "1", None, 10**9 + 1, -(10**9) - 1, float("nan")])
-def test_amounts_are_whole_numbers_within_bounds(bad: object) -> None:
-    with pytest.raises(InvalidInputError):
-        fields.amount(bad, "amount")
-    assert fields.amount(-(10**9), "amount") == -(10**9)

@@ -52,7 +52,6 @@ class Visits(TypedDict):
     raises=[ForbiddenError],
     example={"counted": True, "visible": "soon"},
     success=[202],
-    smoke=[202, 403],
 )
 def visit(
     call: Call,
@@ -98,7 +97,6 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     example='<svg xmlns="http://www.w3.org/2000/svg"></svg>',
     media_type=SVG,
     cached=True,
-    smoke=[200, 403],
 )
 def get_visits_badge(call: Call, *, url: Annotated[str, LISTED_PAGE]) -> Answer[Text]:
     """How often a page was visited, as a picture"""

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import pytest
+
 from dev.stack import tables
 from tally.streams import watermark
 from tests.e2e.dev import ROOT, Dev
@@ -116,6 +118,7 @@ def visitors(dev: Dev) -> Iterator[Callable[[], int]]:
             running.result()
 
 
+@pytest.mark.long
 def test_a_stalled_consumer_is_no_drift_and_an_edit_among_200_likes_is_repaired_and_costs_no_like(
     start: Callable[..., Dev],
 ) -> None:

@@ -44,7 +44,11 @@ def shape(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "claims"),
-    [("plays/http-get-plays", None), ("visits/http-get-visits", None), ("likes/http-like", {"sub": "a"})],
+    [
+        ("reads/http-get-counter-plays-short", None),
+        ("visits/http-get-visits", None),
+        ("children/http-put-mine-likes-short", {"sub": "a"}),
+    ],
 )
 def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str] | None) -> None:
     wanted = sample(name)

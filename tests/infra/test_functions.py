@@ -134,7 +134,7 @@ BY_OPTIONS: list[tuple[str, set[str], set[str], dict[str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("context", "snapshots", "traced", "logs"), BY_OPTIONS, ids=lambda given: str(given)[:10])
+@pytest.mark.parametrize(("context", "snapshots", "traced", "logs"), BY_OPTIONS, ids=[given[0] for given in BY_OPTIONS])
 def test_snapshots_traces_and_logs_are_as_the_options_say(
     request: pytest.FixtureRequest, context: str, snapshots: set[str], traced: set[str], logs: dict[str, str]
 ) -> None:

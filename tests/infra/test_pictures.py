@@ -1,4 +1,4 @@
-"""The pictures of README.md are those of this console and this dashboard."""
+"""The pictures of README.md and docs/tour.md are those of this console and this dashboard."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ BYTES_MAX = 150_000
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_small_and_in_the_readme_with_words_for_who_cannot_see_it(name: str) -> None:
+def test_a_picture_is_small_and_shown_with_words_for_who_cannot_see_it(name: str) -> None:
     picture = (FOLDER / name).read_bytes()
     assert (picture[:4], picture[8:12]) == (b"RIFF", b"WEBP")
     assert len(picture) <= BYTES_MAX
-    before, found, _ = (ROOT / "README.md").read_text().partition(f"](docs/pictures/{name})")
+    pages = (ROOT / "README.md").read_text() + (ROOT / "docs" / "tour.md").read_text()
+    before, found, _ = pages.replace("](pictures/", "](docs/pictures/").partition(f"](docs/pictures/{name})")
     assert found
     assert len(before.rpartition("![")[2]) > 40
 

@@ -52,6 +52,11 @@ export class Api extends EventTarget {
     return (await this.fresh(path, query, undefined, signal)).body;
   }
 
+  /** The body of `GET path/any`, of any counter; without a token of `GET path`, of those that anyone may read. */
+  async any(path, query, signal) {
+    return this.get(this.token() ? `${path}/any` : path, query, signal);
+  }
+
   /** `{body, tag}`; `{body: null, tag}` if nothing has changed since the answer with this ETag. Throws Failure. */
   async fresh(path, query = {}, tag, signal) {
     const url = new URL(path.replace(/^\//, ""), ROOT);
@@ -61,7 +66,7 @@ export class Api extends EventTarget {
     if (answer.status === 304) return { body: null, tag };
     const body = await answer.json().catch(() => null);
     if (answer.ok && body !== null) return { body, tag: answer.headers.get("etag") };
-    const failure = Failure.of(answer.status, body);
+    const failure = Failure.of(answer.status === 403 && !this.token() ? 401 : answer.status, body);
     if (failure.refused) this.dispatchEvent(new CustomEvent("refused", { detail: failure }));
     throw failure;
   }

@@ -91,8 +91,8 @@ function card(context, counter) {
   const name = encodeURIComponent(counter.name);
   const load = async () => {
     const [total, top] = await Promise.all([
-      api.get("series/any", { of: name, by: "hour" }, signal),
-      api.get("top/any", { counter: name, by: "day", limit: TOP }, signal),
+      api.any("series", { of: name, by: "hour" }, signal),
+      api.any("top", { counter: name, by: "day", limit: TOP }, signal),
     ]);
     return { total, top };
   };

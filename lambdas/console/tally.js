@@ -84,7 +84,7 @@ function chart(context, counter, id) {
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
     const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the day that runs is one of them
     const of = `${counter}:${parts(context, counter, id)[0]}`;
-    const found = await api.get("series/any", { of, by, from, to: end, tz: by === "day" ? dayZone() : null }, signal);
+    const found = await api.any("series", { of, by, from, to: end, tz: by === "day" ? dayZone() : null }, signal);
     return { ...found, from, zone: zoneName() }; // another zone is another drawing
   };
   const draw = (found) => {

@@ -23,7 +23,7 @@ function moved(span, by, steps) {
 export async function show(root, context, counter = "plays") {
   const { api, signal } = context;
   let [by, span, newest] = ["day", null, null];
-  const load = () => api.get("top/any", { counter, by, span, limit: LIMIT }, signal);
+  const load = () => api.any("top", { counter, by, span, limit: LIMIT }, signal);
   const where = make("p.span", { role: "status" });
   const draw = (found) => {
     if (span === null) newest = found.span;

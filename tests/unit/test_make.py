@@ -20,12 +20,17 @@ AUDITED = ("requirements.txt", "lambdas/requirements.txt", "tests/requirements.t
 MADE_AGAIN = "-m venv --clear"
 
 
+def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """As in a terminal: the make that runs these tests leaves no trace. The pins count as unchanged."""
+    inherited = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ARGS", "ENGINE", "PYTHON")
+    own = {name: value for name, value in os.environ.items() if name not in inherited} | variables
+    command = ["make", *(f"--assume-old={lock}" for lock in LOCKS), VENV, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
 def planned(*arguments: str) -> str:
-    """What it would run, or its error; the pins count as unchanged. The make that runs this test leaves no trace."""
-    inherited = ("MAKEFLAGS", "MAKELEVEL", "ARGS", "ENGINE", "PYTHON")
-    own = {name: value for name, value in os.environ.items() if name not in inherited}
-    command = ["make", "--dry-run", *(f"--assume-old={lock}" for lock in LOCKS), VENV, *arguments]
-    run = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=PATIENCE_S)
+    """What it would run, or its error."""
+    run = make("--dry-run", *arguments)
     return run.stdout + run.stderr
 
 
@@ -87,9 +92,9 @@ def test_the_lock_of_npm_has_a_hash_for_each_package_and_no_address() -> None:
 def test_an_audit_that_gets_no_answer_fails_and_says_so_of_each_lock() -> None:
     """Never "no known vulnerability" of what nobody looked at."""
     nobody = {"HTTPS_PROXY": "http://nobody.invalid:1", "npm_config_registry": "http://nobody.invalid:1"}
-    ready = [f"{sys.prefix}/.ready", f"{sys.prefix}/.tests", "node_modules/.ready", "node_modules/.tests"]
-    command = ["make", "audit", f"VENV={sys.prefix}", *(f"--assume-old={file}" for file in (*LOCKS, *ready))]
-    run = subprocess.run(command, cwd=ROOT, env=os.environ | nobody, capture_output=True, text=True, timeout=PATIENCE_S)
+    folders = (VENV.removeprefix("VENV="), "node_modules")
+    ready = [f"--assume-old={folder}/{mark}" for folder in folders for mark in (".ready", ".tests")]
+    run = make("audit", *ready, **nobody)
     assert (run.returncode, run.stdout) == (2, "")
     *said, last = run.stderr.splitlines()
     locks = [line.split(": ")[2] for line in said if line.startswith("tally: not audited: ")]

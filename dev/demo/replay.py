@@ -72,8 +72,8 @@ class Outcome:
     @property
     def right(self) -> bool:
         """Whether every page has its count in time, nothing drifts, and series and top list have the log's counts."""
-        told = self.hours is None or (self.hours.took_s is not None and not self.hours.differing)
-        return told and not self.differing and self.settled_s is not None and not self.drifts
+        hours_agree = self.hours is None or (self.hours.took_s is not None and not self.hours.differing)
+        return hours_agree and not self.differing and self.settled_s is not None and not self.drifts
 
     @property
     def differing(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The entry point of every function: one event in, one answer out.
 
-An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "play", …}` and get `{"status", "replayed",
-"body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
+An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "increment", …}` and get `{"status",
+"replayed", "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
 
 Lambda takes every answer to an asynchronous invocation for a success. So a single event that can be retried raises, and
 a batch with `"on_failure": "raise"` does.

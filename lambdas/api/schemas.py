@@ -61,9 +61,8 @@ def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
     if name not in named:
         named[name] = {}  # it may refer to itself
         named[name] = _object(kind, named)
-    elif named[name].get("title", name) != name or _ORIGINS.setdefault(name, kind) is not kind:
+    if _ORIGINS.setdefault(name, kind) is not kind:
         raise TypeError(f"two answers are called {name}")
-    _ORIGINS.setdefault(name, kind)
     return {"$ref": f"#/components/schemas/{name}"}
 
 

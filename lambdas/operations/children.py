@@ -312,10 +312,8 @@ def _child(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, 
 
 def _refused(name: str, id_: str) -> CallerError | None:
     """Why an entry cannot be answered."""
-    counter = COUNTERS.get(name)
-    if counter is None:
-        return NotFoundError(f"There is no counter {name[:64]!r}.", field="of")
     try:
+        counter = fields.declared(name, "of", COUNTERS)
         fields.identifier(id_, "of")
     except CallerError as error:
         return error

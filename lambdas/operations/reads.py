@@ -134,12 +134,10 @@ def get_any_tallies(call: Call, *, of: Of) -> Answer[Values]:
 
 def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
     """The tally that `name:id_` names; the reason if the caller cannot read it."""
-    counter = COUNTERS.get(name)
-    if counter is None:
-        return NotFoundError(f"There is no counter {name[:64]!r}.", field="of")
-    if anyone and not counter.public:
-        return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.")
     try:
+        counter = fields.declared(name, "of", COUNTERS)
+        if anyone and not counter.public:
+            return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.")
         counted = fields.counted_id(counter, id_, "of", PAGES, call.store.settings.page_hosts)
         return Tally(counter, periods.tally_id(counter, counted, time.time()))
     except CallerError as error:

@@ -1,5 +1,6 @@
 """Receipts: whether a change counted."""
 
+import typing
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -12,18 +13,17 @@ from tally import fields
 from tally.counting import receipts
 from tally.errors import InvalidInputError, NotCommittedError
 
-KEYED = (
-    "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit",
-)  # fmt: skip
+KeyedOperation = Literal[
+    "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit"
+]
+KEYED = typing.get_args(KeyedOperation)
 """The operations whose changes leave receipts: a test compares them with the declarations."""
 
 
 class Receipt(TypedDict):
     """Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live."""
 
-    operation: Literal[
-        "increment", "change", "set_counter", "put_child", "delete_child", "put_mine", "delete_mine", "hold", "visit"
-    ]
+    operation: KeyedOperation
     target: str
     key: str
     state: Literal["counted", "unknown"]

@@ -136,7 +136,7 @@ def get_any_series(
 
     As `GET /series`.
     """
-    return _series(call, _counter(of[0]), of[1], by, from_, to, tz)
+    return _series(call, fields.declared(of[0], "of", COUNTERS), of[1], by, from_, to, tz)
 
 
 @operation(
@@ -180,14 +180,8 @@ def get_any_top(
     return Answer(top.over(call, counter, by, span, limit))
 
 
-def _counter(name: str) -> Counter:
-    if name not in COUNTERS:
-        raise NotFoundError(f"There is no counter {name[:64]!r}.", field="of")
-    return COUNTERS[name]
-
-
 def _public(name: str) -> Counter:
-    counter = _counter(name)
+    counter = fields.declared(name, "of", COUNTERS)
     if not counter.public:
         raise ForbiddenError(f"Only callers with the scope tally/read may read {name}.", field="of")
     return counter

@@ -248,7 +248,11 @@ def hold(value: object, field: str) -> str:
 
 def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
     """A declared counter by its name. Raises NotFoundError."""
-    name = _text(value, field)
+    return declared(_text(value, field), field, counters)
+
+
+def declared(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
+    """The counter of this name. Raises NotFoundError."""
     if name not in counters:
         raise NotFoundError(f"There is no counter {name[:64]!r}.", field=field)
     return counters[name]

@@ -18,6 +18,7 @@ from typing import Any
 from tally import fields, observe
 from tally.counter import Counter
 from tally.counting import batches, increments, tallies
+from tally.counting.increments import Increment
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.errors import (
     CallerError,
@@ -36,7 +37,7 @@ from tally.settings import Settings
 
 from . import http, texts
 from .kinds import Context
-from .operation import Access, Answer, Increment, Operation, Route
+from .operation import Access, Answer, Operation, Route
 from .texts import Text
 
 BATCH_ENTRIES_MAX = 100
@@ -66,7 +67,7 @@ class Waiting:
 
     request: Request
     call: Call
-    increment: Increment[Any]
+    increment: Increment
 
 
 class Entry:

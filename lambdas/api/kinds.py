@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 from tally import fields
 from tally.counter import AMOUNT_MAX, Counter
-from tally.counting.changes import TALLIES_MAX
 from tally.errors import CallerError, InvalidInputError, PreconditionRequiredError
 from tally.pages import Pages
 
@@ -231,8 +230,8 @@ VALUE = Kind(_plain(fields.amount), _whole(-AMOUNT_MAX, AMOUNT_MAX), "The value 
 CHANGES = Kind(
     _plain(fields.changes),
     _changes,
-    f"What counts together, of at most {TALLIES_MAX} numbers: by how much each counter of an id moves. Several changes"
-    " of one number are judged by their sum.",
+    f"What counts together, of at most {fields.TALLIES_MAX} numbers: by how much each counter of an id moves. Several"
+    " changes of one number are judged by their sum.",
     lambda asked: [{"counter": one.name, "id": "7c20", "amount": one.delta or 1} for one in asked.counters[:2]],
 )
 VISIBLE = choice(

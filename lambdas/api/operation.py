@@ -24,10 +24,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from tally.counter import Counter
-from tally.counting import increments
 from tally.dynamo.client import Call
 from tally.errors import CallerError, TallyError
 
@@ -84,10 +83,6 @@ class Answer(Generic[T]):
     """For how long a cache may keep it, if the route is for anyone and its answers can be revalidated."""
 
 
-class Increment(increments.Increment, Generic[T]):
-    """A change of a number that the entry counts: alone, or packed with others of the same batch."""
-
-
 @dataclass(frozen=True, eq=False)
 class Field:
     """One input of an operation, by the name of its argument. A direct event has it at its top, by `name`."""
@@ -110,7 +105,8 @@ class Field:
 class Operation:
     """One thing that Tally does. `@operation` makes it of a function."""
 
-    function: Callable[..., Answer[Any] | Increment[Any]]
+    function: Callable[..., Any]
+    """Returns `Answer[…]`, or `Annotated[Increment, …]`: a change that the entry counts, alone or with others."""
     name: str
     module: str
     """The file in `operations/`, which is a Lambda function."""
@@ -141,7 +137,7 @@ class Operation:
     counts: bool
     """Whether it changes a number. Metrics then show its answers as Counted, Replayed or Refused."""
     increments: bool
-    """Whether its function returns an Increment."""
+    """Whether the entry counts what its function returns."""
     media_type: str
     cached: bool
     """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
@@ -344,10 +340,9 @@ def operation(
 
 
 def _answer(function: Callable[..., Any]) -> tuple[Any, bool]:
-    """The type in `Answer[…]` or `Increment[…]`, and whether it is the latter."""
+    """The type of its answer, and whether the function returns an increment with it."""
     returned = typing.get_type_hints(function, include_extras=True)["return"]
-    made, [answer] = typing.get_origin(returned), typing.get_args(returned)
-    return answer, made is Increment
+    return typing.get_args(returned)[-1], typing.get_origin(returned) is Annotated
 
 
 def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Field]:
@@ -426,7 +421,6 @@ __all__ = [
     "Answer",
     "Call",
     "Field",
-    "Increment",
     "Operation",
     "Route",
     "Throttle",

@@ -6,11 +6,12 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from api import needs
 from api.kinds import VALUE, VERSION, ACounter, Amount, Flag, Id, Key, KeyOrBody
-from api.operation import SELDOM, WRITES, Access, Answer, Call, Increment, operation
+from api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally import fields
 from tally.counter import Counter
 from tally.counting import increments, periods
+from tally.counting.increments import Increment
 from tally.errors import (
     CallerError,
     CounterRetiredError,
@@ -96,7 +97,7 @@ def increment(
     idempotency_key: KeyOrBody,
     amount: Amount | None = None,
     value: Flag = False,
-) -> Increment[Counted]:
+) -> Annotated[Increment, Counted]:
     """Move a counter
 
     At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt: a retry with

@@ -6,12 +6,13 @@ from typing import Annotated, Literal, TypedDict
 
 from api import badge, crawlers, needs
 from api.kinds import LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
-from api.operation import READS, WRITES, Access, Answer, Call, Increment, operation
+from api.operation import READS, WRITES, Access, Answer, Call, operation
 from api.shapes import AsOf, Count, WhenVisible
 from api.texts import Text
 from counters import PAGES
 from tally import fields
 from tally.counting import tallies
+from tally.counting.increments import Increment
 from tally.errors import ForbiddenError
 from tally.shipped import BOT_VISITS, VISITS
 from tally.streams import watermark
@@ -59,7 +60,7 @@ def visit(
     url: Annotated[str, LISTED_PAGE],
     idempotency_key: KeyOrBody,
     user_agent: Annotated[str, USER_AGENT] | None = None,
-) -> Increment[Visited]:
+) -> Annotated[Increment, Visited]:
     """Count a visit
 
     Crawlers count apart, by `User-Agent`; a direct event without one is a person's visit. Reads show visits within

@@ -29,7 +29,6 @@ from .spilling import Spilling
 from .tallies import Tally, minute_now
 
 TARGET = "changes"  # in the receipt's name, where other operations have an id
-TALLIES_MAX = 90  # a transaction takes 100 items, and the rollup adds one receipt in one: with a checkpoint and markers
 _NAMES = frozenset({"counter", "id", "amount"})
 
 
@@ -60,7 +59,7 @@ def read(
     """The changes, checked and folded; of counters with periods, in the period of now. `soon`: the caller wants all of
     them rolled up.
 
-    Raises InvalidInputError, which names the entry at fault; PayloadTooLargeError for more than TALLIES_MAX tallies.
+    Raises InvalidInputError, which names the entry at fault; PayloadTooLargeError for more tallies than TALLIES_MAX.
     """
     changes = Changes(len(entries))
     for place, entry in enumerate(entries):
@@ -75,8 +74,8 @@ def read(
         by = fields.step(counter, amount, f"{at}.amount")
         changes.sums[tally] = changes.sums.get(tally, 0) + by
         changes.first.setdefault(tally, place)
-    if len(changes.sums) > TALLIES_MAX:
-        raise PayloadTooLargeError(f"These are changes of more than {TALLIES_MAX} tallies.", field="changes")
+    if len(changes.sums) > fields.TALLIES_MAX:
+        raise PayloadTooLargeError(f"These are changes of more than {fields.TALLIES_MAX} tallies.", field="changes")
     return changes
 
 

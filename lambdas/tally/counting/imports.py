@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
+from .. import fields
 from ..counter import Counter
 from ..dynamo import queries
 from ..dynamo.client import Call
@@ -86,7 +87,7 @@ def refused(counter: Counter, *, children: bool) -> str:
 def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Chunk[Number]]:
     """The rows in chunks, in their order. A number with limits is alone in its chunk: its refusal holds up no other."""
     rows_max = 1 if counter.known else ROWS_MAX
-    return _chunked(rows, lambda number, ids: number <= rows_max and ids <= changes.TALLIES_MAX)
+    return _chunked(rows, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX)
 
 
 def families(rows: Iterable[Child]) -> Iterator[Chunk[Child]]:

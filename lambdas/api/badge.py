@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+SVG = "image/svg+xml"
+EXAMPLE = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
 _HEIGHT = 20
 _MARGIN = 6
 # Verdana at 11 px; textLength makes other fonts fit.

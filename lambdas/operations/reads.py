@@ -17,7 +17,6 @@ from tally.counting.tallies import Tally
 from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotFoundError, problem
 from tally.streams import watermark
 
-SVG = "image/svg+xml"
 Asked = tuple[str, str]
 Of = Annotated[list[Asked], kinds.many(TALLY, 100)]
 
@@ -66,22 +65,15 @@ def get_counter(call: Call, *, counter: ACounter, id: Id, period: Period | None 
     return Answer(body, max_age_s=counter.kept_s)
 
 
-def _private(counter: Counter) -> CallerError | None:
-    """Why not anyone may see a counter as a picture."""
-    if counter.public:
-        return _by_url(counter)
-    return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.")
-
-
 @operation(
     "GET /counters/{counter}/{id}/badge.svg",
     access=Access.ANYONE,
     throttle=SELDOM,
-    refuses=_private,
+    refuses=lambda counter: fields.closed(counter) or _by_url(counter),
     needs=lambda counters: needs.on(counters, "Query"),
     raises=[ForbiddenError, NotFoundError],
-    example='<svg xmlns="http://www.w3.org/2000/svg"></svg>',
-    media_type=SVG,
+    example=badge.EXAMPLE,
+    media_type=badge.SVG,
     cached=True,
 )
 def get_counter_badge(call: Call, *, counter: ACounter, id: Id) -> Answer[Text]:
@@ -90,7 +82,7 @@ def get_counter_badge(call: Call, *, counter: ACounter, id: Id) -> Answer[Text]:
     Of a counter that anyone may read; in the current period, if it has periods.
     """
     picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, time.time())))
-    return Answer(Text(picture, SVG, counter.kept_s))
+    return Answer(Text(picture, badge.SVG, counter.kept_s))
 
 
 @operation(
@@ -136,8 +128,8 @@ def _tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerEr
     """The tally that `name:id_` names; the reason if the caller cannot read it."""
     try:
         counter = fields.declared(name, "of", COUNTERS)
-        if anyone and not counter.public:
-            return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.")
+        if anyone and (refusal := fields.closed(counter)):
+            return refusal
         counted = fields.counted_id(counter, id_, "of", PAGES, call.store.settings.page_hosts)
         return Tally(counter, periods.tally_id(counter, counted, time.time()))
     except CallerError as error:

@@ -146,9 +146,7 @@ def get_any_series(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,
-    refuses=lambda counter: (
-        None if counter.public else ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.")
-    ),
+    refuses=fields.closed,
     cached=True,
 )
 def get_top(
@@ -182,8 +180,8 @@ def get_any_top(
 
 def _public(name: str) -> Counter:
     counter = fields.declared(name, "of", COUNTERS)
-    if not counter.public:
-        raise ForbiddenError(f"Only callers with the scope tally/read may read {name}.", field="of")
+    if refusal := fields.closed(counter, field="of"):
+        raise refusal
     return counter
 
 

@@ -20,7 +20,7 @@ from tally.streams import watermark
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
 BEACON_MAX_AGE_S = 3600  # a new version is everywhere within the hour
 BEACON = Path(__file__).with_name("beacon.js")
-SVG, SCRIPT = "image/svg+xml", "text/javascript"
+SCRIPT = "text/javascript"
 
 # Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
@@ -95,13 +95,13 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     throttle=READS,
     needs=lambda _: needs.on([VISITS], "Query"),
     raises=[ForbiddenError],
-    example='<svg xmlns="http://www.w3.org/2000/svg"></svg>',
-    media_type=SVG,
+    example=badge.EXAMPLE,
+    media_type=badge.SVG,
     cached=True,
 )
 def get_visits_badge(call: Call, *, url: Annotated[str, LISTED_PAGE]) -> Answer[Text]:
     """How often a page was visited, as a picture"""
-    return Answer(Text(badge.svg("visits", tallies.read(call, VISITS, url)), SVG, BADGE_MAX_AGE_S))
+    return Answer(Text(badge.svg("visits", tallies.read(call, VISITS, url)), badge.SVG, BADGE_MAX_AGE_S))
 
 
 def deployed(source: str) -> str:

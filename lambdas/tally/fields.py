@@ -259,6 +259,13 @@ def declared(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
     return counters[name]
 
 
+def closed(counter: Counter, **members: str) -> ForbiddenError | None:
+    """Why not anyone may read a counter; None if anyone may. `members`: those of the problem document."""
+    if counter.public:
+        return None
+    return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.", **members)
+
+
 def choice(value: object, field: str, choices: tuple[str, ...]) -> str:
     """One of a few names."""
     name = _text(value, field)

@@ -1,7 +1,4 @@
-"""A model of DynamoDB with its documented limits, for one hot key, in virtual time.
-
-It keeps only the keys of items: the conditions of Tally's writes need no more. hot_key.py lists its assumptions.
-"""
+"""DynamoDB as hot_key.py simulates it, in virtual time: partitions, transactions, and clients that retry."""
 
 from __future__ import annotations
 
@@ -10,21 +7,11 @@ import heapq
 import itertools
 import math
 import random
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-from botocore.retries.quota import RetryQuota
-from botocore.retries.standard import (
-    ExponentialBackoff,
-    RetryContext,
-    RetryQuotaChecker,
-    StandardRetryConditions,
-    ThrottlingErrorDetector,
-)
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 from tally.dynamo.client import CLIENT_CONFIG
@@ -42,10 +29,13 @@ NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
 WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or a cancelled transaction
 HOLD_S = (0.010, 0.030)  # how long a transaction holds its items
 PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # for each item of a transaction; each is under 1 KB
-_Z99 = 2.326
-_SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / _Z99
+_SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / 2.326
 CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
-
+_ALONE = {  # the errors of a request that is no transaction
+    CONFLICT: "TransactionConflictException",
+    THROTTLED: "ProvisionedThroughputExceededException",
+    CONDITION_FAILED: "ConditionalCheckFailedException",
+}
 Key = tuple[str, str, str]
 """Table, partition key, sort key."""
 
@@ -72,9 +62,9 @@ class Hub:
         self._wait(getcurrent(), self.now_s + max(0.0, seconds))
         self._main.switch()
 
-    def start(self, call: Callable[[], object], at_s: float | None = None) -> None:
-        """Begin a call at a moment, by default now."""
-        self._wait(greenlet(call, parent=self._main), self.now_s if at_s is None else at_s)
+    def start(self, call: Callable[[], object], at_s: float) -> None:
+        """Begin a call at a moment."""
+        self._wait(greenlet(call, parent=self._main), at_s)
 
     def run(self) -> None:
         """Run until every call has ended. An exception of a call ends the run; it is raised here."""
@@ -106,181 +96,108 @@ class Bucket:
         self.left, self.seen_s = min(self.rate_per_s * BURST_S, self.left + gained), now_s
         return self.left >= units
 
-    def take(self, units: float) -> None:
-        """Use these units."""
-        self.left -= units
 
-
-@dataclass
 class Partition:
-    """The capacity of one partition, and its stream."""
+    """The capacity of one partition."""
 
-    writes: Bucket
-    reads: Bucket
-    stream: list[tuple[float, int]] = field(default_factory=list)
-    """(moment, amount) of each spilled change: the rollup consumer adds them."""
+    def __init__(self, hub: Hub) -> None:
+        self.writes, self.reads = Bucket(hub, PARTITION_WCU_PER_S), Bucket(hub, PARTITION_RCU_PER_S)
 
 
-@dataclass
 class HotTables:
     """The tables. Receipts have `receipts_partitions` partitions, the item collection of the hot key has one."""
 
-    hub: Hub
-    settings: Settings
-    boto: DynamoDBClient
-    """Sends nothing. It gives botocore's own exceptions and models of operations."""
-    chance: random.Random
-    receipts_partitions: int
-    tally: int = 0
-    write_units: float = 0.0
-    conflicts: int = 0
-    throttles: int = 0
-    items: set[Key] = field(default_factory=set)
-    _held: set[Key] = field(default_factory=set)
-    _partitions: dict[str, list[Partition]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self, hub: Hub, settings: Settings, chance: random.Random, receipts_partitions: int) -> None:
+        self.hub, self.chance, self._settings = hub, chance, settings
+        self.items: set[Key] = set()
+        self.tally = self.spilled = self.conflicts = self.throttles = 0
+        """`tally`: what was added to it; `spilled`: what the rollup would add."""
+        self.write_units = 0.0
+        self._held: set[Key] = set()
+        self._partitions = {
+            settings.counts_table: [Partition(hub)],
+            settings.receipts_table: [Partition(hub) for _ in range(receipts_partitions)],
+        }
 
-    def __post_init__(self) -> None:
-        for table, number in (
-            (self.settings.counts_table, 1),
-            (self.settings.receipts_table, self.receipts_partitions),
-        ):
-            self._partitions[table] = [
-                Partition(Bucket(self.hub, PARTITION_WCU_PER_S), Bucket(self.hub, PARTITION_RCU_PER_S))
-                for _ in range(number)
-            ]
+    def partition_of(self, key: Key) -> Partition:
+        """The partition of an item."""
+        found = self._partitions[key[0]]
+        return found[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(found)]
 
-    def partitions(self) -> list[Partition]:
-        """The partitions of the tables with streams; each is a shard of its stream."""
-        return self._partitions[self.settings.counts_table] + self._partitions[self.settings.receipts_table]
-
-    def partition_of(self, key: Key) -> Partition | None:
-        """The partition of an item; None for the ledger, where each consumer writes only one row."""
-        found = self._partitions.get(key[0])
-        return found[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(found)] if found else None
-
-    def write(self, write: Write, *, kind: str) -> None:
-        """A single write. Raises _RefusedError with the code of the refusal."""
+    def write(self, entries: Sequence[tuple[str, Write]], *, alone: bool = False) -> None:
+        """Writes by their kinds: a transaction, or one write `alone`. Raises RefusedError."""
         self.hub.sleep(NETWORK_S / 2)
-        self._single(write, kind)
-        self.hub.sleep(NETWORK_S / 2 + self._write_s())
-
-    def _single(self, write: Write, kind: str) -> None:
-        key = _key_of(write)
-        partition = self.partition_of(key)
-        code = None
-        if key in self._held:
-            self.conflicts += 1
-            code = "TransactionConflictException"
-        elif partition is not None and not partition.writes.has(PREPARE_WCU):
-            self.throttles += 1
-            code = "ProvisionedThroughputExceededException"
-        if code is None:
-            self._pay(partition, PREPARE_WCU)  # a failed condition costs the same
-            if _holds(write, present=key in self.items):
-                self._apply(key, write, kind)
-                return
-            code = "ConditionalCheckFailedException"
-        self.hub.sleep(NETWORK_S / 2 + self._write_s())
-        raise _RefusedError(code)
+        units = PREPARE_WCU if alone else PREPARE_WCU + COMMIT_WCU
+        keys = [_key_of(write) for _, write in entries]
+        codes = [self._refusal(key, write, units) for key, (_, write) in zip(keys, entries, strict=True)]
+        self.conflicts += CONFLICT in codes
+        self.throttles += THROTTLED in codes
+        for key, code in zip(keys, codes, strict=True):
+            if code != THROTTLED:  # a refusal costs as much as it takes to prepare
+                used = PREPARE_WCU if any(codes) else units
+                self.write_units += used
+                self.partition_of(key).writes.left -= used
+        if any(codes):
+            self.hub.sleep(NETWORK_S / 2 + self._write_s())
+            raise RefusedError(codes)
+        if not alone:
+            self._held.update(keys)
+            self.hub.sleep(self.chance.uniform(*HOLD_S))
+            self._held.difference_update(keys)
+        for key, (kind, write) in zip(keys, entries, strict=True):
+            self._apply(key, kind, write)
+        self.hub.sleep(NETWORK_S / 2 + (self._write_s() if alone else 0))
 
     def read(self, keys: Sequence[Key], *, consistent: bool) -> list[Key]:
-        """The keys of those items that exist, each below 4 KB. Raises _RefusedError if it is throttled."""
+        """The keys of those items that exist, each below 4 KB. Raises RefusedError if it is throttled."""
         self.hub.sleep(NETWORK_S / 2)
-        units = 1.0 if consistent else 0.5
-        partitions = [partition for key in keys if (partition := self.partition_of(key)) is not None]
-        throttled = not all(partition.reads.has(units) for partition in partitions)
-        for partition in partitions:
-            partition.reads.take(0 if throttled else units)
+        units, buckets = 1.0 if consistent else 0.5, [self.partition_of(key).reads for key in keys]
+        throttled = not all(bucket.has(units) for bucket in buckets)
+        for bucket in buckets:
+            bucket.left -= 0 if throttled else units
         self.throttles += throttled
         self.hub.sleep(NETWORK_S / 2 + self._write_s())
         if throttled:
-            raise _RefusedError("ProvisionedThroughputExceededException")
+            raise RefusedError([THROTTLED])
         return [key for key in keys if key in self.items]
 
-    def transact(self, writes: Sequence[Write]) -> None:
-        """A transaction. Raises _CancelledError with a code for each write."""
-        self.hub.sleep(NETWORK_S / 2)
-        entries = [(*next(iter(entry.items())),) for entry in writes]
-        keys = [_key_of(write) for _, write in entries]
-        codes = [self._judge(key, write) for key, (_, write) in zip(keys, entries, strict=True)]
-        self.conflicts += CONFLICT in codes
-        self.throttles += THROTTLED in codes
-        cancelled = any(codes)
-        for key, code in zip(keys, codes, strict=True):
-            if code != THROTTLED:
-                self._pay(self.partition_of(key), PREPARE_WCU if cancelled else PREPARE_WCU + COMMIT_WCU)
-        if cancelled:
-            self.hub.sleep(NETWORK_S / 2 + self._write_s())
-            raise _CancelledError(codes)
-        self._held.update(keys)
-        self.hub.sleep(self.chance.uniform(*HOLD_S))
-        self._held.difference_update(keys)
-        for key, (kind, write) in zip(keys, entries, strict=True):
-            self._apply(key, write, kind)
-        self.hub.sleep(NETWORK_S / 2)
-
-    def _judge(self, key: Key, write: Write) -> str | None:
+    def _refusal(self, key: Key, write: Write, units: float) -> str | None:
         if key in self._held:
             return CONFLICT
-        partition = self.partition_of(key)
-        if partition is not None and not partition.writes.has(PREPARE_WCU + COMMIT_WCU):
+        if not self.partition_of(key).writes.has(units):
             return THROTTLED
         return None if _holds(write, present=key in self.items) else CONDITION_FAILED
 
-    def _pay(self, partition: Partition | None, units: float) -> None:
-        self.write_units += units
-        if partition is not None:
-            partition.writes.take(units)
-
-    def _apply(self, key: Key, write: Write, kind: str) -> None:
+    def _apply(self, key: Key, kind: str, write: Write) -> None:
         if kind == "ConditionCheck":
             return
-        if kind == "Delete":
-            self.items.discard(key)
-        else:
-            self.items.add(key)
-        if kind == "Update" and key[0] == self.settings.counts_table:
-            self.tally += int(write["ExpressionAttributeValues"][":amount"]["N"])
+        self.items.add(key)
         item: Item = write.get("Item", {})
-        partition = self.partition_of(key)
-        if partition is not None and item.get("rollup") == {"BOOL": True}:
-            partition.stream.append((self.hub.now_s, int(item.get("amount", {"N": "1"})["N"])))
+        if kind == "Update" and key[0] == self._settings.counts_table:
+            self.tally += int(write["ExpressionAttributeValues"][":amount"]["N"])
+        elif item.get("rollup") == {"BOOL": True}:
+            self.spilled += int(item.get("amount", {"N": "1"})["N"])
 
     def _write_s(self) -> float:
         return self.chance.lognormvariate(math.log(WRITE_MEDIAN_S), _SIGMA)
 
 
-class _RefusedError(Exception):
-    """A refused read or single write: the code."""
-
-
-class _CancelledError(Exception):
-    """A cancelled transaction: a code, or None, for each write."""
+class RefusedError(Exception):
+    """A refused request: a code, or None, for each write."""
 
 
 class HotClient:
-    """The part of boto3's client that Tally's writes use, with botocore's own retries. Each environment has one."""
+    """The part of boto3's client that a hot change uses. `boto` sends nothing: it gives botocore's own exceptions."""
 
-    def __init__(self, tables: HotTables) -> None:
+    def __init__(self, tables: HotTables, boto: DynamoDBClient) -> None:
         self._tables = tables
-        self.exceptions: Any = tables.boto.exceptions
+        self.exceptions: Any = boto.exceptions
         events = SimpleNamespace(register=lambda *_, **__: None)  # Powertools registers its user agent
         self.meta = SimpleNamespace(events=events)
-        detector = ThrottlingErrorDetector(None)
-        self._backoff = ExponentialBackoff(
-            random=tables.chance.random, service_name="dynamodb", throttling_detector=detector
-        )
-        attempts: int = CLIENT_CONFIG.retries["total_max_attempts"]  # type: ignore[attr-defined]
-        self._conditions = StandardRetryConditions(max_attempts=attempts)
-        self._quota = RetryQuotaChecker(RetryQuota(), detector)
 
     def put_item(self, **write: Any) -> dict[str, Any]:
         """PutItem."""
-        return self._send("PutItem", lambda: self._tables.write(write, kind="Put"))
-
-    def update_item(self, **write: Any) -> dict[str, Any]:
-        """UpdateItem."""
-        return self._send("UpdateItem", lambda: self._tables.write(write, kind="Update"))
+        return self._send("PutItem", lambda: self._tables.write([("Put", write)], alone=True))
 
     def get_item(self, **read: Any) -> dict[str, Any]:
         """GetItem: the key, if the item exists."""
@@ -295,46 +212,32 @@ class HotClient:
 
     def _read(self, operation: str, table: str, keys: list[Any], consistent: bool) -> list[Any]:
         named = {_key_of({"TableName": table, "Key": key}): key for key in keys}
-
-        def look() -> dict[str, Any]:
-            return {"found": [named[key] for key in self._tables.read(list(named), consistent=consistent)]}
-
-        return list(self._send(operation, look)["found"])
+        found = self._send(operation, lambda: {"found": self._tables.read(list(named), consistent=consistent)})
+        return [named[key] for key in found["found"]]
 
     def transact_write_items(self, TransactItems: Sequence[Write], **token: str) -> dict[str, Any]:
         """TransactWriteItems. botocore retries no cancelled transaction. No answer is lost here: tokens do nothing."""
         try:
-            self._tables.transact(TransactItems)
-        except _CancelledError as cancelled:
-            codes: list[str | None] = cancelled.args[0]
-            raise self.exceptions.TransactionCanceledException(
-                {
-                    "Error": {"Code": "TransactionCanceledException", "Message": str(codes)},
-                    "CancellationReasons": [{"Code": code or "None"} for code in codes],
-                },
-                "TransactWriteItems",
-            ) from None
+            self._tables.write([next(iter(entry.items())) for entry in TransactItems])
+        except RefusedError as refused:
+            reasons = [{"Code": code or "None"} for code in refused.args[0]]
+            error = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": reasons}
+            raise self.exceptions.TransactionCanceledException(error, "TransactWriteItems") from None
         return {}
 
     def _send(self, operation: str, send: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-        """A request with botocore's retries."""
-        request: Any = {}
-        model = self._tables.boto.meta.service_model.operation_model(operation)
-        attempt = 0
-        while True:
-            attempt += 1
+        """A request as botocore's standard mode repeats it: after throttling, when up to 1 s and then 2 s are over."""
+        attempts: int = CLIENT_CONFIG.retries["total_max_attempts"]  # type: ignore[attr-defined]
+        for attempt in itertools.count(1):
             try:
-                answer = send() or {}
-            except _RefusedError as refused:
-                error = {"Error": {"Code": refused.args[0], "Message": "simulated"}}
-            else:
-                self._quota.release_retry_quota(request, SimpleNamespace(status_code=200))
-                return answer
-            context = RetryContext(attempt, model, parsed_response=error, request_context=request)
-            if not (self._conditions.is_retryable(context) and self._quota.acquire_retry_quota(context)):
-                made: type[ClientError] = getattr(self.exceptions, error["Error"]["Code"], ClientError)
-                raise made(error, operation)  # type: ignore[arg-type]
-            self._tables.hub.sleep(self._backoff.delay_amount(context))
+                return send() or {}
+            except RefusedError as refused:
+                [code] = refused.args[0]
+                if code != THROTTLED or attempt == attempts:
+                    error = {"Error": {"Code": _ALONE[code], "Message": "simulated"}}
+                    raise getattr(self.exceptions, _ALONE[code])(error, operation) from None
+            self._tables.hub.sleep(self._tables.chance.random() * 2 ** (attempt - 1))
+        raise AssertionError
 
 
 def _key_of(write: Write) -> Key:

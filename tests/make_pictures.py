@@ -163,7 +163,7 @@ def main() -> int:
         with sync_playwright() as playwright:
             browser = chromium.launch(playwright)
             take(browser, url, dict(hours.log))
-            with urlopen(f"{url}/dev/metrics?format=json") as answer:
+            with urlopen(f"{url}/dev/metrics") as answer:
                 reported = json.load(answer)["metrics"]
             page = browser.new_page(viewport=VIEW, device_scale_factor=2)
             page.set_content(drawn(dashboard, reported))

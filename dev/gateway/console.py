@@ -41,7 +41,7 @@ pre {{ background: #f4f4f4; padding: 1rem; overflow: auto }}
 <h1>Tally on this machine</h1>
 <p>The routes of the synthesized template. Each function has processes of its own.
 <a href="/console">Look at the numbers</a>.
-<a href="/dev/openapi">Read the API, and try it</a>. <a href="/dev/metrics">The functions' metrics</a>.</p>
+<a href="/dev/openapi">Read the API</a>. <a href="/dev/metrics">The functions' metrics</a>.</p>
 <table><tr><th>Route<th>Function<th>Who<th>Requests a second</tr>
 {rows}
 </table>

@@ -32,11 +32,6 @@ def simple(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
 def _origin(cors: Cors, origin: str | None) -> dict[str, str]:
     if not origin:
         return {}
-    scheme = origin.partition("://")[0]
     if "*" in cors.origins:
-        found = {f"{PREFIX}allow-origin": "*"}
-    elif origin in cors.origins or f"{scheme}://*" in cors.origins:
-        found = {f"{PREFIX}allow-origin": origin, "vary": "origin"}
-    else:
-        return {}
-    return found | ({f"{PREFIX}allow-credentials": "true"} if cors.credentials else {})
+        return {f"{PREFIX}allow-origin": "*"}
+    return {f"{PREFIX}allow-origin": origin, "vary": "origin"} if origin in cors.origins else {}

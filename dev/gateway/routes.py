@@ -19,42 +19,26 @@ class Match:
 
 
 class Routes:
-    """The routes of an API. The most specific wins, as at API Gateway: literal, parameter, `{proxy+}`, $default."""
+    """The routes of an API. The most specific wins, as at API Gateway: a literal part before a parameter."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._routes = sorted(routes, key=_specificity)
+        self._routes = sorted(routes, key=lambda route: [part.startswith("{") for part in route.path.split("/")])
 
     def match(self, method: str, raw_path: str) -> Match | None:
         """The route of a request; None is API Gateway's 404."""
         for route in self._routes:
-            if route.method in {method, "ANY"}:
-                parameters = _parameters(route.path, raw_path)
-                if parameters is not None:
-                    return Match(route, parameters)
+            if route.method == method and (parameters := _parameters(route.path, raw_path)) is not None:
+                return Match(route, parameters)
         return None
 
 
-def _specificity(route: Route) -> tuple[object, ...]:
-    if route.path == "$default":
-        return ([3], route.method == "ANY")
-    kinds = [2 if part.endswith("+}") else 1 if part.startswith("{") else 0 for part in route.path.split("/")]
-    return (kinds, route.method == "ANY")
-
-
 def _parameters(path: str, raw_path: str) -> dict[str, str] | None:
-    if path == "$default":
-        return {}
     wanted, given = path.split("/"), raw_path.split("/")
     found: dict[str, str] = {}
-    for place, part in enumerate(wanted):
-        if place >= len(given):
-            return None
-        if part.endswith("+}"):
-            rest = "/".join(given[place:])
-            return found | {part[1:-2]: unquote(rest)} if rest else None
-        if part.startswith("{") and given[place]:
-            found[part[1:-1]] = unquote(given[place])
-        elif part != unquote(given[place]):
+    for part, raw in zip(wanted, given, strict=False):
+        if part.startswith("{") and raw:
+            found[part[1:-1]] = unquote(raw)
+        elif part != unquote(raw):
             return None
     return found if len(wanted) == len(given) else None
 

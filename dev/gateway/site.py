@@ -91,11 +91,9 @@ def _of_dev(stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> list[web.
         except tokens.TokenRequestError as error:
             return _refused(400, str(error))
 
-    async def numbers(request: web.Request) -> web.Response:
+    async def numbers(_: web.Request) -> web.Response:
         gathered.look()
-        if request.query.get("format") == "json":
-            return web.json_response(gathered.document())
-        return web.Response(text=gathered.page(), content_type="text/html")
+        return web.json_response(gathered.document())
 
     store = Objects(stack.options.data / "objects", stack.template.buckets)
     # It loads nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.

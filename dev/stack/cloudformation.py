@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +28,6 @@ class Document:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.resources: Mapping[str, Any] = document.get("Resources", {})
-        self.parameters: Mapping[str, Any] = document.get("Parameters", {})
         self.outputs: Mapping[str, Any] = document.get("Outputs", {})
 
     def ids(self, kind: str) -> list[str]:
@@ -72,16 +70,10 @@ class Document:
         raise LocalError(f"{what} leads to {target}, which is no function that runs here")
 
     def reference(self, node: Node) -> str:
-        """The logical id in a Ref or GetAtt. In a Join it is the last one: an ARN ends with its resource."""
+        """The logical id in a Ref or GetAtt."""
         match node:
-            case {"Ref": str(id_)} if id_ in self.resources:
+            case {"Ref": str(id_)} | {"Fn::GetAtt": [str(id_), _]} if id_ in self.resources:
                 return id_
-            case {"Fn::GetAtt": [str(id_), _]} if id_ in self.resources:
-                return id_
-            case {"Fn::Join": [_, list(parts)]}:
-                for part in reversed(parts):
-                    if isinstance(part, dict) and not str(part.get("Ref", "")).startswith("AWS::"):
-                        return self.reference(part)
         raise LocalError(f"the template has a reference that the local run cannot resolve: {json.dumps(node)[:200]}")
 
     def value(self, node: Node) -> Node:
@@ -93,12 +85,6 @@ class Document:
                 return self._attribute(id_, attribute)
             case {"Fn::Join": [str(separator), list(parts)]}:
                 return separator.join(str(self.value(part)) for part in parts)
-            case {"Fn::Sub": str(text)}:
-                return re.sub(r"\$\{([^}!]+)\}", lambda found: self._substitute(found[1]), text)
-            case {"Fn::Select": [index, parts]}:
-                return self.value(self.value(parts)[int(index)])
-            case {"Fn::Split": [str(separator), text]}:
-                return str(self.value(text)).split(separator)
             case dict():
                 unknown = next((name for name in node if name.startswith("Fn::") or name == "Condition"), None)
                 if unknown:
@@ -108,15 +94,9 @@ class Document:
                 return [self.value(entry) for entry in node]
         return node
 
-    def _substitute(self, name: str) -> str:
-        id_, dot, attribute = name.partition(".")
-        return str(self._attribute(id_, attribute) if dot else self._ref(id_))
-
     def _ref(self, id_: str) -> Node:
         if id_ in _PSEUDO:
             return _PSEUDO[id_]
-        if id_ in self.parameters:
-            return self.parameters[id_].get("Default", "")
         if id_ not in self.resources:
             raise LocalError(f"the template refers to {id_}, which is not in it")
         match self.resources[id_]["Type"]:

@@ -15,14 +15,6 @@ from . import synth
 from .cloudformation import Document, stream_stand_in
 from .mappings import StreamMapping, read_mapping
 
-_TABLE_PROPERTIES = (
-    "KeySchema",
-    "AttributeDefinitions",
-    "GlobalSecondaryIndexes",
-    "LocalSecondaryIndexes",
-    "ProvisionedThroughput",
-)
-
 
 @dataclass(frozen=True)
 class Table:
@@ -64,7 +56,7 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the HTTP API and the function behind it. `method` may be ANY."""
+    """A route of the HTTP API and the function behind it."""
 
     method: str
     path: str
@@ -76,7 +68,7 @@ class Route:
     @property
     def key(self) -> str:
         """API Gateway's name of it: `POST /videos/{id}/plays`."""
-        return f"{self.method} {self.path}" if self.path != "$default" else self.path
+        return f"{self.method} {self.path}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,6 @@ class Cors:
     headers: tuple[str, ...] = ()
     exposed: tuple[str, ...] = ()
     max_age_s: int | None = None
-    credentials: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,18 +141,15 @@ class _Reader(Document):
     def template(self) -> Template:
         tables = [self._table(id_) for id_ in self.ids("AWS::DynamoDB::Table")]
         functions = [self._function(id_) for id_ in self._function_ids()]
-        apis = self.ids("AWS::ApiGatewayV2::Api")
-        if len(apis) > 1:
-            raise LocalError(f"the template has {len(apis)} HTTP APIs: the local run serves one")
-        stages = [self.properties(id_) for id_ in self.ids("AWS::ApiGatewayV2::Stage")]
-        stage = stages[0] if stages else {}
+        [api] = [self.properties(id_) for id_ in self.ids("AWS::ApiGatewayV2::Api")] or [{}]
+        [stage] = [self.properties(id_) for id_ in self.ids("AWS::ApiGatewayV2::Stage")] or [{}]
         return Template(
             tables={table.name: table for table in tables},
             functions={function.name: function for function in functions},
             routes=tuple(self._route(id_, stage) for id_ in self.ids("AWS::ApiGatewayV2::Route")),
-            cors=self._cors(self.properties(apis[0]).get("CorsConfiguration")) if apis else None,
+            cors=self._cors(api.get("CorsConfiguration")),
             schedules=tuple(self._schedule(id_) for id_ in self.ids("AWS::Events::Rule")),
-            mappings=tuple(self._mapping(id_, functions) for id_ in self.ids("AWS::Lambda::EventSourceMapping")),
+            mappings=tuple(self._mapping(id_) for id_ in self.ids("AWS::Lambda::EventSourceMapping")),
             buckets=tuple(self.bucket_name(id_) for id_ in self.ids("AWS::S3::Bucket")),
             access_log_format=stage.get("AccessLogSettings", {}).get("Format"),
             outputs={name: one["Value"] for name, one in self.outputs.items() if isinstance(one["Value"], str)},
@@ -174,10 +162,8 @@ class _Reader(Document):
 
     def _table(self, id_: str) -> Table:
         properties = self.properties(id_)
-        self.need(id_, "KeySchema")
-        arguments = {name: self.value(properties[name]) for name in _TABLE_PROPERTIES if name in properties}
-        if "ProvisionedThroughput" not in arguments:
-            arguments["BillingMode"] = "PAY_PER_REQUEST"
+        arguments = {name: self.need(id_, name) for name in ("KeySchema", "AttributeDefinitions")}
+        arguments["BillingMode"] = "PAY_PER_REQUEST"
         stream = properties.get("StreamSpecification")
         if stream:
             arguments["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": stream["StreamViewType"]}
@@ -200,13 +186,15 @@ class _Reader(Document):
         properties = self.properties(id_)
         key = str(self.need(id_, "RouteKey"))
         method, _, path = key.rpartition(" ")
+        if method in {"", "ANY"} or "+}" in path:
+            raise LocalError(f"the route {key} takes what it does not name: the local run knows no such routes")
         kind = properties.get("AuthorizationType", "NONE")
         if kind not in {"NONE", "JWT"}:
             raise LocalError(f"the route {key} has authorization {kind}: the local run knows JWT only")
         throttle = {**stage.get("DefaultRouteSettings", {}), **stage.get("RouteSettings", {}).get(key, {})}
         rate, burst = throttle.get("ThrottlingRateLimit"), throttle.get("ThrottlingBurstLimit")
         return Route(
-            method=method or "ANY",
+            method=method,
             path=path,
             function=self._target(id_, key),
             authorizer=self._authorizer(self.reference(properties["AuthorizerId"])) if kind == "JWT" else None,
@@ -222,26 +210,22 @@ class _Reader(Document):
         return self.function_behind(self.need(integration, "IntegrationUri"), f"the route {key}")
 
     def _schedule(self, id_: str) -> Schedule:
-        """A rule of EventBridge with a rate, such as `rate(1 minute)`, and one target."""
+        """A rule of EventBridge with a rate of minutes, such as `rate(1 minute)`, and one target."""
         expression = str(self.need(id_, "ScheduleExpression"))
-        rate = re.fullmatch(r"rate\((\d+) (minute|hour|day)s?\)", expression)
+        rate = re.fullmatch(r"rate\((\d+) minutes?\)", expression)
         if rate is None:
             raise LocalError(f"the rule {id_} runs at {expression!r}, which the local run cannot read")
-        every_s = int(rate[1]) * {"minute": 60, "hour": 3600, "day": 86400}[rate[2]]
         [target] = self.need(id_, "Targets")
-        return Schedule(self.function_behind(target["Arn"], f"the rule {id_}"), every_s)
+        return Schedule(self.function_behind(target["Arn"], f"the rule {id_}"), 60 * int(rate[1]))
 
-    def _mapping(self, id_: str, functions: list[Function]) -> StreamMapping:
+    def _mapping(self, id_: str) -> StreamMapping:
         """An event source mapping from a stream to a function, both in the template."""
         table = self.reference(self.need(id_, "EventSourceArn"))
         if self.resources[table]["Type"] != "AWS::DynamoDB::Table":
             raise LocalError(f"the event source mapping {id_} reads {table}: the local run knows tables' streams only")
         if not self.properties(table).get("StreamSpecification"):
             raise LocalError(f"the event source mapping {id_} reads {table}, which has no stream")
-        named = str(self.value(self.need(id_, "FunctionName")))
-        function = named.rpartition("function:")[2].partition(":")[0]
-        if function not in {one.name for one in functions}:
-            raise LocalError(f"the event source mapping {id_} invokes {named}, which is no function that runs here")
+        function = self.function_behind(self.need(id_, "FunctionName"), f"the event source mapping {id_}")
         return read_mapping(id_, self.properties(id_), self.table_name(table), function)
 
     def _authorizer(self, id_: str) -> Authorizer:
@@ -258,5 +242,4 @@ class _Reader(Document):
             lists["Headers"],
             tuple(self.value(cors.get("ExposeHeaders", []))),
             cors.get("MaxAge"),
-            bool(cors.get("AllowCredentials")),
         )

@@ -1,4 +1,7 @@
-"""Batches, tumbling windows and events of a stream shard, and the meaning of an answer. Nothing here waits.
+"""Batches and events of a stream shard, and the meaning of an answer. Nothing here waits.
+
+A tumbling window is there for the name of its shard: the events have one, and it never ends. No function of Tally keeps
+a state in it.
 
 Source: "Using AWS Lambda with Amazon DynamoDB" in Lambda's developer guide: batching, windows, partial batch responses.
 """
@@ -9,15 +12,13 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..stack.mappings import StreamMapping
 
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024  # of an invocation with its records
 ENVELOPE_BYTES = 2_000  # of the event beside records and state, at most
-WINDOW_GRACE_S = 2.0  # lets the records of a window's last second arrive; Lambda waits up to two minutes
-State = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -25,25 +26,7 @@ class Record:
     """A stream record, as JSON text for the event."""
 
     sequence: str
-    created_s: float
     text: str
-
-
-@dataclass
-class Window:
-    """An open tumbling window and the state that the function carries through it. Times in seconds since 1970."""
-
-    start_s: int
-    end_s: int
-    state: State = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One invocation to make: a batch, or the end of a window."""
-
-    records: tuple[Record, ...]
-    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,18 +34,16 @@ class Verdict:
     """The meaning of an answer: how many records are done, from the first, and the error of the next, if any."""
 
     done: int
-    state: State = field(default_factory=dict)
     error: str = ""
     splits: bool = False
     """Whether the whole batch failed, so that one of its halves may succeed."""
 
 
 class Buffer:
-    """The records of one shard that are read and not done, and their window."""
+    """The records of one shard that are read and not done."""
 
-    def __init__(self, mapping: StreamMapping, position: str | None = None, window: Window | None = None) -> None:
+    def __init__(self, mapping: StreamMapping, position: str | None = None) -> None:
         self.mapping = mapping
-        self.window = window
         self._position = self.read_to = position
         """`read_to`: the sequence number to continue after."""
         self._records: deque[Record] = deque()
@@ -87,41 +68,22 @@ class Buffer:
                 if not self._records:
                     self._since_s = now_s
                     self._position = self.read_to
-                created_s = float(record["dynamodb"].get("ApproximateCreationDateTime", now_s))
-                made = Record(sequence, created_s, json.dumps(record, separators=(",", ":")))
+                made = Record(sequence, json.dumps(record, separators=(",", ":")))
                 self._records.append(made)
                 self._bytes += len(made.text)
             self.read_to = sequence
 
-    def next_step(self, now_s: float, caught_up: bool) -> Step | None:
-        """The next invocation, if one is due. `caught_up`: the last read of the stream returned nothing."""
-        if self.window:
-            over = caught_up and not self._records and now_s >= self.window.end_s + WINDOW_GRACE_S
-            if over or (self._records and self._records[0].created_s >= self.window.end_s):
-                return Step((), final=True)
-        if not self._records:
-            return None
-        if self.mapping.tumbling_window_s and self.window is None:
-            length_s = self.mapping.tumbling_window_s
-            start_s = int(self._records[0].created_s) // length_s * length_s
-            self.window = Window(start_s, start_s + length_s)
-        batch, cut = self._batch()
-        waited = now_s - self._since_s >= self.mapping.batch_window_s
-        return Step(tuple(batch)) if cut or waited else None
-
-    def _batch(self) -> tuple[list[Record], bool]:
-        """The records of the next batch, and whether it is full."""
-        left = PAYLOAD_BYTES_MAX - ENVELOPE_BYTES - (len(json.dumps(self.window.state)) if self.window else 0)
-        batch: list[Record] = []
+    def next_batch(self, now_s: float) -> list[Record]:
+        """The records of the next invocation; none if none is due."""
+        left, batch = PAYLOAD_BYTES_MAX - ENVELOPE_BYTES, list[Record]()
         for record in self._records:
             left -= len(record.text) + 1
-            beyond = self.window is not None and record.created_s >= self.window.end_s
-            if batch and (left < 0 or beyond):
-                return batch, True
+            if batch and left < 0:
+                return batch
             batch.append(record)
             if len(batch) == self.mapping.batch_records:
-                return batch, True
-        return batch, False
+                return batch
+        return batch if now_s - self._since_s >= self.mapping.batch_window_s else []
 
     def done(self, count: int, now_s: float) -> None:
         """Mark the first `count` records as done."""
@@ -131,16 +93,17 @@ class Buffer:
             self._position = record.sequence
         self._since_s = now_s
 
-    def event(self, step: Step, records: Sequence[Record], shard: str, arn: str) -> bytes:
-        """The event of a step, with some or all of its records."""
+    def event(self, records: Sequence[Record], shard: str, arn: str, now_s: float) -> bytes:
+        """The event of a batch, or of a part of it."""
         made = f'{{"Records":[{",".join(record.text for record in records)}]'
-        if self.window is not None:
+        if length_s := self.mapping.tumbling_window_s:
+            start_s = int(now_s) // length_s * length_s
             more = {
-                "window": {"start": _instant(self.window.start_s), "end": _instant(self.window.end_s)},
-                "state": self.window.state,
+                "window": {"start": _instant(start_s), "end": _instant(start_s + length_s)},
+                "state": {},
                 "shardId": shard,
                 "eventSourceARN": arn,
-                "isFinalInvokeForWindow": step.final,
+                "isFinalInvokeForWindow": False,
                 "isWindowTerminatedEarly": False,
             }
             made += f",{json.dumps(more)[1:-1]}"
@@ -153,19 +116,17 @@ def judge(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> 
         answer = json.loads(payload)
     except ValueError:
         return Verdict(0, error="its answer is not JSON", splits=True)
-    state = answer.get("state") if isinstance(answer, dict) else None
-    if mapping.tumbling_window_s and not isinstance(state, dict):
+    if mapping.tumbling_window_s and not (isinstance(answer, dict) and isinstance(answer.get("state"), dict)):
         return Verdict(0, error="its answer has no state, which a tumbling window needs", splits=True)
-    found = state if isinstance(state, dict) else {}
     failures = answer.get("batchItemFailures") if isinstance(answer, dict) else None
     if not failures:
-        return Verdict(len(records), found)
+        return Verdict(len(records))
     order = {record.sequence: place for place, record in enumerate(records)}
     places = [_place(entry, order) for entry in failures] if isinstance(failures, list) else [None]
     if None in places:
         return Verdict(0, error="it reported a failure without a sequence number of the batch")
     done = min(place for place in places if place is not None)
-    return Verdict(done, found, error=f"it reported record {records[done].sequence} as failed")
+    return Verdict(done, error=f"it reported record {records[done].sequence} as failed")
 
 
 def _place(entry: object, order: Mapping[str, int]) -> int | None:

@@ -12,21 +12,13 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from .batches import State, Window
-
 
 class Place(NamedTuple):
-    """The place of a mapping in a shard: the last sequence number that it has passed, and the open window."""
+    """The place of a mapping in a shard: the last sequence number that it has passed."""
 
     sequence: str | None = None
-    window: tuple[int, int] | None = None
-    state: State = {}  # noqa: RUF012 - nobody writes to it
     ended: bool = False
     """Whether the shard is closed and the mapping has read it to its end."""
-
-    def open_window(self) -> Window | None:
-        """The open window, with its state."""
-        return Window(*self.window, state=dict(self.state)) if self.window else None
 
 
 class Positions:

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..base.account import REGION
 from ..base.wire import Wire, WireError
 from ..functions.pool import Pool, ThrottledError
 from ..stack.mappings import StreamMapping
-from .batches import Buffer, Record, Step, Verdict, halves, judge
+from .batches import Buffer, Record, Verdict, halves, judge
 from .positions import Place, Positions
 from .switches import Switches
 
@@ -130,7 +130,7 @@ class Reader:
         self._pump, self._mapping, self._stream, self._shard = pump, mapping, stream, shard
         self._arn = _arn(stream)
         place = pump.positions.get(mapping.name, stream, shard)
-        self._buffer = Buffer(mapping, place.sequence, place.open_window())
+        self._buffer = Buffer(mapping, place.sequence)
         self._ended = place.ended
         self._iterator: str | None = None
         self._caught_up = self._pauses = False
@@ -151,11 +151,10 @@ class Reader:
                     self._pump.say(f"the stream of {self._mapping.table} cannot be read: {error}")
                 await asyncio.sleep(_pause_s(failures))
                 continue
-            step = self._buffer.next_step(time.time(), self._caught_up)
-            if step is not None:
-                await self._deliver(step)
+            batch = self._buffer.next_batch(time.time())
+            await self._deliver(batch)
             self._keep()
-            if step is None and self._pauses and not self._ended:
+            if not batch and self._pauses and not self._ended:
                 await asyncio.sleep(POLL_S)
 
     async def _look(self) -> None:
@@ -195,32 +194,29 @@ class Reader:
         return str(answer["ShardIterator"])
 
     async def _drain(self) -> None:
-        """Deliver the rest of a closed shard and end its window. The child shard starts its own."""
-        while (step := self._buffer.next_step(float("inf"), caught_up=True)) is not None:
-            await self._deliver(step)
+        """Deliver the rest of a closed shard."""
+        while batch := self._buffer.next_batch(float("inf")):
+            await self._deliver(batch)
         self._ended = True
 
     def _keep(self) -> None:
-        window, position = self._buffer.window, self._buffer.position
-        place = Place(
-            position,
-            (window.start_s, window.end_s) if window else None,
-            dict(window.state) if window else {},
-            self._ended,
-        )
+        position = self._buffer.position
+        place = Place(position, self._ended)
         self._pump.positions.set(self._mapping.name, self._stream, self._shard, place)
         if position is not None:
             self._pump.progress.setdefault(self._mapping.table, {})[self._mapping.name] = position
 
-    async def _deliver(self, step: Step) -> None:
-        """Deliver one step, in parts if need be, until each record is done."""
-        pending: deque[Sequence[Record]] = deque([step.records])
+    async def _deliver(self, batch: Sequence[Record]) -> None:
+        """Deliver a batch, in parts if need be, until each record is done."""
+        pending: deque[Sequence[Record]] = deque([batch] if batch else [])
         failures = 0
         while pending:
             await self._pump.switches.wait(self._mapping.name)
             records = pending.popleft()
-            verdict = await self._invoke(step, records)
-            self._take(verdict, len(records))
+            verdict = await self._invoke(records)
+            if verdict.done:
+                self._buffer.done(verdict.done, time.time())
+                self._keep()
             if not verdict.error:
                 failures = 0
                 continue
@@ -229,27 +225,16 @@ class Reader:
             pending.extendleft(reversed(halves(rest)) if verdict.splits and len(rest) > 1 else [rest])
             self._report(failures, rest, verdict.error)
             await asyncio.sleep(_pause_s(failures))
-        if step.final:
-            self._buffer.window = None
-
-    def _take(self, verdict: Verdict, count: int) -> None:
-        """Move past the records that are done, and keep the new state."""
-        self._buffer.done(verdict.done, time.time())
-        if self._buffer.window is not None and (verdict.done or not verdict.error):
-            self._buffer.window = replace(self._buffer.window, state=verdict.state)
-        if verdict.done:
-            self._keep()
 
     def _report(self, failures: int, records: Sequence[Record], error: str) -> None:
         if failures == 1 or failures % SAY_EVERY == 0:
-            what = f"{len(records)} records" if records else "the end of a window"
             self._pump.say(
-                f"{self._mapping.function} failed on {what} of {self._mapping.table}, retrying: {error}"
+                f"{self._mapping.function} failed on {len(records)} records of {self._mapping.table}, retrying: {error}"
                 f" (log {self._mapping.function}.log)"
             )
 
-    async def _invoke(self, step: Step, records: Sequence[Record]) -> Verdict:
-        payload = self._buffer.event(step, records, self._shard, self._arn)
+    async def _invoke(self, records: Sequence[Record]) -> Verdict:
+        payload = self._buffer.event(records, self._shard, self._arn, time.time())
         try:
             outcome = await self._pump.pools[self._mapping.function].invoke(payload)
         except ThrottledError as error:

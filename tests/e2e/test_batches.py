@@ -1,4 +1,4 @@
-"""Batches, windows and answers: pure functions of records and time."""
+"""Batches, events and answers: pure functions of records and time."""
 
 from __future__ import annotations
 
@@ -9,89 +9,65 @@ import pytest
 
 from dev.base.errors import LocalError
 from dev.stack.mappings import StreamMapping, matches, read_mapping
-from dev.streams.batches import WINDOW_GRACE_S, Buffer, Record, halves, judge
+from dev.streams.batches import Buffer, Record, halves, judge
 
 NOW_S = 1_000_020.0
-RECORDS = [Record(str(number), NOW_S, "{}") for number in range(1, 5)]
+RECORDS = [Record(str(number), "{}") for number in range(1, 5)]
 REPORTS = StreamMapping("m", "t", "f")
+WINDOWED = StreamMapping("m", "t", "f", tumbling_window_s=60)
 
 
-def record(number: int, created_s: float = NOW_S, event_name: str = "INSERT", more: str = "") -> dict[str, Any]:
-    inner = {"SequenceNumber": str(number), "ApproximateCreationDateTime": created_s, "NewImage": {"x": {"S": more}}}
-    return {"eventName": event_name, "dynamodb": inner}
+def record(number: int, event_name: str = "INSERT", more: str = "") -> dict[str, Any]:
+    return {"eventName": event_name, "dynamodb": {"SequenceNumber": str(number), "NewImage": {"x": {"S": more}}}}
 
 
 def buffer(**fields: Any) -> Buffer:
     return Buffer(StreamMapping("m", "t", "f", **fields))
 
 
-def sequences(found: Any) -> list[int]:
-    return [int(entry.sequence) for entry in found.records]
+def sequences(found: list[Record]) -> list[int]:
+    return [int(entry.sequence) for entry in found]
 
 
 def test_a_batch_waits_for_its_window_unless_it_is_full() -> None:
     made = buffer(batch_records=3, batch_window_s=1)
     made.add([record(1), record(2)], NOW_S)
-    assert made.next_step(NOW_S + 0.9, caught_up=True) is None
-    assert sequences(made.next_step(NOW_S + 1, caught_up=True)) == [1, 2]
+    assert made.next_batch(NOW_S + 0.9) == []
+    assert sequences(made.next_batch(NOW_S + 1)) == [1, 2]
     made.add([record(3), record(4)], NOW_S)
-    assert sequences(made.next_step(NOW_S, caught_up=True)) == [1, 2, 3]
+    assert sequences(made.next_batch(NOW_S)) == [1, 2, 3]
 
 
 def test_a_batch_holds_no_more_than_six_megabytes() -> None:
     made = buffer(batch_records=100, batch_window_s=60)
     made.add([record(number, more="x" * 1_000_000) for number in range(1, 9)], NOW_S)
-    step = made.next_step(NOW_S, caught_up=False)
-    assert step
-    assert sequences(step) == [1, 2, 3, 4, 5, 6]
-    assert len(made.event(step, step.records, "s", "a")) <= 6 * 1024 * 1024
+    batch = made.next_batch(NOW_S)
+    assert sequences(batch) == [1, 2, 3, 4, 5, 6]
+    assert len(made.event(batch, "s", "a", NOW_S)) <= 6 * 1024 * 1024
 
 
 def test_dropped_records_are_passed_in_order() -> None:
     made = buffer(filters=({"eventName": ["INSERT"]},))
-    made.add([record(1, event_name="REMOVE")], NOW_S)
-    assert (made.next_step(NOW_S, caught_up=True), made.position) == (None, "1")
-    made.add([record(2), record(3, event_name="REMOVE")], NOW_S)
+    made.add([record(1, "REMOVE")], NOW_S)
+    assert (made.next_batch(NOW_S), made.position) == ([], "1")
+    made.add([record(2), record(3, "REMOVE")], NOW_S)
     assert made.position == "1"
-    step = made.next_step(NOW_S, caught_up=True)
-    assert sequences(step) == [2]
+    assert sequences(made.next_batch(NOW_S)) == [2]
     made.done(1, NOW_S)
     assert made.position == "3"
 
 
-def test_a_window_ends_before_a_record_of_the_next_and_when_its_time_is_over() -> None:
-    made = buffer(tumbling_window_s=60)
-    made.add([record(1, 1_000_020), record(2, 1_000_079), record(3, 1_000_080)], NOW_S)
-    step = made.next_step(NOW_S, caught_up=False)
-    assert step
-    assert sequences(step) == [1, 2]
-    event = json.loads(made.event(step, step.records, "shard", "arn:x"))
-    assert event["window"] == {"start": "1970-01-12T13:47:00Z", "end": "1970-01-12T13:48:00Z"}
-    assert (event["state"], event["shardId"], event["eventSourceARN"]) == ({}, "shard", "arn:x")
-    assert (event["isFinalInvokeForWindow"], event["isWindowTerminatedEarly"]) == (False, False)
-    made.done(2, NOW_S)
-    assert made.window
-    made.window.state = {"a": 1}
-    step = made.next_step(NOW_S, caught_up=False)
-    assert step
-    assert (sequences(step), step.final) == ([], True)
-    final = json.loads(made.event(step, step.records, "shard", "arn:x"))
-    assert (final["Records"], final["state"], final["isFinalInvokeForWindow"]) == ([], {"a": 1}, True)
-    made.window = None
-    assert sequences(made.next_step(NOW_S, caught_up=False)) == [3]
-    made.done(1, NOW_S)
-    end_s = 1_000_140
-    assert made.next_step(end_s + WINDOW_GRACE_S - 0.1, caught_up=True) is None
-    assert made.next_step(end_s + WINDOW_GRACE_S, caught_up=False) is None
-    step = made.next_step(end_s + WINDOW_GRACE_S, caught_up=True)
-    assert step
-    assert step.final
-
-
-def test_a_record_of_an_earlier_time_stays_in_the_open_window() -> None:
-    made = buffer(tumbling_window_s=60)
-    made.add([record(1, 1_000_080), record(2, 1_000_020)], NOW_S)
-    assert sequences(made.next_step(NOW_S, caught_up=False)) == [1, 2]
+def test_the_event_of_a_window_names_its_shard() -> None:
+    event = json.loads(Buffer(WINDOWED).event(RECORDS, "shard", "arn:x", NOW_S))
+    assert event == {
+        "Records": [{}] * 4,
+        "window": {"start": "1970-01-12T13:47:00Z", "end": "1970-01-12T13:48:00Z"},
+        "state": {},
+        "shardId": "shard",
+        "eventSourceARN": "arn:x",
+        "isFinalInvokeForWindow": False,
+        "isWindowTerminatedEarly": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -117,9 +93,9 @@ def test_partial_failures_are_from_the_lowest_sequence_number(answer: object, do
 
 @pytest.mark.parametrize("answer", [b"null", b"{}", b'{"state": 7}', b"no json"])
 def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> None:
-    verdict = judge(StreamMapping("m", "t", "f", tumbling_window_s=60), RECORDS, answer)
+    verdict = judge(WINDOWED, RECORDS, answer)
     assert (verdict.done, verdict.splits, bool(verdict.error)) == (0, True, True)
-    assert judge(StreamMapping("m", "t", "f", tumbling_window_s=60), RECORDS, b'{"state": {"a": 1}}').state == {"a": 1}
+    assert judge(WINDOWED, RECORDS, b'{"state": {}}').done == 4
 
 
 def test_halves_are_in_order() -> None:

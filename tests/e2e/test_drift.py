@@ -54,7 +54,7 @@ def judged_minute(dev: Dev) -> int:
 
 def watermark_age_s(dev: Dev, consumer: str) -> int:
     """The last value of the metric."""
-    metrics = dev.call("GET", "/dev/metrics?format=json").body["metrics"]
+    metrics = dev.call("GET", "/dev/metrics").body["metrics"]
     [found] = [
         one["last"]
         for one in metrics

@@ -139,40 +139,28 @@ def test_malformed_answers_are_errors(answer: object) -> None:
         event.response(json.dumps(answer).encode())
 
 
-ROUTES = Routes(
-    [
-        Route("ANY", "$default", "default"),
-        Route("ANY", "/pets/{rest+}", "greedy"),
-        Route("GET", "/pets/{id}", "parameter"),
-        Route("ANY", "/pets/dog", "any"),
-        Route("GET", "/pets/dog", "full"),
-        Route("GET", "/pets/{id}/toys", "toys"),
-    ]
-)
+ROUTES = Routes(Route("GET", path, path) for path in ("/pets/{id}", "/pets/dog", "/pets/{id}/toys"))
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "function", "parameters"),
+    ("path", "function", "parameters"),
     [
-        ("GET", "/pets/dog", "full", {}),
-        ("POST", "/pets/dog", "any", {}),
-        ("GET", "/pets/cat%2F1", "parameter", {"id": "cat/1"}),
-        ("GET", "/pets/dog/toys", "toys", {"id": "dog"}),
-        ("GET", "/pets/dog/1/2", "greedy", {"rest": "dog/1/2"}),
-        ("POST", "/pets/cat", "greedy", {"rest": "cat"}),
-        ("GET", "/other", "default", {}),
-        ("GET", "/pets/", "default", {}),
+        ("/pets/dog", "/pets/dog", {}),
+        ("/pets/cat%2F1", "/pets/{id}", {"id": "cat/1"}),
+        ("/pets/dog/toys", "/pets/{id}/toys", {"id": "dog"}),
     ],
 )
-def test_the_most_specific_route_wins(method: str, path: str, function: str, parameters: dict[str, str]) -> None:
-    match = ROUTES.match(method, path)
+def test_the_most_specific_route_wins(path: str, function: str, parameters: dict[str, str]) -> None:
+    match = ROUTES.match("GET", path)
     assert match
     assert (match.route.function, match.parameters) == (function, parameters)
 
 
-def test_without_a_default_there_is_no_match() -> None:
-    assert Routes([ROUTE]).match("GET", "/videos/a/plays/") is None
-    assert Routes([ROUTE]).match("POST", "/videos/a/plays") is None
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/pets/dog"), ("GET", "/pets/dog/"), ("GET", "/pets/"), ("GET", "/pets")]
+)
+def test_what_no_route_names_matches_none(method: str, path: str) -> None:
+    assert ROUTES.match(method, path) is None
 
 
 def test_a_bucket_lets_the_burst_through_and_refills(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,19 +175,17 @@ def test_a_bucket_lets_the_burst_through_and_refills(monkeypatch: pytest.MonkeyP
 
 
 def test_cors_names_only_origins_that_are_listed() -> None:
-    listed = Cors(("https://a.example.com", "http://*"), ("GET",), ("etag",), ("ETag",), 60, credentials=True)
+    listed = Cors(("https://a.example.com",), ("GET",), ("etag",), ("ETag",), 60)
     asked = {"origin": "https://a.example.com", "access-control-request-method": "GET"}
-    assert cors.preflight(listed, asked) == {
-        "access-control-allow-origin": "https://a.example.com",
-        "vary": "origin",
-        "access-control-allow-credentials": "true",
+    allowed = {"access-control-allow-origin": "https://a.example.com", "vary": "origin"}
+    assert cors.preflight(listed, asked) == allowed | {
         "access-control-allow-methods": "GET",
         "access-control-allow-headers": "etag",
         "access-control-max-age": "60",
     }
     assert cors.preflight(listed, asked | {"origin": "https://b.example.com"}) == {}
     assert cors.preflight(listed, {"origin": "https://a.example.com"}) == {}
-    assert cors.simple(listed, {"origin": "http://any"})["access-control-expose-headers"] == "ETag"
+    assert cors.simple(listed, asked) == allowed | {"access-control-expose-headers": "ETag"}
     assert cors.simple(listed, {"origin": "https://b.example.com"}) == {}
 
 

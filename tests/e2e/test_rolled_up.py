@@ -27,7 +27,7 @@ LATE_S = 1.5  # a double count would come with the next batch, a second later
 
 
 def total(dev: Dev, metric: str, consumer: str) -> float:
-    found: Any = dev.call("GET", "/dev/metrics?format=json").body["metrics"]
+    found: Any = dev.call("GET", "/dev/metrics").body["metrics"]
     return sum(one["sum"] for one in found if one["metric"] == metric and one["dimensions"].get("consumer") == consumer)
 
 

@@ -20,7 +20,7 @@ from dev.functions.pool import Pool
 from dev.stack import tables
 from dev.stack.mappings import StreamMapping
 from dev.stack.template import Function, Table
-from dev.streams import batches, pump
+from dev.streams import pump
 from dev.streams.positions import Positions
 from dev.streams.pump import Pump
 from tally.streams.record import expired
@@ -40,9 +40,6 @@ def plain(event, context):
     note(event)
 def records(event, context):
     note(event, first=event["Records"][0])
-def windowed(event, context):
-    names = note(event)
-    return {"state": {"count": event["state"].get("count", 0) + len(names)}, "batchItemFailures": []}
 def poisoned(event, context):
     if "poison" in note(event) and not (root / "cured").exists(): raise ValueError("poison")
 def partly(event, context):
@@ -191,43 +188,6 @@ def test_a_filter_drops_records(task_root: Path, fresh: Engine) -> None:
         await it.until(lambda: it.pump.passed() == {TABLE: 3})
 
     run(body, task_root, fresh, "plain", filters=({"eventName": ["INSERT"]},))
-
-
-def test_windows_carry_a_state_and_end_with_an_empty_event(
-    task_root: Path, fresh: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body(it: Running) -> None:
-        it.put("a")
-        await it.until(lambda: len(it.seen) == 1)
-        it.put("b")
-        await it.until(lambda: any(entry["isFinalInvokeForWindow"] for entry in it.seen))
-        for entry in it.seen:
-            assert entry["shardId"].endswith(TABLE)
-            assert f"table/{TABLE}/" in entry["eventSourceARN"]
-        window: list[Any] = []
-        for entry in it.seen:  # the clock may have put the two in two windows
-            assert entry["state"] == ({"count": len(window)} if window else {})
-            assert entry["isFinalInvokeForWindow"] is (entry["names"] == [])
-            window = [] if entry["isFinalInvokeForWindow"] else [*window, *entry["names"]]
-
-    monkeypatch.setattr(batches, "WINDOW_GRACE_S", 0.3)
-    run(body, task_root, fresh, "windowed", tumbling_window_s=1)
-
-
-def test_a_window_is_open_over_a_restart_with_its_state(task_root: Path, fresh: Engine) -> None:
-    fields: dict[str, Any] = {"tumbling_window_s": 900}
-
-    async def first(it: Running) -> None:
-        it.put("a")
-        await it.until(lambda: it.pump.passed() == {TABLE: 1})
-
-    async def second(it: Running) -> None:
-        it.put("b")
-        await it.until(lambda: len(it.seen) == 2)
-        assert it.seen[1]["state"] == {"count": 1}
-
-    run(first, task_root, fresh, "windowed", **fields)
-    run(second, task_root, fresh, "windowed", **fields)
 
 
 def test_a_restart_continues_and_a_lost_position_replays(task_root: Path, fresh: Engine) -> None:

@@ -12,8 +12,8 @@ from botocore.exceptions import ClientError
 
 import counters
 from bench.clients import SETTINGS
-from bench.hot_key import COLD_WCU, WARM_WCU, Heat, simulate
-from bench.hot_table import PARTITION_WCU_PER_S, START_S, Bucket, HotClient, HotTables, Hub
+from bench.hot_key import Heat, simulate
+from bench.hot_table import PARTITION_WCU_PER_S, START_S, HotClient, HotTables, Hub
 from tally.counting import children
 from tally.dynamo import contention, transactions
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
@@ -23,7 +23,7 @@ from tally.errors import StoreBusyError
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-TABLE, RECEIPTS = SETTINGS.counts_table, SETTINGS.receipts_table
+TABLE = SETTINGS.counts_table
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,13 @@ def hub() -> Hub:
 
 
 @pytest.fixture
-def tables(hub: Hub, boto: DynamoDBClient) -> HotTables:
-    return HotTables(hub, SETTINGS, boto, random.Random(1), receipts_partitions=4)
+def tables(hub: Hub) -> HotTables:
+    return HotTables(hub, SETTINGS, random.Random(1), receipts_partitions=4)
+
+
+@pytest.fixture
+def client(tables: HotTables, boto: DynamoDBClient) -> HotClient:
+    return HotClient(tables, boto)
 
 
 def put(sort_key: str, **more: Any) -> dict[str, Any]:
@@ -56,6 +61,15 @@ def transact(client: HotClient, *sort_keys: str, **more: Any) -> list[str]:
     return []
 
 
+def put_alone(client: HotClient, sort_key: str) -> str:
+    """The code of a single write; empty if it was made."""
+    try:
+        client.put_item(**put(sort_key))
+    except ClientError as error:
+        return str(error.response["Error"]["Code"])
+    return ""
+
+
 def run(hub: Hub, *calls: tuple[float, Any]) -> list[Any]:
     """What the calls give, each begun so many seconds from now, in that order."""
     found: list[Any] = [None] * len(calls)
@@ -69,127 +83,53 @@ def run(hub: Hub, *calls: tuple[float, Any]) -> list[Any]:
     return found
 
 
-# Virtual time
+def exhausted(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
+    """Use up the hot partition; it regains so much."""
+    writes = tables.partition_of((TABLE, "VID#hot", "")).writes
+    writes.rate_per_s, writes.left, writes.seen_s = rate_per_s, 0.0, hub.now_s
 
 
-def test_what_happens_at_one_moment_happens_in_the_order_asked_for(hub: Hub) -> None:
-    seen: list[tuple[str, float]] = []
-
-    def call(name: str, pause_s: float) -> None:
-        seen.append((name, hub.clock()))
-        hub.sleep(pause_s)
-        seen.append((name, hub.clock()))
-
-    run(hub, (0, lambda: call("a", 2)), (0, lambda: call("b", 1)), (1, lambda: call("c", 0)))
-    assert [(name, at_s - START_S) for name, at_s in seen] == [
-        ("a", 0), ("b", 0), ("c", 1), ("b", 1), ("c", 1), ("a", 2),
-    ]  # fmt: skip
-
-
-def test_what_a_call_raises_ends_the_run(hub: Hub) -> None:
-    with pytest.raises(ZeroDivisionError):
-        run(hub, (1, lambda: 1 / 0))
-
-
-# The limits
-
-
-def test_a_partition_takes_its_units_and_no_more(hub: Hub) -> None:
-    partition = Bucket(hub, PARTITION_WCU_PER_S)
-    taken = 0
-    while partition.has(1):
-        partition.take(1)
-        taken += 1
-    assert taken == PARTITION_WCU_PER_S
-    hub.now_s += 0.1
-    assert partition.has(PARTITION_WCU_PER_S / 10 - 0.001)
-    assert not partition.has(PARTITION_WCU_PER_S / 10 + 0.001)
-
-
-def test_a_partition_keeps_what_it_did_not_use_for_a_second_only(hub: Hub) -> None:
-    partition = Bucket(hub, PARTITION_WCU_PER_S)
-    hub.now_s += 1000
-    assert partition.has(PARTITION_WCU_PER_S)
-    assert not partition.has(PARTITION_WCU_PER_S + 1)
-
-
-def test_writes_beyond_the_limit_of_the_partition_are_throttled(hub: Hub, tables: HotTables) -> None:
-    client = HotClient(tables)
+def test_writes_beyond_the_limit_of_the_partition_are_throttled(hub: Hub, tables: HotTables, client: HotClient) -> None:
     seconds, per_s = 4, 1000
-    codes = run(
-        hub,
-        *(
-            (number / per_s, lambda number=number: transact(client, f"a{number}", f"b{number}"))
-            for number in range(seconds * per_s)
-        ),
-    )
+    numbers = range(seconds * per_s)
+    codes = run(hub, *((n / per_s, lambda n=n: transact(client, f"a{n}", f"b{n}")) for n in numbers))
     committed = sum(not found for found in codes)
     assert committed == pytest.approx(PARTITION_WCU_PER_S * (seconds + 1) / 4, rel=0.01)  # and what it had kept
     assert {code for found in codes for code in found} == {"ThrottlingError"}
 
 
-def test_receipts_are_spread_over_the_partitions_of_their_table(tables: HotTables) -> None:
-    assert COLD_WCU / PARTITION_WCU_PER_S == 4
-    assert WARM_WCU / PARTITION_WCU_PER_S == 10
-    found = {id(tables.partition_of((RECEIPTS, f"tally#{number}", ""))) for number in range(100)}
-    assert len(found) == 4
-    assert len({id(tables.partition_of((TABLE, "VID#hot", str(number)))) for number in range(100)}) == 1
-
-
 @pytest.mark.parametrize(("after_s", "expected"), [(0.005, ["TransactionConflict"]), (0.040, [])])
 def test_transactions_conflict_only_while_they_overlap(
-    hub: Hub, tables: HotTables, after_s: float, expected: list[str]
+    hub: Hub, tables: HotTables, client: HotClient, after_s: float, expected: list[str]
 ) -> None:
-    one, other = HotClient(tables), HotClient(tables)
-    first, second = run(hub, (0, lambda: transact(one, "x")), (after_s, lambda: transact(other, "x")))
+    first, second = run(hub, (0, lambda: transact(client, "x")), (after_s, lambda: transact(client, "x")))
     assert (first, second) == ([], expected)
     assert tables.conflicts == len(expected)
 
 
-def test_transactions_on_different_items_do_not_conflict(hub: Hub, tables: HotTables) -> None:
-    client = HotClient(tables)
-    assert run(hub, (0, lambda: transact(client, "x", "y")), (0, lambda: transact(client, "z", "u"))) == [[], []]
+def test_the_codes_stand_in_the_order_of_the_writes_and_others_do_not_conflict(hub: Hub, client: HotClient) -> None:
+    calls = [(0.0, ("x",)), (0.003, ("y", "x", "z")), (0.003, ("u",))]
+    found = run(hub, *((after_s, lambda keys=keys: transact(client, *keys)) for after_s, keys in calls))
+    assert found == [[], ["None", "TransactionConflict", "None"], []]
 
 
-def test_the_codes_stand_in_the_order_of_the_writes(hub: Hub, tables: HotTables) -> None:
-    client = HotClient(tables)
-    _, second = run(hub, (0, lambda: transact(client, "x")), (0.003, lambda: transact(client, "y", "x", "z")))
-    assert second == ["None", "TransactionConflict", "None"]
-
-
-def test_conditions_are_judged_and_what_fails_is_paid_for(hub: Hub, tables: HotTables) -> None:
-    client = HotClient(tables)
+def test_conditions_are_judged_and_what_fails_is_paid_for(hub: Hub, tables: HotTables, client: HotClient) -> None:
     condition = {"ConditionExpression": "attribute_not_exists(SK)"}
     assert run(hub, (0, lambda: transact(client, "x", **condition))) == [[]]
     assert tables.write_units == 2
     assert run(hub, (0, lambda: transact(client, "x", **condition))) == [["ConditionalCheckFailed"]]
     assert tables.write_units == 3
-
-
-def test_a_condition_that_the_model_does_not_know_is_no_condition_that_holds(hub: Hub, tables: HotTables) -> None:
     with pytest.raises(NotImplementedError, match="play_count"):
-        run(hub, (0, lambda: transact(HotClient(tables), "x", ConditionExpression="play_count > :x")))
+        run(hub, (0, lambda: transact(client, "x", ConditionExpression="play_count > :x")))
 
 
-def _code(client: HotClient, sort_key: str) -> str:
-    try:
-        client.put_item(**put(sort_key))
-    except ClientError as error:
-        return str(error.response["Error"]["Code"])
-    return ""
-
-
-def test_a_single_write_of_a_held_item_is_refused_and_not_sent_again(hub: Hub, tables: HotTables) -> None:
-    client = HotClient(tables)
-    found = run(hub, (0, lambda: transact(client, "x")), (0.005, lambda: _code(client, "x")))
-    assert found == [[], "TransactionConflictException"]
-    assert tables.conflicts == 1
-
-
-def test_botocore_sends_a_throttled_write_twice_more_after_pauses(hub: Hub, tables: HotTables) -> None:
-    bucket = tables.partitions()[0].writes
-    bucket.rate_per_s = bucket.left = 0.0
-    assert run(hub, (0, lambda: _code(HotClient(tables), "x"))) == ["ProvisionedThroughputExceededException"]
+def test_a_single_write_is_sent_again_after_throttling_and_not_after_a_conflict(
+    hub: Hub, tables: HotTables, client: HotClient
+) -> None:
+    found = run(hub, (0, lambda: transact(client, "x")), (0.005, lambda: put_alone(client, "x")))
+    assert (found, tables.conflicts) == ([[], "TransactionConflictException"], 1)
+    exhausted(hub, tables)
+    assert run(hub, (0, lambda: put_alone(client, "x"))) == ["ProvisionedThroughputExceededException"]
     assert tables.throttles == 3
     assert 0.1 < hub.now_s - START_S < 3.1  # up to 1 s and up to 2 s
 
@@ -197,47 +137,32 @@ def test_botocore_sends_a_throttled_write_twice_more_after_pauses(hub: Hub, tabl
 # Tally in it
 
 
-def test_a_seed_repeats_every_number() -> None:
-    heat = Heat(counters.LIKES, 500, 1.0)
-    assert simulate(heat) == simulate(heat)
-    assert simulate(heat) != simulate(heat, seed=1)
-
-
 @pytest.mark.parametrize("counter", [counters.PLAYS, counters.LIKES], ids=lambda counter: counter.name)
-def test_the_tally_ends_as_what_was_accepted(counter: Any) -> None:
-    hot = simulate(Heat(counter, 1000, 1.0))
+def test_heat_is_written_alone_and_nothing_fails(counter: Any) -> None:
+    hot = simulate(Heat(counter, 1000, 3.0))
+    assert (hot["failed"], hot["off by"]) == (0, 0)
     assert hot["conflicts"]
-    assert hot["catch-up s"] < 10
-
-
-def test_heat_is_written_alone_and_nothing_fails() -> None:
-    hot = simulate(Heat(counters.PLAYS, 1000, 4.0))
-    assert (hot["failed"], hot["throttles"]) == (0, 0)
     assert hot["spilled"] > 0.5
-    assert hot["WCU each"] < 3
+    assert simulate(Heat(counter, 1000, 3.0)) == hot  # a seed repeats every number
 
 
 def test_without_spilling_heat_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trip(self: object, tally: str, hot_s: float = 0.0) -> None:
+        raise StoreBusyError("no spilling")
+
     monkeypatch.setattr(transactions, "SPILL_RETRIES_MAX", contention.ATTEMPTS_MAX)
     monkeypatch.setattr(contention.Breaker, "hot", lambda self, tally: False)
-    monkeypatch.setattr(contention.Breaker, "trip", _never_hot)
+    monkeypatch.setattr(contention.Breaker, "trip", trip)
     assert simulate(Heat(counters.PLAYS, 1000, 4.0))["failed"] > 0.05
-
-
-def _never_hot(self: object, tally: str, hot_s: float = 0.0) -> None:
-    raise StoreBusyError("no spilling")
 
 
 # What the simulation asked of the write path at the limit of one partition
 
 
-def test_a_throttled_transaction_is_not_tried_again_but_written_alone(
-    boto: DynamoDBClient, tables: HotTables, hub: Hub
-) -> None:
-    bucket = tables.partitions()[0].writes
-    bucket.left, bucket.seen_s = 0.0, hub.now_s  # used up, but milliseconds later there is room again
+def test_a_throttled_transaction_is_not_tried_again_but_written_alone(hub: Hub, tables: HotTables, client: Any) -> None:
+    exhausted(hub, tables, PARTITION_WCU_PER_S)  # but milliseconds later there is room again
     tables.items.add((TABLE, "POST#hot", "META"))
-    store = Store(HotClient(tables), SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)  # type: ignore[arg-type]
+    store = Store(client, SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)
     call = Call(store, "reader", hub.now_s + 8)
     ((body, _),) = run(hub, (0, lambda: children.set_child(call, counters.LIKES, "hot", "reader", True)))
     assert body["visible"] == "soon"
@@ -248,10 +173,9 @@ def test_a_throttled_transaction_is_not_tried_again_but_written_alone(
     assert not store.breaker.hot("POST#hot")
 
 
-def test_what_is_written_alone_is_tried_for_longer_than_what_is_not(hub: Hub, tables: HotTables) -> None:
-    bucket = tables.partitions()[0].writes
-    bucket.rate_per_s = bucket.left = 0.0
-    store = Store(HotClient(tables), SETTINGS, clock=hub.clock, sleep=hub.sleep)  # type: ignore[arg-type]
+def test_what_is_written_alone_is_tried_for_longer_than_what_is_not(hub: Hub, tables: HotTables, client: Any) -> None:
+    exhausted(hub, tables)
+    store = Store(client, SETTINGS, clock=hub.clock, sleep=hub.sleep)
 
     def failing() -> float:
         started_s = hub.now_s

@@ -139,7 +139,7 @@ deploy: setup ## deploy to the AWS account of your credentials: shows, asks, dep
 destroy: setup ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
 	@PYTHONPATH=lambdas $(PY) -m cli.destroy $(ARGS)
 
-cost: setup ## write the tables of docs/cost.md again, from the price list and the templates
+cost: setup ## run the commands of docs/cost.md again, and write what they print
 	@PYTHONPATH=lambdas $(PY) -m cli.cost.page
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600

@@ -1,8 +1,8 @@
-"""What Tally costs: one price list, the units that Tally takes, and the bills that follow from both.
+"""What Tally costs: `tally cost`.
 
-prices.toml, prices   the list, and a bill by service
-units                 what an operation, a batch and a quiet minute take, as `make bench` measures it
-usage                 what a month takes, and a day of strangers; what of a stack costs money while nobody calls
+prices.toml, prices   the price list, and a bill by service
+units                 what changes, reads, batches and quiet minutes take, as tests and `make bench` measure it
+usage                 what a month takes of everything that AWS bills
 command               `tally cost`
-page                  `make cost`: reads the templates, and writes the tables of docs/cost.md
+page                  `make cost`: runs the commands of docs/cost.md again
 """

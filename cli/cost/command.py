@@ -1,4 +1,4 @@
-"""`tally cost`: prints a bill. It needs no AWS and no stack."""
+"""`tally cost`: prints what a month costs. It needs no AWS and no stack."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import re
 
 from ..command import Command, Counters, Parser, UsageError
-from . import usage
-from .prices import Bill, by_service, price_list
-from .usage import DEV, PROD, Month
+from .prices import bill, price_list
+from .units import STAGES
+from .usage import Month, usage
 
 AMOUNT_MAX = 10**15
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([kMB]?)")
@@ -21,78 +21,16 @@ _AMOUNTS = {
     "holds": "holds, each committed later",
     "reads": "reads over HTTP",
     "users": "users who sign in with Cognito",
+    "items": "different ids, equally busy (10k); fewer are cheaper to add up",
 }
-_EXAMPLES = """  tally cost                                       what dev and prod cost while nobody calls
-  tally cost --now 50M --children 5M --soon 200M --reads 1B
-  tally cost --now 300M --batch --items 1k         sent by other functions, 90 at a time, for 1,000 ids
-  tally cost --worst-day                           every anonymous route at its throttle
-
-amounts: of a month, as 1200, 50k, 5M or 1.5B
-"""
 
 
 def _arguments(made: Parser, counters: Counters) -> None:
     for name, about in _AMOUNTS.items():
-        made.add_argument(f"--{name}", metavar="AMOUNT", type=_amount, default=0.0, help=about)
+        default = Month._field_defaults[name]
+        made.add_argument(f"--{name}", metavar="AMOUNT", type=_amount, default=default, help=about)
     made.add_argument("--batch", action="store_true", help="changes come from other functions, 90 at a time")
-    made.add_argument("--items", metavar="AMOUNT", type=_amount, default=Month.items,
-                      help="different ids, equally busy (10k); fewer are cheaper to add up")  # fmt: skip
-    made.add_argument("--stage", choices=(DEV, PROD), default=PROD, help="default: prod")
     made.add_argument("--free-tier", action="store_true", help="less AWS's free tier, for an account of its own")
-    made.add_argument("--worst-day", action="store_true", help="a day of strangers on every anonymous route instead")
-
-
-def _check(given: argparse.Namespace) -> None:
-    asked = [name for name in _AMOUNTS if getattr(given, name)]
-    if given.worst_day and asked:
-        raise UsageError(f"--worst-day is prod with its throttles as amounts: leave --{asked[0]} out")
-    if given.items < 1:
-        raise UsageError("--items must be 1 or more")
-
-
-def _run(given: argparse.Namespace) -> int:
-    """Print the bill, or the bills, that were asked for. Returns 0."""
-    month = Month(**{name: getattr(given, name) for name in _AMOUNTS}, batch=given.batch, items=given.items)
-    if given.worst_day:
-        assumes = "each anonymous route at its throttle for 24 hours; a throttle is a target and no ceiling"
-        used = {"one id": usage.worst_day(dear=False), "all different": usage.worst_day(dear=True)}
-    elif any(getattr(given, name) for name in _AMOUNTS):
-        assumes = f"evenly over 730 hours; {given.items:,.0f} ids, equally busy; 15 ms a request at 512 MB"
-        used = {given.stage: usage.usage(month, usage.stages()[given.stage])}
-    else:
-        assumes = "nobody calls; streams with 4 shards each"
-        used = {name: usage.usage(month, stage) for name, stage in usage.stages().items()}
-    bills = {name: Bill(one, free_tier=given.free_tier) for name, one in used.items()}
-    free = "less the free tier of an account of its own" if given.free_tier else "no free tier"
-    assumes = f"prices of {price_list().region}, {price_list().date}; {free}; {assumes}"
-    print(_json(bills, assumes) if given.json else f"{_table(bills)}\n\nassumes: {assumes}")
-    return 0
-
-
-def _json(bills: dict[str, Bill], assumes: str) -> str:
-    found = {
-        name: {
-            "total_usd": round(bill.total, 2),
-            "lines": [
-                {"service": price.service, "unit": price.unit, "quantity": round(quantity, 3), "usd": round(usd, 4)}
-                for price, quantity, usd in bill.lines
-            ],
-        }
-        for name, bill in bills.items()
-    }
-    return json.dumps({"region": price_list().region, "date": price_list().date, "assumes": assumes, "bills": found})
-
-
-def _table(bills: dict[str, Bill]) -> str:
-    """The bills by service, side by side."""
-    amounts = by_service(list(bills.values())) | {"total": [bill.total for bill in bills.values()]}
-    rows = [["", *(f"{name}, USD" for name in bills)]]
-    rows += [[service, *(f"{usd:,.2f}" for usd in each)] for service, each in amounts.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    )
 
 
 def _amount(value: str) -> float:
@@ -103,7 +41,42 @@ def _amount(value: str) -> float:
     return amount
 
 
+def _check(given: argparse.Namespace) -> None:
+    if given.items < 1:
+        raise UsageError("--items must be 1 or more")
+
+
+def _run(given: argparse.Namespace) -> int:
+    """Print the bills of dev and prod, by service. Returns 0."""
+    month = Month(**{name: getattr(given, name) for name in _AMOUNTS}, batch=given.batch)
+    bills = {name: bill(usage(month, stage), free_tier=given.free_tier) for name, stage in STAGES.items()}
+    for services in bills.values():
+        services["total"] = sum(services.values())
+    listed, calls = price_list(), month.changed or month.reads
+    assumes = (
+        f"prices of {listed.region}, {listed.date}; {'less the' if given.free_tier else 'no'} free tier",
+        f"evenly over a month; {month.items:,.0f} ids, equally busy" if calls else "nobody calls",
+        "15 ms a request at 512 MB; 4 shards a stream at first",
+    )
+    if given.json:
+        rounded = {name: {service: round(usd, 2) for service, usd in each.items()} for name, each in bills.items()}
+        print(json.dumps({"assumes": "; ".join(assumes), "usd": rounded}))
+        return 0
+    print(f"{'USD a month':24}{''.join(f'{name:>12}' for name in bills)}")
+    for service in bills["prod"]:
+        if max(each[service] for each in bills.values()) >= 0.005:
+            print(f"{service:24}{''.join(f'{each[service]:12,.2f}' for each in bills.values())}")
+    print("\nassumes: " + ";\n         ".join(assumes))
+    return 0
+
+
 COST = Command(
-    "cost", "what Tally costs a month, for amounts of your own, by a dated price list", _run, _arguments, _check,
-    examples=_EXAMPLES, json=True, stack=False,
+    "cost", "what Tally costs a month, for amounts of your own, by a dated price list", _run, _arguments,
+    _check, json=True, stack=False,
+    examples="""  tally cost                                       what dev and prod cost while nobody calls
+  tally cost --now 50M --children 5M --soon 200M --reads 1B
+  tally cost --now 300M --batch --items 1k         sent by other functions, 90 at a time, for 1,000 ids
+
+amounts: of a month, as 1200, 50k, 5M or 1.5B
+""",
 )  # fmt: skip

@@ -49,8 +49,6 @@ FAILS: dict[str, str] = {
     "test_packs.py::test_a_first_turn_reads_no_receipts_and_a_second_one_reads_them_once_at_half_a_unit_each": BY_TABLE,
     "test_reads.py::test_a_change_answers_the_value_with_one_more_read_unit": BY_TABLE,
     "test_sweep.py::test_a_quiet_sweep_takes_what_the_calculator_bills": NOTHING_IS_FREE,
-    "test_bill.py::test_an_anonymous_read_takes_what_the_calculator_bills[get_visits]": NOTHING_IS_FREE,
-    "test_bill.py::test_an_anonymous_read_takes_what_the_calculator_bills[get_visits_badge]": NOTHING_IS_FREE,
     "test_forgetting.py::test_looking_for_a_user_costs_what_the_docs_say": NOTHING_IS_FREE,
 }
 """The tests that fail on it, by file and name, and why. One that passes after all is an error."""

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-import counters
-import operations
-from cli.cost import usage
-from cli.cost.prices import Bill
-from cli.cost.usage import DEV, PROD, Month, Stage, stages
+from cli.cost.prices import bill
+from cli.cost.units import CPU_MB, FUNCTION_GB, KB, STAGES, WINDOW_S, Stage
+from cli.cost.usage import Month, usage
 from tests.infra.conftest import Synthesize
 from tests.infra.template import Template
 
-IDLE_USD = {DEV: 15, PROD: 30}
+IDLE_USD = {"dev": 15, "prod": 30}
 """A month without a single request, without the free tier."""
 
 
 def read(template: Template) -> Stage:
-    return Stage.read(template.body, len(counters.COUNTERS), len(operations.CONSUMERS))
+    functions = [one["Properties"] for one in template.of_type("AWS::Lambda::Function").values()]
+    [sweep_mb] = [one["MemorySize"] for one in functions if one["Handler"].endswith(".sweep")]
+    alarms = [one["Properties"].get("Metrics", ()) for one in template.of_type("AWS::CloudWatch::Alarm").values()]
+    return Stage(
+        snapshots=sum("SnapStart" in one for one in functions),
+        sweep_mb=sweep_mb,
+        alarm_metrics=sum(sum("MetricStat" in metric for metric in metrics) or 1 for metrics in alarms),
+    )
 
 
 def idle(stage: Stage) -> float:
-    return Bill(usage.usage(Month(), stage)).total
+    return sum(bill(usage(Month(), stage)).values())
 
 
-@pytest.mark.parametrize("stage", [DEV, PROD])
+@pytest.mark.parametrize("stage", STAGES)
 def test_an_idle_stage_is_cheap_and_the_calculator_knows_it(synthesize: Synthesize, stage: str) -> None:
-    """An alarm or a metric more is no reason to write the page again, snapshots or traces of everything are."""
-    found = read(synthesize(stage=stage))
-    assert idle(found) < IDLE_USD[stage]
-    assert idle(found) == pytest.approx(idle(stages()[stage]), rel=0.1), "stale: run `make cost`"
-
-
-def test_what_is_read_of_a_template_is_what_costs(prod: Template, dev: Template) -> None:
-    found, cheap = read(prod), read(dev)
-    assert set(found.snapshots_mb) == {512}
-    assert cheap.snapshots_mb == []
-    assert (found.sweep_mb, cheap.sweep_mb) == (1769, 512)
-    assert found.alarm_metrics == len(prod.of_type("AWS::CloudWatch::Alarm")) + 2  # 5xx and sweep look at two
-    assert (found.traces_callers, found.window_s) == (True, 900)
-    assert idle(replace(found, snapshots_mb=(512,) * 13, idle_metrics=36)) > 1.4 * idle(found)
+    """An alarm or a metric more is no reason to edit the calculator, two snapshots are."""
+    template = synthesize(stage=stage)
+    assert idle(read(template)) < IDLE_USD[stage]
+    assert idle(read(template)) == pytest.approx(idle(STAGES[stage]), rel=0.1), "stale: STAGES of cli/cost/units.py"
+    functions = [one["Properties"] for one in template.of_type("AWS::Lambda::Function").values()]
+    assert {one["MemorySize"] for one in functions} <= {FUNCTION_GB * KB, CPU_MB}
+    assert {one["MemorySize"] for one in functions if "SnapStart" in one} <= {FUNCTION_GB * KB}
+    streams = [one["Properties"] for one in template.of_type("AWS::Lambda::EventSourceMapping").values()]
+    assert {one["TumblingWindowInSeconds"] for one in streams} == {WINDOW_S}
+    assert len(template.of_type("AWS::CloudWatch::Dashboard")) == 1

@@ -11,7 +11,7 @@ import pytest
 
 import counters
 from bench.watch import Meter
-from cli.cost import units, usage
+from cli.cost import units
 from operations.sweep import RESERVE_S, Sweep
 from tally.counting import deletion, expired
 from tally.drift import judge, rows
@@ -265,7 +265,7 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
     printed = capsys.readouterr().out
     emf = [line for line in printed.splitlines() if '"_aws"' in line]
     assert sum(map(len, emf)) == pytest.approx(units.SWEEP_LINES, rel=0.15)  # and the line of the sweep itself
-    assert len(list(metrics_of(emf))) == usage.stages()[usage.PROD].idle_metrics
+    assert len(list(metrics_of(emf))) == units.METRICS
     meter.reset()
     hours.sum_up(ledger.store, (through := progress.read(ledger.store).through) + 2 * hours.PART, until_s=float("inf"))
     minutes = progress.read(ledger.store).through - through

@@ -45,16 +45,6 @@ def test_a_late_retry_with_a_key_repeats_no_like_that_was_removed_since(invoke: 
     assert not present(invoke, "hearts", "home", "ann")
 
 
-def test_the_routes_of_a_counter_and_the_general_ones_are_one_operation(invoke: Invoke) -> None:
-    """The same key is a replay by the other route, and the answers are the same."""
-    invoke.direct("put_post", **POST)
-    short = invoke.http("put_mine_likes_short", id="a91f", idempotency_key="like-1")
-    general = invoke.http("put_mine", counter="likes", id="a91f", idempotency_key="like-1")
-    assert (general["body"], general["headers"]["idempotency-replayed"]) == (short["body"], "true")
-    routes = (("get_mine_likes_short", {}), ("get_mine", {"counter": "likes"}))
-    assert len({invoke.http(route, id="a91f", **more)["body"] for route, more in routes}) == 1
-
-
 def test_whose_children_callers_are_is_answered_together_with_what_is_wrong(invoke: Invoke) -> None:
     invoke.direct("put_post", **POST)
     for counter in ("likes", "hearts"):
@@ -101,21 +91,6 @@ def test_a_post_is_created_by_201_and_edited_by_200_by_its_author_alone(invoke: 
     assert events.body_of(again) == {"id": "a91f", "removed": True, "changed": False}
 
 
-def test_who_liked_is_paged_without_gaps_or_repeats(invoke: Invoke) -> None:
-    invoke.direct("put_post", **POST)
-    users = sorted(f"user|{number}" for number in range(7))
-    for user in users:
-        invoke.direct("put_mine", counter="likes", id="a91f", caller=user)
-    found, cursor = [], {}
-    for _ in range(4):
-        page = events.body_of(invoke.http("list_children_likes", id="a91f", limit=3, **cursor))
-        found += [child["child"] for child in page["children"]]
-        if page["cursor"] is None:
-            break
-        cursor = {"cursor": page["cursor"]}
-    assert found == users
-
-
 def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Invoke, store: Store) -> None:
     """Names are percent-encoded in keys. One that did not go through Tally has no time."""
     names = ["auth0|7c20", "a#b", "a?b", "x/y", "ü", "..."]
@@ -132,18 +107,3 @@ def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Inv
     listed = {child["child"]: child["since"] for child in page["children"] + rest["children"]}
     assert listed.keys() == {*names, "zoe"}
     assert {name for name, since in listed.items() if since is None} == {"zoe"}
-
-
-def test_a_parent_is_removed_with_its_children_and_takes_none_meanwhile(invoke: Invoke) -> None:
-    acme: dict[str, Any] = {"counter": "members", "id": "acme", "caller": "shop"}
-    invoke.direct("put_child", **acme, name="bob")
-    assert invoke.direct("remove_parent", **acme)["body"] == {
-        "counter": "members", "id": "acme", "removed": True, "changed": True,
-    }  # fmt: skip
-    assert invoke.direct("remove_parent", **acme)["body"]["changed"] is False
-    assert invoke.read("members", "acme")["value"] == 0
-    assert invoke.direct("list_children", **acme)["body"]["children"] == []
-    assert invoke.direct("get_child", **acme, name="bob")["body"]["present"] is False
-    refused = invoke.direct("put_child", **acme, name="ann")
-    assert (refused["status"], refused["body"]["type"]) == (409, "urn:problem-type:tally:parent-removed")
-    assert invoke.direct("remove_parent", counter="stock", id="mug", caller="shop")["status"] == 400

@@ -77,69 +77,24 @@ def tally(fake: FakeLambda) -> Tally:
     return Tally({name: name for name in client.FUNCTIONS}, caller="checkout", lambda_client=fake)
 
 
-def test_every_operation_is_sent_and_answered(tally: Tally) -> None:
+def test_requests_of_each_kind_are_sent_and_answered(tally: Tally) -> None:
     """That each answer is as its type says: test_operations.py, for the types are the operations'."""
-    counted = {"counted": True, "visible": "now"}
     usage = {"counter": "usage", "id": "7c20"}
-    assert tally.increment("usage", "7c20", amount=7, idempotency_key="k") == {**usage, **counted, "replayed": False}
-    assert tally.increment("usage", "7c20", amount=7, idempotency_key="k")["replayed"]
-    assert tally.increment("plays", "9f3a", value=True)["value"] == 1
+    sent = [tally.increment("usage", "7c20", amount=7, idempotency_key="k") for _ in range(2)]
+    assert sent == [{**usage, "counted": True, "visible": "now", "replayed": again} for again in (False, True)]
     assert tally.get_counter("usage", "7c20") == {**usage, "value": 7}
-    numbered = tally.increment("ticket", "q")
-    assert (numbered["number"], numbered["last"]) == (1, False)
-    mug = {"counter": "stock", "id": "mug"}
-    assert tally.set_counter(*MUG, 42, 0) == {**mug, "value": 42, "version": 1, "replayed": False}
-    hold = tally.hold(*MUG, 2, 900, idempotency_key="order-1")
-    assert tally.hold(*MUG, 2, 900, idempotency_key="order-1") == {**hold, "replayed": True}
-    assert tally.commit_hold(*MUG, hold["hold"]) == {**mug, "hold": hold["hold"], "state": "committed", "changed": True}
-    assert tally.release_hold(*MUG, tally.hold(*MUG, 1, 900)["hold"])["state"] == "released"
-    assert tally.get_counter(*MUG)["value"] == 40
-    bob = {"counter": "members", "id": "acme", "child": "bob"}
     put = tally.put_child(*ACME, "bob")
-    assert put == {**bob, "present": True, "changed": True, "visible": "now", "replayed": False}
-    assert tally.get_child(*ACME, "bob") == {**bob, "present": True}
+    assert put | {"counter": "", "id": ""} == {
+        "counter": "", "id": "", "child": "bob", "present": True, "changed": True, "visible": "now", "replayed": False,
+    }  # fmt: skip
     assert [one["child"] for one in tally.list_children(*ACME, limit=10)["children"]] == ["bob"]
-    assert tally.delete_child(*ACME, "bob")["present"] is False
-    assert tally.remove_parent(*ACME) == {"counter": "members", "id": "acme", "removed": True, "changed": True}
-    post = tally.put_post("a91f", "one", caller="ann")
-    assert (post["author"], post["revision"], post["likes"]) == ("ann", 0, 0)
-    assert tally.put_mine("likes", "a91f", caller="bob")["changed"]
-    assert tally.get_mine("likes", "a91f", caller="bob")["present"]
-    mine = tally.list_mine(["likes:none", "likes:a91f"], caller="bob")["mine"]
-    assert [one["present"] for one in mine] == [False, True]
-    assert tally.get_post("a91f")["likes"] == 1
-    assert tally.delete_mine("likes", "a91f", caller="bob")["present"] is False
-    assert tally.delete_post("a91f", caller="ann") == {"id": "a91f", "removed": True, "changed": True}
-    soon = {"counted": True, "visible": "soon", "replayed": False}
-    assert tally.visit("https://example.com:443/a", user_agent="Googlebot/2.1") == soon
-    assert tally.get_visits("https://example.com/a")["bots"] == 0  # they are not rolled up yet
-    [first, second] = tally.get_any_tallies(["usage:7c20", "stock:mug"])["tallies"]
-    assert (first["value"], second["value"]) == (7, 40)
-    [public, private] = tally.get_tallies(["plays:9f3a", "stock:mug"])["tallies"]
-    assert (public["value"], private["error"]["status"]) == (1, 403)
-    asked = ("increment", ["usage/7c20"], ["k", "x"])
-    assert [one["state"] for one in tally.get_own_receipts(*asked)["receipts"]] == ["counted", "unknown"]
-    assert tally.get_receipts(*asked, caller="checkout")["receipts"][0]["state"] == "counted"
-    assert tally.get_drift(limit=10) == {"drift": [], "cursor": None}
-    assert tally.get_details("plays", "9f3a")["shards"] == [{"shard": 0, "value": 1}]
-    assert tally.get_status()["parts"][0] == {"name": "store", "state": "ok", "line": "it answers"}
-    assert tally.health()["receipts_live_s"]["visits"] == 8 * 86400
+    assert tally.put_mine("hearts", "a91f", caller="bob")["changed"]
+    assert [one["present"] for one in tally.list_mine(["hearts:x", "hearts:a91f"], caller="bob")["mine"]] == [
+        False, True,
+    ]  # fmt: skip
+    found = tally.get_own_receipts("increment", ["usage/7c20"], ["k", "x"])["receipts"]
+    assert [one["state"] for one in found] == ["counted", "unknown"]
     assert tally.get_series("plays:9f3a", from_=0, to=3600, tz="Etc/GMT-1")["series"] == []  # nothing is judged yet
-    assert tally.get_any_series("usage", by="day")["id"] == ""
-    assert (tally.get_top("plays")["top"], tally.get_any_top("usage", by="month", limit=3)["span"]) == ([], None)
-
-
-def test_an_order_is_all_or_nothing_and_its_refusal_names_the_entry(tally: Tally) -> None:
-    tally.set_counter(*MUG, 2, 0)
-    mug, sale = {"counter": "stock", "id": "mug"}, {"counter": "usage", "id": "sales", "amount": 1}
-    order = [{**mug, "amount": -1}, sale, {"counter": "plays", "id": "advert"}]
-    changed = {"counted": True, "changes": 3, "tallies": 3, "visible": "now"}
-    assert tally.change(order, idempotency_key="order-1") == {**changed, "replayed": False}
-    assert tally.change(order, idempotency_key="order-1") == {**changed, "replayed": True}
-    with pytest.raises(errors.LimitReachedError) as refused:
-        tally.change([sale, {**mug, "amount": -2}])
-    assert (refused.value.members["entry"], refused.value.members["id"], refused.value.left) == (1, "mug", 1)
-    assert tally.get_counter("usage", "sales")["value"] == 1
     soon = tally.change([{"counter": "plays", "id": "advert"}] * 2, visible="soon")
     assert (soon["changes"], soon["tallies"], soon["visible"]) == (2, 1, "soon")
 
@@ -232,7 +187,7 @@ def test_the_sample_consumer_counts_each_message_once_however_often_it_is_delive
     assert (tally.get_counter("plays", "9f3a")["value"], tally.get_counter("plays", "77aa")["value"]) == (2, 1)
 
 
-def test_the_sample_checkout_sells_once_what_is_paid_and_gives_back_what_is_not(
+def test_the_sample_checkout_sells_once_what_is_paid_and_gives_back_what_is_not_or_too_late(
     tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout = example("checkout", tally, monkeypatch)
@@ -243,10 +198,6 @@ def test_the_sample_checkout_sells_once_what_is_paid_and_gives_back_what_is_not(
     monkeypatch.setattr(checkout, "charge", lambda order: False)
     assert checkout.handler({**order, "order_id": "o-3", "amount": 1}, None) == {"sold": False}
     assert tally.get_counter(*MUG)["value"] == 1
-
-
-def test_the_sample_checkout_pays_back_what_was_paid_too_late(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkout = example("checkout", tally, monkeypatch)
     paid_back: list[dict[str, Any]] = []
 
     def charge(order: dict[str, Any]) -> bool:
@@ -256,8 +207,7 @@ def test_the_sample_checkout_pays_back_what_was_paid_too_late(tally: Tally, monk
 
     monkeypatch.setattr(checkout, "charge", charge)
     monkeypatch.setattr(checkout, "refund", paid_back.append)
-    tally.increment(*MUG, amount=1)
-    order = {"order_id": "o-1", "item_id": "mug", "amount": 1}
-    assert checkout.handler(order, None) == {"sold": False}
-    assert paid_back == [order]
+    last = {**order, "order_id": "o-4", "amount": 1}
+    assert checkout.handler(last, None) == {"sold": False}
+    assert paid_back == [last]
     assert tally.get_counter(*MUG)["value"] == 1

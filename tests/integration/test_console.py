@@ -41,11 +41,6 @@ def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -
         assert dropped not in text(answer)
 
 
-def test_the_page_comes_whatever_its_query_is(invoke: Invoke) -> None:
-    event = events.http("get_console") | {"rawQueryString": "code=4%2F0A&state=x&state=%ff"}
-    assert invoke(event)["statusCode"] == 200  # a user pool sends people back with a code
-
-
 def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether_it_has_changed(
     invoke: Invoke,
 ) -> None:
@@ -62,28 +57,17 @@ def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether
         assert (again["statusCode"], again["body"]) == (304, "")
 
 
-def test_the_charts_are_one_module_of_uplot_without_what_a_browser_skips(invoke: Invoke) -> None:
-    answer = got(invoke, "uPlot.esm.js", **{"accept-encoding": "gzip"})
-    assert text(answer).startswith("/*! https://github.com/leeoniya/uPlot")
-    assert text(answer).endswith("\nexport default uPlot;\n")
-    assert len(base64.b64decode(answer["body"])) < 25_000
-
-
 @pytest.mark.parametrize(
     ("file", "status"),
     [
         ("overview.mjs", 404),
         ("index.html", 404),
-        ("uPlot.iife.min.js", 404),
         ("uPlot.LICENSE", 404),
         ("...", 404),
         ("..", 400),
-        (".", 400),
         ("../counters.py", 400),
-        ("../operations/beacon.js", 400),
         ("..\\counters.py", 400),
         ("/etc/passwd", 400),
-        ("app.js/", 400),
         ("app.js\0", 400),
         ("", 400),
     ],
@@ -92,13 +76,6 @@ def test_nothing_else_is_served(invoke: Invoke, file: str, status: int) -> None:
     answer = got(invoke, file)
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
     assert answer["headers"]["x-content-type-options"] == "nosniff"
-
-
-def test_what_the_console_knows_is_not_kept_and_says_how_to_sign_in(invoke: Invoke) -> None:
-    answer = invoke.http("get_console_config")
-    assert answer["headers"]["cache-control"] == "no-store"
-    direct = invoke.direct("get_console_config")
-    assert direct["body"]["sign_in"] == {"kind": "token"}
 
 
 CONSOLE_CLIENT = "4h57kl2example"
@@ -119,7 +96,7 @@ def read_by(invoke: Invoke, **claims: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "groups",
-    [None, "", "[]", "[staff]", "staff", "[operators-2]", "[[operators]]", "operators,staff", [], ["staff"], 7],
+    [None, "", "[staff]", "[operators-2]", "[[operators]]", "operators,staff", ["staff"], 7],
 )
 def test_a_token_of_the_console_reads_nothing_private_in_a_strangers_hands(guarded: Invoke, groups: object) -> None:
     claims = {"client_id": CONSOLE_CLIENT} | ({} if groups is None else {"cognito:groups": groups})
@@ -145,23 +122,3 @@ def test_a_group_that_a_caller_claims_elsewhere_makes_no_operator(guarded: Invok
     context["authorizer"]["jwt"]["claims"]["client_id"] = CONSOLE_CLIENT
     context["authorizer"]["cognito:groups"] = "[operators]"
     assert guarded(event)["statusCode"] == 403
-
-
-def test_another_function_that_invokes_directly_is_trusted_as_before(guarded: Invoke) -> None:
-    assert guarded(events.direct("get_counter"))["status"] == 200
-
-
-MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "createContextualFragment", "document.write", "DOMParser")
-STORAGE = ("localStorage", "indexedDB", "document.cookie")
-
-
-def test_no_text_becomes_markup_and_no_token_is_stored() -> None:
-    modules = {path.name: path.read_text() for path in console.FOLDER.glob("*.js")}
-    assert {"app.js", "overview.js", "tally.js", "top.js", "drift.js"} < set(modules)
-    for name, module in modules.items():
-        assert [way for way in (*MARKUP, *STORAGE) if way in module] == [], name
-
-
-def test_the_console_of_its_own_is_small() -> None:
-    files = [path.read_bytes() for path in console.FOLDER.iterdir()]
-    assert sum(len(gzip.compress(file, 9)) for file in files) < 40_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,7 @@ import counters
 import serve
 from api.unattended import StreamReader
 from declarations import READERS, Declarations
-from dev.base.engine import Engine
-from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.client import Store
 from tally.errors import ConfigurationError
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import Objects
@@ -23,7 +22,7 @@ from tests.integration.test_needs import Recorder
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
 
 if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+    pass
 
 MINUTE = 1795251612 // 60  # of the samples
 DONE: dict[str, Any] = {"state": {}, "batchItemFailures": []}
@@ -49,19 +48,7 @@ class ConsumersRecorder(Recorder):
 
 
 @pytest.fixture
-def client(engine: Engine) -> Iterator[DynamoDBClient]:
-    """A test's own: what it registers at its client would be there in the next test."""
-    made = dynamodb_client(endpoint_url=engine.endpoint)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
-    return consuming(store)
-
-
-def consuming(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     """Invoke a consumer with an event of the test's own tables."""
     bucket = Bucket()
 
@@ -83,14 +70,6 @@ def test_a_sample_takes_effect_once(name: str, consume: Callable[..., dict[str, 
     assert world.tallies() == TALLIES.get(name, {})
     assert world.ledger() == LEDGER.get(name, {})
     assert world.marked() == {"rollup": set(), "bookkeeper": set()}
-
-
-def test_each_consumer_has_a_sample_of_each_stream_that_it_reads_and_of_an_empty_window() -> None:
-    for consumer in READERS:
-        found = [events.sample(name) for name in SAMPLES if name.startswith(f"{consumer.function}/")]
-        sources = {event["eventSourceARN"].split("/")[1].removeprefix("tally-test-") for event in found}
-        assert sources >= {table.value for table in consumer.streams}
-        assert any(event["Records"] == [] and event["isFinalInvokeForWindow"] for event in found)
 
 
 def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., dict[str, Any]]) -> None:

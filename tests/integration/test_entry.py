@@ -94,29 +94,6 @@ def test_many_changes_are_metered_once_for_each_counter_that_they_name(
     assert [(line["counter"], line["Counted"]) for line in of_counters] == [("plays", [1.0]), ("usage", [1.0])]
 
 
-def test_conflicts_are_metered(invoke: Invoke, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    attempts = []
-
-    def fail_once(model: Any, **_: Any) -> Any:
-        attempts.append(model.name)
-        if len(attempts) > 1:
-            return None
-        error = {"Code": "TransactionCanceledException", "Message": "injected"}
-        reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}]
-        response = type("Response", (), {"status_code": 400})()
-        return response, {"Error": error, "CancellationReasons": reasons, "ResponseMetadata": {"HTTPStatusCode": 400}}
-
-    store.client.meta.events.register("before-call.dynamodb.TransactWriteItems", fail_once)
-    assert invoke(PLAY)["body"]["counted"]
-    assert attempts == ["TransactWriteItems"] * 2
-    assert emf(capsys.readouterr().out)[0]["Conflicts"] == [1.0]
-
-
-def test_reads_are_not_counted_as_counted(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
-    invoke({"operation": "get_counter", "counter": "plays", "id": "9f3a"})
-    assert emf(capsys.readouterr().out) == []
-
-
 def test_a_log_line_carries_the_correlation_id_of_its_request(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,23 +111,19 @@ def dead_store(settings: Settings) -> Store:
     return Store(dynamodb_client(endpoint_url="http://127.0.0.1:9"), settings)
 
 
-def test_a_store_that_is_away_is_503_with_retry_after_over_http(dead_store: Store) -> None:
+def test_a_store_that_is_away_is_503_over_http_and_in_a_batch_and_raised_so_that_lambda_sends_it_again(
+    dead_store: Store,
+) -> None:
     answer = entry_on(dead_store)(http_play(), Context())
     assert answer["statusCode"] == 503
     assert answer["headers"]["retry-after"] == "1"
     document = events.body_of(answer)
     assert document["type"].endswith(":unreachable")
     assert document["request_id"] == "JKJaXmPLvHcESHA="
-
-
-def test_a_single_direct_event_raises_what_can_be_retried_so_that_lambda_retries_it(dead_store: Store) -> None:
-    with pytest.raises(StoreUnreachableError):
-        entry_on(dead_store)(PLAY, Context())
-
-
-def test_a_batch_answers_503_for_each_entry_that_can_be_retried(dead_store: Store) -> None:
     answer = entry_on(dead_store)({"batch": [PLAY]}, Context())
     assert [result["status"] for result in answer["results"]] == [503]
+    with pytest.raises(StoreUnreachableError):
+        entry_on(dead_store)(PLAY, Context())
 
 
 def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it(dead_store: Store) -> None:
@@ -187,13 +160,8 @@ def test_the_retry_of_a_batch_that_raised_counts_what_failed_and_replays_the_res
 
 
 def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine) -> None:
-    settings = Settings.from_environment(
-        {
-            "TALLY_COUNTS_TABLE": "not-there-1",
-            "TALLY_RECEIPTS_TABLE": "not-there-2",
-            "TALLY_LEDGER_TABLE": "not-there-3",
-        }
-    )
+    names = {f"TALLY_{table}_TABLE": f"not-there-{table}" for table in ("COUNTS", "RECEIPTS", "LEDGER")}
+    settings = Settings.from_environment(names)
     store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
     with pytest.raises(StoreRefusedError):
         entry_on(store)(PLAY, Context())

@@ -17,11 +17,10 @@ from tally.counting import tallies
 from tally.drift import history, looks
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters, watermark
+from tests.integration.command.numbers import drifts, judged
 from tests.integration.conftest import Invoke
-from tests.integration.test_needs import drift_row, judged_up_to_now
 from tests.invariants.streaming import Bucket
 
-PAGE = "https://example.com/a/b?c=d"
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 OTHER = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-2-Topic"
 
@@ -49,19 +48,17 @@ def repaired(store: Store, counter: str, id_: str, amounts: range) -> None:
 
 def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: Invoke, store: Store) -> None:
     stored(store, counters.PLAYS, "9f3a", 7, 0, 5)
-    judged = judged_up_to_now(store)
-    drift_row(store, "plays", "9f3a", 3, judged - watermark.SETTLE)
+    upto = judged(store, ahead=-2)
+    drifts(store, "plays", "9f3a", 3)
     repaired(store, "plays", "9f3a", range(1, 3))
     body = look(invoke, "plays", "9f3a")
     repairs = body.pop("repairs")
     assert body == {
-        "counter": "plays",
-        "id": "9f3a",
-        "value": 12,
+        "counter": "plays", "id": "9f3a", "value": 12,
         "shards": [{"shard": 0, "value": 7}, {"shard": 1, "value": 0}, {"shard": 2, "value": 5}],
-        "drift": {"drift": 3, "since": 60 * (judged - watermark.SETTLE), "confirmed": True},
-        "judged_up_to": 60 * (judged + 1),
-    }
+        "drift": {"drift": 3, "since": 1_800_000_000, "confirmed": True},
+        "judged_up_to": 60 * (upto + 1),
+    }  # fmt: skip
     assert repairs == [
         {"at": 1_800_000_000 + amount, "amount": amount, "how": "ledger", "who": "ann", "why": f"repair {amount}"}
         for amount in (2, 1)
@@ -74,42 +71,19 @@ def test_the_newest_hundred_repairs_are_shown(invoke: Invoke, store: Store) -> N
     assert [one["amount"] for one in look(invoke, "likes", "a91f")["repairs"]] == list(range(103, 3, -1))
 
 
-def test_every_declared_counter_has_details(invoke: Invoke, store: Store) -> None:
-    """What nobody has counted is at its start, and nothing is made up: no shard, no drift, no time."""
-    for name, counter in counters.COUNTERS.items():
-        body = look(invoke, name, PAGE if name in ("visits", "bot_visits") else "x")
-        assert (body["value"], body["shards"], body["repairs"]) == (counter.start, [], []), name
-        assert (body["drift"], body["judged_up_to"]) == (None, None), name
-
-
-def test_a_page_is_named_as_it_is_counted(invoke: Invoke, store: Store) -> None:
-    stored(store, counters.VISITS, PAGE, 4)
-    stored(store, counters.BOT_VISITS, PAGE, 9)
-    body = look(invoke, "visits", "HTTPS://Example.com:443/a/x/../b?c=d&utm_source=mail#top")
-    assert (body["id"], body["value"], len(body["shards"])) == (PAGE, 4, 1)
-    assert look(invoke, "bot_visits", PAGE)["value"] == 9
-
-
 def test_a_period_has_details_of_its_own(invoke: Invoke, store: Store) -> None:
     """The shard of a counter with one item is its number, and other items are none."""
     stored(store, counters.CALLS, "7c20#2030-01-01", 41, 1)
     body = look(invoke, "calls", "7c20", period="2030-01-01")
     assert (body["id"], body["period"], body["value"]) == ("7c20", "2030-01-01", 41)
-    assert look(invoke, "calls", "7c20")["value"] == 0
-
-
-@pytest.mark.parametrize(
-    ("asked", "code"),
-    [
-        ({"counter": "nobody", "id": "x"}, 404),
-        ({"counter": "visits", "id": "x"}, 400),
-        ({"counter": "plays", "id": PAGE}, 400),
-        ({"counter": "plays", "id": "x", "period": "2030"}, 400),
-        ({"counter": "plays"}, 400),
-    ],
-)
-def test_what_cannot_be_a_tally_is_refused(invoke: Invoke, asked: dict[str, str], code: int) -> None:
-    assert invoke.direct("get_details", **asked)["status"] == code
+    nothing = look(invoke, "calls", "7c20")
+    assert [nothing[name] for name in ("value", "shards", "repairs", "drift", "judged_up_to")] == [
+        0,
+        [],
+        [],
+        None,
+        None,
+    ]
 
 
 class Looked:
@@ -150,13 +124,13 @@ class Looked:
 @pytest.fixture
 def looked(store: Store, monkeypatch: pytest.MonkeyPatch) -> Looked:
     made = Looked(store, monkeypatch)
-    judged_up_to_now(store)
+    judged(store, ahead=-2)
     return made
 
 
 def test_all_is_well_when_every_part_is(looked: Looked) -> None:
     """A drift that is not confirmed may be gone in a minute, and the alarms of another stage are not this one's."""
-    drift_row(looked.store, "plays", "9f3a", 3, watermark.judged(looked.store))
+    drifts(looked.store, "plays", "9f3a", 3, ago=0)
     body = looked.answer()
     assert body["well"] is True, body["parts"]
     assert [part["name"] for part in body["parts"]] == [
@@ -171,7 +145,7 @@ def test_all_is_well_when_every_part_is(looked: Looked) -> None:
 
 def test_what_is_wrong_is_named(looked: Looked) -> None:
     looked.alarms["Tally-prod-drift-likes"] = ("ALARM", TOPIC)
-    drift_row(looked.store, "likes", "a91f", 5, watermark.judged(looked.store) - watermark.SETTLE)
+    drifts(looked.store, "likes", "a91f", 5)
     ledger, call = looked.settings.ledger_table, Call(looked.store)
     kept = dead_letters.keep(call, dead_letters.Objects("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test")
     looked.store.client.put_item(**kept["Put"])
@@ -200,7 +174,7 @@ def test_silence_is_not_called_well(looked: Looked) -> None:
     """A new stack, a CloudWatch that refuses, one that lists nothing, and a function that does not know its topic."""
     looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=watermark.JUDGE)
     assert looked.states() == (None, {"lag": "unknown", "judged": "unknown"})
-    judged_up_to_now(looked.store)
+    judged(looked.store, ahead=-2)
     assert looked.states(alarm_topic="") == (None, {"alarms": "unknown"})
     looked.alarms.pop("Tally-prod-sweep")
     assert looked.states() == (None, {"alarms": "unknown"})
@@ -227,14 +201,3 @@ def test_a_stack_on_this_machine_says_how_the_command_finds_it(looked: Looked) -
     body = looked.answer(local_port=8081)
     assert (body["well"], body["where"]) == (True, "--local --port 8081")
     assert body["parts"][-1] == {"name": "alarms", "state": "ok", "line": "`make dev` has none"}
-
-
-def test_the_counters_are_described_as_declared(looked: Looked) -> None:
-    found = {counter.pop("name"): counter for counter in looked.answer()["counters"]}
-    assert list(found) == list(counters.COUNTERS)
-    assert found["visits"] == {
-        "visible": "soon", "changes": "anyone", "public": True, "pages": True, "children": False, "retired": False,
-        "numbered": False, "max_shards": 16, "delta": 1, "start": 0, "floor": None, "ceiling": None, "period": None,
-    }  # fmt: skip
-    assert (found["contest"]["max_shards"], found["contest"]["floor"], found["contest"]["numbered"]) == (1, 0, True)
-    assert (found["calls"]["period"], found["members"]["children"], found["stock"]["public"]) == ("day", True, False)

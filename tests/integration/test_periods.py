@@ -103,12 +103,6 @@ def test_an_amount_that_no_day_takes_is_not_worth_waiting_for(call: Send, invoke
     assert (answer["statusCode"], "retry-after" in answer["headers"]) == (409, False)
 
 
-def test_a_limit_without_periods_never_says_when(invoke: Invoke) -> None:
-    refused = invoke.http("increment", counter="stock", id="mug", amount=-1)
-    assert (refused["statusCode"], "retry-after" in refused["headers"]) == (409, False)
-    assert "retry_after_s" not in events.body_of(refused)
-
-
 def test_a_period_is_read_over_http_and_one_that_is_kept_no_more_is_404(
     call: Send, invoke: Invoke, now: Now, store: Store
 ) -> None:
@@ -127,39 +121,6 @@ def test_a_period_is_read_over_http_and_one_that_is_kept_no_more_is_404(
     assert "etag" not in get({})["headers"], "tomorrow has another number, and may have the same version"
     now.s += 36 * DAY_S
     assert get({"period": TODAY})["statusCode"] == 404
-
-
-@pytest.mark.parametrize("counter", ["usage", "stock", "plays"])
-def test_a_counter_without_periods_has_none_to_ask_for(counter: str, read: Send) -> None:
-    refused = read(counter=counter, period=TODAY)
-    assert (refused["status"], refused["body"]["field"]) == (400, "period")
-
-
-@pytest.mark.parametrize("id_", [f"7c20#{TODAY}", "7c20#", "#"])
-def test_no_caller_names_the_tally_of_a_period(id_: str, call: Send, read: Send, store: Store) -> None:
-    assert (call("a", id=id_)["status"], read(id=id_)["status"]) == (400, 400)
-    assert stored(store) == {}
-
-
-def test_a_quota_cannot_be_set_or_held(invoke: Invoke, now: Now, store: Store) -> None:
-    put = {"operation": "set_counter", **CALLS, "value": 1, "version": 0, "caller": "gate"}
-    hold = {"operation": "hold", **CALLS, "amount": 1, "ttl_s": 9, "idempotency_key": "k", "caller": "gate"}
-    for event in (put, hold):
-        refused = invoke(event)
-        assert (refused["status"], refused["body"]["field"]) == (400, "counter")
-    assert stored(store) == {}
-
-
-def test_a_replay_has_the_period_of_the_first_answer_and_so_has_the_receipt(
-    call: Send, invoke: Invoke, now: Now, store: Store
-) -> None:
-    first = call("one")
-    now.s += HALF_A_DAY_S
-    again = call("one")
-    assert (again["replayed"], again["body"]) == (True, first["body"])
-    asked = {"of": "increment", "target": ["calls/7c20"], "key": ["one"], "caller": "gate"}
-    assert invoke.direct("get_own_receipts", **asked)["body"]["receipts"][0]["answer"] == first["body"]
-    assert list(stored(store)) == [f"CLIENT#7c20#{TODAY}"]
 
 
 def test_a_batch_counts_in_the_period_of_now_and_refuses_what_is_over(

@@ -57,15 +57,10 @@ def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_
     headers = answer["headers"]
     assert (headers["content-type"], headers["cache-control"]) == ("application/json", "public, max-age=5")
     assert "authorization" in headers["vary"], "nobody who is signed in gets what a cache keeps for anyone"
-
-
-def test_who_has_the_number_is_told_so_until_it_moves(ask: Ask) -> None:
-    tag = ask("views")["headers"]["etag"]
-    same = ask("views", {"if-none-match": tag})
-    assert (same["statusCode"], same["body"], same["headers"]["etag"]) == (304, "", tag)
-    assert same["headers"]["cache-control"] == "public, max-age=5"
-    ask("views", amount=1, idempotency_key="a")
-    assert ask("views", {"if-none-match": tag})["statusCode"] == 200
+    same = ask("views", {"if-none-match": headers["etag"]})
+    assert (same["statusCode"], same["body"], same["headers"]["etag"]) == (304, "", headers["etag"])
+    ask("views", amount=1, idempotency_key="b")
+    assert ask("views", {"if-none-match": headers["etag"]})["statusCode"] == 200
 
 
 def test_the_etag_of_a_versioned_counter_stays_its_version_for_anyone_too(ask: Ask) -> None:
@@ -161,13 +156,6 @@ def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
     assert numbers(answer) == [0, "forbidden"]
 
 
-def test_rolled_up_numbers_say_as_of_when(invoke: Invoke, store: Store) -> None:
-    stored(store, COUNTERS["visits"], "https://example.com/a", shard0=3)
-    [entry, plays] = events.body_of(invoke(refs("visits:https://example.com/a", "plays:x")))["tallies"]
-    assert (entry["value"], entry["as_of"]) == (3, None)
-    assert "as_of" not in plays
-
-
 @pytest.mark.parametrize("name", sorted(name for name, counter in DECLARED.items() if not counter.public))
 def test_a_private_counter_is_read_with_the_scope_alone(name: str, invoke: Invoke, store: Store) -> None:
     assert numbers(invoke(refs(f"{name}:x"))) == ["forbidden"]
@@ -179,26 +167,6 @@ def test_a_private_counter_is_read_with_the_scope_alone(name: str, invoke: Invok
     answer = invoke(own(f"{name}:x"))
     assert numbers(answer) == [DECLARED[name].start]
     assert answer["headers"]["cache-control"] == "no-store"
-
-
-def test_likes_of_a_deleted_post_are_none_and_no_tally_shows_below_zero(invoke: Invoke, store: Store) -> None:
-    for post_id in ("kept", "gone"):
-        invoke.direct("put_post", id=post_id, body="x", caller="alice")
-        invoke.direct("put_mine", counter="likes", id=post_id, caller="bob")
-    invoke.direct("delete_post", id="gone", caller="alice")
-    stored(store, COUNTERS["plays"], "9f3a", shard0=-5)
-    stored(store, COUNTERS["usage"], "7c20", shard0=-5)
-    asked = ("likes:kept", "likes:gone", "likes:none", "plays:9f3a", "usage:7c20")
-    assert numbers(invoke(own(*asked))) == [1, 0, 0, 0, -5]
-
-
-def test_a_hundred_are_read_together_and_no_more(invoke: Invoke, store: Store) -> None:
-    for number in range(0, 100, 10):
-        stored(store, COUNTERS["plays"], str(number), shard0=number)
-    answer = invoke(refs(*(f"plays:{number}" for number in range(100))))
-    assert numbers(answer) == [number if number % 10 == 0 else 0 for number in range(100)]
-    for asked in ((), tuple(f"plays:{number}" for number in range(101))):
-        assert invoke(refs(*asked))["statusCode"] == 400
 
 
 @pytest.mark.parametrize("action", ["Query", "BatchGetItem"])
@@ -214,13 +182,6 @@ def test_a_number_that_cannot_be_read_is_503_for_all_and_not_zero(action: str, i
     answer = invoke(own("stock:mug", *(f"plays:{number}" for number in range(20))))
     assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
     assert "tallies" not in events.body_of(answer)
-
-
-def test_a_badge_shows_the_number_that_anyone_may_read(invoke: Invoke, store: Store) -> None:
-    stored(store, COUNTERS["plays"], "9f3a", shard0=1234)
-    answer = invoke.http("get_counter_badge", counter="plays", id="9f3a")
-    assert "plays: 1,234" in answer["body"]
-    assert answer["headers"]["cache-control"] == "public, max-age=1"
 
 
 # The value in the answer to a change
@@ -242,18 +203,6 @@ def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, stor
     assert (stock["value"], "version" in stock) == (5, False)
     answer = invoke.http("increment", counter="ticket", amount=None, query="value=true")
     assert events.body_of(answer)["value"] == events.body_of(answer)["number"] == 1
-
-
-def test_plays_and_likes_answer_the_value_if_asked(invoke: Invoke) -> None:
-    play = "increment_plays_short"
-    assert events.body_of(invoke.http(play, query="value=true"))["value"] == 1
-    assert "value" not in events.body_of(invoke.http(play, query="value=false"))
-    for query in ("value=1", "value=", "value=True"):
-        assert invoke.http(play, query=query)["statusCode"] == 400
-    invoke.direct("put_post", id="a91f", body="x", caller="alice")
-    for operation, likes in (("put_mine", 1), ("put_mine", 1), ("delete_mine", 0)):
-        answer = invoke.direct(operation, counter="likes", id="a91f", caller="bob", value=True)
-        assert answer["body"]["value"] == likes
 
 
 def test_a_replay_reads_the_value_again_and_no_receipt_keeps_it(invoke: Invoke, store: Store) -> None:

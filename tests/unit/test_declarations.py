@@ -73,11 +73,6 @@ def test_a_file_that_is_wrong_says_why(tmp_path: Path, text: str, message: str) 
         Declarations.load(written(tmp_path, text))
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"counters\.py is missing"):
-        Declarations.load(tmp_path / "counters.py")
-
-
 def test_every_function_has_its_needs_and_a_handler() -> None:
     found = Declarations.load(LAMBDAS / "counters.py")
     unattended = {one.function for one in (*found.schedules, *found.readers)}

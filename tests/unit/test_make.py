@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
 LOCKS = ("requirements.txt", "tests/requirements.txt", "package-lock.json")
 AUDITED = ("requirements.txt", "lambdas/requirements.txt", "tests/requirements.txt", "tests/emulator/requirements.txt")
-MADE_AGAIN = "-m venv --clear"
 
 
 def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -32,22 +31,6 @@ def planned(*arguments: str) -> str:
     """What it would run, or its error."""
     run = make("--dry-run", *arguments)
     return run.stdout + run.stderr
-
-
-def python_of(version: str, folder: Path) -> Path:
-    made = folder / "python"
-    made.write_text(f"#!/bin/sh\necho {version}\n")
-    made.chmod(0o755)
-    return made
-
-
-def test_a_python_of_another_version_makes_the_environment_again(tmp_path: Path) -> None:
-    assert MADE_AGAIN in planned("setup", f"PYTHON={python_of('3.99', tmp_path)}")
-
-
-@pytest.mark.parametrize("named", [[f"PYTHON={sys.executable}"], []], ids=["the same", "none"])
-def test_the_environment_stays_with_the_same_python_and_without_one(named: list[str]) -> None:
-    assert MADE_AGAIN not in planned("setup", *named)
 
 
 def test_another_engine_runs_what_stores_something_and_is_fetched_first() -> None:

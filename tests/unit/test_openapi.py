@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,17 +16,16 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from api import kinds, schemas
+from api import kinds
 from api.document import document, text
 from api.http import media_types
 from api.kinds import Asked, Context, Source
-from api.operation import BODY_BYTES_MAX, Field, Route, Visible
-from counters import COUNTERS, PAGES, PLAYS
+from api.operation import Field, Route, Visible
+from counters import COUNTERS, PAGES
 from declarations import OPERATIONS
 from operations import SERVING, health
-from tally import errors, fields
+from tally import errors
 from tally.counter import Counter, declared
-from tally.counting import changes
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -72,15 +71,6 @@ def test_it_says_who_sees_likers(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenAPIV31SpecValidator(made).validate()
 
 
-def test_every_operation_is_in_it_and_nothing_else() -> None:
-    found = {
-        (method.upper(), path): made["operationId"]
-        for path, item in DOCUMENT["paths"].items()
-        for method, made in item.items()
-    }
-    assert found == {(route.method, route.path): route.id for route in ROUTES}
-
-
 def test_who_may_call_an_operation_is_said() -> None:
     for route, made in documented():
         scopes = [{"token": [route.scope] if route.scope else []}]
@@ -111,15 +101,6 @@ def test_the_key_of_a_play_may_be_in_the_header_or_in_the_body() -> None:
     body = DOCUMENT["components"]["schemas"]["increment_plays_short_body"]
     assert (set(body["properties"]), "required" in body) == ({"amount", "key"}, False)
     assert body["properties"]["key"]["minLength"] == header["schema"]["minLength"] == 22
-
-
-def test_every_object_that_comes_in_is_closed() -> None:
-    bodies = {name: schema for name, schema in DOCUMENT["components"]["schemas"].items() if name.endswith("_body")}
-    assert set(bodies) == {
-        "increment_body", "increment_plays_body", "increment_plays_short_body", "change_body", "set_counter_body",
-        "hold_body", "put_post_body", "visit_body",
-    }  # fmt: skip
-    assert all(schema["additionalProperties"] is False for schema in bodies.values())
 
 
 def exact() -> list[tuple[str, Route, Field]]:
@@ -183,45 +164,6 @@ def _refused(route: Route, field: Field, value: object) -> bool:
     return field.kind.names_counter and not route.operation.serves(COUNTERS[str(value)])
 
 
-CONTEXT = Context(False, frozenset(), COUNTERS, PAGES)
-ENTRIES = st.fixed_dictionaries(
-    {},
-    optional={
-        "counter": st.sampled_from(["plays", "usage", "stock", "ticket", "likes", "none", 1, None]),
-        "id": st.sampled_from(["a91f", "", "a#b", "x" * 129, 7]),
-        "amount": st.sampled_from([1, -1, 0, 10**9, 10**9 + 1, True, 1.5, "1", None]),
-        "more": st.just(1),
-    },
-)
-
-
-@settings(derandomize=True, max_examples=200, deadline=None)
-@given(st.lists(ENTRIES, max_size=2) | st.just([{"counter": "plays", "id": "a"}] * 1001) | st.just("changes"))
-def test_the_schema_of_changes_takes_what_the_check_takes(sent: list[dict[str, Any]]) -> None:
-    route = next(route for route in ROUTES if route.id == "change")
-    [field] = [field for field in route.fields if field.kind is kinds.CHANGES]
-    try:
-        changes.read(field.kind.value(sent, "changes", CONTEXT), COUNTERS, 0.0, soon=False)
-        taken = True
-    except errors.CallerError:
-        taken = False
-    assert validator(schema_of(route, field)).is_valid(sent) == taken
-
-
-@settings(derandomize=True, max_examples=120, deadline=None)
-@given(st.from_regex(fields.PAGE_FORM, fullmatch=True) | st.from_regex(fields.CURSOR_FORM, fullmatch=True) | st.text())
-def test_what_pages_and_cursors_are_accepted_the_schema_takes(value: str) -> None:
-    for route in (one for one in ROUTES if one.id in ("get_visits", "list_children")):
-        for field in (one for one in route.fields if one.name in ("url", "cursor")):
-            assert validator(schema_of(route, field)).is_valid(value) >= accepted(route, field, value)
-
-
-def test_the_longest_text_fits_into_a_body_unless_it_is_escaped() -> None:
-    for character in ("a", "ü", "語", "😀"):
-        longest = character * (fields.TEXT_BYTES_MAX // len(character.encode()))
-        assert len(json.dumps({"body": longest}, ensure_ascii=False).encode()) <= BODY_BYTES_MAX
-
-
 def test_examples_are_what_their_schemas_say() -> None:
     for route, made in documented():
         for parameter in made.get("parameters", []):
@@ -261,17 +203,6 @@ def _tree(error: type[errors.TallyError]) -> Iterator[type[errors.TallyError]]:
         yield from _tree(below)
 
 
-def test_every_schema_is_used_and_no_answer_is_named_twice() -> None:
-    said = json.dumps(DOCUMENT)
-    for name in DOCUMENT["components"]["schemas"]:
-        assert f'"#/components/schemas/{name}"' in said, name
-    one, other = ({"Same": TypedDict("Same", {"a": int})}, {"Same": TypedDict("Same", {"b": int})})  # type: ignore[misc]
-    named: dict[str, Any] = {}
-    schemas.schema(one["Same"], named)
-    with pytest.raises(TypeError, match="two answers are called Same"):
-        schemas.schema(other["Same"], named)
-
-
 def test_a_counter_that_a_team_declares_is_in_it() -> None:
     mine = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
     made = document(OPERATIONS, declared([*COUNTERS.values(), mine]))["paths"]
@@ -280,23 +211,6 @@ def test_a_counter_that_a_team_declares_is_in_it() -> None:
         assert "seats" in parameter["schema"]["enum"]
     described = made["/counters/{counter}/{id}/increments"]["post"]["description"]
     assert "| `seats` | any amount | from 0, starts at 80 | now | 24 hours at least |" in described
-
-
-def test_without_a_counter_that_fits_an_operation_is_left_out() -> None:
-    made = document(OPERATIONS, {"plays": PLAYS})
-    OpenAPIV31SpecValidator(made).validate()  # type: ignore[arg-type]
-    assert [path for path in made["paths"] if "{counter}" in path] == [
-        "/counters/{counter}/{id}/increments", "/counters/{counter}/{id}", "/counters/{counter}/{id}/badge.svg",
-    ]  # fmt: skip
-    assert list(made["paths"]["/counters/{counter}/{id}"]) == ["get"]
-
-
-def test_what_an_increment_needs_follows_from_the_counters() -> None:
-    """An amount, if no counter has a step of its own."""
-    views = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views")
-    for declared_, needed in ((COUNTERS, False), ({"views": views}, True)):
-        schemas_ = document(OPERATIONS, declared_)["components"]["schemas"]
-        assert ("required" in schemas_["increment_body"]) == needed
 
 
 def test_the_file_that_the_build_made_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -324,14 +238,3 @@ def test_no_function_loads_what_makes_the_document_where_it_is_built() -> None:
         "assert not loaded & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT / "lambdas", check=True, timeout=PATIENCE_S)
-
-
-def test_it_can_be_printed() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "api", "--openapi"],
-        cwd=ROOT / "lambdas",
-        check=True,
-        capture_output=True,
-        timeout=PATIENCE_S,
-    )
-    assert json.loads(printed.stdout) == DOCUMENT

@@ -47,13 +47,6 @@ def test_a_time_falls_into_the_period_that_iso_8601_names(period: str, named: st
     assert periods.left_s(counter(period), found, now_s) == left_s
 
 
-@pytest.mark.parametrize(
-    ("time", "named"), [("2027-01-03T23:59:59", "2026-W53"), ("2027-01-04", "2027-W01"), ("2024-12-30", "2025-W01")]
-)
-def test_the_week_of_a_new_year_is_that_of_iso_8601(time: str, named: str) -> None:
-    assert periods.tally_id(counter("week"), "x", at(time)) == f"x#{named}"
-
-
 @pytest.mark.parametrize(("period", "zone"), ZONED)
 @given(now_s=TIMES)
 def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, now_s: int) -> None:
@@ -145,9 +138,3 @@ def test_a_counter_without_periods_has_ids_as_they_are() -> None:
         periods.tally_id(plain, "7c20", 0, "2026")
     assert not periods.over(plain, "7c20", 1e11)
     assert periods.over(plain, "7c20#2026", 0), "the counter had periods once"
-
-
-def test_an_id_without_a_period_is_no_tally_of_a_counter_with_periods() -> None:
-    for name in ("7c20", "", "#2026-11-22", "7c20#"):
-        assert not periods.is_tally(counter("day"), name)
-        assert not periods.kept(counter("day"), name, 0)

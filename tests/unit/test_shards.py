@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from itertools import islice
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
 
-from dev.base.engine import Engine
-from tally.dynamo.client import Store
-from tally.dynamo.shards import Shards, streams_client
+from tally.dynamo.shards import Shards
 from tally.errors import StoreBusyError, StoreRefusedError, StoreUnreachableError
 
 
@@ -76,24 +72,3 @@ def test_errors_are_tallys_own(error: Exception, raised: type[Exception]) -> Non
         shards(Client(describe_stream=[error])).listed("counts")
     with pytest.raises(raised):
         list(shards(Client(get_shard_iterator=[error] * 2)).records_after("counts", "s", "7"))
-
-
-@pytest.fixture(scope="session")
-def streamed() -> tuple[str, ...]:
-    return ("counts",)
-
-
-def test_shards_and_records_of_an_engine_are_read(store: Store, engine: Engine) -> None:
-    table = store.settings.counts_table
-    for number in range(12):  # past the number at which sequence numbers gain a digit
-        store.client.put_item(TableName=table, Item={"PK": {"S": "P"}, "SK": {"S": str(number)}})
-    arn = store.client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
-    with closing(streams_client(endpoint_url=engine.endpoint)) as client:
-        found = Shards({"counts": arn}, lambda: client)
-        [(shard, parent)] = found.listed("counts").items()
-        assert parent is None
-        (records,) = islice(found.records_after("counts", shard, None), 1)
-        assert [record["dynamodb"]["Keys"]["SK"]["S"] for record in records] == [str(number) for number in range(12)]
-        at = records[9]["dynamodb"]["SequenceNumber"]
-        rest = [record for answer in islice(found.records_after("counts", shard, at), 3) for record in answer]
-        assert [record["dynamodb"]["Keys"]["SK"]["S"] for record in rest] == ["10", "11"]

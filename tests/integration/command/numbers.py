@@ -1,4 +1,4 @@
-"""What the tests of the command write around Tally: a judged ledger, posts, edits, drift rows."""
+"""What tests write around Tally: a judged ledger, posts, edits, drift rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import counters
 from tally.counting import children, posts, tallies
 from tally.drift import rows
+from tally.dynamo import items
 from tally.dynamo.client import Call, Store
 from tally.streams import watermark
 
@@ -17,18 +18,13 @@ SIGNED = ("--by", "ann", "--why", "edited by hand")
 Run = Callable[..., tuple[int, str, str]]
 
 
-def judged(store: Store, ahead: int = 5) -> None:
-    """The ledger is judged up to some minutes from now; everything is rolled up."""
+def judged(store: Store, ahead: int = 5) -> int:
+    """The ledger is judged up to some minutes from now, and everything is rolled up. The last minute that is judged."""
     now_s = int(time.time())
-    numbers = {
-        "judged": store.settings.minute(now_s) + ahead,
-        "known": now_s,
-        "rolled": now_s,
-        "noted": now_s - 99,
-        "began": 1,
-    }
-    item = {name: {"N": str(number)} for name, number in numbers.items()}
-    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | item)
+    upto, known_s = store.settings.minute(now_s) + ahead, now_s // 60 * 60 + 5
+    facts = {"judged": upto, "known": known_s, "rolled": known_s, "noted": now_s - 99, "began": 1}
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | items.wire(facts))
+    return upto
 
 
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
@@ -48,7 +44,6 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
     """A drift row that was changed so many judged minutes ago."""
-    numbers = {"drift": amount, "upto": watermark.judged(store) - ago, "since": 1_800_000_000}
-    item = {name: {"N": str(number)} for name, number in numbers.items()}
-    item |= {"counter": {"S": counter}, "target": {"S": target}}
-    store.client.put_item(TableName=store.settings.ledger_table, Item=rows.key(counter, target) | item)
+    facts = {"drift": amount, "upto": watermark.judged(store) - ago, "since": 1_800_000_000}
+    item = rows.key(counter, target) | items.wire({**facts, "counter": counter, "target": target})
+    store.client.put_item(TableName=store.settings.ledger_table, Item=item)

@@ -22,7 +22,7 @@ from tally.records import (
     record,
     sort_key,
 )
-from tests.unit.records.samples import Customer, Meta, Note, counts, stored
+from tests.unit.records.samples import Customer, Note, counts, stored
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -54,26 +54,12 @@ class Everything:
 
 
 EVERYTHING = Everything(
-    id="1",
-    text="",
-    whole=-(10**37),
-    exact=Decimal("0.1"),
-    flag=False,
-    raw=b"\x00\xff",
-    words=["a", ""],
-    mixed=[1, Decimal("1.5"), "a", True, None, b"b", {"x": [1]}, {"s"}],
-    plain=[],
-    prices={"a": Decimal("1.10"), "b": Decimal(2)},
-    tree={"a": {"b": [1, 2]}},
-    anything={"x": [1, None]},
-    texts={"a", "b"},
-    wholes={1, 10**37},
-    exacts=frozenset({Decimal("0.5"), Decimal(1)}),
-    raws={b"a"},
-    holes=[1, None],
-    required=7,
-    made=["x"],
-)
+    id="1", text="", whole=-(10**37), exact=Decimal("0.1"), flag=False, raw=b"\x00\xff", words=["a", ""],
+    mixed=[1, Decimal("1.5"), "a", True, None, b"b", {"x": [1]}, {"s"}], plain=[],
+    prices={"a": Decimal("1.10"), "b": Decimal(2)}, tree={"a": {"b": [1, 2]}}, anything={"x": [1, None]},
+    texts={"a", "b"}, wholes={1, 10**37}, exacts=frozenset({Decimal("0.5"), Decimal(1)}), raws={b"a"},
+    holes=[1, None], required=7, made=["x"],
+)  # fmt: skip
 
 
 def test_every_type_comes_back_as_it_was_written(client: DynamoDBClient, table: str) -> None:
@@ -94,16 +80,12 @@ def test_every_type_comes_back_as_it_was_written(client: DynamoDBClient, table: 
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("whole", True, "bool"), ("whole", 1.5, "float"), ("whole", Decimal(1), "must be int"),
-        ("whole", "1", "must be int, and is a str"), ("exact", Decimal("1." + "1" * 38), "38 digits"),
-        ("flag", 1, "must be bool"), ("text", 1, "must be str"), ("raw", "a", "must be bytes"),
-        ("words", "ab", "must be list"), ("words", ["a", 1], r"words\[1\] must be str"),
-        ("words", [None], r"words\[0\] must be str, and is None"), ("prices", {"a": 0.1}, "prices.a is the float"),
+        ("whole", True, "bool"), ("whole", 1.5, "float"), ("whole", "1", "must be int, and is a str"),
+        ("exact", Decimal("1." + "1" * 38), "38 digits"), ("flag", 1, "must be bool"), ("raw", "a", "must be bytes"),
+        ("words", "ab", "must be list"), ("words", [None], r"words\[0\] must be str, and is None"),
         ("prices", [1], "must be dict"), ("tree", {"a": {"b": ["c"]}}, r"tree\.a\.b\[0\] must be int"),
-        ("texts", set(), "texts is an empty set"), ("texts", {1}, "must be str"), ("texts", ["a"], "must be set"),
-        ("wholes", {True}, "bool"), ("wholes", {1.5}, "float"), ("raws", {"a"}, "must be bytes"),
-        ("required", None, "required must be int, and is None"), ("id", "", "1 to 2048 bytes"),
-        ("id", "\u00e4" * 1025, "1 to 2048 bytes"), ("id", None, "id must be str"),
+        ("texts", {1}, "must be str"), ("texts", ["a"], "must be set"), ("wholes", {True}, "bool"),
+        ("required", None, "required must be int, and is None"), ("id", "\u00e4" * 1025, "1 to 2048 bytes"),
     ],
 )  # fmt: skip
 def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
@@ -115,25 +97,6 @@ def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
         with pytest.raises(InvalidInputError, match=why) as refused:
             write(wrong)
         assert (refused.value.field or "").startswith(name)
-    assert sent == []
-
-
-def test_keys_are_as_long_as_dynamodb_takes_them_and_as_many_as_the_class_has(
-    customers: Records[Customer], metas: Records[Meta], sent: list[str]
-) -> None:
-    longest = Meta(post="p" * 2048, part="s" * 1024)
-    metas.put_item(longest)
-    assert metas.get_item(longest.post, longest.part) == replace(longest, revision=0)
-    assert metas.get_item("p", "s") is None
-    sent.clear()
-    for read in (
-        lambda: metas.get_item("p", "s" * 1025),
-        lambda: metas.get_item("p"),
-        lambda: customers.get_item("1", "x"),
-        lambda: customers.get_item(1),
-    ):
-        with pytest.raises(InvalidInputError):
-            read()
     assert sent == []
 
 
@@ -174,9 +137,7 @@ class Strict:
     [
         (Everything, {"whole": {"S": "1"}}, "whole is stored as S, and the record class declares int"),
         (Everything, {"whole": {"N": "1.5"}}, "whole is 1.5, and the record class declares int"),
-        (Everything, {"words": {"L": [{"S": "a"}, {"N": "1"}]}}, r"words\[1\] is stored as N"),
         (Everything, {"words": {"L": [{"NULL": True}]}}, r"words\[0\] is stored as NULL"),
-        (Everything, {"texts": {"NS": ["1"]}}, "texts is stored as NS"),
         (Everything, {"required": {"NULL": True}}, "required is stored as NULL"),
         (Strict, {}, "name is missing, and Strict declares str"),
     ],
@@ -238,26 +199,17 @@ def counting(**arguments: Any) -> Callable[[], type]:
 def test_a_declaration_that_cannot_work_is_refused_by_name_when_the_class_is_made() -> None:
     for make, why in (
         (declare(id=(str,)), "one partition_key"),
-        (declare(a=(str, partition_key()), b=(str, partition_key())), "one partition_key"),
         (declare(a=(str, partition_key()), b=(str, sort_key()), c=(str, sort_key())), "at most one sort_key"),
-        (declare(id=(str | None, partition_key())), "id is the partition key: it must be str"),
         (declare(id=(bool, partition_key())), "id is the partition key: it must be str"),
-        (keyed(list, sort_key()), "x is the sort key: it must be str"),
         (keyed(int, atomic_counter()), r"x is an atomic counter.*int \| None"),
-        (keyed(str | None, atomic_counter()), "x is an atomic counter"),
         (keyed(Decimal | None, atomic_counter()), "x is an atomic counter"),
         (counting(delta=0), "x: delta is 0"),
-        (counting(delta=1.5), "x: delta is the float"),
         (counting(start=True), "x: start must be int"),
         (counting(start=int("9" * 38), delta=-9), "x: start - delta"),
         (keyed(float), "x: <class 'float'> is no type of an attribute"),
-        (keyed(int | str), "x: .* is no type"),
         (keyed(set[bool]), "x: .* is no type"),
-        (keyed(set[str | None]), "x: .* is no type"),
         (keyed(dict[int, str]), "x: .* is no type"),
-        (keyed("Nowhere"), "Nowhere"),
         (declare(id=(str, partition_key()), x=(str,), y=(str, attribute(name="x"))), "attributes are called x"),
-        (keyed(str, attribute(name="")), "x: name is empty"),
         (keyed(str, field(init=False)), "x has init=False"),
     ):
         with pytest.raises(ConfigurationError, match=f"record Bad: .*{why}"):

@@ -18,12 +18,11 @@ from tally.drift import recount
 from tally.drift.reconcile import Reconciler
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
-from tally.dynamo.keys import Item
 from tally.dynamo.transactions import put_receipt
 from tally.streams import watermark
 from tests.engines import new_engine
-from tests.invariants.deployment import CONSUMERS
 from tests.invariants.simulation import CALM, Clock, Stall, World, seeded
+from tests.invariants.streaming import CONSUMERS
 
 LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
@@ -94,7 +93,7 @@ class Deployment(World):
 
     def reconciler(self, client: Any = None, **how: Any) -> Reconciler:
         """The command of somebody."""
-        return Reconciler(self.process(client), **{"clock": self.clock, "sleep": self.sleep} | how)
+        return Reconciler(self.through(client), **{"clock": self.clock, "sleep": self.sleep} | how)
 
     # ---- what people do ----
 
@@ -131,24 +130,6 @@ class Deployment(World):
         posts.write_post(Call(self.store, "author"), LIKES, post, "hello")
         for number in range(likers):
             self.like(f"u{number}", post=post)
-
-    def edit(self, amount: int, counter: Counter = LIKES, target: str = "p", shard: int = 0) -> None:
-        """Edit a tally manually, around the API."""
-        self.wire.update_item(
-            TableName=self.names["counts"],
-            Key=tallies.key(counter, target, shard),
-            UpdateExpression="ADD #number :amount",
-            ExpressionAttributeNames={"#number": counter.attribute},
-            ExpressionAttributeValues={":amount": {"N": str(amount)}},
-        )
-
-    def put(self, item: Item) -> None:
-        """Put an item into the counts, around the API."""
-        self.wire.put_item(TableName=self.names["counts"], Item=item)
-
-    def delete(self, key: Item) -> None:
-        """Delete one."""
-        self.wire.delete_item(TableName=self.names["counts"], Key=key)
 
     def even(self, minutes: int = 6) -> None:
         """Every change so far is judged, and no tally drifts, nor did any at any look."""

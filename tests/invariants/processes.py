@@ -19,6 +19,7 @@ class Watched:
     def __init__(self, client: Any) -> None:
         self._client = client
         self.writes = 0
+        self.sent: list[tuple[str, dict[str, Any]]] = []
         self.before: Callable[[int, str, dict[str, Any]], None] = lambda number, name, parameters: None
         self.after: Callable[[int], None] = lambda number: None
 
@@ -30,6 +31,7 @@ class Watched:
         def write(**parameters: Any) -> Any:
             number = self.writes
             self.writes += 1
+            self.sent.append((name, parameters))
             self.before(number, name, parameters)
             answer = real(**parameters)
             self.after(number)

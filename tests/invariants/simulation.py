@@ -17,24 +17,28 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from counters import LIKES
 from dev.base.engine import Engine
 from dev.base.sync_wire import SyncWire
 from dev.streams.delivery import Delivery, Record
+from tally.counter import Counter
+from tally.counting import tallies
 from tally.drift import judge, rows
 from tally.dynamo.client import Store
+from tally.dynamo.keys import Item
 from tally.series import hours
 from tally.settings import Settings
 from tally.streams import watermark
 from tests.conftest import create_tables
 from tests.contexts import Context
-from tests.invariants.deployment import CONSUMERS, Tables
 from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_model import TABLES, Modelled, Streams
+from tests.invariants.streaming import CONSUMERS, Tables
 from tests.invariants.truth import Tally, Truth, moved_by
 
 SETTINGS = Settings("sim-counts-table", "sim-receipts-table", "sim-ledger-table", frozenset("*"), 86400, "")
@@ -137,13 +141,9 @@ class World(Tables):
         self._polled: set[tuple[str, str]] = set()
         self.bad: defaultdict[str, int] = defaultdict(int)
 
-    def process(self, client: Any = None) -> Store:
-        """The store of a process with this client."""
-        return replace(self.store, client=client) if client else self.store
-
     def sweep(self, client: Any = None) -> None:
         """As operations/sweep does it each minute."""
-        store, now_s = self.process(client), self.clock()
+        store, now_s = self.through(client), self.clock()
         seen = watermark.read(store, now_s)
         watermark.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
         judge.judge(store, seen, now_s, until_s=float("inf"))
@@ -153,6 +153,26 @@ class World(Tables):
     def drifts(self) -> dict[Tally, int]:
         """The rows that are listed."""
         return {(row.counter, row.target): row.drift for row in rows.every(self.store)}
+
+    # ---- what somebody does by hand, around the API ----
+
+    def edit(self, amount: int, counter: Counter = LIKES, target: str = "p", shard: int = 0) -> None:
+        """Edit a tally manually."""
+        self.wire.update_item(
+            TableName=self.name("counts"),
+            Key=tallies.key(counter, target, shard),
+            UpdateExpression="ADD #number :amount",
+            ExpressionAttributeNames={"#number": counter.attribute},
+            ExpressionAttributeValues={":amount": {"N": str(amount)}},
+        )
+
+    def put(self, item: Item) -> None:
+        """Put an item into the counts."""
+        self.wire.put_item(TableName=self.name("counts"), Item=item)
+
+    def delete(self, key: Item) -> None:
+        """Delete one."""
+        self.wire.delete_item(TableName=self.name("counts"), Key=key)
 
     # ---- what happens next ----
 
@@ -272,7 +292,7 @@ class World(Tables):
             client = killed(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)
             if self.chance.random() < 0.4:
                 client = self._zombie(late)
-            process = self.handler(consumer, self.process(client))
+            process = self.handler(consumer, self.through(client))
         with self.skewed():
             try:
                 failed, answered = self.way(consumer, shard).invoke(batch, Context(60_000), process), True

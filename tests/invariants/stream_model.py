@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Modelled:
-    """A stream shard. `rolled_up`: what was written alone and is not in its tally yet, by tally, in order."""
+    """A stream shard. `alone`: what was written alone and is not in its tally yet, by tally, in order."""
 
     id: str
     parent: Modelled | None

@@ -1,14 +1,15 @@
-"""Single stream records in DynamoDB's wire form, and stores that show what consumers write or lose it."""
+"""Single stream records in DynamoDB's wire form, and segments."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tally.dynamo.client import Store
+from tally.dynamo.transactions import apply_once
+from tally.streams import segments
 from tally.streams.fold import StreamPlace
-from tests.invariants.processes import Watched
-from tests.invariants.streaming import NOW_S, StreamWorld
+from tally.streams.segments import Booked
+from tests.invariants.streaming import NOW_S
 
 SHARD = "shardId-1"
 MINUTE = int(NOW_S // 60)
@@ -44,30 +45,11 @@ def heartbeat(sequence: int, key: str = "7", rolled_s: int = 60, created_s: floa
 BAD = play(50, amount="x")
 
 
-def bucket(shard: str) -> int:
+def bucket_of(shard: str) -> int:
     """The bucket of a stream shard."""
     return StreamPlace("receipts", shard).bucket
 
 
-class Writes(Watched):
-    """Keeps the writes that a client sends."""
-
-    def __init__(self, client: Any) -> None:
-        super().__init__(client)
-        self.sent: list[tuple[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        real = super().__getattr__(name)
-        if name not in ("transact_write_items", "update_item", "put_item"):
-            return real
-
-        def write(**parameters: Any) -> Any:
-            self.sent.append((name, parameters))
-            return real(**parameters)
-
-        return write
-
-
-def recording(world: StreamWorld) -> tuple[Store, Writes]:
-    client = Writes(world.store.client)
-    return replace(world.store, client=client), client  # type: ignore[arg-type]
+def book(store: Store, minute: int, *entries: Booked, name: str = "s#1", bucket: int = 0) -> None:
+    """Write the segment of a minute."""
+    assert apply_once(store, [segments.write(store.settings, minute, bucket, name, entries, 0)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter as Multiset
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,9 +30,8 @@ from tally.errors import (
 from tally.streams import record as stream_records
 from tests.contexts import Context
 from tests.invariants.counting import Clock
-from tests.invariants.deployment import Tables, deliver
 from tests.invariants.processes import Crash, killed
-from tests.invariants.streaming import StreamWorld
+from tests.invariants.streaming import Tables
 from tests.invariants.threads import at_once
 from tests.invariants.world import World, persist
 
@@ -53,31 +52,20 @@ def streamed() -> tuple[str, ...]:
     return ("counts", "receipts")
 
 
-@dataclass
-class Streams:
-    """Both consumers, over the engine's own streams."""
-
-    tables: Tables
-    stored: StreamWorld
-
-    def drain(self) -> None:
-        """Deliver everything."""
-        deliver(self.tables)
-
-    def drifts(self) -> dict[tuple[str, str], int]:
-        """Observed minus expected, by tally."""
-        found: Multiset[tuple[str, str]] = Multiset()
-        for (counter, id_, _), (expected, observed) in self.stored.ledger().items():
-            found[counter, id_] += observed - expected
-        return {tally: drift for tally, drift in found.items() if drift}
-
-
 @pytest.fixture
-def streams(world: World, engine: Engine) -> Iterator[Streams]:
+def streams(world: World, engine: Engine) -> Iterator[Tables]:
+    """Both consumers, over the engine's own streams."""
     wire = SyncWire(engine.port)
-    plain = replace(world.store, client=world.raw)
-    yield Streams(Tables(plain, wire), StreamWorld(plain, world.raw))
+    yield Tables(replace(world.store, client=world.raw), wire)
     wire.close()
+
+
+def drifts(streams: Tables) -> dict[tuple[str, str], int]:
+    """Observed minus expected, by tally."""
+    found: Multiset[tuple[str, str]] = Multiset()
+    for (counter, id_, _), (expected, observed) in streams.ledger().items():
+        found[counter, id_] += observed - expected
+    return {tally: drift for tally, drift in found.items() if drift}
 
 
 def entries(sent: Sent) -> list[dict[str, Any]]:
@@ -311,7 +299,7 @@ def test_under_heat_changes_that_may_spill_are_one_receipt_alone(world: World, f
 
 
 def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_receipt(
-    world: World, streams: Streams
+    world: World, streams: Tables
 ) -> None:
     stock(world, 3)
     for partition in ("VID#mug", "USER#ann"):
@@ -322,7 +310,7 @@ def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_rec
     assert len(request["TransactItems"]) == 2
     assert of(world) == [2, 0, 0]
     streams.drain()
-    assert (of(world), streams.drifts()) == ([2, 1, 1], {})
+    assert (of(world), drifts(streams)) == ([2, 1, 1], {})
     streams.drain()
     assert of(world) == [2, 1, 1]
 
@@ -333,7 +321,7 @@ def test_a_counter_that_is_always_rolled_up_waits_beside_what_moves_now(world: W
     assert stream_records.changes(world.receipt(), alone=True) == [("views", "x", 3)]
 
 
-def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(world: World, streams: Streams) -> None:
+def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(world: World, streams: Tables) -> None:
     """Sold, counted and used are equal: no order is in part. What is throttled waits for the rollup."""
     stock(world, 20)
     world.proxy.strip_tokens = True
@@ -356,7 +344,7 @@ def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(wor
     streams.drain()
     assert of(world) == [0, 20, 20]
     assert sum("counter" not in receipt for receipt in world.receipts()) == 20
-    assert streams.drifts() == {}
+    assert drifts(streams) == {}
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -373,28 +361,28 @@ def test_a_process_that_dies_at_its_write_leaves_all_or_nothing(world: World, co
 # ---- streams ----
 
 
-def test_what_is_visible_soon_is_rolled_up_once_through_redelivery_and_kills(world: World, streams: Streams) -> None:
+def test_what_is_visible_soon_is_rolled_up_once_through_redelivery_and_kills(world: World, streams: Tables) -> None:
     """The rollup dies before and after its transaction, and the records come again, cut in other places."""
     for number in range(12):
         count(world, f"feed-{number}", plays_of(10, 3), soon=True)
-    records = list(streams.tables.records("receipts"))
-    ways = [streams.tables.delivery(name, "receipts", "shard-receipts", records) for name in ("rollup", "bookkeeper")]
+    records = list(streams.records("receipts"))
+    ways = [streams.delivery(name, "receipts", "shard-receipts", records) for name in ("rollup", "bookkeeper")]
     for committed in (False, True):
         client = killed(world.raw, 0, committed=committed)
-        process = streams.tables.handler("rollup", replace(world.store, client=client))  # type: ignore[arg-type]
+        process = streams.handler("rollup", replace(world.store, client=client))  # type: ignore[arg-type]
         with pytest.raises(Crash):
             ways[0].invoke(records, Context(), process)
     for batch in (records, records[:5], records[3:], records):
         assert [way.invoke(batch, Context()) for way in ways] == [None, None]
     streams.drain()
     assert [world.tally(id_=f"video-{number}") for number in range(10)] == [36] * 10
-    assert streams.drifts() == {}
+    assert drifts(streams) == {}
 
 
-def test_receipts_of_90_tallies_each_are_rolled_up_one_in_a_transaction(world: World, streams: Streams) -> None:
+def test_receipts_of_90_tallies_each_are_rolled_up_one_in_a_transaction(world: World, streams: Tables) -> None:
     for number in range(3):
         sent = [("usage", f"u{number}-{place}", 2) for place in range(90)]
         count(world, f"many-{number}", sent, soon=True)
     streams.drain()
     assert {world.tally(USAGE, f"u{number}-{place}") for number in range(3) for place in (0, 89)} == {2}
-    assert (streams.drifts(), streams.stored.marked()) == ({}, {"rollup": set(), "bookkeeper": set()})
+    assert (drifts(streams), streams.marked()) == ({}, {"rollup": set(), "bookkeeper": set()})

@@ -6,19 +6,244 @@ SCHEDULES=4000:5000 …                                                         
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
+import counters
 from tally.counting.holds import RELEASED
+from tally.drift import rows
+from tally.drift.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
+from tally.drift.recount import Recount
+from tally.dynamo.client import Call
+from tally.series import hours
+from tally.series import read as series
+from tally.series.read import Range
+from tally.streams import watermark
 from tests.engines import new_engine
-from tests.invariants.schedules import Schedule
+from tests.invariants.processes import Crash, Sleeper, killed
 from tests.invariants.simulation import Clock, Plan, Stall, World, seeded
+from tests.invariants.traffic import Traffic
+from tests.invariants.truth import Tally, amount_of, tally_of
 
 FIRST, _, END = os.environ.get("SCHEDULES", "5").rpartition(":")
 PASSING = {"wrong row-minutes"}
 """What commits that are minutes late make of the rows, for a while (journal.md, section 4)."""
+BEHIND_MAX = 10  # minutes that the judge is behind at rest: three to six, and more after a split
+REST_MINUTES_MAX = 60  # to catch up in, once nothing happens any more
+
+
+class Asked(NamedTuple):
+    """What a repair was asked for with: the minute to be judged through, and a count of the children."""
+
+    minute: int = -1
+    counted: Recount | None = None
+
+
+class Schedule:
+    """A world with traffic, sweeps and repairs. `bad` counts what must not be."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.chance, self.truth, self.bad = world, world.chance, world.truth, world.bad
+        self.traffic = Traffic(world)
+        self.before = dict(self.truth.accepted)  # no stream has it
+        self.asleep: list[Sleeper] = []
+        self.first_judged: int | None = None
+        self.repairs = True
+
+    # ---- the sweep ----
+
+    def sweep_roughly(self) -> None:
+        """A sweep that may fail to run, die, sleep, or run beside another one; now and in a minute again."""
+        self.world.soon(self.world.settings.minute_s + self.chance.uniform(-1, 1), self.sweep_roughly)
+        for sleeper in self._woken():
+            self._ended(sleeper.wake)
+        if self.world.faulty():
+            if self.chance.random() < 0.3:
+                return
+            self._faulty_sweep()
+        if not self.world.faulty() or self.chance.random() < 0.5:
+            with self.world.skewed():
+                self.world.sweep()
+        self.world.written()
+        self.check()
+
+    def _faulty_sweep(self) -> None:
+        at = int(self.chance.expovariate(0.1))
+        if self.chance.random() < 0.5:
+            client = killed(self.world.wire, at, committed=self.chance.random() < 0.5)
+            with self.world.skewed():
+                self._ended(lambda: self.world.sweep(client))
+            return
+        with self.world.skewed():
+            sleeper = Sleeper(self.world.wire, at, self.world.sweep)
+        self.asleep.append(sleeper)
+
+    def _woken(self) -> list[Sleeper]:
+        woken = [sleeper for sleeper in self.asleep if self.chance.random() < 0.6]
+        self.asleep = [sleeper for sleeper in self.asleep if sleeper not in woken]
+        return woken
+
+    def _ended(self, run: Callable[[], object]) -> None:
+        with contextlib.suppress(Crash):
+            run()
+
+    # ---- repairs ----
+
+    def repair_roughly(self) -> None:
+        """Somebody asks for the repair of what drifts, and of a tally that does not; it is done when all is judged."""
+        self.world.soon(self.chance.uniform(100, 300), self.repair_roughly)
+        if self.repairs:
+            for tally in {**self.world.drifts(), ("likes", "p0"): 0}:
+                with contextlib.suppress(NotProvenError):
+                    self._repair_later(tally, self.ask(tally))
+
+    def _repair_later(self, tally: Tally, asked: Asked, tries: int = 15) -> None:
+        if self.judged() >= asked.minute:
+            self._repair_roughly(tally, asked, self.chance.randrange(2))
+        elif tries and self.repairs:
+            self.world.soon(60, self._repair_later, tally, asked, tries - 1)
+
+    def _repair_roughly(self, tally: Tally, asked: Asked, at: int) -> None:
+        """The command may die, or sleep, at any step."""
+
+        def repair(client: Any) -> None:
+            with contextlib.suppress(NotProvenError, RestlessError):
+                self.mend(tally, asked, client)
+
+        if self.world.faulty() and self.chance.random() < 0.5:
+            client = killed(self.world.wire, at, committed=self.chance.random() < 0.5)
+            self._ended(lambda: repair(client))
+        elif self.world.faulty():
+            self.asleep.append(Sleeper(self.world.wire, at, repair))
+        else:
+            repair(self.world.wire)
+        self.world.written()
+
+    def ask(self, tally: Tally) -> Asked:
+        """Ask for the repair of a tally. Raises NotProvenError."""
+        counter, command = counters.COUNTERS[tally[0]], self._command()
+        count = command.count(counter, tally[1]) if counter.child else None
+        return Asked(command.asked(), count)
+
+    def mend(self, tally: Tally, asked: Asked, client: Any = None) -> Finding | None:
+        """Repair it, as the command does once the ledger is judged. Raises NotProvenError."""
+        counter, command = counters.COUNTERS[tally[0]], self._command(client)
+        return command.repair(counter, tally[1], "ann", "test", asked=asked.minute, counted=asked.counted)
+
+    def wait(self, asked: Asked) -> None:
+        """Let the time pass that the judge needs."""
+        for _ in range(2 * WAIT_MAX):  # the command gives up after half of that, and is run again
+            if self.judged() < asked.minute:
+                self.minutes(1)
+
+    def repair_all(self) -> None:
+        """Repair whatever drifts. Nothing else happens, so nothing is refused."""
+        asked = {tally: self.ask(tally) for tally in self.world.drifts()}
+        for tally, of_it in asked.items():
+            self.wait(of_it)
+            try:
+                self.mend(tally, of_it)
+            except NotProvenError:
+                self.bad["repair refused at rest"] += 1
+        self.world.written()
+
+    def _command(self, client: Any = None) -> Reconciler:
+        return Reconciler(self.world.through(client), clock=self.world.clock, sleep=lambda _: None)
+
+    # ---- what must be ----
+
+    def judged(self) -> int:
+        """The last minute that is judged; -1: none."""
+        judged = watermark.judged(self.world.store)
+        if self.first_judged is None and judged >= 0:
+            self.first_judged = judged
+        return judged
+
+    def check(self) -> None:
+        """Compare the drift rows with what was edited by hand until the judged minute."""
+        judged = self.judged()
+        if judged < 0 or self.first_judged is None:
+            return
+        stored = {(row.counter, row.target): row for row in rows.every(self.world.store)}
+        for tally in {*stored, *self.truth.edits} - self.truth.unbooked:
+            row = stored.get(tally) or rows.read(self.world.store, *tally)
+            if row.upto > judged:
+                continue  # the judge died between the row and its minute
+            if row.drift != self.truth.drift(tally, judged, self.first_judged):
+                self.bad["wrong row-minutes"] += 1
+                if row.drift and judged - row.upto >= 5:
+                    self.bad["confirmed"] += 1
+
+    def check_as_of(self) -> None:
+        """Compare what readers are told with the oldest change that is not in its tally; at any time."""
+        self.world.soon(self.chance.uniform(1, 30), self.check_as_of)
+        watermark._cached = None
+        with self.world.skewed():
+            claimed = watermark.as_of(Call(self.world.store))
+        if claimed is not None and claimed > min(self.truth.alone.values(), default=self.world.clock.now_s):
+            self.bad["as_of ahead"] += 1
+
+    def check_at_rest(self) -> None:
+        """Everything is judged, every edit is found, and each tally is off by its drift and by nothing else."""
+        stored = self.world.drifts()
+        numbers: dict[Tally, int] = {}
+        for item in self.world.scan("counts"):
+            tally = tally_of(item)
+            if tally is not None:
+                numbers[tally] = numbers.get(tally, 0) + amount_of(tally, item)
+        for tally in {*stored, *self.truth.edits}:
+            if stored.get(tally, 0) != self.truth.drift(tally):
+                self.bad["edits missed or wrong"] += 1
+        for tally in {*numbers, *self.truth.accepted}:
+            if numbers.get(tally, 0) - stored.get(tally, 0) != self.truth.accepted[tally]:
+                self.bad["tallies wrong"] += 1
+        if self.truth.alone:
+            self.bad["never rolled up"] += 1
+        if self.world.series:
+            self._check_series()
+
+    def _check_series(self) -> None:
+        """Each series sums up to what was accepted, whatever was folded twice or half."""
+        store, judged = self.world.store, self.judged()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hours, "PART", 1)
+            hours.sum_up(store, judged, until_s=float("inf"))
+        asked = Range(series.HOUR, 0, 10**6)
+        for tally in self.truth.accepted:
+            told = series.read(Call(store), counters.COUNTERS[tally[0]], tally[1], asked)
+            if sum(point["value"] for point in told["series"]) != self.truth.accepted[tally] - self.before.get(
+                tally, 0
+            ):
+                self.bad["series wrong"] += 1
+
+    # ---- a run ----
+
+    def minutes(self, number: float) -> None:
+        """Let time pass."""
+        self.world.until(self.world.clock.now_s + number * self.world.settings.minute_s)
+
+    def _minute(self) -> int:
+        return self.world.settings.minute(self.world.clock.now_s)
+
+    def rest(self) -> None:
+        """Wait until all is delivered and judged. Nothing else happens any more."""
+        wanted = self._minute() + 6
+        for _ in range(REST_MINUTES_MAX):
+            self.minutes(1)
+            in_time = self._minute() - self.judged() <= BEHIND_MAX
+            if self.world.caught_up() and self.judged() >= wanted and in_time:
+                break
+        else:
+            self.bad["judge stuck"] += 1
+        for sleeper in self.asleep:
+            self._ended(sleeper.wake)
+        self.world.written()
+        self.check()
 
 
 def roughly(world: World) -> dict[str, int]:

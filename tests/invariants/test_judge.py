@@ -15,10 +15,11 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError
-from tally.streams import fold, segments, watermark
+from tally.streams import fold, watermark
 from tally.streams.segments import Booked
 from tally.streams.watermark import Watermark
 from tests.invariants.processes import Crash, Watched, interrupted, killed
+from tests.invariants.stream_records import book
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.threads import at_once
 
@@ -32,10 +33,6 @@ FOREVER = float("inf")
 def _judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "BUCKETS", 2)  # partitions to read; test_segments reads them all
     StreamWorld(store, store.client).put_judged(M - 1)
-
-
-def book(store: Store, minute: int, *entries: Booked, name: str = "s#1", bucket: int = 0) -> None:
-    assert apply_once(store, [segments.write(store.settings, minute, bucket, name, entries, 0)])
 
 
 def plays(amount: int, target: str = "v", expected: int = 0) -> Booked:

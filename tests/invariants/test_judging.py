@@ -6,7 +6,7 @@ failed beside them is judged afresh by the retry, for who knows what was about t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,9 +15,8 @@ import counters
 from dev import faults
 from tally.counting import batches
 from tally.counting.increments import Increment
-from tally.counting.receipts import Counted
 from tally.dynamo.contention import SPILL_RETRIES_MAX
-from tests.invariants.world import POST, VIDEO, Outcome, World
+from tests.invariants.world import POST, VIDEO, World
 
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
 RECEIPT, LIKE, TALLY = 0, 1, 2  # the places of the writes in the transaction of a keyed like
@@ -45,59 +44,53 @@ def test_receipt_found_beside_a_conflict_is_a_replay_at_once_and_ones_own_a_firs
     assert world.tally() == 1
 
 
+def refuse(world: World, key: str | None, refused: int, busy: int, code: str) -> None:
+    """The next transaction is cancelled for a condition at one place and for something passing at another."""
+    places = (refused, busy) if key else (refused - 1, busy - 1)
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
+
+
+keyed = pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+
+
 @pytest.mark.parametrize(("code", "visible"), NOW_AND_SOON)
-@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+@pytest.mark.parametrize("places", [(LIKE, TALLY), (TALLY, LIKE)], ids=["there is the like", "there is no post"])
+@keyed
 def test_like_refused_beside_a_conflict_is_judged_afresh(
-    world: World, code: str, visible: str, key: str | None
+    world: World, code: str, visible: str, places: tuple[int, int], key: str | None
 ) -> None:
     world.write_post()
-    places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
+    refuse(world, key, *places, code)
     assert world.like("ann", key=key) == (liked(visible), False)
     assert world.likes() == (1 if visible == "now" else 0, {"ann"})
     assert world.rolled_up(counters.LIKES, POST) == 1
 
 
 @pytest.mark.parametrize("code", BUSY)
-@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+@keyed
 def test_like_that_stands_beside_a_conflict_is_found_when_it_is_judged_afresh(
     world: World, code: str, key: str | None
 ) -> None:
     world.write_post()
     world.like("ann")
-    places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
+    refuse(world, key, LIKE, TALLY, code)
     assert world.like("ann", key=key) == (liked("now", changed=False), False)
     assert world.likes() == (1, {"ann"})
     assert world.inserted_alone() == []
     assert len(world.receipts()) == (1 if key else 0)
 
 
-@pytest.mark.parametrize(("code", "visible"), NOW_AND_SOON)
-@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-def test_missing_post_beside_a_conflict_is_judged_afresh(
-    world: World, code: str, visible: str, key: str | None
-) -> None:
-    world.write_post()
-    places = (TALLY, LIKE) if key else (TALLY - 1, LIKE - 1)
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
-    assert world.like("ann", key=key) == (liked(visible), False)
-    assert world.likes() == (1 if visible == "now" else 0, {"ann"})
-    assert world.rolled_up(counters.LIKES, POST) == 1
-
-
 @pytest.mark.parametrize("code", BUSY)
-@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+@keyed
 def test_what_never_spills_is_judged_afresh_by_the_retry(world: World, code: str, key: str | None) -> None:
     """An unlike, and a stock that had run out a moment ago."""
     world.write_post()
     world.like("ann")
     world.play("in", counter=counters.STOCK, operation="increment")
-    places = (LIKE, TALLY) if key else (LIKE - 1, TALLY - 1)
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code), None]})
+    refuse(world, key, LIKE, TALLY, code)
     assert world.unlike("ann", key=key) == ({**liked("now"), "present": False}, False)
     assert world.likes() == (0, set())
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(1, RECEIPT, code=code)]})
+    refuse(world, "out", 1, RECEIPT, code)
     body, _ = world.play("out", amount=-1, counter=counters.STOCK, operation="increment")
     assert (body["visible"], world.tally(counters.STOCK)) == ("now", 0)
 
@@ -116,6 +109,11 @@ ELSEWHERE = faults.Fault(faults.Kind.CONFLICT, at=0)
 """A conflict over the receipt, or over the like item if there is no receipt, and not over the tally."""
 
 
+def pack(world: World) -> list[Any]:
+    plays = [Increment(counters.PLAYS, VIDEO, 1, "play", f"k{number}", dict(PLAYED)) for number in range(5)]
+    return [one.body for one in batches.count([batches.Entry(world.call(), play) for play in plays])]  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("change", "tally"),
     [
@@ -123,27 +121,18 @@ ELSEWHERE = faults.Fault(faults.Kind.CONFLICT, at=0)
         (lambda world: world.like("ann"), counters.LIKES.partition_start + POST),
         (lambda world: world.like("ann", key="key-1"), counters.LIKES.partition_start + POST),
         (lambda world: world.unlike("bob"), counters.LIKES.partition_start + POST),
+        (pack, counters.PLAYS.partition_start + VIDEO),
     ],
-    ids=["play", "like", "keyed like", "unlike"],
+    ids=["play", "like", "keyed like", "unlike", "pack"],
 )
 def test_conflicts_over_a_receipt_or_a_like_neither_spread_nor_heat_the_tally(
-    world: World, change: Callable[[World], Outcome], tally: str
+    world: World, change: Callable[[World], Sequence[Any]], tally: str
 ) -> None:
     world.write_post()
     world.like("bob")
     world.proxy.plan = faults.script({"TransactWriteItems": [ELSEWHERE] * (SPILL_RETRIES_MAX + 2)})
     assert change(world)[0]["visible"] == "now"
     assert world.store.spread.shards(tally) == 1
-    assert not world.store.breaker.heats
-
-
-def test_conflicts_over_the_receipts_of_a_pack_neither_spread_nor_heat_its_tallies(world: World) -> None:
-    world.proxy.plan = faults.script({"TransactWriteItems": [ELSEWHERE] * (SPILL_RETRIES_MAX + 2)})
-    plays = [Increment(counters.PLAYS, VIDEO, 1, "play", f"k{number}", dict(PLAYED)) for number in range(5)]
-    results = batches.count([batches.Entry(world.call(), play) for play in plays])
-    assert [isinstance(result, Counted) and result.body["visible"] for result in results] == ["now"] * 5
-    assert world.tally() == 5
-    assert world.store.spread.shards(counters.PLAYS.partition_start + VIDEO) == 1
     assert not world.store.breaker.heats
 
 

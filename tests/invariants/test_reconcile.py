@@ -10,14 +10,12 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import children, tallies
+from tally.counting import tallies
 from tally.drift import history, reconcile, recount, rows
 from tally.drift.reconcile import NotProvenError, Reconciler
 from tally.dynamo import keys
 from tally.dynamo.keys import Item
-from tally.streams import dead_letters, watermark
-from tally.streams.record import Declared
-from tests.invariants.deployment import CONSUMERS
+from tally.streams import watermark
 from tests.invariants.judged import LIKES, PLAYS, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, Sleeper, interrupted, killed
 
@@ -223,13 +221,7 @@ def set_one_aside(world: Deployment) -> None:
     for item in broken:
         world.delete({name: item[name] for name in ("PK", "SK")})
     world.forget()
-    assert len(list(dead_letters.listed(tallies.Call(world.store)))) == 1
-
-
-def redrive(world: Deployment) -> None:
-    call = tallies.Call(world.store)
-    for marker in list(dead_letters.listed(call)):
-        dead_letters.redrive(call, world.objects, CONSUMERS, Declared(counters.COUNTERS), marker, world.judged)
+    assert len(world.marked()["rollup"]) == 1
 
 
 def test_record_that_becomes_a_dead_letter_is_redriven_or_repaired_never_both(
@@ -243,7 +235,7 @@ def test_record_that_becomes_a_dead_letter_is_redriven_or_repaired_never_both(
         reconciler.asked()
     with pytest.raises(NotProvenError, match="dead letters"):
         reconciler.repair(PLAYS, "v", *MENDED)
-    redrive(world)
+    world.redrive()
     mend(reconciler, PLAYS, "v")
     world.run(14)
     mend(reconciler, PLAYS, "v")
@@ -312,29 +304,6 @@ def test_what_was_wrong_before_the_streams_is_found_by_its_children(world: Deplo
     assert (world.tally(), amounts(world)) == (4, [(3, "recount")])
     world.run(10)
     assert (world.tally(), world.drifts()) == (4, {})
-
-
-def test_members_are_rolled_up_judged_and_repaired_as_likes_are(world: Deployment, reconciler: Reconciler) -> None:
-    """Two of five spill, one of those goes at once; somebody edits the tally, and deletes a member."""
-    tally = (counters.MEMBERS, "acme")
-
-    def put(user: str, there: bool = True) -> None:
-        children.set_child(tallies.Call(world.store), *tally, user, there, {}, None)
-
-    for user in ("u0", "u1", "u2"):
-        put(user)
-    world.store.breaker.trip("WORKSPACE#acme")
-    put("u3")
-    put("u4")
-    put("u4", there=False)
-    world.run(10)
-    assert (world.tally(*tally), world.drifts(), reconciler.count(*tally).children) == (4, {}, 4)
-    world.edit(5, *tally)
-    world.delete(keys.key("WORKSPACE#acme", "MEMBER#USER#u1"))
-    world.run(14)
-    assert world.drifts() == {("members", "acme"): 6}
-    mend(reconciler, *tally)
-    assert (world.tally(*tally), world.drifts(), amounts(world, *tally)) == (3, {}, [(-6, "recount")])
 
 
 def test_children_without_tally_get_one_and_no_post_is_made(world: Deployment, reconciler: Reconciler) -> None:

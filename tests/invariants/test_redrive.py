@@ -16,11 +16,9 @@ from tally.counting import tallies
 from tally.dynamo.client import Call
 from tally.errors import StoreUnreachableError
 from tally.streams import dead_letters
-from tally.streams import record as stream_records
-from tally.streams.dead_letters import Objects
 from tally.streams.segments import Booked
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
-from tests.invariants.streaming import CONSUMERS, LONG, REDECLARED, StreamWorld
+from tests.invariants.streaming import LONG, StreamWorld
 from tests.invariants.threads import at_once
 
 
@@ -42,12 +40,8 @@ def test_a_redriven_record_takes_effect_once_and_becomes_a_dead_letter_no_more(s
 
 def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: StreamWorld) -> None:
     stream.deliver("rollup", "receipts", SHARD, [BAD, play(51, LONG), play(52, counter={"S": "retired"})])
-    call, known = Call(stream.store), stream_records.Declared(counters.COUNTERS)
-    objects = Objects("bucket", lambda: stream.bucket)
-    found = [
-        dead_letters.redrive(call, objects, CONSUMERS, known, marker, -1) for marker in list(dead_letters.listed(call))
-    ]
-    assert {outcome.value for outcome, _ in found} == {"kept"}
+    found = stream.redriven(counters.COUNTERS)
+    assert [outcome for outcome, _ in found] == ["kept"] * 3
     for (_, why), part in zip(found, ("malformed: ValueError", "", "retired"), strict=True):
         assert part in why
     assert stream.marked()["rollup"] == {"50", "51", "52"}
@@ -70,13 +64,7 @@ def test_a_tally_item_of_the_wrong_type_is_mended_and_what_it_kept_out_redriven(
 def test_two_who_redrive_at_once_apply_it_once(stream: StreamWorld) -> None:
     aside(stream)
     marked = list(dead_letters.listed(Call(stream.store)))
-    known, objects = stream_records.Declared(REDECLARED), Objects("bucket", lambda: stream.bucket)
-
-    def redrive() -> list[str]:
-        call = Call(stream.store)
-        return [dead_letters.redrive(call, objects, CONSUMERS, known, marker, -1)[0].value for marker in marked]
-
-    found = at_once([redrive] * 4)
+    found = at_once([lambda: stream.redrive(markers=marked)] * 4)
     assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
     assert stream.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
 
@@ -117,7 +105,7 @@ def test_a_record_that_expired_is_lost_until_somebody_drops_its_marker(
     for key in [key for key in stream.bucket.objects if key.endswith("/1.json")]:
         del stream.bucket.objects[key]
     assert stream.redrive(counters.COUNTERS) == ["lost", "kept"]
-    stack = Stack(Connection(stream.store, Objects("bucket", lambda: stream.bucket)), counters.COUNTERS)
+    stack = Stack(Connection(stream.store, stream.objects), counters.COUNTERS)
 
     def repair(*more: str) -> tuple[int, list[str]]:
         line = ["repair", "--by", "a", "--why", "b", "--yes", *more]

@@ -40,14 +40,14 @@ def now(world: Deployment, counter: Counter) -> str:
 
 
 def stored(world: Deployment, target: str) -> list[dict[str, Any]]:
-    found = world.wire.scan(TableName=world.names["counts"])["Items"]
+    found = world.scan("counts")
     return [item for item in found if item["PK"]["S"].endswith(f"#{target}")]
 
 
 def expire(world: Deployment) -> int:
     """What DynamoDB does with expired items, sooner or later; how many it removed."""
     world.written()
-    found = world.wire.scan(TableName=world.names["counts"])["Items"]
+    found = world.scan("counts")
     gone = [item for item in found if int(item.get("expiration", {"N": "9" * 12})["N"]) <= world.now_s]
     for item in gone:
         world.delete({"PK": item["PK"], "SK": item["SK"]})

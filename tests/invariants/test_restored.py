@@ -24,13 +24,14 @@ from tests.engines import new_engine
 from tests.invariants.judged import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, interrupted, killed
 from tests.invariants.simulation import CALM
+from tests.invariants.streaming import Stored
 from tests.invariants.test_rebuild import DAY, EVERYBODY, ROLLUP, judge_on, lose, losses, next_day
 from tests.invariants.test_reconcile import set_one_aside
 
 TABLES = ("counts", "receipts", "ledger")
 PAGE = "https://example.com/a"
 WHY = Why("ann", "INC-9")
-Adopt = Callable[[Store], Deployment]
+Adopt = Callable[..., Deployment]
 _numbers = itertools.count()
 
 
@@ -62,19 +63,14 @@ def copied(world: Deployment, order: tuple[str, ...] = TABLES, between: Callable
         shape = wire.describe_table(TableName=source)["Table"]
         same = {part: shape[part] for part in ("KeySchema", "AttributeDefinitions")}
         wire.create_table(TableName=names[table], BillingMode="PAY_PER_REQUEST", **same)
-        for item in everything(world, source):
+        for item in everything(world.store, table):
             wire.put_item(TableName=names[table], Item=item)
         between()
-    settings = replace(
-        old, counts_table=names["counts"], receipts_table=names["receipts"], ledger_table=names["ledger"]
-    )
-    return replace(world.store, settings=settings)
+    return replace(world.store, settings=replace(old, **{f"{table}_table": name for table, name in names.items()}))
 
 
-def everything(world: Deployment, table: str) -> list[Item]:
-    page = world.wire.scan(TableName=table, ConsistentRead=True)
-    assert "LastEvaluatedKey" not in page
-    return list(page["Items"])
+def everything(store: Store, table: str) -> list[Item]:
+    return Stored(store, store.client).scan(table)
 
 
 def settle(world: Deployment, rest: Store, moment_s: float | None = None, **how: Any) -> list[Finding]:
@@ -84,10 +80,13 @@ def settle(world: Deployment, rest: Store, moment_s: float | None = None, **how:
 
 @pytest.fixture
 def adopt(running: Engine, world: Deployment) -> Iterator[Adopt]:
-    """Make a stack that has restored tables from now on, with new streams."""
+    """Make a stack that has restored tables from now on, with new streams; by default those of now, put right."""
     made: list[Deployment] = []
 
-    def adopt(rest: Store) -> Deployment:
+    def adopt(rest: Store | None = None) -> Deployment:
+        if rest is None:
+            rest = copied(world)
+            settle(world, rest)
         on = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
         for name in (rest.settings.counts_table, rest.settings.receipts_table):
             world.wire.update_table(TableName=name, StreamSpecification=on)
@@ -102,9 +101,9 @@ def adopt(running: Engine, world: Deployment) -> Iterator[Adopt]:
         assert "a consumer failed" not in one.bad
 
 
-def of_receipts(world: Deployment, rest: Store, target: str) -> int:
+def of_receipts(rest: Store, target: str) -> int:
     """What the restored receipts that were written alone come to."""
-    found = everything(world, rest.settings.receipts_table)
+    found = everything(rest, "receipts")
     return sum(int(one["amount"]["N"]) for one in found if "rollup" in one and one["target"]["S"] == target)
 
 
@@ -139,7 +138,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
         world.clock.now_s += 1
 
     rest = copied(world, order, moves)
-    wanted = {"v": of_receipts(world, rest, "v"), PAGE: of_receipts(world, rest, PAGE), "p": children(rest, "p")}
+    wanted = {"v": of_receipts(rest, "v"), PAGE: of_receipts(rest, PAGE), "p": children(rest, "p")}
     assert {one.how for one in settle(world, rest)} == {history.REBUILD, history.RECOUNT}
     after = adopt(rest)
 
@@ -185,7 +184,7 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     began = watermark.read(world.store, 0).item["began"]
     rest = copied(world)
     settle(world, rest)
-    found = everything(world, rest.settings.ledger_table)
+    found = everything(rest, "ledger")
     kinds = {one["PK"]["S"].partition("#")[0] for one in found}
     assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT"}
     [judge] = [one for one in found if one["PK"]["S"] == "JUDGE"]
@@ -207,9 +206,7 @@ def test_half_of_what_the_ledger_had_not_judged_is_not_judged(world: Deployment,
     while not world.drifts():
         world.run(1)
     assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {("plays", "v"): 1})
-    rest = copied(world)
-    settle(world, rest)
-    after = adopt(rest)
+    after = adopt()
     after.play()
     after.run(14)
     assert (after.tally(PLAYS, "v"), after.drifts()) == (2, {})
@@ -219,9 +216,7 @@ def test_drift_that_was_confirmed_stays(world: Deployment, adopt: Adopt) -> None
     world.play()
     world.edit(5, PLAYS, "v")
     world.run(14)
-    rest = copied(world)
-    settle(world, rest)
-    after = adopt(rest)
+    after = adopt()
     after.run(14)
     reconciler = after.reconciler()
     assert after.drifts() == {("plays", "v"): 5}
@@ -240,9 +235,7 @@ def test_what_the_ledger_knows_to_be_lost_is_added_once(world: Deployment, adopt
     assert world.drifts() == {("plays", "v"): -abs(known)}
     world.stall(EVERYBODY)
     world.spill(times=2)
-    rest = copied(world)
-    settle(world, rest)
-    after = adopt(rest)
+    after = adopt()
     after.run(14)
     assert after.tally(PLAYS, "v") == (known + 2 if known > 0 else -1)
     assert after.drifts() == ({("plays", "v"): left} if left else {})
@@ -254,9 +247,7 @@ def test_loss_after_a_restore_is_found_on_any_day(world: Deployment, adopt: Adop
     world.run(1)
     world.stall(EVERYBODY)
     world.spill(times=2)
-    rest = copied(world)
-    settle(world, rest)
-    after = adopt(rest)
+    after = adopt()
     after.run(1)
     lose(after, EVERYBODY, lambda: after.spill(times=4))
     judge_on(after, 3)
@@ -307,7 +298,7 @@ def test_interrupted_at_any_write_it_is_finished_by_the_next_run(world: Deployme
         shards = [recount.shards_of(Call(rest), counter, target) for counter, target in looked]
         found = [recount.number(counter, of) for (counter, _), of in zip(looked, shards, strict=True)]
         assert found == [2, 2, 3]
-        kinds = sorted(one["PK"]["S"] for one in everything(world, rest.settings.ledger_table))
+        kinds = sorted(one["PK"]["S"] for one in everything(rest, "ledger"))
         wanted = wanted or kinds
         assert kinds == wanted
         if dying.writes <= stop:

@@ -49,7 +49,7 @@ class Traffic:
             self.put_child(post, user, at=now - self.chance.randint(100, 200_000))
             self.likes.append((post, user))
             self.truth.accepted["likes", post] += 1
-            self._add(("likes", post), 0, 1)
+            self.world.edit(1, target=post)
         for number in range(4):
             self._restore(number, 50, now - self.chance.randint(60, 1000))
             self.truth.accepted["visits", f"{RESTORED}/{number}"] = 50
@@ -190,7 +190,7 @@ class Traffic:
             ("visits", f"https://example.com/{self._low(PAGES)}"), ("usage", "u0"),
         ])  # fmt: skip
         moved = self.chance.choice([-7, -1, 1, 5, 40]) if amount is None else amount
-        self._add(tally, shard, moved)
+        self.world.edit(moved, counters.COUNTERS[tally[0]], tally[1], shard)
         self._edited(tally, moved)
 
     def restore(self, by: str | None = None) -> None:
@@ -206,15 +206,13 @@ class Traffic:
     def delete_tally(self) -> None:
         """Delete an item of a tally, but not a post."""
         items = [
-            one for one in self.world.wire.scan(TableName=self.world.names["counts"])["Items"]
+            one for one in self.world.scan("counts")
             if any(name in one for name in ("play_count", "visits", "usage")) and RESTORED not in one["PK"]["S"]
         ]  # fmt: skip
         if not items:
             return
         item = self.chance.choice(sorted(items, key=lambda one: (one["PK"]["S"], one["SK"]["S"])))
-        self.world.wire.delete_item(
-            TableName=self.world.names["counts"], Key={name: item[name] for name in ("PK", "SK")}
-        )
+        self.world.delete({name: item[name] for name in ("PK", "SK")})
         prefix, _, id_ = item["PK"]["S"].partition("#")
         counter = {"VID": counters.PLAYS, "SITE": counters.VISITS, "USER": counters.USAGE}[prefix]
         self._edited((counter.name, id_), -int(item[counter.attribute]["N"]))
@@ -225,8 +223,7 @@ class Traffic:
             return
         post, user = of or self.chance.choice(self.likes)
         self.likes.remove((post, user))
-        key = keys.key(f"POST#{post}", f"LIKE#USER#{user}")
-        self.world.wire.delete_item(TableName=self.world.names["counts"], Key=key)
+        self.world.delete(keys.key(f"POST#{post}", f"LIKE#USER#{user}"))
         self.truth.accepted["likes", post] -= 1
         self._edited(("likes", post), 1)
 
@@ -246,14 +243,13 @@ class Traffic:
         item = {**keys.key(f"POST#{post}", f"LIKE#USER#{user}"), "likedAt": {"N": "1"}}
         if at is not None:
             item |= {"at": {"N": str(at)}, "nonce": {"S": secrets.token_hex(6)}}
-        self.world.wire.put_item(TableName=self.world.names["counts"], Item=item)
+        self.world.put(item)
 
     def expire(self) -> None:
         """Remove what has expired from counts, as TTL does: what unlikes left, and heartbeats."""
-        for item in self.world.wire.scan(TableName=self.world.names["counts"])["Items"]:
+        for item in self.world.scan("counts"):
             if int(item.get("expiration", {"N": str(10**12)})["N"]) < self.world.clock.now_s:
-                key = {name: item[name] for name in ("PK", "SK")}
-                self.world.wire.delete_item(TableName=self.world.names["counts"], Key=key)
+                self.world.delete({name: item[name] for name in ("PK", "SK")})
         self.world.written()
 
     def _edited(self, tally: Tally, amount: int, at: int | None = None) -> None:
@@ -266,21 +262,11 @@ class Traffic:
 
         (_,) = self.world.written(note)
 
-    def _add(self, tally: Tally, shard: int, amount: int) -> None:
-        counter = counters.COUNTERS[tally[0]]
-        self.world.wire.update_item(
-            TableName=self.world.names["counts"],
-            Key=keys.key(counter.partition_start + tally[1], counter.shard_key(shard)),
-            UpdateExpression="ADD #number :amount",
-            ExpressionAttributeNames={"#number": counter.attribute},
-            ExpressionAttributeValues={":amount": {"N": str(amount)}},
-        )
-
     def _restore(self, number: int, amount: int, at: int, by: str = "+") -> int:
         """Put a tally as it was left long ago; what it said before. `by`: how the nonce begins."""
         item: dict[str, Any] = keys.key(f"SITE#{RESTORED}/{number}", "VISITS")
         item |= {"visits": {"N": str(amount)}, "at": {"N": str(at)}, "nonce": {"S": by + secrets.token_hex(6)}}
-        answer = self.world.wire.put_item(TableName=self.world.names["counts"], Item=item, ReturnValues="ALL_OLD")
+        answer = self.world.wire.put_item(TableName=self.world.name("counts"), Item=item, ReturnValues="ALL_OLD")
         return int(answer.get("Attributes", item)["visits"]["N"])
 
     def _low(self, number: int) -> int:

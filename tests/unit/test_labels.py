@@ -123,6 +123,16 @@ def test_what_is_no_change_of_a_number_has_no_effect() -> None:
     assert moved(plays(5, "c"), plays(5, "b")) == []
 
 
+def test_item_that_comes_or_goes_moves_its_tally_from_or_to_what_its_counter_starts_with() -> None:
+    contest = counters.CONTEST
+    key = tallies.key(contest, "c", 0)
+    image = key | {contest.attribute: {"N": str(contest.start + 5)}}
+    for name, images, amount in (("INSERT", (image, None), 5), ("REMOVE", (None, image), -5)):
+        effects = bookkeeper.read_count(DECLARED, record(name, key, *images))
+        assert list(effects) == [Effect("contest", "c", NOW, observed=amount)]
+    assert contest.start
+
+
 def test_item_beside_tallies_and_children_has_no_effect() -> None:
     for sort_key in ("META.BODY", "META#A", "METAL", "LIKE"):
         keys = {"PK": {"S": "POST#p"}, "SK": {"S": sort_key}}

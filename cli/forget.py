@@ -23,6 +23,10 @@ from .command import Command, Counters, Parser, UsageError
 from .connection import Stack, explained
 from .terminal import bar, note, say, show
 
+_STAYS = (
+    "failed events may name the user for 14 days more, logs for 30, backups for 35; so may tallies whose ids are users:"
+    " docs/privacy.md"
+)
 NOTED_EVERY = 50  # traces; what a killed run removed after its last note is missing in the history
 
 
@@ -52,6 +56,8 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
     if dead_letters.any_left(stack.store):
         note("there are dead letters, which may name the user: `tally repair`, then look again")
     say(f"{left} left: run it again" if left else "nothing is left")
+    if not left:
+        note(_STAYS)
     return 1 if left else 0
 
 

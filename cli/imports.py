@@ -106,7 +106,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     counter: Counter = given.children or given.counter
     if wrong := imports.refused(counter, children=bool(given.children)):
         raise CommandError(wrong)
-    store = replace(stack.store, settings=replace(stack.store.settings, receipt_ttl_s=imports.KEPT_S))
+    store = stack.store
     with _opened(given.file) as file:
         form = given.format or (rows.JSONL if Path(given.file).suffix in (".jsonl", ".ndjson") else rows.CSV)
         source = Source(file, form, counter, bool(given.children))

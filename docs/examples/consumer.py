@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from tally.client import Tally, requests
-from tally.errors import RetryableError, TallyError
+from tally.errors import CallerError, TallyError
 
 logger = logging.getLogger()
 tally = Tally.from_environment(caller="playback")  # once, at cold start
@@ -26,8 +26,8 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
     ]
     again = []
     for record, result in zip(records, tally.batch(plays), strict=True):
-        if isinstance(result, RetryableError):
-            again.append({"itemIdentifier": record["messageId"]})
-        elif isinstance(result, TallyError):  # Tally would refuse it again: do not return it to the queue
+        if isinstance(result, CallerError):  # Tally would refuse it again: do not return it to the queue
             logger.error("not counted: %s: %s", record["messageId"], result)
+        elif isinstance(result, TallyError):
+            again.append({"itemIdentifier": record["messageId"]})
     return {"batchItemFailures": again}

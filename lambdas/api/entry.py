@@ -3,8 +3,8 @@
 An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "increment", …}` and get `{"status",
 "replayed", "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
 
-Lambda takes every answer to an asynchronous invocation for a success. So a single event that can be retried raises, and
-a batch with `"on_failure": "raise"` does.
+Lambda takes every answer to an asynchronous invocation for a success. So a single event raises whatever is not the
+caller's fault, a bug too, and a batch with `"on_failure": "raise"` does: Lambda sends it again, and then keeps it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from tally import fields, observe
 from tally.counter import Counter
@@ -26,7 +26,6 @@ from tally.errors import (
     InvalidInputError,
     NotFoundError,
     PayloadTooLargeError,
-    RetryableError,
     StoreBusyError,
     TallyError,
     problem,
@@ -93,7 +92,7 @@ class Entry:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answer one invocation. Only direct events raise RetryableError: single ones, and batches that ask for it."""
+        """Answer one invocation. Single direct events, and batches that ask for it, raise what is Tally's own fault."""
         deadline_s = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
         logger.refresh_sample_rate_calculation()  # whether this invocation logs its successes
@@ -106,7 +105,7 @@ class Entry:
             if isinstance(event, Mapping) and "batch" in event:
                 return self._batch(event, deadline_s, request_id)
             (answer,) = self._answer([partial(self._direct_request, event)], deadline_s)
-            if isinstance(answer, RetryableError):
+            if _failed(answer):
                 raise answer  # an asynchronous invocation must not be lost
             return _direct_response(answer, request_id)
 
@@ -131,14 +130,14 @@ class Entry:
     def _batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
         """Answer each entry by itself. When the time runs out, the rest is not done and gets 503.
 
-        With `"on_failure": "raise"`, raise RetryableError if any entry met one, after all were tried.
+        With `"on_failure": "raise"`, raise the first error that is not the caller's, after all entries were tried.
         """
         refusal = _refused_batch(event)
         if refusal:
             _record(None, refusal)
             return _direct_response(refusal, request_id)
         answers = self._answer([partial(self._direct_request, entry) for entry in event["batch"]], deadline_s)
-        failed = [answer for answer in answers if isinstance(answer, RetryableError)]
+        failed = [answer for answer in answers if _failed(answer)]
         if failed and "on_failure" in event:
             detail = f"{len(failed)} of {len(answers)} entries are to be sent again. The first: {failed[0].detail}"
             raise type(failed[0])(detail)
@@ -218,6 +217,11 @@ class Entry:
         if time.monotonic() >= deadline_s:
             raise StoreBusyError("There was no time left for this. Send it again.")
         return Call(self.store, user, deadline_s), arguments
+
+
+def _failed(answer: Outcome) -> TypeGuard[TallyError]:
+    """Whether Tally failed, and not the caller: what Lambda must send again, or keep."""
+    return isinstance(answer, TallyError) and not isinstance(answer, CallerError)
 
 
 def _refused_batch(event: Mapping[str, Any]) -> CallerError | None:

@@ -19,7 +19,7 @@ from counters import COUNTERS, PAGES
 from dev.base.engine import Engine
 from tally import observe
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.errors import StoreRefusedError, StoreUnreachableError
+from tally.errors import StoreRefusedError, StoreUnreachableError, TallyError
 from tally.settings import Settings
 from tests import events
 from tests.contexts import Context
@@ -178,6 +178,15 @@ def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
     assert answer["statusCode"] == 500
     assert "secret" not in answer["body"]
     assert any("secret" in str(line.get("exception")) for line in logs(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("event", [PLAY, {"batch": [PLAY, PLAY], "on_failure": "raise"}])
+def test_a_bug_raises_so_that_lambda_sends_the_event_again_and_then_keeps_it(store: Store, event: Any) -> None:
+    def broken(call: Call, **_: Any) -> Any:
+        raise MemoryError
+
+    with pytest.raises(TallyError, match="Tally failed"):
+        doing(store, broken)(event, Context())
 
 
 def test_health_tells_whether_the_store_answers(invoke: Invoke, dead_store: Store) -> None:

@@ -153,6 +153,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others(
     code, out, err = remove(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 2 holds\nnothing is left\n")
     assert "the likes of the posts go in the background" in err
+    assert "failed events may name the user for 14 days more" in err
     assert traces(judged) == []
     for _ in range(3):
         deletion.sweep(judged.store, counters.COUNTERS, float("inf"))

@@ -43,7 +43,7 @@ def streamed() -> tuple[str, ...]:
 @pytest.fixture
 def judged(world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """The deployment's writes go through the proxy of `world`. Its time is later than that of Powertools."""
-    monkeypatch.setattr(chunks, "KEPT_S", 10**9)
+    monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     with deployed(engine=engine, store=world.store) as made:
         yield made
 
@@ -323,12 +323,14 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(
         assert "is retired: it takes no more changes" in chunks.refused(retired, children=counter.counts_children)
 
 
-@pytest.mark.parametrize("counter", [replace(PLAYS, receipt_days=2), replace(counters.CONTEST, receipt_days=2)])
-def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_the_counter_says(
+@pytest.mark.parametrize("counter", [replace(PLAYS, receipt_days=2), counters.CONTEST, counters.MEMBERS])
+def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_counter_and_deployment_say(
     store: Store, counter: Counter
 ) -> None:
-    kept = replace(store, settings=replace(store.settings, receipt_ttl_s=chunks.KEPT_S))
-    chunks.add(Call(kept), counter, "run", chunks.Chunk(0, [chunks.Number(1, "x", 5)]))
+    if counter.counts_children:
+        chunks.put(Call(store), counter, "run", chunks.Chunk(0, [chunks.Child(1, "x", "ann", 5)]))
+    else:
+        chunks.add(Call(store), counter, "run", chunks.Chunk(0, [chunks.Number(1, "x", 5)]))
     [receipt] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert int(receipt["expiration"]["N"]) > time.time() + chunks.RESTART_S
 

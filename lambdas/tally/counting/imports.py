@@ -8,7 +8,6 @@ name is refused. What is imported is an accepted change like any other: the jour
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from .. import fields
@@ -24,9 +23,9 @@ from .children import SINCE, takes_children
 from .receipts import Body, Keyed, Stamp, once
 from .tallies import GONE, Tally, minute_now
 
-KEPT_S = 30 * 24 * 3600
-"""How long the receipts of an import live."""
-RESTART_S = KEPT_S - 24 * 3600
+KEPT_DAYS = 30
+"""How long the receipts of an import live, whatever the counter and the deployment say."""
+RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
 """How long after its beginning a run may be started again: all of its receipts are there by then."""
 VALUE_MAX = 10**15  # of one row: every reader of JSON takes it exactly
 OPERATION = "import"  # in the receipts' names
@@ -114,7 +113,6 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Re
     Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
     """
     name = f"{run}/{chunk.number}"
-    counter = replace(counter, receipt_days=None)  # its receipts live KEPT_S, as those of every import
     sums: dict[Tally, int] = {}
     for row in chunk.rows:
         tally = Tally(counter, row.id)
@@ -122,10 +120,10 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Re
     try:
         if sets(counter):
             for (_, id_), value in sums.items():
-                increments.set_value(call, counter, id_, value, 0, operation=OPERATION, key=name)
+                increments.set_value(call, counter, id_, value, 0, operation=OPERATION, key=name, days=KEPT_DAYS)
             return []
         moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
-        changes.count(call, moved, operation=OPERATION, key=f"{counter.name}/{name}", soon=False)
+        changes.count(call, moved, operation=OPERATION, key=f"{counter.name}/{name}", soon=False, days=KEPT_DAYS)
     except (LimitReachedError, PreconditionFailedError) as error:
         why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
         return [Refused(row.line, why) for row in chunk.rows]
@@ -150,7 +148,7 @@ def put(call: Call, counter: Counter, run: str, chunk: Chunk[Child]) -> Body:
     KeyReusedError if the run has put another content under this number, and StoreBusyError.
     """
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
-    keyed = Keyed(OPERATION, counter.name, f"{run}/{chunk.number}", payload)
+    keyed = Keyed(OPERATION, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
     return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
 
 

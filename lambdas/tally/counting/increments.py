@@ -141,14 +141,24 @@ def _take_number(call: Call, change: Increment, stamp: Stamp) -> Body:
 
 
 def set_value(
-    call: Call, counter: Counter, id_: str, value: int, version: int, *, operation: str, key: str | None
+    call: Call,
+    counter: Counter,
+    id_: str,
+    value: int,
+    version: int,
+    *,
+    operation: str,
+    key: str | None,
+    days: int | None = None,
 ) -> Counted:
     """Compare-and-set: `value` if the counter still has `version` (0: it was never written).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
     key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
-    before its first change it takes any value. Raises PreconditionFailedError when the counter has moved,
-    LimitReachedError for a value out of its limits or behind its numbers, KeyReusedError, CounterRetiredError.
+    before its first change it takes any value. The receipt lives for `days`, or as long as the counter says.
+
+    Raises PreconditionFailedError when the counter has moved, LimitReachedError for a value out of its limits or behind
+    its numbers, KeyReusedError, CounterRetiredError.
     """
     if not counter.retired and not tallies.fits(counter, value):
         raise LimitReachedError(f"{value} is not within the limits of {counter.name}.", field="value")
@@ -172,7 +182,9 @@ def set_value(
         return body
 
     payload = {"value": value, "version": version}
-    keyed = Keyed(operation, f"{counter.name}/{id_}", key or f"version-{version}", payload, counter.receipt_days)
+    keyed = Keyed(
+        operation, f"{counter.name}/{id_}", key or f"version-{version}", payload, days or counter.receipt_days
+    )
     try:
         return once(call, keyed, change)
     except KeyReusedError:

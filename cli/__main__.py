@@ -38,6 +38,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from tally.errors import ConfigurationError, TallyError
 
     from . import commands, connection
+    from .command import PORT_DEFAULT
     from .terminal import CommandError
 
     try:
@@ -46,7 +47,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         command = commands.COMMANDS[given.command]
         if not command.stack:
             return command.run(given)
-        found = connection.local(given.port) if given.local else connection.deployed(given.stack)
+        found = connection.local(given.port or PORT_DEFAULT) if given.local else connection.deployed(given.stack)
         return command.run(given, connection.Stack(found, counters))
     except (ConfigurationError, CommandError) as error:
         print(f"tally: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,9 @@ class Account:
         """By the credentials and region of the environment. Raises CommandError for whatever is missing."""
         try:
             session = boto3.Session(profile_name=profile)
-            wanted = region or _environment_region() or session.region_name
+            # `cdk` reads the first name, too; boto3 knows the second one alone.
+            named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+            wanted = region or named or session.region_name
             if not wanted:
                 raise CommandError("there is no AWS region: set AWS_DEFAULT_REGION=…, or give --region in ARGS")
             caller = session.client("sts", region_name=wanted, config=PATIENT).get_caller_identity()
@@ -55,8 +57,6 @@ class Account:
             raise CommandError(f"AWS does not take these credentials: {why}: sign in again (aws sso login)") from None
         except EndpointConnectionError as error:
             raise CommandError(f"AWS does not answer: {error} Is {wanted} a region, and the network there?") from None
-        except BotoCoreError as error:
-            raise CommandError(f"AWS cannot be asked: {error}") from None
         return cls(session, caller["Account"], wanted, caller["Arn"], profile)
 
     def client(self, service: str, region: str = "") -> Any:
@@ -66,11 +66,6 @@ class Account:
             region_name=region or self.region,
             config=PATIENT,
         )
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment of `cdk`, which goes where these credentials do, and asks nobody for another region."""
-        return {**os.environ, "AWS_REGION": self.region, "AWS_DEFAULT_REGION": self.region}
 
     @property
     def options(self) -> list[str]:
@@ -85,25 +80,20 @@ class Account:
             needed["AWS_DEFAULT_REGION"] = self.region
         return "".join(f"{name}={shlex.quote(value)} " for name, value in needed.items())
 
-    def outputs(self, stack: str) -> dict[str, str]:
-        """The outputs of a stack; none if there is no such stack."""
+    def stack(self, name: str, region: str = "") -> Any:
+        """A stack, as CloudFormation describes it; None if there is none."""
         try:
-            [found] = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+            [found] = self.client("cloudformation", region).describe_stacks(StackName=name)["Stacks"]
         except ClientError as error:
             if "does not exist" in str(error):
-                return {}
+                return None
             raise
-        return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
+        return found
 
     def resources(self, stack: str, region: str = "") -> list[Any]:
-        """The resources of a stack, as CloudFormation sums them up; none if there is no such stack."""
-        listing = self.client("cloudformation", region).get_paginator("list_stack_resources")
-        try:
-            return [one for page in listing.paginate(StackName=stack) for one in page["StackResourceSummaries"]]
-        except ClientError as error:
-            if "does not exist" in str(error):
-                return []
-            raise
+        """The resources of a stack that is there, as CloudFormation sums them up."""
+        pages = self.client("cloudformation", region).get_paginator("list_stack_resources").paginate(StackName=stack)
+        return [one for page in pages for one in page["StackResourceSummaries"]]
 
     def check_bootstrap(self, region: str, qualifier: str) -> None:
         """Raise CommandError where `cdk bootstrap` never ran. Who may not look is not stopped: `cdk` looks itself."""
@@ -113,13 +103,6 @@ class Account:
             if error.response["Error"]["Code"] == "ParameterNotFound":
                 command = " ".join(["node_modules/.bin/cdk", "bootstrap", f"aws://{self.id}/{region}", *self.options])
                 raise CommandError(f"account {self.id} was never bootstrapped in {region}: run {command}") from None
-        except BotoCoreError as error:
-            raise CommandError(f"AWS cannot be asked: {error}") from None
-
-
-def _environment_region() -> str | None:
-    """As `cdk` reads it: boto3 knows the second name alone."""
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 class Arguments(argparse.ArgumentParser):
@@ -148,12 +131,6 @@ def _pair(text: str) -> tuple[str, str]:
 def context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The context of the deployment: that of `cdk.json`, and over it that of the command line."""
     return {**json.loads(SETTINGS.read_text())["context"], **dict(given)}
-
-
-def options_shown(found: Mapping[str, Any]) -> str:
-    """The options of Tally among the context: CDK's own have `:` or `@` in their names."""
-    own = [f"{key}={value}" for key, value in found.items() if ":" not in key and "@" not in key and value]
-    return ", ".join(own) or "none: the defaults of docs/operations.md"
 
 
 def run(command: Callable[[], int]) -> int:

@@ -11,6 +11,7 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping
+from datetime import UTC
 from typing import NamedTuple
 
 from tally.counter import Counter
@@ -27,7 +28,7 @@ from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import Marker
 
 from . import values
-from .command import ID, PORT_DEFAULT, Command, Counters, Parser, UsageError, add_counter, names
+from .command import ID, Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import CommandError, bar, clock, note, say, show
 
@@ -97,7 +98,7 @@ class Lost(NamedTuple):
 
 def add_numbers(made: Parser, counters: Counters) -> None:
     """The arguments of `check` and `repair`: which numbers, and which part of the work."""
-    add_counter(made, counters, names(counters) + "; default: everything", required=False)
+    add_counter(made, counters, "whose numbers; default: everything", nargs="?")
     made.add_argument("ids", metavar="ID", nargs="*", default=[], help=f"one or more, {ID}")
     made.add_argument("--only", choices=PARTS, help="one part of the work; numbers that are named: drift and children")
 
@@ -231,7 +232,9 @@ def _day(store: Store, day: int) -> str:
 def checked_up_to(stack: Stack) -> str:
     """Up to when drift is known; empty if nothing is judged yet."""
     seen = watermark.read(stack.store, time.time())
-    return clock((seen.judged + 1) * stack.store.settings.minute_s, time.time()) if seen.judged >= 0 else ""
+    return (
+        f"{clock((seen.judged + 1) * stack.store.settings.minute_s, UTC, time.time())} UTC" if seen.judged >= 0 else ""
+    )
 
 
 def check(given: argparse.Namespace, stack: Stack) -> int:
@@ -264,7 +267,7 @@ def repair_command(given: argparse.Namespace) -> str:
     named = [given.counter.name, *given.ids] if given.counter else []
     only = ["--only", given.only] if given.only else []
     where = ["--local"] if given.local else ["--stack", given.stack]
-    port = ["--port", str(given.port)] if given.local and given.port != PORT_DEFAULT else []
+    port = ["--port", str(given.port)] if given.port else []
     return f"tally repair {shlex.join([*where, *port, *only, *named])} --by NAME --why TEXT"
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tally.counter import Counter
 
@@ -76,10 +76,16 @@ class Command:
             made.add_argument("--by", metavar="NAME", type=by, required=always, help="who does it, for the history")
             made.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
         if self.stack:
-            add_stack(made)
+            where = made.add_mutually_exclusive_group()
+            where.add_argument("--local", action="store_true", help="use a running `make dev`")
+            where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=f"in AWS ({STACK_DEFAULT})")
+            port = values.whole(1, 65535)
+            made.add_argument("--port", type=port, help=f"with --local: of `make dev` ({PORT_DEFAULT})")
 
     def checked(self, given: argparse.Namespace) -> None:
         """Check the options together. Raises UsageError or InvalidInputError."""
+        if self.stack and given.port and not given.local:  # else it would go to AWS though the person means `make dev`
+            raise UsageError("--port goes with --local")
         if self.signed:
             writes = getattr(given, self.signed.strip("-"))
             if writes and not (given.by and given.why):
@@ -89,27 +95,11 @@ class Command:
         self.check(given)
 
 
-def add_stack(made: argparse.ArgumentParser) -> None:
-    """Which stack. The options go before or after the command, so they have no defaults: one would hide the other."""
-    where = made.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", default=argparse.SUPPRESS, help="use a running `make dev`")
-    where.add_argument(
-        "--stack", metavar="NAME", default=argparse.SUPPRESS, help=f"use this stack in AWS ({STACK_DEFAULT})"
-    )
-    made.add_argument(
-        "--port", type=values.port, default=argparse.SUPPRESS, help=f"with --local: of `make dev` ({PORT_DEFAULT})"
-    )
-
-
 def add_counter(
-    made: argparse._ActionsContainer, counters: Counters, about: str, *, option: str = "counter", required: bool = True
+    made: argparse._ActionsContainer, counters: Counters, about: str = "whose number", name: str = "counter", **how: Any
 ) -> None:
-    """An argument, or an `option`, that names a counter: TAB completes it with those that are declared."""
-    if option != "counter":
-        added = made.add_argument(option, metavar="COUNTER", type=values.counter(counters), help=about)
-    else:
-        many = None if required else "?"
-        added = made.add_argument(option, metavar="COUNTER", nargs=many, type=values.counter(counters), help=about)
+    """An argument, or an option, that names a counter: TAB completes it with those that are declared."""
+    added = made.add_argument(name, metavar="COUNTER", type=values.counter(counters), help=about, **how)
     added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
 
 
@@ -118,8 +108,3 @@ def add_forms(made: Parser) -> None:
     form = made.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON, as the API answers")
     form.add_argument("--csv", action="store_true", help="print CSV, as into a pipe")
-
-
-def names(counters: Iterable[str]) -> str:
-    """For the help of an argument that names a counter."""
-    return f"one of: {', '.join(counters)}"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 
 import shtab
 
 from tally.errors import InvalidInputError
 
 from . import check, exports, forget, get, history, imports, repair, restore, series, status, watch
-from .command import EXIT_STATUS, PORT_DEFAULT, STACK_DEFAULT, Command, Counters, Parser, UsageError, add_stack
+from .command import EXIT_STATUS, STACK_DEFAULT, Command, Counters, Parser, UsageError
 from .cost import command as cost
 from .terminal import say
 
@@ -66,8 +63,6 @@ def parser(counters: Counters) -> Parser:
     """The command line, for the counters that the app declares."""
     made = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
     made.overview = _overview()
-    add_stack(made)
-    made.add_argument("--version", action="version", version=f"tally {version()}")
     made.set_defaults(parser=made, declared=counters)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS.values():
@@ -86,30 +81,11 @@ def _overview() -> str:
     return "\n\n".join([usage, *parts, f"{where} ({STACK_DEFAULT}).", EXIT_STATUS]) + "\n"
 
 
-def version() -> str:
-    """The version of this checkout. `tally status` shows what is deployed."""
-    with (Path(__file__).resolve().parents[1] / "pyproject.toml").open("rb") as declared:
-        return str(tomllib.load(declared)["project"]["version"])
-
-
 def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
     """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
-    # A command's options go after it: before it, argparse would take their value for the command.
-    for argument in itertools.takewhile(lambda each: each not in COMMANDS, arguments):
-        option = argument.partition("=")[0]
-        if option.startswith("-") and option not in ("--local", "--stack", "--port", "--help", "-h", "--version"):
-            made.error(f"{option} goes after the command: `tally COMMAND {option}`")
     given = made.parse_args(arguments)
-    command = COMMANDS[given.command]
-    if "local" in given and "stack" in given:  # one before the command, one after it
-        made.error("argument --stack: not allowed with argument --local")
-    if "port" in given and "local" not in given:  # else it would go to AWS though the person means `make dev`
-        made.error("--port goes with --local")
-    if not command.stack and ("local" in given or "stack" in given):
-        made.error(f"{command.name} looks at no stack: leave --local and --stack out")
-    given = argparse.Namespace(**{"local": False, "stack": STACK_DEFAULT, "port": PORT_DEFAULT} | vars(given))
     try:
-        command.checked(given)
+        COMMANDS[given.command].checked(given)
     except UsageError as error:
         made.error(str(error))
     except InvalidInputError as error:

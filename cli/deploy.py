@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -70,7 +71,9 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     for region in dict.fromkeys([at.region, *edge]):
         at.check_bootstrap(region, qualifier)
     check_answerable(given.yes)
-    shown = f"those of {given.app}" if given.app else account.options_shown(context)
+    # CDK's own have `:` or `@` in their names.
+    own = [f"{key}={value}" for key, value in context.items() if ":" not in key and "@" not in key and value]
+    shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
     print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
     assembly = Path(given.app) if given.app else ASSEMBLY
     pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]
@@ -81,9 +84,11 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
     importing = [option for option in others if option.startswith("--import-existing-resources")]
-    check_format(stacks[0].name, at.outputs(stacks[0].name).get("Format", stacks[0].format), stacks[0].format)
-    if not importing:
-        _check_tables(at, stacks[0])
+    if running := at.stack(stacks[0].name):
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
+        check_format(stacks[0].name, outputs.get("Format", stacks[0].format), stacks[0].format)
+        if not importing:
+            _check_tables(at, stacks[0])
     if _cdk(at, "diff", "--app", str(assembly), *importing):
         return 1
     if not given.yes and answer("Deploy this? [y/N] ").lower() not in ("y", "yes"):
@@ -120,7 +125,8 @@ def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Seq
 def _cdk(at: Account, *arguments: str) -> int:
     """The pinned command, for the person to see. Its exit status."""
     command = [str(ROOT / CDK), *arguments, *at.options]
-    return subprocess.run(command, env=at.environment, check=False).returncode
+    region = {"AWS_REGION": at.region, "AWS_DEFAULT_REGION": at.region}  # it asks nobody for another one
+    return subprocess.run(command, env={**os.environ, **region}, check=False).returncode
 
 
 def stacks_of(assembly: Path, region: str) -> list[Deployed]:

@@ -9,9 +9,9 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from botocore.exceptions import ClientError, WaiterError
+from botocore.exceptions import WaiterError
 
 from stacks.options import EDGE_REGION, Options
 
@@ -84,15 +84,11 @@ def names(stage: str, region: str) -> tuple[str, str]:
 
 
 def stack(at: Account, name: str, region: str) -> Stack | None:
-    """What is deployed under this name, and what of it is kept; None if nothing is. Raises ClientError."""
-    client = at.client("cloudformation", region)
-    try:
-        [described] = client.describe_stacks(StackName=name)["Stacks"]
-    except ClientError as error:
-        if "does not exist" in str(error):
-            return None
-        raise
-    template: Any = client.get_template(StackName=name)["TemplateBody"]
+    """What is deployed under this name, and what of it is kept; None if nothing is."""
+    described = at.stack(name, region)
+    if described is None:
+        return None
+    template = at.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
     kept = {id for id, one in template["Resources"].items() if one.get("DeletionPolicy") in _KEPT}
     names = {
         Kept(_KINDS.get(one["ResourceType"], one["ResourceType"]), one["PhysicalResourceId"])

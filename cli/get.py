@@ -10,13 +10,13 @@ from tally.drift import recount, rows
 from tally.dynamo.client import Call
 
 from . import values
-from .command import ID, Command, Counters, Parser, add_counter, names
+from .command import ID, Command, Counters, Parser, add_counter
 from .connection import Stack
 from .terminal import show
 
 
 def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters, names(counters))
+    add_counter(made, counters)
     made.add_argument("id", metavar="ID", help=ID)
 
 

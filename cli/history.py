@@ -19,7 +19,7 @@ def _arguments(made: Parser, counters: Counters) -> None:
     made.add_argument("id", metavar="ID", nargs="?", help=ID)
     made.add_argument("--user", metavar="ID", type=values.user, help="who had this user forgotten, instead")
     made.add_argument("--imports", action="store_true", help="who imported what, instead")
-    add_counter(made, counters, "look in this counter only", option="--counter")
+    add_counter(made, counters, "look in this counter only", "--counter")
 
 
 def _check(given: argparse.Namespace) -> None:

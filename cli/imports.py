@@ -33,7 +33,7 @@ from tally.errors import RetryableError, StoreRefusedError, TallyError
 from . import rows, values
 from .command import Command, Counters, Parser, add_counter
 from .connection import Stack
-from .terminal import CommandError, note, progress, say, show
+from .terminal import CommandError, bar, note, say, show
 
 SHOWN_MAX = 20  # lines of a kind that are named
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
@@ -47,8 +47,8 @@ def _arguments(made: Parser, counters: Counters) -> None:
         "file", metavar="FILE", help="with the columns id and value, or post, user and liked_at; - is stdin"
     )
     into = made.add_mutually_exclusive_group(required=True)
-    add_counter(into, counters, "add the values to its numbers", option="--counter")
-    add_counter(into, counters, "put the items that it counts: likes", option="--children")
+    add_counter(into, counters, "add the values to its numbers", "--counter")
+    add_counter(into, counters, "put the items that it counts: likes", "--children")
     made.add_argument(
         "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
     )
@@ -143,9 +143,8 @@ def _check(source: Source, store: Store) -> Checked:
     found, digest = Checked(), hashlib.sha256()
     waiting: dict[str, list[int]] = {}
     known: set[str] = set()
-    with progress(None, "row", "checked") as step:
-        for row in source.rows():
-            step(1)
+    with bar(source.rows(), "row", "checked") as every:
+        for row in every:
             if isinstance(row, Refused):
                 found.refuse(row)
                 continue
@@ -199,7 +198,7 @@ def _import(source: Source, store: Store, asked: Importing) -> int:
         asked = replace(asked, by=before["by"], why=before["why"], at_s=before["at"])
     note(f"the run {asked.run}: if it stops, start it again within {_DAYS} days; each row counts once")
     imported = refused = already = 0
-    with progress(asked.rows, "row", "imported") as step:
+    with bar(None, "row", "imported", asked.rows) as shown:
         for chunk in source.chunks():
             if time.time() > asked.at_s + imports.RESTART_S:
                 raise CommandError(
@@ -210,7 +209,7 @@ def _import(source: Source, store: Store, asked: Importing) -> int:
                 note(f"line {row.line}: {row.why}")
             refused, already = refused + len(done), already + there
             imported += len(chunk.rows) - len(done) - there
-            step(len(chunk.rows))
+            shown.update(len(chunk.rows))
     asked.finish(refused)
     parts = [f"imported {_rows(imported)}"]
     parts += [f"{already} were there"] * bool(already) + [f"{refused} refused"] * bool(refused)

@@ -8,11 +8,8 @@ and looks again as it writes: each repair is one transaction on condition that n
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
-
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tally.drift import rebuild
 from tally.drift.looks import moment
@@ -141,22 +138,16 @@ def _moved(done: Finding) -> str:
 def _judged(reconciler: Reconciler) -> int:
     """Wait until the ledger has judged this minute; the minute. Shows what it waits for."""
     asked = reconciler.asked()
-    shown: list[tqdm[Any]] = []
+    with bar(None, "minute", "judged") as shown:
 
-    def tell(left: int) -> None:
-        if not shown:
-            about_s = left * reconciler.store.settings.minute_s
-            note(f"nothing is written until drift is known of all that happened so far: about {about_s} s")
-            shown.append(
-                tqdm(total=left, unit=" minute", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr)
-            )
-        shown[0].update(shown[0].total - left - shown[0].n)
+        def tell(left: int) -> None:
+            if not shown.total:
+                about_s = left * reconciler.store.settings.minute_s
+                note(f"nothing is written until drift is known of all that happened so far: about {about_s} s")
+                shown.total = left
+            shown.update(shown.total - left - shown.n)
 
-    try:
         reconciler.wait(asked, tell)
-    finally:
-        for one in shown:
-            one.close()
     return asked
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.exceptions import ClientError
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tally.drift import restored
 from tally.drift.looks import moment
@@ -28,7 +26,7 @@ from tally.settings import Settings
 from . import values
 from .command import Command, Counters, Parser
 from .connection import PATIENT, Stack
-from .terminal import CommandError, note, say
+from .terminal import CommandError, bar, note, say
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -119,15 +117,12 @@ def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
 
 def _wait(client: DynamoDBClient, names: list[str]) -> None:
     """Wait until every table is there, with a bar on a terminal. Ctrl-C stops the wait and nothing else."""
-    shown = tqdm(
-        total=len(names), desc="restored", unit=" table", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr
-    )
-    with shown as bar:
+    with bar(None, "table", "restored", len(names)) as shown:
         for look in range(LOOKS_MAX):
             found = [_described(client, name) for name in names]
             made = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in found)
-            bar.update(made - bar.n)
-            bar.refresh()
+            shown.update(made - shown.n)
+            shown.refresh()
             if made == len(names):
                 return
             if not look:
@@ -143,11 +138,10 @@ def _settle(given: argparse.Namespace, stack: Stack, new: Store) -> None:
     names = (new.settings.counts_table, new.settings.receipts_table)
     if any((_described(new.client, name) or {}).get("StreamSpecification", {}).get("StreamEnabled") for name in names):
         return
-    scanned = tqdm(desc="put right", unit=" item", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr)
     why = restored.Why(given.by, given.why)
-    how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
     try:
-        with scanned:
+        with bar(None, "item", "put right") as scanned:
+            how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
             for one in restored.settle(new, stack.counters, why, given.to, time.time(), **how):
                 after = one.tally + one.difference
                 say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")

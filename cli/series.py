@@ -24,7 +24,7 @@ from tally.series.progress import HOUR_S
 from . import values
 from .command import Command, Counters, Parser, UsageError, add_counter, add_forms
 from .connection import Stack
-from .terminal import Point, clock_in, draws, note, offset, say, viewers_zone
+from .terminal import Point, clock, draws, note, offset, say, viewers_zone
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
 WHOLE, PART, REPAIR = "whole", "part", "repair"
@@ -32,7 +32,7 @@ WHOLE, PART, REPAIR = "whole", "part", "repair"
 
 
 def _series_arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters, "whose number")
+    add_counter(made, counters)
     of = "of a post, a video, …; for visits the page's URL; default: all of the counter together"
     made.add_argument("id", metavar="ID", nargs="?", help=of)
     made.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
@@ -154,7 +154,7 @@ def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
     for one in body["series"]:
         end_s = one["from"] + HOUR_S if body["by"] == reading.HOUR else _next_day(one["from"], zone)
         if one["from"] < as_of and since < end_s:
-            begun = f"since {clock_in(since, zone, since)}" if one["from"] < since else ""
+            begun = f"since {clock(since, zone, since)}" if one["from"] < since else ""
             yield Point(one["from"], one["value"], "so far" if as_of < end_s else begun)
 
 
@@ -164,7 +164,7 @@ def _next_day(from_s: int, zone: tzinfo) -> int:
 
 def _repairs(body: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:
     for one in body["repairs"]:
-        at = clock_in(one["at"], zone, time.time())
+        at = clock(one["at"], zone, time.time())
         yield f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar"
 
 
@@ -178,8 +178,8 @@ def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo) -
     else:
         yield "nothing is known of that time"
     if not points or points[0].from_s < body["since"]:
-        yield f"series begin at {clock_in(body['since'], zone, now_s)}"
-    yield f"complete up to {clock_in(body['as_of'], zone, now_s)} ({offset(body['as_of'], zone)})"
+        yield f"series begin at {clock(body['since'], zone, now_s)}"
+    yield f"complete up to {clock(body['as_of'], zone, now_s)} ({offset(body['as_of'], zone)})"
 
 
 def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _of_top(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"a value may be off by up to {off}; one that is missing may be up to {off} above the last one"
     else:
         yield "each value is exact"
-    yield f"complete up to {clock_in(body['as_of'], zone, time.time())} ({offset(body['as_of'], zone)})"
+    yield f"complete up to {clock(body['as_of'], zone, time.time())} ({offset(body['as_of'], zone)})"
 
 
 def _span(body: Mapping[str, Any]) -> str:

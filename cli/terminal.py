@@ -7,8 +7,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 
@@ -39,19 +38,10 @@ class Look(NamedTuple):
     lost: str = ""
 
 
-@contextmanager
-def bar(things: Iterable[Any], unit: str, does: str) -> Iterator[Iterable[Any]]:
-    """The things, with a progress bar on stderr if that is a terminal."""
-    with tqdm(things, desc=does, unit=f" {unit}", disable=not sys.stderr.isatty(), leave=False, file=sys.stderr) as bar:
-        yield bar
-
-
-@contextmanager
-def progress(total: int | None, unit: str, does: str) -> Iterator[Callable[[int], object]]:
-    """A progress bar on stderr if that is a terminal; what moves it by a number. `total`: None if it is not known."""
-    shown = not sys.stderr.isatty()
-    with tqdm(total=total, desc=does, unit=f" {unit}", disable=shown, leave=False, file=sys.stderr) as bar:
-        yield bar.update
+def bar(things: Iterable[Any] | None, unit: str, does: str, total: int | None = None) -> tqdm[Any]:
+    """The things, with a progress bar on stderr if that is a terminal; without things, a bar to move by hand."""
+    hidden = not sys.stderr.isatty()
+    return tqdm(things, does, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
 
 
 def show(given: argparse.Namespace, body: object, line: str) -> None:
@@ -91,13 +81,6 @@ def answer(question: str) -> str:
         return ""
 
 
-def clock(epoch_s: int, now_s: float) -> str:
-    """A time as people read it, without the day if that is today."""
-    told = datetime.fromtimestamp(epoch_s, UTC)
-    today = told.date() == datetime.fromtimestamp(now_s, UTC).date()
-    return told.strftime("%H:%M UTC" if today else "%Y-%m-%d %H:%M UTC")
-
-
 def viewers_zone() -> tzinfo:
     """The time zone of this machine; UTC if its settings name none that is known."""
     import tzlocal  # only where somebody asks for it
@@ -116,7 +99,7 @@ def offset(epoch_s: float, zone: tzinfo) -> str:
     return "UTC" if told == "+00:00" else f"UTC{told}"
 
 
-def clock_in(epoch_s: float, zone: tzinfo, now_s: float) -> str:
+def clock(epoch_s: float, zone: tzinfo, now_s: float) -> str:
     """A time in a zone as people read it, to the minute, without the day if that is today."""
     told = datetime.fromtimestamp(epoch_s, zone)
     today = told.date() == datetime.fromtimestamp(now_s, zone).date()

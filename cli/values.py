@@ -73,13 +73,6 @@ def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
     return counter
 
 
-def port(value: str) -> int:
-    """A TCP port."""
-    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
-        raise argparse.ArgumentTypeError(f"{value!r} is not a port: 1 to 65535")
-    return int(value)
-
-
 def second(value: str) -> int:
     """Epoch seconds of a time that says its zone."""
     try:

@@ -15,7 +15,7 @@ from tally.dynamo.client import Call
 from tally.errors import TallyError
 
 from . import connection, values
-from .command import Command, Counters, Parser, add_counter, add_forms
+from .command import PORT_DEFAULT, Command, Counters, Parser, add_counter, add_forms
 from .connection import Stack, explained
 from .terminal import CommandError, Look, draws, note, say, show, viewers_zone
 
@@ -23,7 +23,7 @@ INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 
 
 def _arguments(made: Parser, counters: Counters) -> None:
-    add_counter(made, counters, "whose number")
+    add_counter(made, counters)
     made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
     made.add_argument(
         "--interval", metavar="S", type=values.whole(1, INTERVAL_MAX_S), default=INTERVAL_DEFAULT_S,
@@ -68,7 +68,7 @@ def _again(given: argparse.Namespace, stack: Stack) -> Stack:
     """The stack to look at after a lost connection. `make dev` has its tables elsewhere when it starts again."""
     if given.local:
         with suppress(CommandError):
-            return Stack(connection.local(given.port), stack.counters)
+            return Stack(connection.local(given.port or PORT_DEFAULT), stack.counters)
     return stack
 
 

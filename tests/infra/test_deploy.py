@@ -146,7 +146,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     [
         ("deploy", {}, "there is no AWS region: set AWS_DEFAULT_REGION"),
         ("destroy", {"AWS_REGION": "eu-west-1"}, "there are no AWS credentials: sign in (aws sso login)"),
-        ("deploy", {"AWS_PROFILE": "nope"}, "AWS cannot be asked: The config profile (nope) could not be found"),
+        ("deploy", {"AWS_PROFILE": "nope"}, "the call to AWS failed: The config profile (nope) could not be found"),
     ],
 )
 def test_an_empty_environment_is_one_line(module: str, environment: dict[str, str], said: str) -> None:

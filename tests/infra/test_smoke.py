@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +19,12 @@ from cli import smoke
 from counters import COUNTERS
 from declarations import OPERATIONS
 
-CLAIMS = (
-    base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice", "scope": "tally/read tally/write"}).encode())
-    .decode()
-    .rstrip("=")
-)
-TOKEN = f"e30.{CLAIMS}.signature"
+
+def token_of(**claims: str) -> str:
+    return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.signature"
+
+
+TOKEN = token_of(sub="auth0|alice", scope="tally/read tally/write")
 ROUTES = {route.key: route for one in OPERATIONS for route in one.routes(COUNTERS)}
 
 
@@ -98,78 +98,86 @@ def stub() -> Iterator[Stub]:
         thread.join()
 
 
-def run(stub: Stub, *more: str) -> int:
-    return smoke.main(["--url", stub.url, "--token", TOKEN, *more])
+Run = Callable[..., int]
 
 
-def test_it_calls_every_route(stub: Stub) -> None:
-    assert run(stub) == 0
+@pytest.fixture
+def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs it against the stub, unless another URL is given."""
+
+    def run(**given: str) -> int:
+        for name, value in {"URL": stub.url, "TOKEN": TOKEN, "PAGE": "", "WAIT": "", **given}.items():
+            monkeypatch.setenv(name, value)
+        return smoke.main()
+
+    return run
+
+
+def test_it_calls_every_route_under_a_key_of_its_own(stub: Stub, run: Run) -> None:
+    assert run() == run() == 0
     assert set(stub.asked) == set(ROUTES)
-
-
-def test_each_run_counts_under_a_key_of_its_own(stub: Stub) -> None:
-    assert run(stub) == run(stub) == 0
     assert len(set(stub.keys)) == 2
 
 
-@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("bad", [(500, {"title": "Failed"}), (200, ["text"]), (403, {"message": "Forbidden"})])
-def test_one_broken_operation_fails_the_run(
-    stub: Stub, capsys: pytest.CaptureFixture[str], route: str, bad: tuple[int, Any]
+def test_each_broken_operation_fails_the_run(
+    stub: Stub, run: Run, capsys: pytest.CaptureFixture[str], bad: tuple[int, Any]
 ) -> None:
-    stub.answers[route] = bad
-    assert run(stub, "--page", "https://example.com/a") == 1
+    stub.answers = dict.fromkeys(ROUTES, bad)
+    assert run(PAGE="https://example.com/a") == 1
     reported = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
-    assert ROUTES[route].id in reported
+    assert {route.id for route in ROUTES.values()} <= set(reported)
 
 
-def test_an_uncounted_page_is_a_failure_only_if_it_was_named(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_uncounted_page_is_a_failure_only_if_it_was_named(
+    stub: Stub, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     stub.answers["POST /visits"] = (403, {"title": "Forbidden"})
-    assert run(stub) == 0
-    assert re.search("^skipped +visit +.*--page", capsys.readouterr().out, re.MULTILINE)
-    assert run(stub, "--page", "https://example.com/a") == 1
+    assert run() == 0
+    assert re.search("^skipped +visit +.*PAGE=", capsys.readouterr().out, re.MULTILINE)
+    assert run(PAGE="https://example.com/a") == 1
 
 
-def test_a_token_without_scopes_skips_the_counters(stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
-    claims = base64.urlsafe_b64encode(json.dumps({"sub": "auth0|alice"}).encode()).decode().rstrip("=")
+def test_a_token_without_scopes_skips_the_counters() -> None:
     scoped = {route.id for route in ROUTES.values() if route.scope}
-    todo = smoke.calls("alice", "https://example.com/", "key", page_given=True)
+    todo = smoke.calls("https://example.com/", "key", page_given=True)
     seen = {call.name: smoke.judge(call, smoke.Answer(403, {}, {}))[0] for call in todo}
     assert {name.removesuffix(" again") for name, state in seen.items() if state == "skipped"} == scoped
-    assert smoke.claims_of(f"e30.{claims}.signature") == ("auth0|alice", set())
+    assert smoke.scopes_of(token_of(sub="auth0|alice")) == set()
 
 
 def test_an_api_that_lets_anybody_like_fails() -> None:
-    todo = smoke.calls("alice", "https://example.com/", "key", page_given=False)
+    todo = smoke.calls("https://example.com/", "key", page_given=False)
     [open_door] = [call for call in todo if call.name == "no token"]
     assert smoke.judge(open_door, smoke.Answer(200, {}, {"liked": True}))[0] == "failed"
 
 
-def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with Stub() as closed:
         url = closed.url
-    assert smoke.main(["--url", url, "--token", TOKEN]) == 1
-    calls = len(smoke.calls("alice", "https://example.com/", "key", page_given=False))
+    assert run(URL=url) == 1
+    calls = len(smoke.calls("https://example.com/", "key", page_given=False))
     assert f"{calls} of {calls} calls failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("given", "message"),
     [
-        (["--url", "", "--token", TOKEN], "URL is missing: make smoke URL=https://… TOKEN=…"),
-        (["--url", "example.com", "--token", TOKEN], "'example.com' is no URL: make smoke URL=https://…"),
-        (["--url", "http://localhost", "--token", ""], "no token to sign in with: it is missing"),
-        (["--url", "http://localhost", "--token", "a.b.c"], "not a JWT with a sub"),
-        (["--url", "http://localhost", "--token", "a.MQ.c"], "not a JWT with a sub"),
+        ({"URL": ""}, "URL is missing: make smoke URL=https://… TOKEN=…"),
+        ({"URL": "example.com"}, "'example.com' is no URL: make smoke URL=https://…"),
+        ({"TOKEN": ""}, "no token to sign in with: it is missing"),
+        ({"TOKEN": "a.b.c"}, "not a JWT with a sub"),
+        ({"TOKEN": "a.MQ.c"}, "not a JWT with a sub"),
+        ({"TOKEN": token_of(scope="tally/read")}, "not a JWT with a sub"),
+        ({"WAIT": "ever"}, "give seconds from 0 to 3600"),
     ],
 )
 def test_what_it_needs_is_asked_for_in_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    run: Run, capsys: pytest.CaptureFixture[str], given: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        smoke.main(arguments)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert run(**given) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 @pytest.mark.parametrize(
@@ -194,12 +202,6 @@ def test_it_waits_until_a_visit_is_rolled_up(
     clock = SimpleNamespace(time=time.time, monotonic=lambda: len(looks), sleep=sleep)
     monkeypatch.setattr(smoke, "time", clock)
     stub.answers["GET /visits"] = (200, {"value": 1, "bots": 0, "as_of": None})
-    assert smoke.wait_until_rolled_up(stub.url, "https://example.com/", 3) == status
+    assert smoke.attempt(stub.url, "", smoke.rolled_up("https://example.com/"), 3) == status
     assert len(looks) == (3 if status else 1)
     assert said in capsys.readouterr().out
-
-
-def test_a_wait_is_a_number_of_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        smoke.main(["--url", "http://localhost", "--token", TOKEN, "--wait", "ever"])
-    assert "give seconds from 0 to 3600" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ def _judged(store: Store) -> None:
 
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
-    until = clock(60 * (watermark.judged(store) + 1), time.time())
+    until = clock(60 * (watermark.judged(store) + 1), UTC, time.time()) + " UTC"
     code, out, err = run("check")
     assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: known up to {until}")
     assert run("check", "--json")[:2] == (0, "")

@@ -85,20 +85,17 @@ class Answer(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """One input of an operation, by the name of its argument. A direct event has it at its top, by `name`."""
+    """One input of an operation, by the name of its argument."""
 
     argument: str
+    name: str
+    """Its name in a direct event, which has it at its top: the argument's, without the `_` of `from_`."""
     kind: Kind
     source: Source
     """Where an HTTP request has it."""
     wire: str
     """Its name in the HTTP request."""
     required: bool
-
-    @property
-    def name(self) -> str:
-        """Its name in a direct event: the argument's, without the `_` of `from_`."""
-        return self.argument.rstrip("_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +254,7 @@ class Route:
         """Those of its successful answers."""
         return (*self.operation.success, 304) if self.cached else self.operation.success
 
-    @property
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The fields that a request has beside the fixed ones."""
         return tuple(one for one in self.operation.fields if one.name not in self.fixed)
@@ -358,7 +355,8 @@ def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Fi
         source = kind.source or (Source.QUERY if method == "GET" else Source.BODY)
         if f"{{{name}}}" in path:
             source = Source.PATH
-        yield Field(argument.name, kind, source, kind.wire or name, argument.default is inspect.Parameter.empty)
+        required = argument.default is inspect.Parameter.empty
+        yield Field(argument.name, name, kind, source, kind.wire or name, required)
 
 
 def _kind(hint: Any) -> Kind | None:

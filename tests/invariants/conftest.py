@@ -19,7 +19,7 @@ from tally.dynamo.client import CLIENT_CONFIG, Store, dynamodb_client
 from tally.dynamo.contention import Spread
 from tally.settings import Settings
 from tests.invariants.counting import Clock, Counting
-from tests.invariants.judged import Deployment
+from tests.invariants.judged import Deployment, deployed
 from tests.invariants.streaming import StreamWorld
 from tests.invariants.world import World
 
@@ -40,8 +40,8 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def streamed() -> tuple[str, ...]:
-    """What was written alone is read in the stream (`World.inserted_alone`)."""
-    return ("counts",)
+    """What was written alone is read in the streams (`World.inserted_alone`)."""
+    return ("counts", "receipts")
 
 
 @pytest.fixture
@@ -86,6 +86,13 @@ def lossy(store: Store, proxy: FaultProxy) -> StreamWorld:
     """Its handlers' requests go through the proxy, without the SDK's tokens."""
     proxy.strip_tokens = True
     return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
+
+
+@pytest.fixture
+def judged(world: World, engine: Engine) -> Iterator[Deployment]:
+    """A deployment whose minutes are judged. Its writes go through the proxy of `world`."""
+    with deployed(engine=engine, store=world.store) as made:
+        yield made
 
 
 @pytest.fixture

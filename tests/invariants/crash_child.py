@@ -1,51 +1,23 @@
-"""The environments of the plays function: each line on stdin forks one, which serves until it is killed.
-
-    python crash_child.py <path of a Unix socket>
-
-A worker connects to the socket, sends its process id on a line, and then answers events, one JSON line each. Forking
-from a process that has loaded everything takes milliseconds, as a restored snapshot does.
-"""
+"""A process of a function that answers increments: one JSON event in, one answer out, until it is killed."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
-import sys
+from multiprocessing.connection import Connection
+
+from tests.contexts import Context
 
 
-class Context:
-    """As much of a Lambda context as the handler looks at."""
-
-    aws_request_id = "11111111-2222-3333-4444-555555555555"
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 10_000
-
-
-def serve(path: str) -> None:
-    """Be one worker."""
+def serve(connection: Connection, environment: dict[str, str]) -> None:
+    """Answer each event that comes over the connection, and end with it."""
+    os.environ.update(environment)
     import serve as functions
 
     handler = functions.increments_open
-
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        connection.sendall(b"%d\n" % os.getpid())
-        for line in connection.makefile("rb"):
-            connection.sendall(json.dumps(handler(json.loads(line), Context())).encode() + b"\n")
-
-
-def main(path: str) -> None:
-    """Fork a worker for each line of stdin, until its end."""
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # killed workers leave no zombies
-    for _ in sys.stdin.buffer:
-        if os.fork() == 0:
-            serve(path)
-            os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    while True:
+        try:
+            event = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        connection.send_bytes(json.dumps(handler(event, Context())).encode())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +13,6 @@ from botocore.exceptions import ClientError
 import counters
 import operations.children
 from dev import faults
-from dev.base.engine import Engine
 from tally.counter import Counter
 from tally.counting import children, deletion, imports, many, posts, tallies
 from tally.counting.children import GONE_KEPT_S
@@ -33,28 +30,13 @@ from tally.errors import (
     StoreUnreachableError,
     TallyError,
 )
-from tests.invariants.judged import Deployment, deployed
-from tests.invariants.world import World, killed, meanwhile
+from tests.invariants.judged import Deployment
+from tests.invariants.world import Shard, World, killed, meanwhile
 
 FOREVER = float("inf")
 ID = "p"
 WAIT_S = 60  # instead of 15 minutes, each of which would be judged
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
-
-
-@pytest.fixture(scope="session")
-def streamed() -> tuple[str, ...]:
-    return ("counts", "receipts")
-
-
-class Shard(random.SystemRandom):
-    """Not random: this shard, if it is one of them."""
-
-    def __init__(self, shard: int) -> None:
-        self.shard = shard
-
-    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        return min(self.shard, (start if stop is None else stop) - 1)
 
 
 @dataclass
@@ -141,20 +123,11 @@ class Family:
 
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
-def family(
-    world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Family]:
-    """Likes of a post, and members of a workspace, which nobody makes. Writes go through the proxy of `world`."""
+def family(world: World, judged: Deployment, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Family:
+    """Likes of a post, and members of a workspace, which nobody makes."""
     monkeypatch.setattr(deletion, "GONE_KEPT_S", WAIT_S)
     world.family = request.param
-    with deployed(engine=engine, store=world.store) as judged:
-        yield Family(request.param, world, judged)
-
-
-@pytest.fixture
-def members(family: Family) -> Family:
-    """What does not depend on the counter is tested with one that has no posts."""
-    return replace(family, counter=counters.MEMBERS)
+    return Family(request.param, world, judged)
 
 
 only_likes = pytest.mark.parametrize("family", [counters.LIKES], indirect=True, ids=["likes"])

@@ -27,7 +27,7 @@ from tally.errors import (
 )
 from tests.contexts import Context
 from tests.invariants.counting import ITEM, Clock, Counting, neighbour, refusal
-from tests.invariants.world import First, Last, meanwhile
+from tests.invariants.world import FIRST, LAST, meanwhile
 
 
 def stock_by_hand(counting: Counting, qty: dict[str, str], id_: str = ITEM) -> None:
@@ -66,7 +66,7 @@ def test_a_sweep_ends_in_time_and_the_next_one_does_the_rest_bucket_by_bucket_in
     clock.pass_s(61)
     counting.world.proxy.forget()
     done = partial(counting.world.sent, "TransactWriteItems")
-    slow = replace(counting.world.store, clock=lambda: len(done()), spread=Spread(random=First()))
+    slow = replace(counting.world.store, clock=lambda: len(done()), spread=Spread(random=FIRST))
     for until_s, page_max, returned in (
         (2, 1, (1, 1)),
         (2, 1, (1, 1)),
@@ -78,7 +78,7 @@ def test_a_sweep_ends_in_time_and_the_next_one_does_the_rest_bucket_by_bucket_in
         before = len(done())
         assert counting.swept(slow, until_s=until_s) == (min(until_s, 11) - before, 0, until_s == 99)
         assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
-        slow.spread.random = Last()
+        slow.spread.random = LAST
 
 
 def test_a_bucket_that_cannot_be_read_keeps_no_other_one_waiting(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from cli import __main__ as command
 from cli import connection
 from cli.connection import Connection
 from dev import faults
-from dev.base.engine import Engine
 from tally import fields
 from tally.counting import children, deletion, forgetting, holds, increments, posts, tallies
 from tally.counting.forgetting import Kind
@@ -25,24 +23,13 @@ from tally.counting.increments import Increment
 from tally.drift import history
 from tally.dynamo.client import Call
 from tally.streams import dead_letters
-from tests.invariants.judged import LIKES, Deployment, deployed
-from tests.invariants.world import World
+from tests.invariants.judged import LIKES, Deployment
+from tests.invariants.world import World, killed, meanwhile
 
 USER = "auth0|7c20"
 QUOTED = fields.user(USER, "user")
 ITEM = "mug"
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="session")
-def streamed() -> tuple[str, ...]:
-    return ("counts", "receipts")
-
-
-@pytest.fixture
-def judged(world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    with deployed(engine=engine, store=world.store) as made:
-        yield made
 
 
 @pytest.fixture
@@ -118,23 +105,6 @@ def named(world: World, user: str = USER) -> list[str]:
     return found
 
 
-@contextmanager
-def interrupted(judged: Deployment, at: int) -> Iterator[None]:
-    """Ctrl-C while the answer of transaction `at` is read."""
-    seen = iter(range(10**6))
-
-    def stop(**_: Any) -> None:
-        if next(seen) == at:
-            raise KeyboardInterrupt
-
-    events = judged.store.client.meta.events
-    events.register("after-call.dynamodb.TransactWriteItems", stop, unique_id="stop")
-    try:
-        yield
-    finally:
-        events.unregister("after-call.dynamodb.TransactWriteItems", unique_id="stop")
-
-
 def test_dry_run_says_what_there_is_and_writes_nothing(judged: Deployment, run: Run, world: World) -> None:
     leave_traces(judged)
     before = world.items()
@@ -198,7 +168,7 @@ def test_user_is_forgotten_while_others_like_and_unlike(judged: Deployment, run:
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, run: Run, world: World, at: int) -> None:
     leave_traces(judged)
-    with interrupted(judged, at):
+    with killed(judged.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
         code, out, err = remove(run)
     assert (code, out, err) == (130, "", "tally: stopped\n")
     left = len(traces(judged))
@@ -236,20 +206,14 @@ def test_expired_hold_goes_too(judged: Deployment, run: Run) -> None:
     assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 10
 
 
-def test_the_history_knows_of_a_run_before_anything_is_removed(judged: Deployment, run: Run) -> None:
+def test_the_history_knows_of_a_run_before_anything_is_removed(judged: Deployment, run: Run, world: World) -> None:
     """Nobody can stop a `kill -9`."""
     leave_traces(judged)
-    known: list[int] = []
-    events = judged.store.client.meta.events
-    events.register_first(
-        "before-call.dynamodb.TransactWriteItems",
-        lambda **_: known.append(len(list(history.forgotten(judged.store, USER)))), unique_id="known",
-    )  # fmt: skip
-    try:
-        assert remove(run)[0] == 0
-    finally:
-        events.unregister("before-call.dynamodb.TransactWriteItems", unique_id="known")
-    assert known[0] == 1
+    known: list[Any] = []
+    plain = replace(judged.store, client=world.raw)
+    world.proxy.plan = meanwhile({0: lambda: known.extend(history.forgotten(plain, USER))})
+    assert remove(run)[0] == 0
+    assert len(known) == 1
 
 
 def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: Run, world: World) -> None:

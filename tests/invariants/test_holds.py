@@ -28,13 +28,9 @@ from tally.errors import (
 )
 from tests.invariants.counting import ITEM, Clock, Counting, buy, neighbour, new_key, refusal
 from tests.invariants.threads import at_once
-from tests.invariants.world import persist
+from tests.invariants.world import SOME_OF_ALL, persist
 
 CALLERS = 8
-SOME_OF_ALL = {
-    faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.03, faults.FAIL_BEFORE: 0.03, faults.CONFLICT: 0.1,
-    faults.THROTTLED_TRANSACTION: 0.03,
-}  # fmt: skip
 
 
 def test_a_hold_takes_its_amount_at_once_and_carries_no_ttl(counting: Counting) -> None:
@@ -74,31 +70,18 @@ def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, cl
     assert isinstance(refusal(partial(counting.take, 3, 61, key=key)), KeyReusedError)
     assert counting.stored(counters.STOCK) == 7
     assert counting.hold()["hold_id"] == {"S": body["hold"]}
-
-
-def test_a_replay_is_the_same_hold_also_when_nothing_is_left_or_it_is_settled(counting: Counting) -> None:
-    counting.stock(3)
-    body, _ = counting.take(3, key="key-1")
-    assert counting.take(3, key="key-1") == (body, True)
     counting.settle(body["hold"], RELEASED)
-    assert counting.take(3, key="key-1") == (body, True)
-    assert counting.stored(counters.STOCK) == 3
+    assert counting.take(3, key=key) == (body, True)
+    assert counting.stored(counters.STOCK) == 10
 
 
-def test_a_hold_that_never_was_is_not_found(counting: Counting) -> None:
-    counting.stock(3)
-    for state in (COMMITTED, RELEASED):
-        assert isinstance(refusal(partial(counting.settle, "1700000000-AAAAAAAAAAAAAAAA", state)), NotFoundError)
-    assert counting.ledger() == []
-    assert counting.stored(counters.STOCK) == 3
-
-
-def test_a_hold_is_found_under_its_own_item_only(counting: Counting) -> None:
+@pytest.mark.parametrize("state", [COMMITTED, RELEASED])
+def test_a_hold_that_never_was_or_is_of_another_item_is_not_found(counting: Counting, state: str) -> None:
     counting.stock(3)
     hold_id = counting.take(3)[0]["hold"]
-    for state in (COMMITTED, RELEASED):
+    for id_, named in ((ITEM, "1700000000-AAAAAAAAAAAAAAAA"), (neighbour(), hold_id)):
         with pytest.raises(NotFoundError):
-            holds.settle(counting.world.call(), counters.STOCK, neighbour(), hold_id, state)
+            holds.settle(counting.world.call(), counters.STOCK, id_, named, state)
     assert counting.hold()["state"] == {"S": HELD}
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 import counters
 from dev import faults
+from tally.counter import Counter
 from tally.counting import tallies
 from tally.counting.children import TURNS_MAX, present_of
 from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
-from tests.invariants.world import POST, InTurn, Last, World, meanwhile
+from tests.invariants.threads import at_once
+from tests.invariants.world import LAST, POST, SOME_OF_ALL, InTurn, World, meanwhile, persist
 
 TALLY = counters.LIKES.partition_start + POST
 LIKED = {"present": True}
@@ -30,54 +34,34 @@ def either(world: World, request: pytest.FixtureRequest) -> World:
 @pytest.fixture
 def spread_world(make_world: Callable[..., World]) -> World:
     """A world that writes to shard 1 of every post that it has met a conflict on."""
-    world = make_world(spread=Spread(random=Last()))
+    world = make_world(spread=Spread(random=LAST))
     world.store.spread.conflict(TALLY, 16)
     return world
 
 
-def test_delayed_retry_of_a_like_that_was_undone_stays_unliked_and_is_answered_as_before(either: World) -> None:
-    either.write_post()
-    first, _ = either.like("ann", key="key-1")
-    assert either.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
-    assert either.like("ann", key="key-1") == (first, True)
-    assert first == {**LIKED, "changed": True, "visible": "now"}
-    assert either.likes() == (0, set())
-
-
-def test_delayed_retry_of_an_unlike_that_was_redone_stays_liked(either: World) -> None:
-    either.write_post()
-    either.like("ann", key="key-1")
-    first, _ = either.unlike("ann", key="key-1")  # the same key names another change through another operation
-    either.like("ann", key="key-2")
-    assert either.unlike("ann", key="key-1") == (first, True)
-    assert either.likes() == (1, {"ann"})
-
-
+@pytest.mark.parametrize("changed", [True, False], ids=["changes", "changes nothing"])
 @pytest.mark.parametrize("liked", [True, False], ids=["like", "unlike"])
-def test_keyed_change_that_changes_nothing_commits_its_receipt(either: World, liked: bool) -> None:
+def test_delayed_retry_of_what_was_undone_meanwhile_is_answered_as_before_and_changes_nothing(
+    either: World, liked: bool, changed: bool
+) -> None:
+    """What changed nothing has left a receipt, too."""
     either.write_post()
-    if liked:
-        either.like("ann")
     change, opposite = (either.like, either.unlike) if liked else (either.unlike, either.like)
+    if liked is not changed:
+        either.like("ann", key="key-1" if changed else "key-0")  # one key names two changes through two operations
     first = change("ann", key="key-1")
-    assert first == ({"present": liked, "changed": False, "visible": "now"}, False)
-    assert len(either.receipts()) == 1
-    opposite("ann")
+    assert first == ({"present": liked, "changed": changed, "visible": "now"}, False)
+    for turned in (True, False):
+        assert opposite("ann") == ({"present": not liked, "changed": turned, "visible": "now"}, False)
     assert change("ann", key="key-1") == (first[0], True)
     assert either.likes() == ((0, set()) if liked else (1, {"ann"}))
 
 
-def test_like_and_unlike_change_once_and_then_say_so(either: World) -> None:
+def test_unlike_of_what_is_not_liked_only_looks(either: World) -> None:
     either.write_post()
     either.proxy.forget()
-    assert either.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
+    assert either.unlike("ann")[0]["changed"] is False
     assert either.sent("TransactWriteItems") == []
-    assert either.like("ann") == ({**LIKED, "changed": True, "visible": "now"}, False)
-    assert either.like("ann") == ({**LIKED, "changed": False, "visible": "now"}, False)
-    assert either.likes() == (1, {"ann"})
-    assert either.unlike("ann") == ({**UNLIKED, "changed": True, "visible": "now"}, False)
-    assert either.unlike("ann") == ({**UNLIKED, "changed": False, "visible": "now"}, False)
-    assert either.likes() == (0, set())
 
 
 def test_like_makes_the_shard_that_is_not_there_once(spread_world: World) -> None:
@@ -94,23 +78,6 @@ def test_shard_that_another_writer_has_just_made_is_used_as_it_is(spread_world: 
     spread_world.proxy.plan = meanwhile({1: lambda: spread_world.put(shard)})  # 0: the like, 1: the making, 2: the like
     assert spread_world.like("ann")[0]["changed"] is True
     assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 8}
-
-
-def test_unlike_may_go_to_another_shard_than_its_like_and_the_sum_holds(spread_world: World) -> None:
-    spread_world.write_post()
-    spread_world.like("ann")
-    spread_world.store.spread.conflict(TALLY, 16)
-    spread_world.unlike("ann")
-    assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 1, "META#3": -1}
-    assert spread_world.read_post()["likes"] == 0
-
-
-def test_retry_on_another_shard_after_a_conflict_likes_once(world: World) -> None:
-    world.write_post()
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT]})
-    assert world.like("ann", key="key-1")[0]["changed"] is True
-    assert world.likes() == (1, {"ann"})
-    assert world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 1}  # made for the like
 
 
 def test_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Callable[..., World]) -> None:
@@ -225,3 +192,27 @@ def test_retired_counter_takes_no_child_and_a_retry_from_before_is_answered(worl
         with pytest.raises(CounterRetiredError):
             change("ann", key=key)
     assert (world.likes(), len(world.receipts())) == ((1, {"ann"}), 1)
+
+
+@pytest.mark.parametrize("family", [counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
+def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(world: World, family: Counter) -> None:
+    """Also with two devices of one user against each other, on many shards, with and without keys."""
+    world.write_post()
+    world.family = family
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.seeded(24, {"TransactWriteItems": SOME_OF_ALL})
+
+    def wander(seed: int) -> None:
+        chance = random.Random(seed)
+        for step in range(15):
+            if (seed, step) == (0, 5):
+                world.store.breaker.trip(family.partition_start + POST)  # likes spill from now on
+            move = chance.choice([world.like, world.unlike])
+            key = f"{seed}-{step}" if chance.random() < 0.5 else None
+            persist(partial(move, f"user-{seed % 5}", POST, key))
+
+    at_once([partial(wander, seed) for seed in range(8)])
+    world.proxy.settle()
+    assert world.rolled_up(family, POST) == len(world.likes()[1])
+    assert world.inserted_alone()
+    assert len(world.shards(family, POST)) > 1

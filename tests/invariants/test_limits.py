@@ -40,22 +40,6 @@ def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(countin
     assert (counting.world.proxy.injected(faults.LOSE_RESPONSE) > 10) is lost
 
 
-def test_what_is_given_back_while_others_take_is_never_more_than_there_was(counting: Counting) -> None:
-    counting.stock(5)
-
-    def borrow(number: int) -> None:
-        for turn in range(6):
-            if isinstance(buy(counting, counters.STOCK, -2, f"{number}-{turn}"), dict):
-                seen.append(counting.stored(counters.STOCK))
-                counting.increment(counters.STOCK, 2)
-
-    seen: list[int] = []
-    at_once([partial(borrow, number) for number in range(8)])
-    assert counting.stored(counters.STOCK) == 5
-    assert seen
-    assert all(0 <= number <= 3 for number in seen)
-
-
 @pytest.mark.parametrize(
     ("counter", "moves", "ends", "lefts"),
     [
@@ -90,32 +74,8 @@ def test_a_refusal_leaves_no_receipt_and_the_same_key_after_restocking_is_judged
     body, replayed = counting.increment(counters.STOCK, -3, key)
     assert (body["counted"], replayed) == (True, False)
     assert counting.increment(counters.STOCK, -3, key) == (body, True)
-    assert counting.stored(counters.STOCK) == 0
-
-
-def test_a_key_that_took_the_last_one_is_told_so_again_although_nothing_is_left(counting: Counting) -> None:
-    counting.stock(2)
-    key = new_key()
-    body, _ = counting.increment(counters.STOCK, -2, key)
-    assert counting.increment(counters.STOCK, -2, key) == (body, True)
     assert isinstance(refusal(partial(counting.increment, counters.STOCK, -1, key)), KeyReusedError)
     assert counting.stored(counters.STOCK) == 0
-
-
-def test_a_taking_that_meets_conflicts_and_throttling_takes_once(counting: Counting) -> None:
-    counting.stock(3)
-    plan = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.mixed(1, 0), faults.CONFLICT]
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": plan})
-    counting.increment(counters.STOCK, -2)
-    assert counting.stored(counters.STOCK) == 1
-
-
-def test_a_bounded_counter_keeps_its_one_shard_whatever_conflicts_it_meets(counting: Counting) -> None:
-    counting.stock(8)
-    counting.world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 6})
-    for _ in range(8):
-        counting.increment(counters.STOCK, -1)
-    assert counting.world.shards(counters.STOCK, ITEM) == {"STOCK": 0}
 
 
 def test_a_bounded_counter_beside_a_hot_one_of_the_same_key_keeps_its_one_shard_and_its_floor(
@@ -143,21 +103,6 @@ def test_setting_41_to_42_succeeds_once_and_its_replay_changes_nothing(counting:
     counting.increment(counters.STOCK, 5)
     assert set_it() == (body, True)
     assert counting.read(counters.STOCK)["value"] == 47
-
-
-def test_of_16_who_set_41_to_42_at_once_with_keys_of_their_own_one_succeeds(counting: Counting) -> None:
-    counting.stock(41)
-
-    def try_it(number: int) -> int | None:
-        try:
-            return int(counting.set(counters.STOCK, 42, 1, f"key-{number}")[0]["version"])
-        except PreconditionFailedError:
-            return None
-
-    outcomes = at_once([partial(try_it, number) for number in range(16)])
-    assert [outcome for outcome in outcomes if outcome] == [2]
-    assert counting.read(counters.STOCK) == {"counter": "stock", "id": ITEM, "value": 42, "version": 2}
-    assert len(counting.world.receipts()) == 2
 
 
 def test_the_receipts_of_increments_and_settings_add_up_to_the_number(counting: Counting) -> None:

@@ -275,14 +275,6 @@ def test_like_without_a_key_that_arrives_after_its_retry_and_an_unlike_does_not_
     assert world.rolled_up(counters.LIKES, POST) == 0
 
 
-@pytest.mark.parametrize("code", ["TransactionInProgressException", "ThrottlingException", "RequestLimitExceeded"])
-def test_busy_answer_to_a_transaction_that_went_through_counts_once_as_a_first_answer(world: World, code: str) -> None:
-    world.proxy.strip_tokens = True
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.answer_after(code)] * (SDK_ATTEMPTS + 1)})
-    assert world.play(KEY) == (PLAYED, False)
-    assert world.tally() == 1
-
-
 def test_each_attempt_of_ours_has_a_token_of_its_own_and_the_sdk_keeps_it(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE, faults.CONFLICT]})
     world.play(KEY)

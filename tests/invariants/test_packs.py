@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,14 +20,11 @@ from tally.dynamo.client import Call
 from tally.errors import (
     KeyReusedError,
     NotCommittedError,
-    StoreBusyError,
     StoreRefusedError,
-    StoreUnreachableError,
 )
 from tests.contexts import Context
 from tests.invariants.counting import ITEM
-from tests.invariants.threads import at_once
-from tests.invariants.world import VIDEO, World, persist
+from tests.invariants.world import VIDEO, World
 
 BODY = {"video_id": VIDEO, "counted": True, "visible": "now"}
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
@@ -124,14 +120,6 @@ def test_a_key_that_comes_twice_in_a_batch_leaves_the_others_packed(world: World
     assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [11, 2, 2]
 
 
-def test_replays_and_firsts_in_one_batch_cost_one_transaction_more_and_are_told_apart(world: World) -> None:
-    count(world, plays(5))
-    world.proxy.forget()
-    assert slugs(count(world, plays(12))) == ["replayed"] * 5 + ["counted"] * 7
-    assert [len(request["TransactItems"]) for request in world.sent("TransactWriteItems")] == [13, 8]
-    assert world.tally() == 12
-
-
 def test_a_pack_that_was_lost_does_not_fail_the_next_one(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE] * 3})
     results = count(world, plays(150))
@@ -139,19 +127,12 @@ def test_a_pack_that_was_lost_does_not_fail_the_next_one(world: World) -> None:
     assert world.tally() == 51
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, faults.answer("TransactionConflictException")],
-    ids=["conflict", "throttled", "table throttled", "conflict of the request"],
-)
-def test_a_pack_that_meets_others_is_tried_again_and_counted_once(world: World, fault: faults.Fault) -> None:
-    """What was throttled (two are the SDK's own to try again) is tried again without its tally."""
+@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.answer("TransactionConflictException")], ids=str)
+def test_a_pack_that_meets_others_is_tried_again_and_spreads(world: World, fault: faults.Fault) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 2})
     assert slugs(count(world, plays(20))) == ["counted"] * 20
-    assert world.rolled_up() == 20
-    assert world.tally() == (0 if fault is faults.THROTTLED_TRANSACTION else 20)
-    conflicts = fault in (faults.CONFLICT, faults.answer("TransactionConflictException"))
-    assert (world.store.spread.shards(counters.PLAYS.partition_start + VIDEO) > 1) is conflicts
+    assert world.tally() == 20
+    assert world.store.spread.shards(counters.PLAYS.partition_start + VIDEO) > 1
 
 
 def test_a_conflict_beside_a_receipt_that_stands_replays_it_and_counts_the_others(world: World) -> None:
@@ -160,14 +141,6 @@ def test_a_conflict_beside_a_receipt_that_stands_replays_it_and_counts_the_other
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(0, -1, stands), faults.CONFLICT]})
     assert slugs(count(world, plays(5))) == ["replayed"] + ["counted"] * 4
     assert world.tally() == 5
-
-
-def test_a_pack_that_meets_conflicts_without_end_is_busy_for_each_and_counts_nothing(world: World) -> None:
-    world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
-    _, call = world.rushed(0.2)
-    results = batches.count([(call, one) for one in plays(5)])
-    assert [type(result) for result in results] == [StoreBusyError] * 5
-    assert world.items() == world.receipts() == []
 
 
 def test_a_tally_that_holds_no_number_fails_its_own_entries_only(world: World) -> None:
@@ -231,24 +204,6 @@ def test_receipts_of_a_pack_are_those_of_single_changes(world: World) -> None:
     assert packed == single
 
 
-def test_16_batches_at_once_with_the_same_keys_are_counted_once(world: World) -> None:
-    world.proxy.strip_tokens = True
-    some = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
-    world.proxy.plan = faults.seeded(3, {"TransactWriteItems": some})
-
-    def send() -> list[batches.Result]:
-        results = count(world, plays(30))
-        for result in results:
-            if isinstance(result, StoreBusyError | StoreUnreachableError):
-                raise result
-        return results
-
-    for results in at_once([partial(persist, send)] * 16):
-        assert set(slugs(results)) <= {"counted", "replayed"}
-    assert world.tally() == 30
-    assert len(world.receipts()) == 30
-
-
 def test_what_is_set_behind_increments_in_one_batch_sees_them(world: World) -> None:
     named = {"counter": "stock", "id": ITEM}
     more = [{"operation": "increment", **named, "amount": 1, "idempotency_key": f"key-{number}"} for number in range(3)]
@@ -263,22 +218,9 @@ def test_what_is_set_behind_increments_in_one_batch_sees_them(world: World) -> N
 # The time
 
 
-@dataclass
-class Slow:
-    """The clock of a store that takes `request_s` for each request."""
-
-    request_s: float
-    now_s: float = 0.0
-
-    def install(self, world: World) -> World:
-        """The world with this clock."""
-        store = replace(world.store, clock=lambda: self.now_s)
-        world.proxy.plan = lambda operation, body, number: self.answer()
-        return replace(world, store=store)
-
-    def answer(self) -> None:
-        """A request is answered."""
-        self.now_s += self.request_s
+def slow(world: World) -> World:
+    """The world with a clock that each request moves by 60 ms."""
+    return replace(world, store=replace(world.store, clock=lambda: 0.060 * len(world.proxy.requests)))
 
 
 def takes(number: int, counter: Counter = counters.STOCK) -> list[Increment]:
@@ -290,12 +232,11 @@ def test_a_batch_of_bounded_counters_ends_in_time_and_gets_further_each_time(
     world: World, counter: Counter, requests: int
 ) -> None:
     count(world, [play("in", "x", 1000, counters.STOCK)])
-    clock = Slow(0.060)
-    slow, done = clock.install(world), [0]
+    world, done = slow(world), [0]
     while done[-1] < 100:
-        deadline_s = clock.now_s + 2.5
-        results = count(slow, takes(100, counter), deadline_s=deadline_s)
-        assert clock.now_s < deadline_s
+        deadline_s = world.store.clock() + 2.5
+        results = count(world, takes(100, counter), deadline_s=deadline_s)
+        assert world.store.clock() < deadline_s
         outcomes = slugs(results)
         assert set(outcomes) <= {"counted", "replayed", "busy"}
         done.append(100 - outcomes.count("busy"))
@@ -304,16 +245,15 @@ def test_a_batch_of_bounded_counters_ends_in_time_and_gets_further_each_time(
         assert outcomes[done[-2] :] == ["counted"] * (done[-1] - done[-2]) + ["busy"] * (100 - done[-1])
     assert len(done) <= 3 + 2 * requests
     assert world.tally(counter, "x") == (900 if counter is counters.STOCK else 100)
-    assert slugs(count(slow, takes(100, counter), deadline_s=clock.now_s + 2.5)) == ["replayed"] * 100
+    assert slugs(count(world, takes(100, counter), deadline_s=world.store.clock() + 2.5)) == ["replayed"] * 100
 
 
 def test_packs_end_in_time_too(world: World) -> None:
-    clock = Slow(0.060)
-    slow = clock.install(world)
-    assert slugs(count(slow, plays(297), deadline_s=0.1)) == ["counted"] * 198 + ["busy"] * 99
-    assert clock.now_s == pytest.approx(0.120)
+    world = slow(world)
+    assert slugs(count(world, plays(297), deadline_s=0.1)) == ["counted"] * 198 + ["busy"] * 99
+    assert len(world.sent()) == 2
     assert world.tally() == 198
-    again = slugs(count(slow, plays(297), deadline_s=clock.now_s + 1))
+    again = slugs(count(world, plays(297), deadline_s=world.store.clock() + 1))
     assert again == ["replayed"] * 198 + ["counted"] * 99
     assert world.tally() == 297
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter as Multiset
-from functools import partial
 from typing import Any
 
 import pytest
 
 from dev import faults
 from dev.faults.plans import Fault
-from operations import increments as handler
 from tally.counter import Counter
-from tally.counting import batches, periods
-from tally.counting.increments import Increment
+from tally.counting import periods
 from tally.errors import RetryableError
-from tests.invariants.counting import ITEM, Clock, Counting, buy, new_key
-from tests.invariants.threads import at_once
+from tests.invariants.counting import ITEM, Clock, Counting, new_key
 
 DAY_S = 24 * 3600
 
@@ -98,38 +93,6 @@ def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
     body, _ = counting.increment(counter, 1)
     assert (today(counter, evening) > day, body["period"]) == (True, day.partition("#")[2])
     assert sums(counting, counter) == {day: 1}
-
-
-@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.LOSE_RESPONSE], ids=str)
-def test_a_batch_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
-    counting: Counting, evening: Clock, fault: Fault
-) -> None:
-    day, call = today(USED, evening), counting.world.call("ann")
-    ask = {"id": ITEM, "amount": 1}
-    made = [
-        handler.increment(call, counter=counter, idempotency_key=new_key(), **ask)
-        for counter in (USED, USED, ROLLED, QUOTA)
-    ]
-    counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = first(evening, fault)
-    results = batches.count([batches.Entry(call, one) for one in made if isinstance(one, Increment)])
-    assert [result[0]["period"] for result in results if isinstance(result, tuple)] == [day.partition("#")[2]] * 4
-    assert [sums(counting, counter)[day] for counter in (USED, ROLLED, QUOTA)] == [2, 1, 1]
-    assert {receipt["target"]["S"] for receipt in counting.world.receipts()} == {day}
-
-
-def test_a_quota_of_20_is_20_in_each_day_however_many_ask_at_once_and_answers_get_lost(
-    counting: Counting, evening: Clock
-) -> None:
-    days = []
-    counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = faults.seeded(7, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
-    for _ in range(2):
-        days.append(today(QUOTA, evening))
-        outcomes = at_once([partial(buy, counting, QUOTA, 1) for _ in range(30)])
-        assert Multiset(type(outcome) for outcome in outcomes) == {dict: 20, int: 10}
-        evening.pass_s(600)
-    assert [counting.stored(QUOTA, day) for day in days] == [20, 20]
 
 
 @pytest.mark.parametrize("counter", [QUOTA, USED], ids=lambda counter: counter.name)

@@ -45,12 +45,6 @@ def test_8_edits_at_once_count_as_many_revisions_as_were_accepted(world: World) 
     assert text.startswith("text ")
 
 
-def test_8_creations_at_once_create_one_post(world: World) -> None:
-    outcomes = at_once([partial(world.write_post, POST, "first")] * EDITORS)
-    assert sum(created for _, created in outcomes) == 1
-    assert stored(world) == (0, "first")
-
-
 def test_edit_that_always_comes_second_is_a_conflict_and_counts_nothing(world: World) -> None:
     world.write_post(text="first")
 
@@ -83,22 +77,6 @@ def test_post_that_somebody_else_creates_first_is_theirs(world: World) -> None:
     with pytest.raises(ForbiddenError):
         world.write_post(text="mine", author="ann")
     assert stored(world) == (0, "theirs")
-
-
-def test_only_the_author_edits(world: World) -> None:
-    world.write_post(text="mine", author="ann")
-    with pytest.raises(ForbiddenError):
-        world.write_post(text="yours", author="bob")
-    assert stored(world) == (0, "mine")
-
-
-def test_edit_keeps_likes_and_likes_keep_the_text(world: World) -> None:
-    world.write_post(text="first")
-    world.like("ann")
-    world.write_post(text="second")
-    world.like("bob")
-    post = world.read_post()
-    assert (post["revision"], post["body"], post["likes"]) == (1, "second", 2)
 
 
 def test_edits_and_likes_at_once_do_not_undo_each_other(world: World) -> None:

@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections import Counter as Multiset
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import counters
@@ -24,13 +23,15 @@ from dev.faults import Fault, FaultProxy
 from tally.counting.tallies import GONE
 from tally.dynamo import contention
 from tally.dynamo.client import Store, dynamodb_client
+from tally.dynamo.contention import Breaker, Spread
 from tally.errors import KeyReusedError, NotFoundError, RetryableError
-from tally.settings import Settings
-from tests.conftest import create_tables
+from tests.conftest import fresh_tables
 from tests.invariants.world import CALLER_TRIES_MAX, Outcome, World, persist
 
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
 EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
-STEPS_MIN, STEPS_MAX = 3, 15
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
 FAULTS = (
     faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.THROTTLE,
@@ -39,7 +40,6 @@ FAULTS = (
 )  # fmt: skip
 # A refusal forged at the receipt's place, without a receipt, is no state that DynamoDB can be in: unkeyed changes only.
 FORGED_REFUSAL = FAULTS[8]
-_numbers = itertools.count()
 SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
 
 
@@ -133,8 +133,6 @@ def run(world: World, model: Model, step: Step) -> None:
     answers = [attempt(world, step)]
     while answers[-1] is None and len(answers) < CALLER_TRIES_MAX:
         answers.append(attempt(world, step))
-    event("answered at once" if len(answers) == 1 else "answered after a failure")
-    event("refused" if isinstance(expected, type) else "replayed" if expected[1] else "first answer")
     assert blurred(step, answers, answers[-1]) == blurred(step, answers, expected)
 
 
@@ -176,35 +174,19 @@ def compare(world: World, model: Model) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared_world(engine: Engine) -> Iterator[World]:
+def shared_world(engine: Engine, client: DynamoDBClient) -> Iterator[World]:
     """For every program, as one process serves many calls. Our own pauses are as short as the SDK's are here."""
-    made = Settings.from_environment(
-        {
-            "TALLY_COUNTS_TABLE": "tally-program-counts",
-            "TALLY_RECEIPTS_TABLE": "tally-program-receipts",
-            "TALLY_LEDGER_TABLE": "tally-program-ledger",
-        }
-    )
     with FaultProxy(engine.endpoint) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setattr(contention, "BACKOFF_FIRST_S", 0.0002)
-        through, raw = dynamodb_client(endpoint_url=proxy.endpoint), dynamodb_client(endpoint_url=engine.endpoint)
-        with contextlib.closing(through), contextlib.closing(raw):
-            create_tables(engine.endpoint, made, ("counts",))
-            yield World(Store(through, made), proxy, raw)
+        with contextlib.closing(dynamodb_client(endpoint_url=proxy.endpoint)) as through:
+            yield World(Store(through, fresh_tables(client)), proxy, client)
 
 
 def begin(world: World, *, strip_tokens: bool) -> Model:
     """Make tables for the next program, and calm everything down; one post is there."""
-    old, number = world.store.settings, next(_numbers)
-    for table in (old.counts_table, old.receipts_table, old.ledger_table):
-        world.raw.delete_table(TableName=table)
-    made = replace(
-        old, counts_table=f"tally-program-counts-{number}", receipts_table=f"tally-program-receipts-{number}"
-    )  # a name of its own: under an old one the engine's stream goes on
-    create_tables(world.raw.meta.endpoint_url, made, ("counts",))
-    world.store = replace(world.store, settings=made)
-    world.store.spread.widths.clear()
-    world.store.breaker.heats.clear()
+    world.store = replace(
+        world.store, settings=fresh_tables(world.raw, ("counts",)), spread=Spread(), breaker=Breaker()
+    )
     world.proxy.plan, world.proxy.strip_tokens = faults.no_faults, strip_tokens
     world.proxy.forget()
     world.write_post("p1")
@@ -217,7 +199,7 @@ def begin(world: World, *, strip_tokens: bool) -> Model:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(program=st.lists(steps(), min_size=STEPS_MIN, max_size=STEPS_MAX), strip_tokens=st.booleans())
+@given(program=st.lists(steps(), min_size=3, max_size=15), strip_tokens=st.booleans())
 def test_any_program_of_plays_and_likes_with_any_faults_gives_the_models_numbers(
     shared_world: World, program: list[Step], strip_tokens: bool
 ) -> None:

@@ -20,15 +20,14 @@ from dev import faults
 from dev.faults import Fault, Plan
 from tally.counter import Counter
 from tally.counting import posts
-from tally.dynamo.contention import ATTEMPTS_MAX, RETRY_S_MAX, Spread
-from tally.errors import StoreBusyError, StoreUnreachableError
+from tally.dynamo.contention import ATTEMPTS_MAX, Spread
+from tally.errors import StoreBusyError
 from tests.invariants.threads import at_once
-from tests.invariants.world import AUTHOR, POST, VIDEO, First, Last, World, persist
+from tests.invariants.world import AUTHOR, FIRST, LAST, POST, SOME_OF_ALL, VIDEO, World, persist
 
 TALLY, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.max_shards)}
 THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
-
 
 by_throttle = pytest.mark.parametrize("throttle", THROTTLES, ids=lambda fault: fault.kind.name.lower())
 
@@ -48,6 +47,18 @@ def shards_tried(world: World) -> list[str]:
     return [sent["TransactItems"][-1]["Update"]["Key"]["SK"]["S"] for sent in world.sent("TransactWriteItems")]
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["calm", "everything fails"])
+def test_16_callers_with_one_key_at_once_are_one_count_and_get_16_equal_answers(world: World, fails: bool) -> None:
+    world.proxy.strip_tokens = fails
+    world.proxy.plan = faults.seeded(16, {"TransactWriteItems": SOME_OF_ALL}) if fails else faults.no_faults
+    outcomes = at_once([lambda: persist(partial(world.play, "key-1"))] * 16)
+    answers = [body for body, _ in outcomes]
+    assert answers == answers[:1] * 16
+    assert answers[0].items() >= {"video_id": VIDEO, "counted": True}.items()
+    assert sum(not replayed for _, replayed in outcomes) == 1 or fails
+    assert (world.rolled_up(), len(world.receipts())) == (1, 1)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("spills", [True, False], ids=["spilling", "spreading"])
 def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
@@ -55,49 +66,36 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
 ) -> None:
     if not spills:
         request.getfixturevalue("patient")
-    world.proxy.plan = faults.seeded(
-        seed, {"TransactWriteItems": {faults.CONFLICT: 0.25, faults.THROTTLED_TRANSACTION: 0.08, faults.THROTTLE: 0.02}}
-    )
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL})
 
     def play(caller: int) -> int:
-        amounts = [random.Random(f"{seed}/{caller}/{number}").randint(1, 100) for number in range(12)]
+        amounts = [random.Random(f"{seed}/{caller}/{number}").randint(-5, 100) for number in range(12)]
         for number, amount in enumerate(amounts):
-            persist(partial(world.play, f"{caller}-{number}", VIDEO, amount))
+            send = partial(world.play, f"{caller}-{number}", VIDEO, amount)
+            persist(send)
+            if number % 3 == 0:
+                assert persist(send)[1] is True
         return sum(amounts)
 
     accepted = at_once([partial(play, caller) for caller in range(6)])
     shards = world.shards()
     assert world.rolled_up() == sum(accepted)
     assert shards.keys() <= SHARD_KEYS
-    assert world.read_plays() == world.tally()
+    assert world.read_plays() == max(0, world.tally())
     assert spills or (len(shards) > 1 and world.tally() == sum(accepted))
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("chance", [First, Last, SystemRandom], ids=lambda cls: cls.__name__)
-def test_retry_after_a_conflict_is_on_another_shard(
-    make_world: Callable[..., World], chance: type[SystemRandom]
-) -> None:
-    world = make_world(spread=Spread(random=chance()))
+@pytest.mark.parametrize("chance", [FIRST, LAST, SystemRandom()], ids=["first", "last", "random"])
+def test_retry_after_a_conflict_is_on_another_shard(make_world: Callable[..., World], chance: SystemRandom) -> None:
+    world = make_world(spread=Spread(random=chance))
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 6})
     world.play("key-1")
     tried = shards_tried(world)
     assert len(tried) == 7
     assert all(earlier != later for earlier, later in pairwise(tried))
     assert world.shards() == {tried[-1]: 1}
-
-
-def test_writers_spread_over_twice_as_many_shards_at_each_conflict_up_to_the_counters_limit(world: World) -> None:
-    for number, expected in enumerate([2, 4, 8, 16, 16]):
-        world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT]})
-        world.play(f"key-{number}")
-        assert world.store.spread.shards(TALLY) == expected
-    for number in range(60):
-        world.play(f"more-{number}")
-    shards = world.shards()
-    assert sum(shards.values()) == 65
-    assert len(shards) > 8
-    assert shards.keys() <= SHARD_KEYS
 
 
 @by_throttle
@@ -138,37 +136,12 @@ def test_persistent_contention_is_answered_busy_within_the_calls_time(
     with pytest.raises(StoreBusyError):
         rushed.play("key-1", counter=counter, call=call)
     assert rushed.store.clock() <= 0.5
-    assert len(world.sent()) > 3
+    assert 3 < len(world.sent()) <= 3 * ATTEMPTS_MAX  # the SDK's own retries, too
     assert bool(world.sent("PutItem")) is counter.spills
     assert world.items() == world.receipts() == []
     world.proxy.plan = faults.no_faults
     assert world.play("key-1", counter=counter)[1] is False
     assert (world.tally(counter), world.rolled_up(counter)) == (0 if counter.spills else 1, 1)
-
-
-@pytest.mark.usefixtures("patient")
-def test_retries_are_bounded_where_the_call_has_more_time(world: World) -> None:
-    world.proxy.plan = faults.always(faults.CONFLICT)
-    rushed, call = world.rushed(60)
-    with pytest.raises(StoreBusyError):
-        rushed.play("key-1", call=call)
-    assert rushed.store.clock() <= RETRY_S_MAX
-    assert len(world.sent("TransactWriteItems")) <= ATTEMPTS_MAX
-    assert world.receipts() == []
-
-
-@pytest.mark.parametrize("fault", [faults.DROP_BEFORE, faults.FAIL_BEFORE], ids=lambda fault: fault.kind.name.lower())
-def test_store_that_is_down_is_unreachable_and_a_later_retry_counts_once(world: World, fault: Fault) -> None:
-    world.write_post()
-    world.proxy.plan = faults.always(fault)
-    changes = [lambda: world.play("key-1"), lambda: world.like("ann"), lambda: world.like("bob", key="key-1")]
-    for change in [*changes, world.read_plays, world.read_post, lambda: world.write_post(text="new")]:
-        with pytest.raises(StoreUnreachableError):
-            change()
-    world.proxy.plan = faults.no_faults
-    assert [change()[1] for change in changes] == [False, False, False]
-    assert world.tally() == 1
-    assert world.likes(POST) == (2, {"ann", "bob"})
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, *THROTTLES], ids=lambda fault: fault.kind.name.lower())

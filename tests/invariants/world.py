@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import counters
+from dev import faults
 from dev.base.sync_wire import SyncWire
 from dev.faults import FaultProxy, Plan
 from dev.streams.delivery import Record, Stream
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 
 VIDEO, POST, AUTHOR = "v1", "p1", "author"
 CALLER_TRIES_MAX = 40
+SOME_OF_ALL = {
+    faults.CONFLICT: 0.2, faults.THROTTLED_TRANSACTION: 0.05, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05,
+    faults.FAIL_BEFORE: 0.05,
+}  # fmt: skip
+"""The chance of each fault that a transaction can meet."""
 
 Outcome = tuple[dict[str, Any], bool]
 """The body of an answer, and whether it is a replay."""
@@ -257,37 +263,24 @@ def persist(change: Callable[[], T]) -> T:
 class InTurn(random.SystemRandom):
     """Not random: each shard in turn, from shard 1 on."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._turn = 0
+    turn = 0
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        self._turn += 1
-        return self._turn % (start if stop is None else stop)
+        self.turn += 1
+        return self.turn % (start if stop is None else stop)
 
 
-class Chosen(random.SystemRandom):
-    """Not random: shards are the last one there is, pauses are short."""
+class Shard(random.SystemRandom):
+    """Not random: this shard, or the last one that there is."""
 
-    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        return (start if stop is None else stop) - 1
-
-    def uniform(self, a: float, b: float) -> float:
-        return a
-
-
-class First(random.SystemRandom):
-    """Not random: the first shard that may be."""
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        return 0
+        return min(self.shard, (start if stop is None else stop) - 1)
 
 
-class Last(random.SystemRandom):
-    """Not random: the last shard that there is."""
-
-    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        return (start if stop is None else stop) - 1
+FIRST, LAST = Shard(0), Shard(10**6)
 
 
 class KilledError(BaseException):
@@ -295,13 +288,18 @@ class KilledError(BaseException):
 
 
 @contextmanager
-def killed(store: Store, at: int, *, before: bool) -> Iterator[list[str]]:
-    """Kill the process over its request number `at`, before it is sent or before the answer is seen; those made."""
-    made, event = list[str](), "before-call.dynamodb" if before else "after-call.dynamodb"
+def killed(
+    store: Store, at: int, *, before: bool, operation: str = "", by: type[BaseException] = KilledError
+) -> Iterator[list[str]]:
+    """Kill the process over its request number `at`, before it is sent or before the answer is seen; those made.
+
+    `operation`: only its requests are counted. `by`: what the process sees of it.
+    """
+    made, event = list[str](), f"{'before' if before else 'after'}-call.dynamodb.{operation}".rstrip(".")
 
     def kill(model: Any, **_: Any) -> None:
         if len(made) == at:
-            raise KilledError
+            raise by
         made.append(model.name)
 
     store.client.meta.events.register(event, kill, unique_id="kill")

@@ -6,7 +6,6 @@ import base64
 import gzip
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import crawleruseragents
@@ -17,7 +16,6 @@ from api import crawlers
 from cli import commands
 from operations import visits
 from tally.dynamo.client import Store
-from tally.streams import watermark
 from tests import events
 from tests.integration.conftest import Invoke
 
@@ -94,21 +92,6 @@ def test_people_and_crawlers_are_counted_apart_and_read_in_one_query(invoke: Inv
     store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: asked.append(params))
     assert visited(invoke) == (9, 9)
     assert [query["TableName"] for query in asked].count(store.settings.counts_table) == 1  # one Query
-
-
-def test_visits_say_as_of_when_they_are(invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Null without watermark; then the noted time, less what clocks may differ."""
-
-    def as_of() -> int | None:
-        monkeypatch.setattr(watermark, "_cached", None)
-        found: int | None = invoke.direct("get_visits", url=PAGE)["body"]["as_of"]
-        return found
-
-    assert as_of() is None
-    rolled_s = int(time.time()) - 90
-    noted = {"noted": {"N": str(rolled_s + 60)}, "rolled": {"N": str(rolled_s)}}
-    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | noted)
-    assert as_of() == rolled_s - 5
 
 
 def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: Invoke, store: Store) -> None:

@@ -20,7 +20,6 @@ from tests.integration.conftest import Invoke
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
 MUG = ("stock", "mug")
-ACME = ("members", "acme")
 LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"
 
 
@@ -75,28 +74,6 @@ def fake(invoke: Invoke) -> FakeLambda:
 @pytest.fixture
 def tally(fake: FakeLambda) -> Tally:
     return Tally({name: name for name in client.FUNCTIONS}, caller="checkout", lambda_client=fake)
-
-
-def test_requests_of_each_kind_are_sent_and_answered(tally: Tally) -> None:
-    """That each answer is as its type says: test_operations.py, for the types are the operations'."""
-    usage = {"counter": "usage", "id": "7c20"}
-    sent = [tally.increment("usage", "7c20", amount=7, idempotency_key="k") for _ in range(2)]
-    assert sent == [{**usage, "counted": True, "visible": "now", "replayed": again} for again in (False, True)]
-    assert tally.get_counter("usage", "7c20") == {**usage, "value": 7}
-    put = tally.put_child(*ACME, "bob")
-    assert put | {"counter": "", "id": ""} == {
-        "counter": "", "id": "", "child": "bob", "present": True, "changed": True, "visible": "now", "replayed": False,
-    }  # fmt: skip
-    assert [one["child"] for one in tally.list_children(*ACME, limit=10)["children"]] == ["bob"]
-    assert tally.put_mine("hearts", "a91f", caller="bob")["changed"]
-    assert [one["present"] for one in tally.list_mine(["hearts:x", "hearts:a91f"], caller="bob")["mine"]] == [
-        False, True,
-    ]  # fmt: skip
-    found = tally.get_own_receipts("increment", ["usage/7c20"], ["k", "x"])["receipts"]
-    assert [one["state"] for one in found] == ["counted", "unknown"]
-    assert tally.get_series("plays:9f3a", from_=0, to=3600, tz="Etc/GMT-1")["series"] == []  # nothing is judged yet
-    soon = tally.change([{"counter": "plays", "id": "advert"}] * 2, visible="soon")
-    assert (soon["changes"], soon["tallies"], soon["visible"]) == (2, 1, "soon")
 
 
 @pytest.mark.parametrize("faults", [[LOST], [LOST, THROTTLED, CRASHED, LOST]], ids=repr)

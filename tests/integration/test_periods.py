@@ -10,9 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-import counters
 from tally import client
-from tally.counter import Counter
 from tally.dynamo.client import Store
 from tally.errors import LimitReachedError
 from tests import events
@@ -121,27 +119,3 @@ def test_a_period_is_read_over_http_and_one_that_is_kept_no_more_is_404(
     assert "etag" not in get({})["headers"], "tomorrow has another number, and may have the same version"
     now.s += 36 * DAY_S
     assert get({"period": TODAY})["statusCode"] == 404
-
-
-def test_a_batch_counts_in_the_period_of_now_and_refuses_what_is_over(
-    invoke: Invoke, call: Send, now: Now, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A quota one by one, and what is only metered packed into one transaction."""
-    meter = Counter("meter", prefix="METER", sort_key="USED", attribute="used", period="month", keep_periods=14)
-    monkeypatch.setitem(counters.COUNTERS, meter.name, meter)
-    call("a", 998)
-    event = {"operation": "increment", "id": "7c20", "amount": 1, "caller": "gate"}
-    batch = [{**event, "counter": name, "idempotency_key": f"{name}-{n}"} for name in ("calls", "meter") for n in "123"]
-    results = Invoke(store)({"batch": batch})["results"]
-    assert [answer["status"] for answer in results] == [200, 200, 409, 200, 200, 200]
-    assert results[2]["body"]["retry_after_s"] == HALF_A_DAY_S
-    assert results[3]["body"] == {
-        "counter": "meter",
-        "id": "7c20",
-        "period": "2026-11",
-        "counted": True,
-        "visible": "now",
-    }
-    items = stored(store)
-    assert (items[f"CLIENT#7c20#{TODAY}"]["calls"]["N"], items["METER#7c20#2026-11"]["used"]["N"]) == ("1000", "3")
-    assert items["METER#7c20#2026-11"]["expiration"]["N"] == str(int(datetime(2028, 2, 1, tzinfo=UTC).timestamp()))

@@ -17,7 +17,9 @@ from bench.watch import Meter
 from counters import COUNTERS
 from tally.counter import Counter, declared
 from tally.counting import tallies
+from tally.dynamo import items
 from tally.dynamo.client import Call, Store
+from tally.streams import watermark
 from tests import events
 from tests.contexts import Context
 from tests.integration.conftest import Invoke
@@ -26,6 +28,7 @@ VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", 
 SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, read="anyone")
 DECLARED = declared([*COUNTERS.values(), VIEWS, SEATS])
 Ask = Callable[..., dict[str, Any]]
+PAGE = "https://example.com/a"
 TOKEN = {"authorization": "Bearer anything"}
 
 
@@ -152,8 +155,28 @@ def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -
 
 def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
     listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
-    answer = Invoke(listed)(refs("visits:https://example.com/a", "visits:https://example.org/a"))
+    answer = Invoke(listed)(refs(f"visits:{PAGE}", "visits:https://example.org/a"))
     assert numbers(answer) == [0, "forbidden"]
+    badges = [Invoke(listed).http("get_visits_badge", url=url) for url in (PAGE, "https://example.org/a")]
+    assert [badge["statusCode"] for badge in badges] == [200, 403]
+
+
+def test_rolled_up_numbers_say_as_of_when_they_are(
+    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Null without a watermark; then the noted time, less what clocks may differ."""
+
+    def told() -> list[int | None]:
+        monkeypatch.setattr(watermark, "_cached", None)
+        [entry, plays] = events.body_of(invoke(refs(f"visits:{PAGE}", "plays:x")))["tallies"]
+        assert "as_of" not in plays
+        return [invoke.direct("get_visits", url=PAGE)["body"]["as_of"], entry["as_of"]]
+
+    assert told() == [None, None]
+    rolled_s = int(time.time()) - 90
+    noted = items.wire({"noted": rolled_s + 60, "rolled": rolled_s})
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | noted)
+    assert told() == [rolled_s - 5] * 2
 
 
 @pytest.mark.parametrize("name", sorted(name for name, counter in DECLARED.items() if not counter.public))

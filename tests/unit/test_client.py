@@ -191,6 +191,7 @@ def test_an_error_of_a_newer_tally_is_of_the_kind_that_its_status_says(
         (botocore.exceptions.ReadTimeoutError(endpoint_url="x"), StoreUnreachableError),
         (botocore.exceptions.EndpointConnectionError(endpoint_url="x"), StoreUnreachableError),
         (botocore.exceptions.ResponseStreamingError(error="x"), StoreUnreachableError),
+        (botocore.exceptions.IncompleteReadError(actual_bytes=1, expected_bytes=2), StoreUnreachableError),
         (b'{"status": 2', StoreUnreachableError),
         (({"errorType": "Sandbox.Timedout", "errorMessage": "RequestId: r-1 Error"},), StoreUnreachableError),
         (({"errorMessage": "2026-08-01T00:00:00Z r-1 Task timed out after 15.00 seconds"},), StoreUnreachableError),

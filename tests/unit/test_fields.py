@@ -82,6 +82,12 @@ def test_only_pages_of_listed_hosts_are_counted() -> None:
         fields.listed_page("https://any.example/", "url", AS_SPELT, frozenset())
 
 
+@pytest.mark.parametrize("bad", ["", "!", "a", "====", "TElLRSNVU0VS", "ü", 5, "A" * 2000])
+def test_cursors_that_were_not_given_out_are_refused(bad: object) -> None:
+    with pytest.raises(InvalidInputError):
+        fields.cursor(bad, "cursor")
+
+
 @settings(derandomize=True, max_examples=100)
 @given(st.text(min_size=1, max_size=40))
 def test_cursors_come_back_as_the_user_that_they_stand_for(name: str) -> None:

@@ -178,31 +178,6 @@ def test_examples_are_what_their_schemas_say() -> None:
                     assert (route.id, media_type) == ("get_openapi", "application/json")
 
 
-def test_problem_types_are_those_of_the_errors() -> None:
-    slugs: set[str] = set()
-    for _, made in documented():
-        for status, response in made["responses"].items():
-            problem = resolved(response).get("content", {}).get("application/problem+json")
-            if problem:
-                narrowed = problem["schema"]["allOf"][1]["properties"]
-                assert narrowed["status"] == {"const": int(status)}
-                slugs |= set(narrowed["type"]["enum"])
-    never_answered = {
-        errors.ConfigurationError,
-        errors.ReceiptFoundError,
-        errors.ChangeRefusedError,
-        errors.TallyHotError,
-    }
-    tree = set(_tree(errors.TallyError)) - never_answered - {errors.CallerError, errors.RetryableError}
-    assert slugs == {errors.PROBLEM_TYPE_PREFIX + error.slug for error in tree}
-
-
-def _tree(error: type[errors.TallyError]) -> Iterator[type[errors.TallyError]]:
-    yield error
-    for below in (below for below in error.__subclasses__() if below.__module__ == errors.__name__):
-        yield from _tree(below)
-
-
 def test_a_counter_that_a_team_declares_is_in_it() -> None:
     mine = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
     made = document(OPERATIONS, declared([*COUNTERS.values(), mine]))["paths"]

@@ -169,6 +169,11 @@ def test_a_top_list_says_how_exact_it_is(run: Run, store: Store, monkeypatch: py
     )
 
 
+def test_series_that_nobody_has_folded_are_unknown_and_2(run: Run) -> None:
+    said = "tally: nothing is summed up yet: a new stack needs some minutes\n"
+    assert run("series", "plays", "a") == run("top", "plays") == (2, "", said)
+
+
 def watched(monkeypatch: pytest.MonkeyPatch, *between: Callable[[], object]) -> None:
     """Do these things between the looks of `tally watch`, one at a time; then it is Ctrl-C."""
     left = list(between)
@@ -298,6 +303,7 @@ def answering() -> Iterator[Callable[[str], int]]:
                     self.request.sendall(answer.encode())
 
             server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Odd))
+            server.daemon_threads = True
             threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
             stack.callback(server.shutdown)
             return int(server.server_address[1])
@@ -336,7 +342,5 @@ def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -
     assert printed("completion", "zsh").startswith("#compdef tally\n")
     assert all("exit status: 0 all is well" in printed(name, "--help") for name in commands.COMMANDS)
     asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
-    for words, offered in ((["rep"], "repair"), (["get", "pl"], "plays"), (["check", "--j"], "--json")):
-        script = f"{printed('completion', 'bash')}\n{asked}"
-        done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == offered
+    script = ["bash", "-c", f"{printed('completion', 'bash')}\n{asked}", "bash", "get", "pl"]
+    assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip() == "plays"

@@ -157,6 +157,11 @@ def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
         assert (stored(client, table) or {})["likeTally"] == {"N": "7"}
 
 
+def test_an_update_makes_the_record_where_there_is_none(notes: Records[Note]) -> None:
+    assert notes.update_item(Note(id="1", text="a")) == notes.get_item("1") == Note(id="1", text="a")
+    assert notes.update_item(Note(id="2"), ignore_nulls=True) == notes.get_item("2") == Note(id="2")
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_an_update_that_only_removes_says_that_it_made_no_record(
     client: DynamoDBClient, table: str, exact: bool

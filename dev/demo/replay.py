@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -27,8 +28,7 @@ _BAR = "{l_bar}{bar}| {elapsed}"
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9]+")
 
 
-@dataclass(frozen=True)
-class Hours:
+class Hours(NamedTuple):
     """The visits of each page by its series, and by the top lists of its months: both for the last month."""
 
     series: Mapping[str, int]
@@ -81,14 +81,10 @@ class Outcome:
         return [page for page, number in self.expected.items() if self.counted[page] != number]
 
     @property
-    def lost(self) -> int:
-        """Visits that are missing from Tally's count."""
-        return sum(max(0, number - self.counted[page]) for page, number in self.expected.items())
-
-    @property
-    def doubled(self) -> int:
-        """Visits that Tally counted more than once."""
-        return sum(max(0, self.counted[page] - number) for page, number in self.expected.items())
+    def off_by(self) -> tuple[int, int]:
+        """Visits that are missing from Tally's count, and those that it counted more than once."""
+        amounts = [self.counted[page] - number for page, number in self.expected.items()]
+        return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
 
 
 def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
@@ -158,11 +154,9 @@ async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hour
 async def _until(server: Server, pages: Collection[str], since_s: float, at_s: float) -> Hours:
     """What Tally has once it has folded `at_s`, or what it has after FOLDED_MINUTES_MAX."""
     deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.minute_s()
-    while True:
-        found = await _hours(server, pages, since_s)
-        if found.as_of_s >= at_s or time.monotonic() >= deadline_s:
-            return found
+    while (found := await _hours(server, pages, since_s)).as_of_s < at_s and time.monotonic() < deadline_s:
         await asyncio.sleep(LOOK_S)
+    return found
 
 
 async def _before(server: Server, visits: Mapping[str, int], now_s: float) -> Hours:

@@ -14,7 +14,7 @@ PATH_CHARACTERS_SHOWN_MAX = 60
 
 def report(outcome: Outcome) -> Iterator[str]:
     """The lines for the terminal."""
-    log, sent = outcome.log, outcome.sent
+    log, sent, (lost, doubled) = outcome.log, outcome.sent, outcome.off_by
     yield f"The {PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
     yield "    log  Tally"
     for page, number in outcome.expected.most_common(PAGES):
@@ -28,8 +28,8 @@ def report(outcome: Outcome) -> Iterator[str]:
         ("", sent.retries, "times again because the server was busy or gave no answer"),
         ("replayed", sent.replays, "times the answer to a visit that was counted already"),
         ("counted", sum(outcome.counted.values()), "visits"),
-        ("lost", outcome.lost, "visits"),
-        ("doubled", outcome.doubled, "visits"),
+        ("lost", lost, "visits"),
+        ("doubled", doubled, "visits"),
     )
     yield ""
     if outcome.settled_s is None:

@@ -1,4 +1,4 @@
-"""Many visitors of a Tally server at once. Some send a visit twice, some hang up before the answer.
+"""Many visitors of a Tally server at once. Some send a visit twice, and the answers of some are lost.
 
 When the server is busy or gives no answer, a visitor retries with the same key, a bounded number of times.
 """
@@ -42,16 +42,6 @@ class Drifting(NamedTuple):
     drift: int
 
 
-@dataclass(frozen=True)
-class Response:
-    """An answer: its JSON document, whether it replays an earlier one, and its Retry-After."""
-
-    status: int
-    document: dict[str, Any]
-    replayed: bool = False
-    retry_after_s: float = 0.0
-
-
 @dataclass
 class Sent:
     """The number of requests of each kind."""
@@ -61,7 +51,7 @@ class Sent:
     replays: int = 0
     sent_twice: int = 0
     answers_lost: int = 0
-    """Of visitors who hung up. Tally may have counted their visit or not."""
+    """Tally has counted the visit, and the visitor does not know."""
     retries: int = 0
     """After an answer 429 or 5xx, or without an answer."""
 
@@ -88,46 +78,43 @@ class Server:
     async def is_there(self) -> bool:
         """Whether a Tally server listens. Raises LocalError if another program listens."""
         try:
-            answer = await self._once("GET", "/health", {})
+            _, document, _ = await self._once("GET", "/health")
         except aiohttp.ClientConnectorError:
             return False
         except (aiohttp.ClientError, TimeoutError, ValueError):
-            answer = Response(0, {})
-        if answer.document.get("status") == "ok" or "tally" in str(answer.document.get("type")):
+            document = {}
+        if document.get("status") == "ok" or "tally" in str(document.get("type")):
             return True
         raise LocalError(f"port {self.port} belongs to another program, not to Tally: set PORT to another port")
 
     async def visits(self, page: str) -> int:
         """The number of visits of a page."""
-        answer = await self._ask("GET", "/visits", {"params": {"url": page}})
-        return int(answer.document["value"])
+        return int((await self._ask("GET", "/visits", params={"url": page}))["value"])
 
     async def series(self, page: str) -> tuple[int, float]:
         """The visits of a page in the last month, hour by hour summed, and until when they are complete (0: never)."""
-        answer = await self._ask("GET", "/series", {"params": {"of": f"visits:{page}", "by": "day"}})
-        return sum(point["value"] for point in answer.document["series"]), float(answer.document["as_of"] or 0)
+        found = await self._ask("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
+        return sum(point["value"] for point in found["series"]), float(found["as_of"] or 0)
 
     async def top(self, month: str) -> tuple[dict[str, int], float]:
         """The most visited pages of a month, as `2026-11`, and until when the list is complete (0: never)."""
         wanted = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
-        found = (await self._ask("GET", "/top", {"params": wanted})).document
+        found = await self._ask("GET", "/top", params=wanted)
         return {row["id"]: int(row["value"]) for row in found["top"]}, float(found["as_of"] or 0)
 
     async def minute_s(self) -> int:
         """The length of a minute of its ledger in seconds."""
-        return int((await self._ask("GET", "/dev/stack", {})).document["minute_s"])
+        return int((await self._ask("GET", "/dev/stack"))["minute_s"])
 
     async def drift(self) -> frozenset[Drifting]:
         """Every tally that drifts in the minutes that Tally has judged."""
         if not self._token:
-            asked = {"sub": "demo", "scope": "tally/read"}
-            given = await self._ask("POST", "/dev/token", {"json": asked})
-            self._token = str(given.document["access_token"])
+            given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
+            self._token = str(given["access_token"])
         found: set[Drifting] = set()
         params: dict[str, str] = {}
         while True:
-            options = {"params": params, "headers": {"authorization": f"Bearer {self._token}"}}
-            page = (await self._ask("GET", "/drift", options)).document
+            page = await self._ask("GET", "/drift", params=params, headers={"authorization": f"Bearer {self._token}"})
             found.update(Drifting(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
                 return frozenset(found)
@@ -135,40 +122,26 @@ class Server:
 
     async def visit(self, url: str, key: str) -> None:
         """Send a visit until there is an answer."""
-        answer = await self._ask("POST", "/visits", {"json": {"url": url, "key": key}})
-        if answer.replayed:
-            self.sent.replays += 1
+        await self._ask("POST", "/visits", json={"url": url, "key": key})
 
-    async def hang_up(self, url: str, key: str, *, at_once: bool) -> None:
-        """Send a visit and close the connection: at once, or when the answer begins."""
-        body = json.dumps({"url": url, "key": key}).encode()
-        head = (
-            f"POST /visits HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nUser-Agent: {BROWSER}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self.sent.requests += 1
+    async def lose_the_answer(self, url: str, key: str) -> None:
+        """Send a visit whose answer is lost: behind this path the server hangs up when the work is done."""
         self.sent.answers_lost += 1
-        with contextlib.suppress(OSError, TimeoutError):  # the connection broke earlier than planned
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-            try:
-                writer.write(head.encode() + body)
-                await writer.drain()
-                if not at_once:
-                    await asyncio.wait_for(reader.read(1), REQUEST_S_MAX)
-            finally:
-                writer.close()
-                await writer.wait_closed()
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
+            await self._once("POST", "/dev/lost/visits", json={"url": url, "key": key})
 
-    async def _ask(self, method: str, path: str, options: Mapping[str, Any]) -> Response:
+    async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """The answer, after retries if need be. Raises LocalError without one, or if a retry cannot help."""
         unanswered = 0
         for attempt in range(ATTEMPTS_MAX):
             pause_s = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**attempt)
             try:
-                answer = await self._once(method, path, options)
-                if answer.status not in _RETRYABLE:
-                    return self._checked(answer, path)
-                pause_s = max(pause_s, min(answer.retry_after_s, PAUSE_MAX_S))
+                status, document, headers = await self._once(method, path, **options)
+                if status not in _RETRYABLE:
+                    self._check(status, document, path)
+                    self.sent.replays += method == "POST" and headers.get("Idempotency-Replayed") == "true"
+                    return document
+                pause_s = max(pause_s, min(float(headers.get("Retry-After", 0)), PAUSE_MAX_S))
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                 unanswered += 1
             if unanswered == UNANSWERED_MAX:
@@ -177,25 +150,22 @@ class Server:
             await asyncio.sleep(pause_s)
         raise LocalError(f"the server on port {self.port} is too busy: it refused {ATTEMPTS_MAX} attempts")
 
-    async def _once(self, method: str, path: str, options: Mapping[str, Any]) -> Response:
+    async def _once(self, method: str, path: str, **options: Any) -> tuple[int, dict[str, Any], Mapping[str, str]]:
         assert self._session is not None
-        self.sent.requests += path == "/visits" and method == "POST"
+        self.sent.requests += path.endswith("/visits") and method == "POST"
         async with self._session.request(method, path, **options) as response:
             document = json.loads(await response.read())
             if not isinstance(document, dict):
                 raise ValueError("no JSON object")
-            headers = response.headers
-            replayed = headers.get("Idempotency-Replayed") == "true"
-            return Response(response.status, document, replayed, float(headers.get("Retry-After", 0)))
+            return response.status, document, response.headers
 
-    def _checked(self, answer: Response, path: str) -> Response:
-        if answer.status == 403 and path == "/visits":
+    def _check(self, status: int, document: Mapping[str, Any], path: str) -> None:
+        if status == 403 and path == "/visits":
             raise LocalError("the server does not count the demo's pages: start it without TALLY_PAGE_HOSTS")
-        if answer.status >= 400:
-            reason = answer.document.get("detail") or answer.document.get("message") or ""
+        if status >= 400:
+            reason = document.get("detail") or document.get("message") or ""
             what = "a visit" if path == "/visits" else path
-            raise LocalError(f"the server refused {what} with {answer.status}: {reason}")
-        return answer
+            raise LocalError(f"the server refused {what} with {status}: {reason}")
 
 
 async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: int, progress: Progress) -> None:
@@ -204,7 +174,7 @@ async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: i
     async def one(job: tuple[int, tuple[str, str]]) -> None:
         number, (url, key) = job
         if number % LOST_EVERY == LOST_AT:
-            await server.hang_up(url, key, at_once=number % (2 * LOST_EVERY) == LOST_AT)
+            await server.lose_the_answer(url, key)
         if number % TWICE_EVERY == 0:
             server.sent.sent_twice += 1
             await asyncio.gather(server.visit(url, key), server.visit(url, key))

@@ -24,7 +24,6 @@ PACKAGE = ROOT / "node_modules/@sparticuz/chromium"
 UNPACKED = ROOT / ".build"
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-KEEPS_NO_PAGES = "--disable-back-forward-cache"  # Playwright's default, without which it does not know its way back
 _INFLATE = """
 const [,, ...pairs] = process.argv, fs = require("fs"), zlib = require("zlib");
 for (let at = 0; at < pairs.length; at += 2)
@@ -60,15 +59,14 @@ def find() -> Chromium:
     )
 
 
-def launch(playwright: Playwright, *, keeps_pages: bool = False) -> Browser:
-    """Start it. `keeps_pages`: for a visitor who goes back. Raises NoChromiumError."""
+def launch(playwright: Playwright) -> Browser:
+    """Start it. Raises NoChromiumError."""
     found = find()
     expect.set_options(timeout=PATIENCE_MS)
     return playwright.chromium.launch(
         executable_path=found.executable,
         env={**os.environ, **found.environment},
         timeout=PATIENCE_MS,
-        ignore_default_args=[KEEPS_NO_PAGES] if keeps_pages else None,
     )
 
 

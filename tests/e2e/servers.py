@@ -52,7 +52,7 @@ class Server:
                 self.end_headers()
                 self.wfile.write(reply.body)
 
-            do_POST = do_GET
+            do_POST = do_PUT = do_DELETE = do_GET
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Say nothing."""

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Route
+from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
@@ -353,18 +353,8 @@ def test_a_refusal_is_not_sent_again(visits: Visits, api: Api) -> None:
     assert len(api.visits) == 1
 
 
-def test_back_to_a_page_is_a_visit_whether_the_browser_kept_it_or_not(playwright: Playwright, visits: Visits) -> None:
-    with chromium.launch(playwright, keeps_pages=True) as browser:
-        visitor = visits(browser=browser)
-        visitor.go("/a")
-        visitor.settled("/a", expected=[1])
-        visitor.go("/b")
-        visitor.run("setTimeout(() => history.back())")
-        assert visitor.settled("/a", "/b", expected=[2, 1]) == [2, 1]
-
-
 def test_a_page_that_was_kept_is_visited_when_it_is_shown_again(visits: Visits) -> None:
-    # As above, in browsers that keep no pages: the headless shell is one.
+    # The headless shell keeps no page: it is told of one.
     visitor = visits()
     visitor.go("/a")
     visitor.run("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")

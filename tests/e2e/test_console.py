@@ -226,17 +226,6 @@ def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> No
     expect(live).to_have_text("4")
 
 
-def test_a_number_that_stays_is_not_sent_again(console: Console) -> None:
-    video = played(console.dev)
-    console.page.clock.install()
-    live = console.open(f"#/tally/plays/{video}").locator(".live")
-    expect(live).to_have_text("1")
-    with console.page.expect_response(re.compile(f"/counters/plays/{video}")) as answered:
-        console.page.clock.fast_forward(2_100)
-    assert answered.value.status == 304
-    expect(live).to_have_text("1")
-
-
 def test_a_lost_connection_is_said_and_comes_back(console: Console) -> None:
     video = played(console.dev)
     page = console.open(f"#/tally/plays/{video}")
@@ -430,16 +419,3 @@ def test_a_play_whose_answer_is_lost_counts_once(console: Console) -> None:
     assert len(keys) == 2
     assert len(set(keys)) == 1
     assert console.dev.plays("try-it") == before + 1
-
-
-def test_a_stock_of_20_is_sold_20_times(console: Console) -> None:
-    page = console.open("#/try")
-    page.get_by_role("button", name="Let 50 buy").click()
-    steps = page.get_by_role("list", name="Steps: A stock").locator("> li")
-    expect(steps).to_have_count(3)
-    expect(page.get_by_role("row", name="200, sold")).to_contain_text("20")
-    expect(page.get_by_role("row", name="409, refused")).to_contain_text("30")
-    expect(steps.last).to_contain_text("ends at 0")
-    assert console.asked_for("/increments") >= 50
-    steps.last.get_by_role("link").click()
-    expect(page.locator("h1")).to_contain_text("try-it-")

@@ -6,19 +6,16 @@ import gzip
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import boto3
 import pytest
-from botocore.config import Config
 
 from tests.e2e.dev import KEY, Dev
 from tests.patience import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
-    from mypy_boto3_lambda import LambdaClient
+    pass
 
 
 def test_the_commands_that_it_prints_work(dev: Dev) -> None:
@@ -71,25 +68,6 @@ def test_bodies_over_the_limits_are_413_of_function_and_gateway(dev: Dev) -> Non
 @pytest.mark.parametrize("path", ["/videos/%FF/plays", "/videos/a%2Fb/plays", "/videos/%23/plays", "/visits?url=%FF"])
 def test_paths_that_decode_to_nonsense_are_400(dev: Dev, path: str) -> None:
     assert dev.call("GET", path).status == 400
-
-
-@pytest.fixture(scope="module")
-def lambda_client(dev: Dev) -> Iterator[LambdaClient]:
-    client = boto3.client("lambda", endpoint_url=dev.url, config=Config(retries={"total_max_attempts": 1}, proxies={}))
-    yield client
-    client.close()
-
-
-def invoke(client: LambdaClient, function: str, event: object, **more: Any) -> dict[str, Any]:
-    answer: Any = client.invoke(FunctionName=function, Payload=json.dumps(event).encode(), **more)
-    with answer["Payload"] as payload:
-        text = payload.read()
-    return {**answer, "body": json.loads(text) if text else None}
-
-
-def test_a_payload_that_is_not_json_is_refused(lambda_client: LambdaClient) -> None:
-    with pytest.raises(lambda_client.exceptions.InvalidRequestContentException):
-        lambda_client.invoke(FunctionName="reads", Payload=b"{")
 
 
 def test_a_burst_is_throttled_and_passes_again_later(dev: Dev) -> None:

@@ -7,8 +7,6 @@ import re
 import secrets
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,10 +19,9 @@ import pytest
 from dev.base.engine import Engine
 from dev.base.errors import LocalError
 from dev.base.options import Options
-from dev.stack import tables
 from dev.stack.prepared import prepared
 from tests.e2e.dev import KEY, ROOT, Answer, Dev, command, running
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import wait_for
 
 Start = Callable[..., Dev]
 PAGE = "https://example.com/life"
@@ -94,26 +91,6 @@ def test_ctrl_c_stops_it_while_it_starts(start: Start, until: Callable[[Dev], ob
     assert dev.text.endswith("tally: stopped\n")
     assert "Traceback" not in dev.text
     assert not running(below)
-
-
-def test_ctrl_c_in_the_middle_of_an_exec_ends_it_with_status_0(tmp_path: Path) -> None:
-    """Every dataclass is made by an `exec`: after a KeyboardInterrupt there, even caught, CPython ends by SIGINT."""
-    code = """
-import sys
-from dev import __main__ as it
-it.run = lambda options: exec("print('in', flush=True); import time; time.sleep(30)")
-sys.argv[1:] = []
-sys.exit(it.main())
-"""
-    (tmp_path / "interrupted.py").write_text(code)
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    command = [sys.executable, "-m", "interrupted"]  # -c would end otherwise
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"in\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.read() == b"tally: stopped\n"
-        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
@@ -235,8 +212,3 @@ def test_a_broken_data_file_is_an_error_and_stays_as_it_was(tmp_path: Path) -> N
 def test_a_silent_engine_is_an_error(tmp_path: Path) -> None:
     line = refused(tmp_path, endpoint="http://127.0.0.1:1")
     assert "no usable DynamoDB engine at http://127.0.0.1:1" in line
-
-
-def test_an_endpoint_must_be_a_url() -> None:
-    with pytest.raises(LocalError, match="no usable DynamoDB engine at nonsense"):
-        tables.create([], "nonsense")

@@ -62,31 +62,6 @@ def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str]
     assert shape(ours) == shape(wanted)
 
 
-def test_paths_are_decoded_and_the_source_is_named() -> None:
-    found = made()
-    assert found["rawPath"] == found["requestContext"]["http"]["path"] == "/videos/a b/plays"
-    assert found["routeKey"] == found["requestContext"]["routeKey"] == "GET /videos/{id}/plays"
-    assert (found["version"], found["pathParameters"]) == ("2.0", {"id": "a b"})
-    assert found["requestContext"]["domainName"] == "x.example.com:8080"
-    assert found["headers"]["x-forwarded-for"] == "127.0.0.1"
-    assert "body" not in found
-    assert "queryStringParameters" not in found
-
-
-def test_headers_are_lower_case_joined_and_without_cookies() -> None:
-    headers = (("X-A", "1"), ("x-a", "2"), ("Cookie", "a=1; b=2"), ("Host", "h"))
-    found = made(headers=headers)
-    assert found["headers"]["x-a"] == "1,2"
-    assert found["cookies"] == ["a=1", "b=2"]
-    assert "cookie" not in found["headers"]
-
-
-def test_query_parameters_are_decoded_and_joined() -> None:
-    found = made(query="a=1&a=x%20y&b=")
-    assert found["rawQueryString"] == "a=1&a=x%20y&b="
-    assert found["queryStringParameters"] == {"a": "1,x y", "b": ""}
-
-
 @pytest.mark.parametrize(
     ("headers", "body", "encoded"),
     [

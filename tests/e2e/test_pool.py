@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ def handler(event, context):
         case "wait":
             open("waiting", "a").close()
             while not os.path.exists("free"): time.sleep(0.01)
-        case "large": return "x" * 7_000_000
         case "environment": return dict(os.environ)
         case "context":
             return [context.aws_request_id, context.function_name, context.get_remaining_time_in_millis(),
@@ -121,15 +119,6 @@ def test_a_process_that_ends_is_replaced(task_root: Path, how: str, says: str) -
     run(body, task_root / "log")
 
 
-def test_an_idle_process_that_was_killed_is_not_used(task_root: Path) -> None:
-    async def body(made: Pool) -> None:
-        for _ in range(3):
-            os.kill(await call(made), 9)
-            await until(lambda: not any(worker.alive for worker in made._workers))
-
-    run(body, task_root / "log")
-
-
 def test_an_invocation_over_its_timeout_is_killed(task_root: Path) -> None:
     async def body(made: Pool) -> None:
         pid = await call(made)
@@ -140,14 +129,6 @@ def test_an_invocation_over_its_timeout_is_killed(task_root: Path) -> None:
         assert not running([pid])
 
     run(body, task_root / "log", timeout_s=2)
-
-
-def test_an_answer_that_is_too_large_is_an_error(task_root: Path) -> None:
-    async def body(made: Pool) -> None:
-        assert (await failure(made, do="large"))["errorType"] == "Function.ResponseSizeTooLarge"
-        assert await call(made)
-
-    run(body, task_root / "log")
 
 
 def test_code_that_does_not_load_is_reported_and_retried(task_root: Path) -> None:

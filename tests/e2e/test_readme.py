@@ -100,27 +100,3 @@ def test_the_sessions_give_the_answers_that_their_pages_show(start: Callable[...
         for command, shown in steps:
             output = answered(shell, command.replace(f"localhost:{README_PORT}", f"localhost:{port}"), shown)
             assert same(output, shown), f"{command}\nanswers: {output}\nshown:   {shown}"
-
-
-def test_only_the_time_may_differ_and_it_must_be_about_now() -> None:
-    now_s = int(time.time())
-    shown = '{"visits":1,"as_of":1790000000}'
-    assert same(f'{{"visits":1,"as_of":{now_s - 5}}}', shown)
-    assert not same(f'{{"visits":2,"as_of":{now_s - 5}}}', shown)
-    assert not same(f'{{"visits":1,"as_of":{now_s - 3600}}}', shown)
-    assert not same('{"visits":1}', shown)
-    assert not same(f'{{"visits":1,"as_of":"{now_s}"}}', shown)
-    assert same('{"visits":1}', '{"visits":1}')
-    assert same('"retry_after_s":86400', '"retry_after_s":5')
-    assert not same('"retry_after_s":86401', '"retry_after_s":5')
-    assert not same('"period":"2002-11-22"', TODAY)
-    assert not same(f'{{"visits":1,"as_of":{now_s}}}', '{"visits":1}')
-
-
-def test_what_shows_soon_is_asked_for_again_and_nothing_else_is(tmp_path: Path) -> None:
-    with Shell() as shell:
-        ask = f"echo x >> {tmp_path}/asked; wc -l < {tmp_path}/asked"
-        assert shell.run("TOKEN=$(echo a\necho b)\nN=3") == ""
-        assert shell.run('echo "$TOKEN" $N; false') == "a\nb 3"
-        assert answered(shell, ask, "2") == "1"
-        assert answered(shell, f"sleep 0; {ask}", "4") == "4"

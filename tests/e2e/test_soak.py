@@ -70,14 +70,3 @@ def test_one_request_in_twenty_fails_and_every_fault_is_among_them() -> None:
     kinds = [fault.kind for number in range(20_000) if (fault := plan("TransactWriteItems", body, number))]
     assert set(kinds) == set(Kind)
     assert 0.045 < len(kinds) / 20_000 < 0.055
-
-
-def test_a_storm_passes_over_each_hot_key_and_over_no_consumer() -> None:
-    body = b'{"TransactItems": [{"Put": {}}, {"Update": {"Key": {"PK": {"S": "VID#v0"}}}}]}'
-    conflicts = []
-    for now_s in range(10):
-        plan = weather.plan(1, now_s=lambda now_s=now_s: float(now_s))
-        found = [plan("TransactWriteItems", body, number) for number in range(200)]
-        conflicts.append(sum(fault is not None and fault.kind is Kind.CONFLICT for fault in found))
-        assert weather.storm(body + b'{"S": "CHECKPOINT#rollup"}', now_s) == 0
-    assert [count > 100 for count in conflicts] == [True, True, *[False] * 8]

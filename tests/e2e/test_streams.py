@@ -47,9 +47,6 @@ def partly(event, context):
     left = [] if (root / "cured").exists() else [r["dynamodb"]["SequenceNumber"] for r in event["Records"]
             if r["dynamodb"]["Keys"]["id"]["S"] == "poison"]
     return {"batchItemFailures": [{"itemIdentifier": one} for one in left]}
-def held(event, context):
-    note(event)
-    while not (root / "cured").exists(): time.sleep(0.01)
 """
 Body = Callable[["Running"], Awaitable[None]]
 
@@ -171,14 +168,6 @@ def test_records_have_lambdas_form(task_root: Path, fresh: Engine) -> None:
     assert run(body, task_root, fresh, "records") == []
 
 
-def test_batches_are_of_the_size_that_the_mapping_says_and_in_order(task_root: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        await it.until(lambda: sum(map(len, it.names)) == 7)
-        assert it.names == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
-
-    run(body, task_root, fresh, "plain", "abcdefg", batch_records=3)
-
-
 def test_a_filter_drops_records(task_root: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
@@ -240,22 +229,6 @@ def test_a_reported_failure_is_retried_from_its_record(task_root: Path, fresh: E
     run(body, task_root, fresh, "partly", ["a", "poison", "b"])
 
 
-def test_a_killed_process_is_a_failed_invocation_and_nothing_is_left_out(task_root: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        [pool] = it.pump.pools.values()
-        for kill in range(3):
-            it.put(str(kill))
-            await it.until(lambda kill=kill: len(it.seen) > kill)  # it is at work
-            for worker in tuple(pool._workers):
-                worker.kill()
-        (it.root / "cured").touch()
-        await it.until(lambda: it.pump.passed() == {TABLE: 3})
-        assert list(dict.fromkeys(it.flat)) == ["0", "1", "2"]
-
-    said = run(body, task_root, fresh, "held")
-    assert any("Runtime.ExitError" in line for line in said)
-
-
 def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(task_root: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
@@ -270,32 +243,6 @@ def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(task_ro
         assert it.flat == ["a", "b", "c"]
 
     run(body, task_root, fresh, "plain")
-
-
-def test_a_failing_batch_is_not_retried_while_its_mapping_is_disabled(task_root: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        await it.until(lambda: bool(it.seen))
-        it.pump.switches.set("Mapping", False)
-        tried = len(it.seen)
-        await asyncio.sleep(10 * pump.RETRY_FIRST_S)  # time for three
-        assert len(it.seen) <= tried + 1, "one had begun"
-        (it.root / "cured").touch()
-        it.pump.switches.set("Mapping", True)
-        await it.until(lambda: it.pump.passed() == {TABLE: 1})
-
-    run(body, task_root, fresh, "poisoned", ["poison"])
-
-
-def test_an_engine_without_streams_is_one_line(task_root: Path) -> None:
-    bare = Table(TABLE, {name: value for name, value in streamed().arguments.items() if "Stream" not in name}, None)
-    with Engine() as engine:
-        tables.create([bare], engine.endpoint)
-
-        async def body(it: Running) -> None:
-            await it.until(lambda: bool(it.said))
-
-        [line] = run(body, task_root, engine, "plain")
-    assert line == f"the engine's streams cannot be read ({TABLE} has none): tried does not run for {TABLE}"
 
 
 def test_trimmed_records_are_gone_and_numbers_do_not_repeat(task_root: Path, fresh: Engine) -> None:

@@ -44,7 +44,7 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
 
 
 def bridged(template: Json) -> Json:
-    """The template without what the emulator cannot do. test_gaps.py holds that it still cannot.
+    """The template without what the emulator cannot do.
 
     Alarms on expressions go, the issuer is spelled out, there is no SnapStart, and mappings do not deliver (streams.py
     does it in their place). A minute of the ledger is short.

@@ -1,7 +1,7 @@
 """The runbook of docs/restore.md in the emulator: restored under traffic, adopted, destroyed, and deployed again.
 
 The emulator's restore copies a table as it is, one after the other: traffic goes on in between. It knows no other
-moment than now. It makes a table over one that exists, so what AWS refuses is not tried here (test_gaps.py).
+moment than now. It makes a table over one that exists, so what AWS refuses is not tried here.
 """
 
 from __future__ import annotations

@@ -5,20 +5,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Grant:
-    """One action on the items of one table whose partition key is like `pattern`."""
-
-    action: str
-    table: str
-    pattern: str
 
 
 class Template:

@@ -99,29 +99,10 @@ def test_a_package_without_a_hash_is_not_installed(tmp_path: Path) -> None:
         replace(BUNDLE, lambdas=tmp_path).write(tmp_path / "bundle")
 
 
-def test_packages_that_cannot_be_installed_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("UV_OFFLINE", "1")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
-    with pytest.raises(BundlingError, match="uv could not install") as failed:
-        BUNDLE.write(tmp_path / "bundle")
-    assert "\n" not in str(failed.value)
-
-
 def test_a_template_without_the_bundle_names_another_asset(dev: Template) -> None:
     """What somebody uploaded must not be taken for it, nor it for that. CDK hashes the name that it gets."""
     keys = {one["Properties"]["Code"]["S3Key"] for one in dev.of_type("AWS::Lambda::Function").values()}
     assert keys == {f"{hashlib.sha256(f'{BUNDLE.digest()}-unbundled'.encode()).hexdigest()}.zip"}
-
-
-def test_a_bundle_is_kept_for_the_next_synth_and_older_ones_go(tmp_path: Path) -> None:
-    made = replace(BUNDLE, kept_in=tmp_path)
-    (tmp_path / "lambdas-old").mkdir()
-    made.code(bundled=True)
-    [kept] = tmp_path.iterdir()
-    assert kept.name == f"lambdas-{made.digest()[:16]}"
-    written = kept.stat().st_mtime_ns
-    made.code(bundled=True)
-    assert kept.stat().st_mtime_ns == written
 
 
 def test_a_teams_own_counters_replace_those_in_the_sources(tmp_path: Path) -> None:
@@ -170,7 +151,3 @@ def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_witho
     run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith(str(tuple(map(int, PYTHON_VERSION.split(".")))))
-
-
-def test_ci_tries_the_deployed_python() -> None:
-    assert f"test PYTHON=python{PYTHON_VERSION} " in (LAMBDAS.parent / "Makefile").read_text()

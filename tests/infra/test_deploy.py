@@ -162,16 +162,6 @@ def test_an_empty_environment_is_one_line(module: str, environment: dict[str, st
 
 
 @pytest.mark.parametrize("main", [deploy.main, destroy.main])
-def test_credentials_that_aws_refuses_are_one_line(main: Main, aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
-    aws.caller = refused("ExpiredToken", "The security token included in the request is expired")
-    said = one_line(main, ["--yes"], capsys)
-    assert said == (
-        "AWS does not take these credentials: The security token included in the request is expired:"
-        " sign in again (aws sso login)"
-    )
-
-
-@pytest.mark.parametrize("main", [deploy.main, destroy.main])
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -294,16 +284,6 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
         assert part in token
     assert ".venv/bin/tally status --stack Tally-dev" in text
     assert "CNAME" not in text
-
-
-def test_it_names_the_cnames_and_an_issuer_of_ones_own(aws: Aws, behind_cdn: Template) -> None:
-    main = {"ApiUrl": "https://api.example.com", "CnameTarget": "d-1.execute-api"}
-    outputs = {"Tally-prod": main, "Tally-prod-edge-eu-west-1": {"CnameTarget": "d1.cloudfront.net"}}
-    text = called(behind_cdn.folder, outputs, Account.found(None, "eu-central-1"))
-    assert "Set a CNAME of o-7f3a9c21.example.com to this: d-1.execute-api" in text
-    assert "Set a CNAME of api.example.com to this: d1.cloudfront.net" in text
-    assert "tokens come from the issuer that you gave" in text
-    assert "  AWS_DEFAULT_REGION=eu-central-1 .venv/bin/tally status" in text, "elsewhere than the environment says"
 
 
 def test_the_names_of_the_stacks_are_those_of_the_template() -> None:

@@ -116,9 +116,3 @@ def test_a_deploy_to_another_region_than_the_certificates_is_refused(
     monkeypatch.setenv("CDK_DEFAULT_REGION", region)
     with pytest.raises(OptionsError, match=f"certificateArn is of eu-west-1, and this deploys to {region}"):
         app.build(LAVISH)
-
-
-def test_the_region_of_the_certificate_is_not_refused() -> None:
-    options = Options.from_context(LAVISH)
-    options.check_region("eu-west-1")
-    options.check_region(None)

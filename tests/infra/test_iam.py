@@ -95,7 +95,8 @@ def variants(request: Request, prefixes: dict[Table, set[str]], needs: Needs) ->
     yield on(None)
     yield on(request.keys, "SomebodysTable")
     granted = [need.prefix for need in needs if (need.action, need.table) == (request.action, table)]
-    for prefix in prefixes[table]:
+    longer = {f"{prefix}#longer" for prefix in granted if not prefix.endswith("#")}
+    for prefix in prefixes[table] | longer:
         if not any(prefix == one or (one.endswith("#") and prefix.startswith(one)) for one in granted):
             yield on(frozenset({like(prefix)}))
     for other in set(Table) - {table}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 import counters
-from api.needs import Table
 from stacks import alarms
 from tally import observe
 from tests.infra.conftest import DECLARED, ROOT
@@ -78,23 +76,12 @@ def slug(heading: str) -> str:
 ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)}
 
 
-def test_the_names_that_operators_own_dashboards_use_never_change() -> None:
-    assert observe.NAMESPACE == "Tally"
-    assert (observe.COUNTER, observe.CONSUMER) == ("counter", "consumer")
-
-
 def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(dev: Template) -> None:
     """CloudWatch bills each metric that has data, whether anybody looks at it or not."""
     assert {name for _, name, _ in own(shown(dev)) | own(watched(dev))} == set(EMITTED)
     assert {name for _, name, _ in own(watched(dev))} == {
         "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReturned", "DeadLetters", "SweepUnfinished",
     }  # fmt: skip
-
-
-def test_every_metric_that_has_a_name_is_written_somewhere() -> None:
-    sources = [path.read_text() for path in (ROOT / "lambdas").rglob("*.py") if path.name != "observe.py"]
-    for value, name in EMITTED.items():
-        assert any(re.search(rf"\bobserve\.{name}\b", source) for source in sources), value
 
 
 CONSUMERS = {found.function for found in DECLARED.readers}
@@ -120,34 +107,6 @@ def test_dimensions_are_the_stack_and_counters_or_consumers_never_items(dev: Tem
 def test_the_dashboard_is_in_the_free_tier(dev: Template) -> None:
     """Up to 50 metrics. Metrics that only an expression takes count, too, and those that two widgets show, twice."""
     assert sum(len(series) for series in shown(dev).values()) <= 50
-
-
-def test_an_hours_traffic_of_every_counter_is_in_the_legend(dev: Template) -> None:
-    """A sum over the time that is shown: an hour, until the reader chooses another."""
-    body = json.loads(joined(dev.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
-    [widget] = [one for one in body["widgets"] if one["properties"].get("title") == "Changes counted, by counter"]
-    assert body["start"] == "-PT1H"
-    assert [row[-1]["label"] for row in widget["properties"]["metrics"]] == [
-        f"{name} ${{SUM}}" for name in counters.COUNTERS
-    ]
-
-
-def test_every_table_and_what_nobody_waits_for_is_shown(dev: Template) -> None:
-    found = shown(dev)
-    for title in ("Function errors", "Functions throttled"):
-        assert {dict(of)["FunctionName"] for _, _, of in found[title]} == {
-            f"${{{dev.functions()[name]}}}" for name in (*CONSUMERS, "sweep")
-        }
-    for title in ("Writes throttled", "Write units"):
-        assert len(found[title]) == len(Table)
-
-
-def test_the_dashboard_begins_with_the_state_of_every_alarm(dev: Template) -> None:
-    widget = dev.dashboard()["widgets"][1]
-    assert widget["type"] == "alarm"
-    assert sorted(widget["properties"]["alarms"]) == sorted(
-        f"${{{name}.Arn}}" for name in dev.of_type("AWS::CloudWatch::Alarm")
-    )
 
 
 def rows(title: str) -> list[list[str]]:
@@ -249,10 +208,3 @@ def test_each_alarm_watches_a_resource_of_the_stack(prod: Template) -> None:
     assert dimension("throttles-ledger") == "${LedgerTable}"
     assert dimension("5xx") == dimension("latency") == f"${{{prod.only_name('AWS::ApiGatewayV2::Api')}}}"
     assert dimension("failed-events") == f"${{{prod.only_name('AWS::SQS::Queue')}.QueueName}}"
-
-
-def test_an_alarm_is_drawn_once_where_it_is_watched(dev: Template) -> None:
-    """Alarms of one kind share one line: eight would overlap."""
-    for widget in dev.dashboard()["widgets"]:
-        lines = widget["properties"].get("annotations", {}).get("horizontal", [])
-        assert len([line for line in lines if line.get("visible", True)]) <= 1

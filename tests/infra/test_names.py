@@ -15,7 +15,6 @@ from constructs import Construct
 from app import LAMBDAS
 from declarations import Declarations
 from stacks.bundling import Bundle
-from stacks.names import Names
 from stacks.options import Options
 from stacks.tally_stack import Tally
 from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
@@ -87,12 +86,3 @@ def test_nothing_of_one_tally_refers_to_the_other(both: dict[str, Any]) -> None:
     for id_, made in text.items():
         if id_ not in first:
             assert not [other for other in first if f'"{other}"' in made], id_
-
-
-def test_the_names_of_a_stack_of_its_own() -> None:
-    found = Names("Tally-prod")
-    assert found.base == "Tally-prod"
-    assert Stack().resolve(found.over_all_regions) == {"Fn::Join": ["", ["Tally-prod-", {"Ref": "AWS::Region"}]]}
-    assert found.alarm("drift-likes") == "Tally-prod-drift-likes"
-    assert found.login_domain("123456789012") == "tally-prod-123456789012"
-    assert found.logical_id("CountsTable") == "CountsTable"

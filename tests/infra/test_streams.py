@@ -98,11 +98,3 @@ def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:
         }
         assert policies
         assert policies <= set(dev.resources[function]["DependsOn"])
-
-
-def test_consumers_are_for_streams_only(dev: Template) -> None:
-    for module in CONSUMERS:
-        alias = {"Ref": dev.alias_of(dev.functions()[module])}
-        permissions = dev.of_type("AWS::Lambda::Permission").values()
-        assert alias not in [permission["Properties"]["FunctionName"] for permission in permissions]
-        assert f"{module.capitalize()}FunctionArn" not in dev.outputs

@@ -13,8 +13,7 @@ import bench.__main__ as command
 from bench import ROOT, designs
 from bench.claims import BARE, MEASURES, NOW, SOON, Claim, Measure
 from bench.clients import clients_of, fresh_engine
-from bench.designs import DESIGNS, PLAIN_ADD, POWERTOOLS
-from bench.plays import Schedule
+from bench.designs import PLAIN_ADD, POWERTOOLS
 from bench.watch import Crasher, CrashError, Meter
 from dev.faults import LOSE_RESPONSE, FaultProxy, script
 
@@ -72,13 +71,6 @@ def test_the_exit_status_says_whether_all_claims_held(
     assert "NOT HELD" in printed.out
 
 
-def test_every_design_meets_the_same_faults_in_every_run() -> None:
-    schedule = Schedule.seeded(1000)
-    assert schedule == Schedule.seeded(1000)
-    assert len(schedule.lost_at_store) == len(schedule.lost_at_caller) == len(schedule.crashes) == 10
-    assert not schedule.lost_at_caller & schedule.crashes
-
-
 def test_the_meter_counts_what_the_sdk_repeats() -> None:
     with fresh_engine() as endpoint, FaultProxy(endpoint, script({"UpdateItem": [LOSE_RESPONSE]})) as proxy:
         clients = clients_of(proxy.endpoint)
@@ -104,18 +96,3 @@ def test_a_crash_between_powertools_writes_leaves_the_play_in_progress(
         assert clients.counted("video") == counted
         with pytest.raises(Exception, match="already in progress"):
             play("key")
-
-
-def test_an_engine_that_is_given_is_used_and_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fresh_engine() as given:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", given)
-        with fresh_engine() as endpoint:
-            assert endpoint == given
-            clients = clients_of(endpoint)
-            assert sorted(clients.plain.list_tables()["TableNames"]) == [
-                "bench-counts",
-                "bench-ledger",
-                "bench-receipts",
-            ]
-            DESIGNS[-1].make(clients, "video")("key")
-        assert clients.plain.list_tables()["TableNames"] == []

@@ -47,8 +47,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         command = commands.COMMANDS[given.command]
         if not command.stack:
             return command.run(given)
-        found = connection.local(given.port or PORT_DEFAULT) if given.local else connection.deployed(given.stack)
-        return command.run(given, connection.Stack(found, counters))
+        if given.local:
+            return command.run(given, connection.local(given.port or PORT_DEFAULT, counters))
+        return command.run(given, connection.deployed(given.stack, counters))
     except (ConfigurationError, CommandError) as error:
         print(f"tally: {error}", file=sys.stderr)
     except TallyError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
-from itertools import groupby
 
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
@@ -26,34 +25,23 @@ AROUND = 6  # lines around them
 
 
 def series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) -> None:
-    """A bar for each hour, under its day, or for each day. What is known in part says so."""
+    """A bar for each hour or each day. What is known in part says so."""
     console, low = Console(highlight=False), min([0, *(point.value for point in points)])
     size = max([1, *(point.value for point in points)]) - low
-    form = "%H:%M" if by_hour else "%a %Y-%m-%d"
+    form = "%a %m-%d %H:%M" if by_hour else "%a %Y-%m-%d"
     if len({datetime.fromtimestamp(point.from_s, zone).utcoffset() for point in points}) > 1 and by_hour:
         form += " %z"  # the clocks change: an hour would be there twice
-    rows = [(point, _at(point, zone, form)) for point in points]
-    widths = [max(map(len, words), default=0) for words in (
-        [label for _, label in rows], [f"{point.value:,}" for point in points], [point.part for point in points]
-    )]  # fmt: skip
     console.print(Text(title, style="bold"))
-    for day, same in groupby(rows, lambda row: _at(row[0], zone, "%a %Y-%m-%d") if by_hour else ""):
-        if day:
-            console.print(Text(day, style="dim"))
-        table = Table.grid(padding=SPACE, expand=True)
-        table.add_column(width=widths[0], no_wrap=True)
-        table.add_column(width=widths[1], no_wrap=True, justify="right")
-        table.add_column(width=widths[2], no_wrap=True)
-        table.add_column(ratio=1)
-        for point, label in same:
-            colour = OPEN if point.part else DOWN if point.value < 0 else UP
-            bar = Bar(size, min(point.value, 0) - low, max(point.value, 0) - low, color=colour)
-            table.add_row(label, f"{point.value:,}", Text(point.part, style=OPEN), _drawn(console, bar))
-        console.print(table)
-
-
-def _at(point: Point, zone: tzinfo, form: str) -> str:
-    return datetime.fromtimestamp(point.from_s, zone).strftime(form)
+    table = Table.grid(padding=SPACE, expand=True)
+    for justify in ("left", "right", "left"):
+        table.add_column(no_wrap=True, justify=justify)
+    table.add_column(ratio=1)
+    for point in points:
+        at = datetime.fromtimestamp(point.from_s, zone).strftime(form)
+        colour = OPEN if point.part else DOWN if point.value < 0 else UP
+        bar = Bar(size, min(point.value, 0) - low, max(point.value, 0) - low, color=colour)
+        table.add_row(at, f"{point.value:,}", Text(point.part, style=OPEN), _drawn(console, bar))
+    console.print(table)
 
 
 def _drawn(console: Console, bar: Bar) -> RenderableType:

@@ -31,42 +31,30 @@ PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempt
 
 
 @dataclass(frozen=True)
-class Connection:
-    """The store, and the bucket of dead letters (None without one)."""
+class Stack:
+    """The tables of a stack, and the counters that the app declares."""
 
     store: Store
     objects: Objects | None
+    """The bucket of dead letters; None without one."""
+    counters: Mapping[str, Counter]
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """The stack's outputs; of `make dev` those that the template spells out, and its address."""
+    """Those of CloudFormation; of `make dev` those that the template spells out, and its address."""
     status: str = ""
     """CloudFormation's word for how the last deploy ended; empty for `make dev`."""
 
 
-@dataclass(frozen=True)
-class Stack:
-    """The tables of a stack, and the counters that the app declares."""
-
-    at: Connection
-    counters: Mapping[str, Counter]
-
-    @property
-    def store(self) -> Store:
-        """The tables."""
-        return self.at.store
-
-
-def local(port: int) -> Connection:
+def local(port: int, counters: Mapping[str, Counter]) -> Stack:
     """The stack of `make dev` on this port. Raises CommandError if none answers."""
     url = f"http://localhost:{port}/dev/stack"
     try:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
             where = json.load(answer)
-        store = Store(
-            boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **_LOCAL),
-            _settings(where, where["bucket"], where["minute_s"]),
-        )
-        objects = Objects(where["bucket"], lambda: _local_s3(where["s3"])) if where["bucket"] else None
-        return Connection(store, objects, dict(where["outputs"]))
+        client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **_LOCAL)
+        store = Store(client, _settings(where, where["bucket"], where["minute_s"]))
+        s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **_LOCAL}
+        objects = Objects(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
+        return Stack(store, objects, counters, dict(where["outputs"]))
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answered {error.code}: is that `make dev`?") from None
     except OSError:
@@ -75,12 +63,7 @@ def local(port: int) -> Connection:
         raise CommandError(f"{url} did not say where its tables are: is that `make dev`?") from None
 
 
-def _local_s3(endpoint: str) -> Any:
-    return boto3.client("s3", config=PATIENT.merge(Config(s3={"addressing_style": "path"})), endpoint_url=endpoint,
-                        **_LOCAL)  # fmt: skip
-
-
-def deployed(stack: str) -> Connection:
+def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
     """A stack in the account and region of the credentials. Raises CommandError if it cannot be read."""
     try:
         described: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=stack)
@@ -90,7 +73,7 @@ def deployed(stack: str) -> Connection:
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), _settings(tables, bucket, MINUTE_DEFAULT_S))
-        return Connection(store, Objects(bucket) if bucket else None, outputs, found.get("StackStatus", ""))
+        return Stack(store, Objects(bucket) if bucket else None, counters, outputs, found.get("StackStatus", ""))
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
     except NoCredentialsError:
@@ -103,8 +86,6 @@ def deployed(stack: str) -> Connection:
         raise CommandError(
             f"the stack {stack} cannot be read: {error.response['Error'].get('Message', error)}"
         ) from None
-    except BotoCoreError as error:
-        raise CommandError(f"the call to AWS failed: {error}") from None
 
 
 def check_format(stack: str, found: str, read: str) -> None:

@@ -66,7 +66,7 @@ def destroy(given: argparse.Namespace) -> int:
     check_answerable(given.yes)
     print(f"in account {at.id}, as {at.who}")
     for one in stacks:
-        print(f"deletes {one.name} in {one.region}: {_sum(one.kept)}")
+        print(f"deletes {one.name} in {one.region}: keeps {len(one.kept) or 'nothing'}")
         print("".join(f"  keeps {kept.kind} {kept.name}\n" for kept in one.kept), end="", flush=True)
     if not given.yes and answer(f"Type {name} to delete it: ") != name:
         print("nothing is deleted")
@@ -112,12 +112,6 @@ def _check_protection(stacks: Sequence[Stack], at: Account) -> None:
         ]  # fmt: skip
         names = " and ".join(one.name for one in protected)
         raise CommandError(f"{names}: protected from deletion. To delete, run first: {' && '.join(commands)}")
-
-
-def _sum(kept: Sequence[Kept]) -> str:
-    counts = {kind: sum(one.kind == kind for one in kept) for kind in dict.fromkeys(one.kind for one in kept)}
-    words = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
-    return f"keeps {words}" if words else "keeps nothing"
 
 
 def _delete(one: Stack, at: Account) -> None:

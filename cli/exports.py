@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     counter: Counter = given.counter
     if given.children and not counter.child:
         raise CommandError(f"{counter.name} counts no items")
-    form = given.format or (rows.JSONL if Path(given.file or "").suffix in (".jsonl", ".ndjson") else rows.CSV)
+    form = rows.form_of(given.file, given.format)
     children = ("post", "user", "liked_at") if counter == LIKES else ("id", "child", "at")
     names = children if given.children else ("id", "value")
     written = 0
@@ -48,7 +49,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         for row in (_children if given.children else _numbers)(stack.store, counter):
             put(row)
             written += 1
-    note(f"exported {written} row{'' if written == 1 else 's'}")
+    note(f"exported {rows.counted(written)}")
     return 0
 
 
@@ -83,20 +84,11 @@ def _opened(name: str | None) -> Iterator[TextIO]:
 
 def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
     """The items of each id of the counter's prefix. A scan returns item collections whole."""
-    id_, found = "", list[Item]()
+    start = counter.partition_start
     with bar(queries.scan(store, store.settings.counts_table), "page", "scanned") as pages:
-        for page in pages:
-            for item in page:
-                partition = item["PK"]["S"]
-                if not partition.startswith(counter.partition_start):
-                    continue
-                if found and partition != found[0]["PK"]["S"]:
-                    yield id_, found
-                    found = []
-                id_ = partition.removeprefix(counter.partition_start)
-                found.append(item)
-    if found:
-        yield id_, found
+        found = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
+        for partition, same in itertools.groupby(found, lambda item: item["PK"]["S"]):
+            yield partition.removeprefix(start), list(same)
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:

@@ -33,6 +33,7 @@ from tally.errors import RetryableError, StoreRefusedError, TallyError
 from . import rows, values
 from .command import Command, Counters, Parser, add_counter
 from .connection import Stack
+from .rows import counted
 from .terminal import CommandError, bar, note, say, show
 
 SHOWN_MAX = 20  # lines of a kind that are named
@@ -108,15 +109,14 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         raise CommandError(wrong)
     store = stack.store
     with _opened(given.file) as file:
-        form = given.format or (rows.JSONL if Path(given.file).suffix in (".jsonl", ".ndjson") else rows.CSV)
-        source = Source(file, form, counter, bool(given.children))
+        source = Source(file, rows.form_of(given.file, given.format), counter, bool(given.children))
         found = _check(source, store)
         name = given.run or found.digest[:RUN_CHARACTERS]
         for bad in found.bad:
             note(f"line {bad.line}: {bad.why}")
         if found.bad_rows and not given.skip_bad:
             more = f" ({found.bad_rows - len(found.bad)} more than these)" if found.bad_rows > len(found.bad) else ""
-            note(f"{_rows(found.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
+            note(f"{counted(found.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
             return BAD_INPUT
         if not given.yes:
             _would(source, store, found, name)
@@ -176,15 +176,13 @@ def _check_parents(
 
 def _would(source: Source, store: Store, found: Checked, name: str) -> None:
     """Say what an import would do, and what was imported before."""
-    before = list(history.imports(store, source.counter.name))
-    what = f"{source.counter.name}: {_rows(found.rows - found.orphans)}" + (
-        "" if source.children else f", {found.total} in all"
-    )
-    skipped = f", {_rows(found.bad_rows)} left out" if found.bad_rows else ""
-    say(f"would import into {what}{skipped}, as the run {name}; --yes does it")
-    for entry in before:
-        state = "imported" if entry["finished"] else "began to import"
-        note(f"{moment(entry['at'])}: the run {entry['run']} {state} {_rows(entry['rows'])}: {entry['why']}")
+    before = [_told(entry) for entry in history.imports(store, source.counter.name)]
+    total = "" if source.children else f", {found.total} in all"
+    skipped = f", {counted(found.bad_rows)} left out" if found.bad_rows else ""
+    what = f"{source.counter.name}: {counted(found.rows - found.orphans)}{total}{skipped}"
+    say(f"would import into {what}, as the run {name}; --yes does it")
+    for line in before:
+        note(line)
 
 
 def _import(source: Source, store: Store, asked: Importing) -> int:
@@ -193,7 +191,7 @@ def _import(source: Source, store: Store, asked: Importing) -> int:
     if before is not None:
         _check_again(before, asked)
         if before["finished"]:
-            say(f"the run {asked.run} ended before: {_rows(before['rows'])}, {before['refused']} refused")
+            say(f"the run {asked.run} ended before: {counted(before['rows'])}, {before['refused']} refused")
             return 1 if before["refused"] else 0
         asked = replace(asked, by=before["by"], why=before["why"], at_s=before["at"])
     note(f"the run {asked.run}: if it stops, start it again within {_DAYS} days; each row counts once")
@@ -211,7 +209,7 @@ def _import(source: Source, store: Store, asked: Importing) -> int:
             imported += len(chunk.rows) - len(done) - there
             shown.update(len(chunk.rows))
     asked.finish(refused)
-    parts = [f"imported {_rows(imported)}"]
+    parts = [f"imported {counted(imported)}"]
     parts += [f"{already} were there"] * bool(already) + [f"{refused} refused"] * bool(refused)
     say(f"{', '.join(parts)}, as the run {asked.run}")
     return 1 if refused else 0
@@ -257,17 +255,16 @@ def _patiently(commit: Callable[[], tuple[list[Refused], int]]) -> tuple[list[Re
 def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs, by counter."""
     for entry in history.imports(stack.store, given.counter.name if given.counter else ""):
-        state = "imported" if entry["finished"] else "began to import"
-        refused = f", {entry['refused']} refused" if entry["refused"] else ""
-        line = (
-            f"{moment(entry['at'])}  {entry['counter']}: the run {entry['run']} {state} {_rows(entry['rows'])}{refused}"
-        )
-        show(given, entry, f"{line}, by {entry['by']}: {entry['why']}")
+        show(given, entry, _told(entry))
     return 0
 
 
-def _rows(number: int) -> str:
-    return f"{number} row{'' if number == 1 else 's'}"
+def _told(entry: Mapping[str, Any]) -> str:
+    """A run in one line."""
+    did = f"{'imported' if entry['finished'] else 'began to import'} {counted(entry['rows'])}"
+    refused = f", {entry['refused']} refused" if entry["refused"] else ""
+    run = f"{moment(entry['at'])}  {entry['counter']}: the run {entry['run']}"
+    return f"{run} {did}{refused}, by {entry['by']}: {entry['why']}"
 
 
 IMPORT = Command(

@@ -69,7 +69,7 @@ def _agreed(given: argparse.Namespace, question: str) -> bool:
 
 def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker]) -> int:
     """Apply each dead letter once; with --drop, forget those that have expired. Returns how many are left."""
-    objects = stack.at.objects
+    objects = stack.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
     done = dict.fromkeys(Redriven, 0)

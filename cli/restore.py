@@ -59,12 +59,8 @@ def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -
     """Make the tables and put them right; how their names begin."""
     old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
     prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
-    new = replace(
-        old,
-        counts_table=f"{prefix}-counts",
-        receipts_table=f"{prefix}-receipts",
-        ledger_table=f"{prefix}-ledger",
-    )
+    names = {f"{table}_table": f"{prefix}-{table}" for table in ("counts", "receipts", "ledger")}
+    new = replace(old, **names)  # type: ignore[arg-type]
     tables = dict(zip(_tables(old), _tables(new), strict=True))
     missing = [source for source, target in tables.items() if not _made_before(client, source, target, given.to)]
     for source in missing:
@@ -153,13 +149,15 @@ def _set(client: DynamoDBClient, source: str, target: str) -> None:
     """Give a restored table the settings of its source that a restore leaves out. The stream comes last."""
     was, table = _described(client, source) or {}, _described(client, target) or {}
     ttl: Any = client.describe_time_to_live(TableName=source)["TimeToLiveDescription"]
-    if ttl["TimeToLiveStatus"] == "ENABLED" and not _has_ttl(client, target):
+    has: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
+    if ttl["TimeToLiveStatus"] == "ENABLED" and has.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
         there = {"Enabled": True, "AttributeName": ttl["AttributeName"]}
         client.update_time_to_live(TableName=target, TimeToLiveSpecification=there)  # type: ignore[arg-type]
     client.update_continuous_backups(
         TableName=target, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
     )
-    tags = [tag for tag in _tags(client, was["TableArn"]) if not tag["Key"].startswith("aws:")]
+    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=was["TableArn"])
+    tags = [tag for page in pages for tag in page["Tags"] if not tag["Key"].startswith("aws:")]
     if tags:
         client.tag_resource(ResourceArn=table["TableArn"], Tags=tags)
     if was.get("DeletionProtectionEnabled") and not table.get("DeletionProtectionEnabled"):
@@ -169,16 +167,6 @@ def _set(client: DynamoDBClient, source: str, target: str) -> None:
     if stream.get("StreamEnabled") and not table.get("StreamSpecification", {}).get("StreamEnabled"):
         client.update_table(TableName=target, StreamSpecification=stream)
         _wait(client, [target])
-
-
-def _has_ttl(client: DynamoDBClient, table: str) -> bool:
-    ttl = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    return ttl.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-
-
-def _tags(client: DynamoDBClient, arn: str) -> list[Any]:
-    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=arn)
-    return [tag for page in pages for tag in page["Tags"]]
 
 
 def _say_what_adopts_them(stack: str, prefix: str) -> None:

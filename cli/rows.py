@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tally import fields
@@ -31,6 +32,16 @@ _CHILD = (
 """The names that each column may have: lower case, letters only."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _Record = tuple[int, Sequence[Any]] | Refused
+
+
+def form_of(name: str | None, given: str | None) -> str:
+    """The form of a file: the given one, or by its name."""
+    return given or (JSONL if Path(name or "").suffix in (".jsonl", ".ndjson") else CSV)
+
+
+def counted(number: int) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} row{'' if number == 1 else 's'}"
 
 
 class BadRowError(Exception):

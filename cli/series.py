@@ -64,30 +64,20 @@ def _check_top(given: argparse.Namespace) -> None:
 
 
 def _check_series(given: argparse.Namespace) -> None:
-    """Completes the id and the `range` of a series. Raises UsageError or InvalidInputError."""
+    """Completes the id, the `zone` and the `range` of a series. Raises UsageError or InvalidInputError."""
     values.check_id(given)
+    now_s, given.zone = time.time(), given.tz or viewers_zone()
+    of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
+    away = datetime.fromtimestamp(now_s, given.zone).utcoffset()
+    if not given.tz and (away is None or away % timedelta(hours=1)):
+        of_days = None  # of UTC: an hour of the series is in two days of this zone
     try:
-        _check_range(given)
+        since, to = (values.seconds(told, given.zone) for told in (given.since, given.to))
+        given.range = reading.range_of(given.by, since, to, of_days, now_s)
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'from'}: {error.detail}") from None
-
-
-def _check_range(given: argparse.Namespace) -> None:
-    """Raises InvalidInputError."""
-    now_s = time.time()
-    given.zone = given.tz or viewers_zone()
-    of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
-    if not given.tz and not _hourly(given.zone, now_s):
-        of_days = None  # of UTC: an hour of the series is in two days of this zone
-    since, to = (values.seconds(told, given.zone) for told in (given.since, given.to))
-    given.range = reading.range_of(given.by, since, to, of_days, now_s)
     if given.by == reading.DAY:
         given.zone = given.range.zone
-
-
-def _hourly(zone: tzinfo, now_s: float) -> bool:
-    away = datetime.fromtimestamp(now_s, zone).utcoffset()
-    return away is not None and not away % timedelta(hours=1)
 
 
 def _series(given: argparse.Namespace, stack: Stack) -> int:
@@ -101,9 +91,12 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         from . import charts  # it takes a tenth of a second to load
 
         which = f"{body['counter']} {body['id']}" if given.id else f"all {body['counter']}"
-        named = f"{which} by {body['by']}, {_named(zone)}"
-        charts.series(named, points, zone, by_hour=body["by"] == reading.HOUR)
-        return _remark([*_repairs(body, zone), *_of_series(body, points, zone)], given)
+        title = f"{which} by {body['by']}, {getattr(zone, 'key', None) or zone}"
+        charts.series(title, points, zone, by_hour=body["by"] == reading.HOUR)
+        for one in body["repairs"]:
+            at = clock(one["at"], zone, time.time())
+            say(f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar")
+        return _remark(_of_series(body, points, zone), given)
     rows = [(_iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
     rows += [(_iso(one["at"], zone), one["value"], REPAIR) for one in body["repairs"]]
     _csv(("from", "value", "kind"), rows)
@@ -152,20 +145,11 @@ def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
     """The hours or days of which something is known: those that lie before `as_of`, and not before `since`."""
     since, as_of = body["since"], body["as_of"]
     for one in body["series"]:
-        end_s = one["from"] + HOUR_S if body["by"] == reading.HOUR else _next_day(one["from"], zone)
+        next_day = datetime.fromtimestamp(one["from"], zone) + timedelta(days=1)  # it may have 23 hours, or 25
+        end_s = one["from"] + HOUR_S if body["by"] == reading.HOUR else next_day.timestamp()
         if one["from"] < as_of and since < end_s:
             begun = f"since {clock(since, zone, since)}" if one["from"] < since else ""
             yield Point(one["from"], one["value"], "so far" if as_of < end_s else begun)
-
-
-def _next_day(from_s: int, zone: tzinfo) -> int:
-    return int((datetime.fromtimestamp(from_s, zone) + timedelta(days=1)).timestamp())
-
-
-def _repairs(body: Mapping[str, Any], zone: tzinfo) -> Iterator[str]:
-    for one in body["repairs"]:
-        at = clock(one["at"], zone, time.time())
-        yield f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar"
 
 
 def _of_series(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo) -> Iterator[str]:
@@ -200,10 +184,6 @@ def _span(body: Mapping[str, Any]) -> str:
     span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
     so_far = " so far" if runs.strftime(lists.FORMS[body["by"]]) == body["span"] else ""
     return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
-
-
-def _named(zone: tzinfo) -> str:
-    return str(getattr(zone, "key", None) or zone)
 
 
 def _iso(epoch_s: int, zone: tzinfo) -> str:

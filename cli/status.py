@@ -66,7 +66,7 @@ def _seen(look: Callable[[Stack], Seen], stack: Stack) -> Seen:
 
 def _version(stack: Stack) -> Seen:
     """What is deployed, and how the last deploy ended."""
-    outputs, ended = stack.at.outputs, stack.at.status
+    outputs, ended = stack.outputs, stack.status
     facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": ended or None}
     named = f"{facts['version']} on {facts['runtime']}"
     failed = "FAILED" in ended or ended.endswith("ROLLBACK_COMPLETE")
@@ -75,7 +75,7 @@ def _version(stack: Stack) -> Seen:
 
 def _answers(stack: Stack) -> Seen:
     """Whether the API answers: GET /health reads the counts table."""
-    url = stack.at.outputs["ApiUrl"]
+    url = stack.outputs["ApiUrl"]
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=HEALTH_S_MAX) as answer:
             version = json.load(answer)["version"]
@@ -87,7 +87,7 @@ def _answers(stack: Stack) -> Seen:
 
 def _counters(stack: Stack) -> Seen:
     """The counters that are deployed. The command works with those of the checkout."""
-    deployed = [name for name in stack.at.outputs["Counters"].split(", ") if name]
+    deployed = [name for name in stack.outputs["Counters"].split(", ") if name]
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
@@ -98,18 +98,18 @@ def _counters(stack: Stack) -> Seen:
 
 def _alarms(stack: Stack) -> Seen:
     """The alarms that publish to the stack's topic."""
-    if not stack.at.status:
+    if not stack.status:
         return looks.no_alarms()
-    topic = stack.at.outputs["AlarmTopicArn"]
+    topic = stack.outputs["AlarmTopicArn"]
     pages = boto3.client("cloudwatch", config=PATIENT).get_paginator("describe_alarms").paginate(ActionPrefix=topic)
     return looks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
 
 
 def _failed_events(stack: Stack) -> Seen:
     """The asynchronous events that Lambda gave up: those that wait, and those that a person has taken out just now."""
-    if not stack.at.status:
+    if not stack.status:
         return Seen("`make dev` has no queue of them", {"messages": None})
-    queue = stack.at.outputs["FailedEventsUrl"]
+    queue = stack.outputs["FailedEventsUrl"]
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     sqs = boto3.client("sqs", config=PATIENT)
     found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]

@@ -68,7 +68,7 @@ def _again(given: argparse.Namespace, stack: Stack) -> Stack:
     """The stack to look at after a lost connection. `make dev` has its tables elsewhere when it starts again."""
     if given.local:
         with suppress(CommandError):
-            return Stack(connection.local(given.port or PORT_DEFAULT), stack.counters)
+            return connection.local(given.port or PORT_DEFAULT, stack.counters)
     return stack
 
 

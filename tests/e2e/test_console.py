@@ -119,7 +119,7 @@ def history(dev: Dev) -> Iterator[None]:
 
     Some names are markup. The API would refuse them, but the console must not rely on that.
     """
-    store, now_s = connection.local(dev.port).store, time.time()
+    store, now_s = connection.local(dev.port, {}).store, time.time()
     table, hour = store.settings.ledger_table, int(now_s) // 3600
     moves = [Moved.of("plays", VIDEO, 1234), *(Moved.of("plays", id_, 10) for id_ in HOSTILE)]
     board = top.Board()

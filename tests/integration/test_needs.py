@@ -21,7 +21,7 @@ import counters
 from api.needs import Need, Table
 from api.operation import Operation, functions, of_function, served_by
 from cli import commands, watch
-from cli.connection import Connection, Stack
+from cli.connection import Stack
 from declarations import OPERATIONS, Declarations
 from dev.base.engine import Engine
 from operations.sweep import Sweep
@@ -428,7 +428,7 @@ def test_the_command_does_what_its_policy_allows(
     folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)
-    stack = Stack(Connection(store, objects), counters.COUNTERS)
+    stack = Stack(store, objects, counters.COUNTERS)
     for line, code in {
         "status": 1, "get likes a91f": 0, "check": 1, "check --only drift": 1,
         "repair --by ann --why test --yes": 0, "history a91f": 0,

@@ -14,7 +14,7 @@ import pytest
 import counters
 from cli import __main__ as command
 from cli import connection
-from cli.connection import Connection
+from cli.connection import Stack
 from dev import faults
 from tally import fields
 from tally.counting import children, deletion, forgetting, holds, increments, posts, tallies
@@ -35,7 +35,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(judged: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command, with this store instead of a stack's: its exit code and what it printed."""
-    monkeypatch.setattr(connection, "local", lambda port: Connection(judged.store, judged.objects))
+    monkeypatch.setattr(connection, "local", lambda _, declared: Stack(judged.store, judged.objects, declared))
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -13,7 +13,7 @@ import pytest
 
 import counters
 from cli import commands, imports
-from cli.connection import Connection, Stack
+from cli.connection import Stack
 from cli.terminal import CommandError
 from dev import faults
 from tally.counter import Counter
@@ -48,7 +48,7 @@ class Command:
     def __call__(self, *arguments: object) -> int:
         """Its exit status."""
         given = commands.parsed([str(one) for one in arguments], commands.parser(counters.COUNTERS))
-        return commands.COMMANDS[given.command].run(given, Stack(Connection(self.store, None), counters.COUNTERS))
+        return commands.COMMANDS[given.command].run(given, Stack(self.store, None, counters.COUNTERS))
 
     def file(self, *lines: str, name: str = ".csv") -> Path:
         made = self.folder / f"{len(list(self.folder.iterdir()))}{name}"
@@ -274,7 +274,7 @@ def test_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Comman
     assert run.import_(path, "plays", "--run", "first") == 0
     run.said()
     assert run("import", run.file("a,1"), "--counter", "plays") == 0
-    assert "the run first imported 2 rows: INC-9" in run.said()[1]
+    assert "the run first imported 2 rows, by " in run.said()[1]
 
 
 def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: Store, run: Command) -> None:

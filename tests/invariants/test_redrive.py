@@ -9,7 +9,7 @@ import pytest
 
 import counters
 from cli import commands
-from cli.connection import Connection, Stack
+from cli.connection import Stack
 from dev import faults
 from dev.faults import FaultProxy
 from tally.counting import tallies
@@ -105,7 +105,7 @@ def test_a_record_that_expired_is_lost_until_somebody_drops_its_marker(
     for key in [key for key in stream.bucket.objects if key.endswith("/1.json")]:
         del stream.bucket.objects[key]
     assert stream.redrive(counters.COUNTERS) == ["lost", "kept"]
-    stack = Stack(Connection(stream.store, stream.objects), counters.COUNTERS)
+    stack = Stack(stream.store, stream.objects, counters.COUNTERS)
 
     def repair(*more: str) -> tuple[int, list[str]]:
         line = ["repair", "--by", "a", "--why", "b", "--yes", *more]

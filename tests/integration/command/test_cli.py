@@ -141,10 +141,10 @@ def test_a_series_is_csv_in_a_pipe_and_drawn_at_a_terminal_with_repairs_and_what
     request.getfixturevalue("drawing")
     code, out, err = run("series", "plays", "a", *RANGE)
     assert (code, [line.rstrip() for line in out.splitlines()], err) == (0, [
-        "plays a by hour, Europe/Berlin", "Fri 2027-01-15",
-        "07:00  -300 since 07:55 █████▏",
-        "08:00 1,200                  █████████████████████",
-        "09:00    40 so far           █",
+        "plays a by hour, Europe/Berlin",
+        "Fri 01-15 07:00  -300 since 07:55 ███▏",
+        "Fri 01-15 08:00 1,200                █████████████",
+        "Fri 01-15 09:00    40 so far         █",
         "repair of -5 at 2027-01-15 08:50, by ledger: no traffic, so in no bar", *said,
     ], "")  # fmt: skip
     assert run("series", "plays", *RANGE)[1].startswith("all plays by hour, Europe/Berlin\n")

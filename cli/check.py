@@ -229,14 +229,6 @@ def _day(store: Store, day: int) -> str:
     return moment(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else moment(begins_s)[:10]
 
 
-def checked_up_to(stack: Stack) -> str:
-    """Up to when drift is known; empty if nothing is judged yet."""
-    seen = watermark.read(stack.store, time.time())
-    return (
-        f"{clock((seen.judged + 1) * stack.store.settings.minute_s, UTC, time.time())} UTC" if seen.judged >= 0 else ""
-    )
-
-
 def check(given: argparse.Namespace, stack: Stack) -> int:
     """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
     waiting, found, gone = letters(given, stack), numbers(given, stack), lost(given, stack)
@@ -248,8 +240,10 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
         said += [f"{len(gone.found)} lost something"] * bool(gone.found)
         note(f"receipts: of {_day(stack.store, gone.days.first)} to {_day(stack.store, gone.days.last)}")
     unclear = [f"{len(found.unclear)} unclear"] * bool(found.unclear)
-    until = checked_up_to(stack)
-    note(f"drift: known up to {until}" if until else "drift: not known yet: a new stack needs some minutes")
+    now_s = time.time()
+    until = watermark.read(stack.store, now_s).judged_up_to(stack.store.settings)
+    known = f"known up to {clock(until, UTC, now_s)} UTC" if until else "not known yet: a new stack needs some minutes"
+    note(f"drift: {known}")
     if said and not given.json:
         say(f"{', '.join(said + unclear)}; to repair it: {repair_command(given)}")
     elif not given.json:

@@ -10,7 +10,7 @@ from tally.drift.looks import moment
 from tally.errors import InvalidInputError
 
 from . import forget, imports, values
-from .command import ID, Command, Counters, Parser, UsageError, add_counter
+from .command import ID, Command, Counters, Parser, UsageError
 from .connection import Stack
 from .terminal import CommandError, say, show
 
@@ -19,14 +19,11 @@ def _arguments(made: Parser, counters: Counters) -> None:
     made.add_argument("id", metavar="ID", nargs="?", help=ID)
     made.add_argument("--user", metavar="ID", type=values.user, help="who had this user forgotten, instead")
     made.add_argument("--imports", action="store_true", help="who imported what, instead")
-    add_counter(made, counters, "look in this counter only", "--counter")
 
 
 def _check(given: argparse.Namespace) -> None:
     if (given.id is not None) + (given.user is not None) + given.imports != 1:
         raise UsageError("history takes ID, --user ID, or --imports")
-    if given.counter:
-        values.check_id(given)
 
 
 def _past(given: argparse.Namespace, stack: Stack) -> int:
@@ -35,14 +32,14 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
         return forget.past(given, stack)
     if given.imports:
         return imports.past(given, stack)
-    named = [(given.counter.name, given.id)] if given.counter else _named(stack, given.id)
+    named = _named(stack, given.id)
     found = [(name, id_, entry) for name, id_ in named for entry in history.read(stack.store, name, id_)]
     for name, id_, entry in sorted(found, key=lambda each: each[2]["at"]):
         moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
         body = {"counter": name, **periods.shown(id_), **entry}
         show(given, body, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
     if not found and not given.json:
-        say(f"{given.counter.name + ' ' if given.counter else ''}{given.id} was never repaired")
+        say(f"{given.id} was never repaired")
     return 0
 
 

@@ -254,7 +254,7 @@ def _patiently(commit: Callable[[], tuple[list[Refused], int]]) -> tuple[list[Re
 
 def past(given: argparse.Namespace, stack: Stack) -> int:
     """Print the runs, by counter."""
-    for entry in history.imports(stack.store, given.counter.name if given.counter else ""):
+    for entry in history.imports(stack.store):
         show(given, entry, _told(entry))
     return 0
 

@@ -16,7 +16,7 @@ from typing import Any
 from tally import fields
 from tally.counter import Counter
 from tally.counting.imports import VALUE_MAX, Child, Number, Refused
-from tally.errors import CallerError
+from tally.errors import CallerError, InvalidInputError
 
 from .values import stored_id
 
@@ -44,39 +44,33 @@ def counted(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
 
 
-class BadRowError(Exception):
-    """A row that cannot be imported. The message says why."""
-
-
 def numbers(lines: Iterable[str], form: str, counter: Counter) -> Iterator[Number | Refused]:
     """What was counted of each id. The ids are as the counter stores them."""
-    for record in _records(lines, form, _NUMBER):
-        yield record if isinstance(record, Refused) else _made(record, lambda line, row: _number(line, row, counter))
+    return _read(lines, form, _NUMBER, lambda line, row: _number(line, row, counter))
 
 
 def children(lines: Iterable[str], form: str, counter: Counter) -> Iterator[Child | Refused]:
     """The items that a counter counts, each with its parent and the time when it was made."""
-    for record in _records(lines, form, _CHILD):
-        yield record if isinstance(record, Refused) else _made(record, lambda line, row: _child(line, row, counter))
+    return _read(lines, form, _CHILD, lambda line, row: _child(line, row, counter))
 
 
-def _made(record: tuple[int, Sequence[Any]], make: Callable[[int, Sequence[Any]], Any]) -> Any:
-    line, row = record
-    try:
-        return make(line, row)
-    except BadRowError as error:
-        return Refused(line, str(error))
-    except CallerError as error:
-        return Refused(line, error.detail)
+def _read(
+    lines: Iterable[str], form: str, columns: Sequence[Sequence[str]], make: Callable[[int, Sequence[Any]], Any]
+) -> Iterator[Any]:
+    for record in (_from_csv if form == CSV else _from_json)(lines, columns):
+        try:
+            yield record if isinstance(record, Refused) else make(*record)
+        except CallerError as error:
+            yield Refused(record[0], error.detail)
 
 
 def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
     id_, value = row
     found = _whole(value)
     if found is None or abs(found) > VALUE_MAX:
-        raise BadRowError(f"value must be a whole number from -{VALUE_MAX} to {VALUE_MAX}")
+        raise InvalidInputError(f"value must be a whole number from -{VALUE_MAX} to {VALUE_MAX}")
     if counter.delta is not None and (found % counter.delta or found * counter.delta < 0) and not counter.start:
-        raise BadRowError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
+        raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
     return Number(line, stored_id(counter, id_), found)
 
 
@@ -101,12 +95,8 @@ def _seconds(value: object) -> int:
         except (ValueError, OverflowError):
             found = None
     if found is None or not 0 <= found <= TIME_MAX_S:
-        raise BadRowError("the time must be ISO 8601, or seconds since 1970")
+        raise InvalidInputError("the time must be ISO 8601, or seconds since 1970")
     return found
-
-
-def _records(lines: Iterable[str], form: str, columns: Sequence[Sequence[str]]) -> Iterator[_Record]:
-    return _from_csv(lines, columns) if form == CSV else _from_json(lines, columns)
 
 
 def _from_csv(lines: Iterable[str], columns: Sequence[Sequence[str]]) -> Iterator[_Record]:

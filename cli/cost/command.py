@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 
 from ..command import Command, Counters, Parser, UsageError
@@ -58,10 +57,6 @@ def _run(given: argparse.Namespace) -> int:
         f"evenly over a month; {month.items:,.0f} ids, equally busy" if calls else "nobody calls",
         "15 ms a request at 512 MB; 4 shards a stream at first",
     )
-    if given.json:
-        rounded = {name: {service: round(usd, 2) for service, usd in each.items()} for name, each in bills.items()}
-        print(json.dumps({"assumes": "; ".join(assumes), "usd": rounded}))
-        return 0
     print(f"{'USD a month':24}{''.join(f'{name:>12}' for name in bills)}")
     for service in bills["prod"]:
         if max(each[service] for each in bills.values()) >= 0.005:
@@ -72,7 +67,7 @@ def _run(given: argparse.Namespace) -> int:
 
 COST = Command(
     "cost", "what Tally costs a month, for amounts of your own, by a dated price list", _run, _arguments,
-    _check, json=True, stack=False,
+    _check, stack=False,
     examples="""  tally cost                                       what dev and prod cost while nobody calls
   tally cost --now 50M --children 5M --soon 200M --reads 1B
   tally cost --now 300M --batch --items 1k         sent by other functions, 90 at a time, for 1,000 ids

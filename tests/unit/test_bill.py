@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 
@@ -90,13 +89,15 @@ def test_the_page_shows_what_the_command_prints() -> None:
     assert page.written(text) == text, "stale: run `make cost`"
 
 
-def test_the_command_prints_a_bill_by_service_or_json(run: Run) -> None:
+def test_the_command_prints_the_bills_of_both_stages(run: Run) -> None:
     code, out, err = run("--now", "50M", "--children", "5M", "--soon", "200M", "--reads", "1.5k")
     month = Month(now=50e6, children=5e6, soon=200e6, reads=1500)
     assert (code, err) == (0, "")
     assert re.search(rf"^total +{total(month, 'dev'):,.2f} +{total(month):,.2f}$", out, re.MULTILINE)
-    found = json.loads(run("--now", "1.5k", "--free-tier", "--json")[1])["usd"]
-    assert found["dev"]["total"] == pytest.approx(total(Month(now=1500), "dev", free_tier=True), abs=0.01)
+    month = Month(now=1500, batch=True, items=10)
+    dev, prod = (f"{total(month, stage, free_tier=True):.2f}" for stage in STAGES)
+    out = run("--now", "1.5k", "--batch", "--items", "10", "--free-tier")[1]
+    assert re.search(rf"^total +{dev} +{prod}$", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

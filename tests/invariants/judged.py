@@ -141,20 +141,11 @@ class Deployment(World):
 
 
 @contextmanager
-def undeployed(shards: int = 1, engine: Engine | None = None, store: Store | None = None) -> Iterator[Deployment]:
-    """A deployment without a sweep, by default on an engine and with tables of its own. `shards`: of each stream."""
+def deployed(shards: int = 1, engine: Engine | None = None, store: Store | None = None) -> Iterator[Deployment]:
+    """A deployment that has judged its first minutes, by default on its own engine. `shards`: of each stream."""
     clock = Clock()
     with nullcontext(engine) if engine else new_engine() as running, seeded(clock, SEED):
         made = Deployment(running, clock, SEED, CALM, shards, store)
-        yield made
-        made.wire.close()
-        assert "a consumer failed" not in made.bad
-
-
-@contextmanager
-def deployed(shards: int = 1, engine: Engine | None = None, store: Store | None = None) -> Iterator[Deployment]:
-    """A deployment that has judged its first minutes."""
-    with undeployed(shards, engine, store) as made:
         began = {"began": {"N": str(int(made.now_s) - 600)}}  # else the judge would let some minutes pass
         made.wire.put_item(TableName=made.settings.ledger_table, Item=watermark.JUDGE | began)
         made.sweep_each_minute()
@@ -165,3 +156,5 @@ def deployed(shards: int = 1, engine: Engine | None = None, store: Store | None 
         else:
             raise AssertionError("nothing was judged")
         yield made
+        made.wire.close()
+        assert "a consumer failed" not in made.bad

@@ -14,10 +14,13 @@ class Crash(BaseException):
 
 
 class Watched:
-    """A client that calls `before(number, name, parameters)` and `after(number)` around each write, and counts them."""
+    """A client that calls `before(number, name, parameters)` and `after(number)` around each write, and counts them.
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    `calls`: other operations to watch instead of writes.
+    """
+
+    def __init__(self, client: Any, calls: frozenset[str] = WRITES) -> None:
+        self._client, self._calls = client, calls
         self.writes = 0
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.before: Callable[[int, str, dict[str, Any]], None] = lambda number, name, parameters: None
@@ -25,7 +28,7 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._client, name)
-        if name not in WRITES:
+        if name not in self._calls:
             return real
 
         def write(**parameters: Any) -> Any:
@@ -92,11 +95,6 @@ class Sleeper:
         self._thread = threading.Thread(target=process, daemon=True)
         self._thread.start()
         self._stopped.wait()
-
-    @property
-    def asleep(self) -> bool:
-        """Whether it is not at its end."""
-        return self._thread.is_alive() and not self._woken.is_set()
 
     def wake(self) -> None:
         """Let it go on to its end. Raises what it raised."""

@@ -48,8 +48,6 @@ class Streams:
     begin: int | None = None
     """How many shards each table has at first; None: one to three."""
     shards: dict[str, list[Modelled]] = field(default_factory=lambda: {table: [] for table in TABLES})
-    partial: bool = True
-    """Whether the children of a split may be listed one after the other."""
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _sequences: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -60,7 +58,7 @@ class Streams:
                 self._add(table, None, part / number, (part + 1) / number)
 
     def _add(self, table: str, parent: Modelled | None, low: float, high: float) -> None:
-        late_s = self.chance.choice([0.0, self.chance.uniform(0, 45)]) if parent and self.partial else 0.0
+        late_s = self.chance.choice([0.0, self.chance.uniform(0, 45)]) if parent else 0.0
         made = Modelled(f"shard-{table}-{next(self._numbers):03}", parent, table, low, high, self.clock() + late_s)
         self.shards[table].append(made)
 

@@ -16,30 +16,21 @@ from tests.invariants.judged import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import Watched
 
 COMMIT = -1
+CALLS = frozenset({"query", "get_item", "transact_write_items"})
 STEPS = [*range(0, 8, 2), COMMIT]  # calls of the engine before which the change comes; COMMIT: the first transaction
 
 
-class Interrupted(Watched):
-    """A client that does something else once, before its call number `step`."""
+def interrupted(client: Any, step: int, change: Callable[[], object]) -> Watched:
+    """A client; something else happens once, before its call number `step`."""
+    watched, done = Watched(client, CALLS), list[bool]()
 
-    def __init__(self, client: Any, step: int, change: Callable[[], object]) -> None:
-        super().__init__(client)
-        self.left, self.change, self.done = step, change, False
+    def before(number: int, name: str, _: object) -> None:
+        if not done and (name == "transact_write_items" if step == COMMIT else number == step):
+            done.append(True)
+            change()
 
-    def __getattr__(self, name: str) -> Any:
-        real = super().__getattr__(name)
-        if name not in ("query", "get_item", "transact_write_items"):
-            return real
-
-        def call(**parameters: Any) -> Any:
-            due = name == "transact_write_items" if self.left == COMMIT else self.left == 0
-            if due and not self.done:
-                self.done = True
-                self.change()
-            self.left -= self.left > 0
-            return real(**parameters)
-
-        return call
+    watched.before = before
+    return watched
 
 
 @pytest.fixture
@@ -78,10 +69,10 @@ def test_change_in_the_middle_of_any_step_is_kept_and_the_rest_repaired_once(
     world: Deployment, step: int, change: str
 ) -> None:
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
-        client: Any = Interrupted(world.store.client, step, lambda: CHANGES[change](world))
+        client = interrupted(world.store.client, step, lambda: CHANGES[change](world))
         each = world.reconciler(client)
         counted = each.count(counter, target) if counter is LIKES else None
-        client.left = step
+        client.writes = 0
         with suppress(NotProvenError):
             each.repair(counter, target, "ann", "x", counted=counted)
     world.run(4)

@@ -52,12 +52,6 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
         assert began_s - 1 <= int(row["expiration"]["N"]) - segments.KEPT_S <= time.time()
 
 
-def test_what_sums_up_to_nothing_has_no_segment(stream: StreamWorld) -> None:
-    store, client = stream.watched()
-    stream.deliver("bookkeeper", "receipts", SHARD, [play(1), play(2, amount=-1)], store=store)
-    assert [operation for operation, _ in client.sent] == ["update_item"]
-
-
 A_MINUTE_EACH = [
     record(number, "INSERT", play(number, at=MINUTE + number)["dynamodb"], NOW_S + 60 * number)
     for number in range(1, 62)

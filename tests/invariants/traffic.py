@@ -70,9 +70,9 @@ class Traffic:
         with self.world.clock.off(chance.uniform(-plan.skew_s, plan.skew_s) - delay_s):
             kind(chance.random() < 0.2)
 
-    def play(self, hot: bool, video: str | None = None) -> None:
+    def play(self, hot: bool) -> None:
         """A play; a hot video's is written alone."""
-        self.increment(counters.PLAYS, video or f"v{self._low(VIDEOS)}", 1, hot)
+        self.increment(counters.PLAYS, f"v{self._low(VIDEOS)}", 1, hot)
 
     def use(self, hot: bool) -> None:
         """An amount, up or down."""
@@ -80,9 +80,9 @@ class Traffic:
             counters.USAGE, f"u{self._low(USERS_OF_USAGE)}", self.chance.choice([1, 3] if hot else [1, 3, -2]), hot
         )
 
-    def visit(self, hot: bool = True, page: str | None = None) -> None:
+    def visit(self, _: bool) -> None:
         """A visit, which is always written alone."""
-        self.increment(counters.VISITS, page or f"https://example.com/{self._low(PAGES)}", 1, True)
+        self.increment(counters.VISITS, f"https://example.com/{self._low(PAGES)}", 1, True)
 
     def increment(self, counter: Counter, id_: str, amount: int, alone: bool) -> None:
         """Count, and note it."""
@@ -92,9 +92,9 @@ class Traffic:
         self.truth.accepted[counter.name, id_] += amount
         self._written(counter, id_, amount)
 
-    def like(self, hot: bool, post: str | None = None) -> str:
+    def like(self, hot: bool) -> None:
         """A like by a new user, or by one who took a like back; a hot post's is written alone, as a rule."""
-        post, user = post or f"p{self._low(POSTS)}", self._user()
+        post, user = f"p{self._low(POSTS)}", self._user()
         back = [one for one in self.unliked if one[0] == post]
         if back and self.chance.random() < 0.3:
             user = back[0][1]
@@ -104,15 +104,13 @@ class Traffic:
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
         self._written(counters.LIKES, post, 1)
-        return user
 
-    def unlike(self, _: bool = False, of: tuple[str, str] | None = None) -> None:
+    def unlike(self, _: bool) -> None:
         """An unlike, of any like that there is or of a young one."""
         if not self.likes:
             return
-        if of is None:
-            young = min(len(self.likes), 5)
-            of = self.chance.choice(self.likes[-young:] if self.chance.random() < 0.5 else self.likes)
+        young = min(len(self.likes), 5)
+        of = self.chance.choice(self.likes[-young:] if self.chance.random() < 0.5 else self.likes)
         self.likes.remove(of)
         post, user = of
         self._spread(counters.LIKES, post, False)
@@ -121,7 +119,7 @@ class Traffic:
         self.unliked.append(of)
         self._written(counters.LIKES, post, -1)
 
-    def stock(self, _: bool = False) -> None:
+    def stock(self, _: bool) -> None:
         """Stock up, hold some, or settle a hold, which may have expired."""
         id_ = f"i{self.chance.randrange(2)}"
         what = self.chance.choice(["more", "take", "take", "settle", "settle"])
@@ -183,21 +181,21 @@ class Traffic:
         (kind,) = self.chance.choices(kinds, [0.5, 0.1, 0.1, 0.15, 0.15])
         kind()
 
-    def move_tally(self, tally: Tally | None = None, amount: int | None = None, shard: int = 0) -> None:
+    def move_tally(self) -> None:
         """Add to a tally, without a receipt."""
-        tally = tally or self.chance.choice([
+        tally = self.chance.choice([
             ("plays", f"v{self._low(VIDEOS)}"), ("likes", f"p{self._low(POSTS)}"),
             ("visits", f"https://example.com/{self._low(PAGES)}"), ("usage", "u0"),
         ])  # fmt: skip
-        moved = self.chance.choice([-7, -1, 1, 5, 40]) if amount is None else amount
-        self.world.edit(moved, counters.COUNTERS[tally[0]], tally[1], shard)
+        moved = self.chance.choice([-7, -1, 1, 5, 40])
+        self.world.edit(moved, counters.COUNTERS[tally[0]], tally[1])
         self._edited(tally, moved)
 
-    def restore(self, by: str | None = None) -> None:
+    def restore(self) -> None:
         """Put an old image of a tally back, with the nonce of a change, the rollup, a repair or an unlike in it."""
         number, now = self.chance.randrange(4), self.world.settings.minute(self.world.clock.now_s)
         tally = "visits", f"{RESTORED}/{number}"
-        by = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""]) if by is None else by
+        by = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""])
         old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000), by)
         self.truth.unbooked.add(tally)
         for record in self.world.written(by_hand=True):
@@ -217,26 +215,25 @@ class Traffic:
         counter = {"VID": counters.PLAYS, "SITE": counters.VISITS, "USER": counters.USAGE}[prefix]
         self._edited((counter.name, id_), -int(item[counter.attribute]["N"]))
 
-    def delete_child(self, of: tuple[str, str] | None = None) -> None:
+    def delete_child(self) -> None:
         """Delete a like, and not its part of the tally."""
         if not self.likes:
             return
-        post, user = of or self.chance.choice(self.likes)
+        post, user = self.chance.choice(self.likes)
         self.likes.remove((post, user))
         self.world.delete(keys.key(f"POST#{post}", f"LIKE#USER#{user}"))
         self.truth.accepted["likes", post] -= 1
         self._edited(("likes", post), 1)
 
-    def add_child(self, post: str | None = None) -> str:
-        """Put a like, and not its part of the tally; whose."""
-        post, user = post or f"p{self._low(POSTS)}", self._user()
+    def add_child(self) -> None:
+        """Put a like, and not its part of the tally."""
+        post, user = f"p{self._low(POSTS)}", self._user()
         now = self.world.settings.minute(self.world.clock.now_s)
         at = self.chance.choice([None, now, now - 5000, now + 5000])
         self.put_child(post, user, at)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
         self._edited(("likes", post), -1, at)
-        return user
 
     def put_child(self, post: str, user: str, at: int | None) -> None:
         """A like item, as Tally would write it or without a minute."""

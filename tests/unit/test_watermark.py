@@ -127,15 +127,6 @@ def ago_s(time_s: float) -> float:
 # What the checkpoints prove
 
 
-def test_consumer_has_passed_what_it_has_passed_in_every_shard(stack: Stack) -> None:
-    stack.streams.trees["counts"] = [Shard(f"c{number}") for number in range(5)]
-    for number in range(5):
-        stack.mark(f"c{number}", 100 + number, rolled_ago_s=200 + number)
-    stack.mark("r", 70)
-    look = stack.look()
-    assert (ago_s(look.counted_s()), ago_s(look.rolled_s()), ago_s(look.known_s())) == (104, 204, 204)
-
-
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("shard", ["c1", "r1"])
 def test_consumer_behind_in_one_shard_holds_up_what_depends_on_it(stack: Stack, consumer: str, shard: str) -> None:

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import boto3
@@ -21,13 +22,13 @@ from moto.dynamodb.models.table import RestoredPITTable
 
 import counters
 from cli import restore
-from cli.__main__ import main
 from tally.counting import receipts, tallies
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.keys import FORMAT
 from tally.dynamo.transactions import put_receipt
 from tally.settings import Settings
 from tally.streams import watermark
+from tests.commands import ran
 from tests.events import KEY
 
 PAGE = "https://example.com/a"
@@ -109,16 +110,7 @@ def moto_tables() -> dict[str, Any]:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            code = main(arguments)
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+    return partial(ran, capsys)
 
 
 def visits(tables: Store) -> int:

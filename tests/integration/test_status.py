@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import urllib.request
+from collections.abc import Callable
+from email.message import Message
+from io import BytesIO
 from typing import Any
+from urllib.error import HTTPError
 
 import boto3
 import pytest
 from botocore.stub import Stubber
 
 import counters
-from cli.__main__ import main
 from dev.base.engine import Engine
-from tally.drift import rows
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
 from tally.streams import watermark
+from tests.commands import ran
+from tests.integration.command.numbers import drifts
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
@@ -44,15 +46,8 @@ class Deployed:
         now_s = time.time()
         numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "noted": int(now_s) - 99, "began": 1}
         numbers |= dict.fromkeys(("known", "rolled"), int(now_s - known_s))
-        self.put(watermark.JUDGE, **numbers)
-
-    def put(self, key: Any, **values: Any) -> None:
-        self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | items.wire(values))
-
-    def drift(self) -> None:
-        """One that has not changed for nine judged minutes."""
-        upto = watermark.judged(self.store) - 9
-        self.put(rows.key("likes", "p"), counter="likes", target="p", drift=5, upto=upto, since=1_800_000_000)
+        judge = watermark.JUDGE | items.wire(numbers)
+        self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=judge)
 
     def client(self, service: str) -> Any:
         """A client that answers once, and fails for parameters that AWS does not know."""
@@ -76,18 +71,16 @@ class Deployed:
         settings = self.store.settings
         outputs = {
             "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
-            "LedgerTableName": settings.ledger_table, "ApiUrl": self.url, "AlarmTopicArn": TOPIC,
+            "LedgerTableName": settings.ledger_table, "ApiUrl": "https://api.example.com", "AlarmTopicArn": TOPIC,
             "FailedEventsUrl": QUEUE, "Version": "0123456789ab", "Format": str(keys.FORMAT), "Runtime": "python3.14",
             "Counters": ", ".join(counters.COUNTERS),
         }  # fmt: skip
         listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
         return {"Stacks": [{"StackStatus": self.status, "Outputs": listed}]}
 
-    url = ""
-
 
 @pytest.fixture
-def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
+def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> Deployed:
     made, real = Deployed(store), boto3.client
 
     def client(service: str, **how: Any) -> Any:
@@ -95,29 +88,19 @@ def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> I
             return made
         return real("dynamodb", **how) if service == "dynamodb" else made.client(service)
 
-    class Api(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(made.health)
-            self.end_headers()
-            self.wfile.write(b'{"status":"ok","version":"0123456789ab"}')
-
-        def log_message(self, *_: Any) -> None:
-            pass
+    def api(url: str, timeout: float) -> BytesIO:
+        if made.health != 200:
+            raise HTTPError(url, made.health, "", Message(), BytesIO())
+        return BytesIO(b'{"status": "ok", "version": "0123456789ab"}')
 
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     monkeypatch.setattr(boto3, "client", client)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        made.url = f"http://127.0.0.1:{server.server_address[1]}"
-        yield made
-        server.shutdown()
+    monkeypatch.setattr(urllib.request, "urlopen", api)
+    return made
 
 
 def run(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main(["status", "--stack", "Tally-prod", *options])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+    return ran(capsys, "status", "--stack", "Tally-prod", *options)
 
 
 def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +122,7 @@ def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, capsys: pyte
          " Tally-prod-sweep"),
         ("lag", lambda stack: stack.judge(judged_s=240, known_s=601), "bookkeeper 10 minutes ago"),
         ("judged", lambda stack: stack.judge(judged_s=1300, known_s=70), "minutes ago"),
-        ("drift", Deployed.drift, "1 confirmed, 0 not yet: likes p +5"),
+        ("drift", lambda stack: drifts(stack.store, "likes", "p", 5), "1 confirmed, 0 not yet: likes p +5"),
         ("failed events", lambda stack: setattr(stack, "failed_events", 2), "2"),
     ],
 )  # fmt: skip

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from cli.__main__ import main
 from cli.cost import page, units
 from cli.cost.prices import bill, price_list
 from cli.cost.units import STAGES
 from cli.cost.usage import Month, usage
+from tests.commands import ran
 
 PRICES = price_list().prices
 NOBODY = Month()
@@ -23,15 +24,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = main(["cost", *arguments])
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+    return partial(ran, capsys, "cost")
 
 
 def total(month: Month = NOBODY, stage: str = "prod", *, free_tier: bool = False) -> float:

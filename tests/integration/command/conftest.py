@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cli.__main__ import main
 from dev.base.engine import Engine
 from tally.dynamo.client import Store
+from tests.commands import ran
 from tests.integration.command.numbers import Run
 
 
@@ -49,13 +49,4 @@ def port(where: dict[str, Any]) -> Iterator[int]:
 
 @pytest.fixture
 def run(port: int, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            code = main([*arguments, "--local", "--port", str(port)])
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+    return lambda *arguments: ran(capsys, *arguments, "--local", "--port", str(port))

@@ -127,13 +127,6 @@ def test_a_change_in_others_way_is_written_alone_after_some_retries_and_a_thrott
     assert world.play("key-1", amount=5) == (body, True)
 
 
-def test_a_change_that_gets_through_by_its_last_retry_is_visible_now(world: World) -> None:
-    world.proxy.plan = faults.script({"TransactWriteItems": HOT[1:]})
-    assert world.play("key-1")[0]["visible"] == "now"
-    assert world.tally() == 1
-    assert "rollup" not in world.receipt()
-
-
 def test_a_hot_tally_is_not_tried_until_it_has_cooled_and_then_by_one_change(world: World, now_s: list[float]) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": HOT * 2})
     seen = [world.play(f"a-{number}")[0]["visible"] for number in range(3)]
@@ -207,14 +200,6 @@ def test_a_hot_like_of_a_missing_post_is_not_found_and_leaves_nothing(hot: World
     with pytest.raises(NotFoundError):
         hot.like("ann", "missing", key=key)
     assert hot.items(counters.LIKES.partition_start + "missing") == hot.receipts() == []
-
-
-def test_a_hot_like_of_what_is_liked_already_changes_nothing(hot: World) -> None:
-    hot.by_hand("ann", True)
-    assert hot.like("ann")[0]["changed"] is False
-    assert hot.like("ann", key="key-1")[0]["changed"] is False
-    assert hot.inserted_alone() == []
-    assert hot.rolled_up(counters.LIKES, POST) == 1
 
 
 def test_making_a_shard_that_keeps_meeting_others_spills_the_like(world: World) -> None:

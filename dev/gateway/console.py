@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from ..stack.template import Template
 
 _COMMANDS = """\
@@ -31,25 +29,6 @@ _COMMANDS = """\
     --payload '{{"operation": "get_counter", "counter": "plays", "id": "9f3a"}}' /dev/stdout
 """
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Tally on this machine</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
-td, th {{ text-align: left; padding: .1rem 1.5rem .1rem 0 }}
-pre {{ background: #f4f4f4; padding: 1rem; overflow: auto }}
-</style>
-<h1>Tally on this machine</h1>
-<p>The routes of the synthesized template. Each function has processes of its own.
-<a href="/console">Look at the numbers</a>.
-<a href="/dev/openapi">Read the API</a>. <a href="/dev/metrics">The functions' metrics</a>.</p>
-<table><tr><th>Route<th>Function<th>Who<th>Requests a second</tr>
-{rows}
-</table>
-<h2>Commands to paste</h2>
-<pre>{commands}</pre>
-</html>
-"""
-
 
 def commands(url: str) -> str:
     """Shell commands that try everything, with the real port."""
@@ -57,11 +36,11 @@ def commands(url: str) -> str:
 
 
 def page(template: Template, url: str) -> str:
-    """The page at /dev: the routes and the commands."""
-    rows = []
+    """The text at /dev: where things are, the routes of the template, and commands to paste."""
+    places = "/console /dev/token /dev/openapi /dev/metrics /dev/stack /dev/mappings /dev/lost"
+    lines = ["Tally on this machine:", *(f"  {url}{place}" for place in places.split()), ""]
     for route in template.routes:
-        who = "signed in" if route.authorizer else "anyone"
-        rate = f"{route.throttle.rate_per_s:g}, {route.throttle.burst} at once" if route.throttle else "-"
-        cells = (route.key, route.function, " ".join([who, *route.scopes]), rate)
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells) + "</tr>")
-    return _PAGE.format(rows="\n".join(rows), commands=escape(commands(url)))
+        who = " ".join(["signed in" if route.authorizer else "anyone", *route.scopes])
+        rate = f"{route.throttle.rate_per_s:g}/s" if route.throttle else ""
+        lines.append(f"  {route.key:56} {route.function:16} {who:22} {rate}".rstrip())
+    return "\n".join([*lines, "", commands(url)])

@@ -79,9 +79,6 @@ def _losing(gateway: Gateway) -> Handler:
 
 
 def _of_dev(stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
-    def html(made: Callable[[], str]) -> Handler:
-        return _answering(lambda: web.Response(text=made(), content_type="text/html"))
-
     async def root(_: web.Request) -> web.Response:
         raise web.HTTPFound("/console")
 
@@ -103,8 +100,8 @@ def _of_dev(stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> list[web.
         web.get(metrics.PATH, numbers),
         web.get("/dev/stack", _answering(lambda: web.json_response(stack.where()))),
         web.get("/", root),
-        web.get("/dev", html(lambda: console.page(stack.template, stack.url))),
-        web.get("/dev/openapi", html(lambda: openapi.read_text(encoding="utf-8"))),
+        web.get("/dev", _answering(lambda: web.Response(text=console.page(stack.template, stack.url)))),
+        web.get("/dev/openapi", _answering(lambda: web.Response(body=openapi.read_bytes(), content_type="text/html"))),
         web.get("/.well-known/openid-configuration", _answering(lambda: web.json_response(issuer.configuration()))),
         web.get("/dev/jwks.json", _answering(lambda: web.json_response(issuer.jwks))),
         web.post("/dev/token", token),

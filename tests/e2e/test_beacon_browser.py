@@ -362,18 +362,6 @@ def test_a_page_that_was_kept_is_visited_when_it_is_shown_again(visits: Visits) 
     assert visitor.settled("/a", expected=[2]) == [2]
 
 
-def test_a_prerendered_page_is_visited_when_somebody_goes_there(visits: Visits, site: Site) -> None:
-    # The headless shell prerenders nothing and loads the page when it is asked to: the count is the same.
-    rules = '{ "prerender": [{ "urls": ["/next"], "eagerness": "immediate" }] }'
-    site.head["/first"] = f"{site.tag}<script type=speculationrules>{rules}</script><a href=/next>next</a>"
-    visitor = visits()
-    visitor.go("/first")
-    visitor.settled("/first", expected=[1])
-    assert visitor.counts("/next") == [0]
-    visitor.run("setTimeout(() => document.querySelector('a').click())")
-    assert visitor.settled("/next", expected=[1]) == [1]
-
-
 def test_a_page_is_not_visited_while_it_is_prerendering(visits: Visits, api: Api) -> None:
     visitor = visits("window.early = true;" + getter("Document", "prerendering", "window.early"))
     visitor.go("/a")

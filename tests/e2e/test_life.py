@@ -10,9 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -155,22 +153,6 @@ def test_an_error_is_one_line_and_status_1(start: Start) -> None:
     assert "the port is 'eighty'" in one_line(start("--port", "eighty"))
 
 
-def refused(tmp_path: Path, **changes: Any) -> str:
-    """Why a stack with these options cannot start."""
-    options = replace(Options(ROOT, 0, tmp_path / "data", None, "*"), **changes)
-    with pytest.raises(LocalError) as error, prepared(options):
-        pass
-    return str(error.value)
-
-
-def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert f"port {port} cannot be used (Address already in use)" in refused(tmp_path, port=port)
-
-
 @pytest.mark.parametrize("port", ["65536", "-1", "8080 ", "٣", "1e3"])
 def test_a_wrong_port_is_refused(port: str) -> None:
     with pytest.raises(LocalError, match="it must be a number from 0 to 65535"):
@@ -197,18 +179,25 @@ def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) 
     assert dev.plays("a") == 0
 
 
-def test_a_file_in_place_of_the_data_folder_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("")
-    assert "is not writable" in refused(tmp_path)
+@pytest.mark.parametrize(
+    ("at", "content", "says"),
+    [("data", "", "is not writable"), ("data/engine.db", "this is no database" * 100, "engine")],
+)
+def test_a_broken_data_folder_is_an_error_and_stays_as_it_was(tmp_path: Path, at: str, content: str, says: str) -> None:
+    (tmp_path / at).parent.mkdir(exist_ok=True)
+    (tmp_path / at).write_text(content)
+    with pytest.raises(LocalError, match=says), prepared(Options(ROOT, 0, tmp_path / "data", None, "*")):
+        pass
+    assert (tmp_path / at).read_text().startswith(content)
 
 
-def test_a_broken_data_file_is_an_error_and_stays_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/engine.db").write_text("this is no database" * 100)
-    assert "engine" in refused(tmp_path)
-    assert (tmp_path / "data/engine.db").read_text().startswith("this is no database")
-
-
-def test_a_silent_engine_is_an_error(tmp_path: Path) -> None:
-    line = refused(tmp_path, endpoint="http://127.0.0.1:1")
-    assert "no usable DynamoDB engine at http://127.0.0.1:1" in line
+def test_a_taken_port_and_a_silent_engine_are_errors(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        options = Options(ROOT, taken.getsockname()[1], tmp_path / "data", None, "*")
+        with pytest.raises(LocalError, match=r"cannot be used \(Address already in use\)"), prepared(options):
+            pass
+    silent = Options(ROOT, 0, tmp_path / "data", "http://127.0.0.1:1", "*")
+    with pytest.raises(LocalError, match=r"no usable DynamoDB engine at http://127.0.0.1:1"), prepared(silent):
+        pass

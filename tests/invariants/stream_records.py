@@ -15,13 +15,15 @@ SHARD = "shardId-1"
 MINUTE = int(NOW_S // 60)
 
 
-def play(sequence: int | str, video: str = "v", amount: object = 1, at: int = MINUTE, **more: Any) -> dict[str, Any]:
-    """The record of a play that was written alone."""
+def play(
+    sequence: int | str, video: str = "v", amount: object = 1, made: int = MINUTE, at: int | None = None, **more: Any
+) -> dict[str, Any]:
+    """The record of a play that was written alone. `made`: its minute; `at`: that of its writer's clock, if another."""
     image = {
         "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},
-        "amount": {"N": str(amount)}, "at": {"N": str(at)}, "rollup": {"BOOL": True},
+        "amount": {"N": str(amount)}, "at": {"N": str(made if at is None else at)}, "rollup": {"BOOL": True},
     }  # fmt: skip
-    return record(sequence, "INSERT", {"NewImage": image | more})
+    return record(sequence, "INSERT", {"NewImage": image | more}, NOW_S + 60 * (made - MINUTE))
 
 
 def record(sequence: int | str, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:

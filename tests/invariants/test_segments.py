@@ -11,8 +11,8 @@ from tally.dynamo.transactions import apply_once
 from tally.streams import fold, segments
 from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, killed
-from tests.invariants.stream_records import MINUTE, SHARD, like, play, record
-from tests.invariants.streaming import NOW_S, StreamWorld
+from tests.invariants.stream_records import MINUTE, SHARD, like, play
+from tests.invariants.streaming import StreamWorld
 
 
 def test_segments_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
@@ -40,7 +40,7 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
 
 def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
     began_s, (store, client) = time.time(), stream.watched()
-    records = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE - 1), play(4, at=MINUTE + 1)]
+    records = [play(1, made=MINUTE - 1), play(2, made=MINUTE), play(3, made=MINUTE - 1), play(4, made=MINUTE + 1)]
     stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
     ((_, sent),) = client.sent
     assert len(sent["TransactItems"]) == 3 + 1
@@ -52,10 +52,7 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
         assert began_s - 1 <= int(row["expiration"]["N"]) - segments.KEPT_S <= time.time()
 
 
-A_MINUTE_EACH = [
-    record(number, "INSERT", play(number, at=MINUTE + number)["dynamodb"], NOW_S + 60 * number)
-    for number in range(1, 62)
-]  # fmt: skip
+A_MINUTE_EACH = [play(number, made=MINUTE + number) for number in range(1, 62)]
 
 
 def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
@@ -92,7 +89,7 @@ def test_a_segment_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, 
 
 def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream: StreamWorld) -> None:
     stream.put_judged(MINUTE)
-    receipts = [play(1, at=MINUTE - 1), play(2, at=MINUTE), play(3, at=MINUTE + 1)]
+    receipts = [play(1, made=MINUTE - 1), play(2, made=MINUTE), play(3, made=MINUTE + 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None
     assert stream.deliver("bookkeeper", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
     assert sorted((minute == MINUTE + 1, entries) for minute, _, entries in stream.segments()) == [

@@ -55,14 +55,20 @@ def child(at: Any = NOW, name: str = "INSERT", **more: Any) -> Record:
 
 @pytest.mark.parametrize(("at", "booked"), STAMPS)
 def test_stamp_counts_if_it_is_within_a_minute_of_the_record(at: int, booked: int) -> None:
-    """For a receipt, a child and a tally item, and for the rollup, which stamps the tally with the minute it finds."""
     noted = Effect("plays", "v", booked, 3, day=at // tallies.DAY)
     assert bookkeeper.read_receipt(DECLARED, receipt(at)) == (noted,)
-    assert rollup.read_receipt(DECLARED, receipt(at, rollup={"BOOL": True})) == (noted,)
     assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", booked, 1),)
-    assert rollup.read_count(DECLARED, child(at, rollup={"BOOL": True})) == (Effect("likes", "p", booked, 1),)
     assert moved(plays(7, "a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=2)]
     assert moved(plays(7, "-a_b-c", at), None) == [Effect("plays", "v", booked, observed=7)], "no unlike: it has no dot"
+
+
+@pytest.mark.parametrize("at", [NOW - 1, NOW, NOW + 1])
+def test_what_was_written_alone_is_added_and_booked_on_the_minute_of_its_record(at: int) -> None:
+    alone = {"rollup": {"BOOL": True}}
+    for consumer in (rollup, bookkeeper):
+        noted = Effect("plays", "v", NOW, 3, day=at // tallies.DAY)
+        assert consumer.read_receipt(DECLARED, receipt(at, **alone)) == (noted,)
+        assert consumer.read_count(DECLARED, child(at, **alone)) == (Effect("likes", "p", NOW, 1),)
 
 
 @pytest.mark.parametrize("at", UNSTAMPED, ids=str)

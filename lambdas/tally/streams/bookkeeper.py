@@ -36,6 +36,7 @@ from .record import (
     event_name,
     expired,
     label,
+    label_of,
 )
 from .segments import Booked
 
@@ -115,7 +116,7 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
     if is_ == was:
         return ()
     if is_:
-        at, moved, pair = label(minute_of(change["NewImage"]), made), 1, ""
+        at, moved, pair = label_of(change["NewImage"], made), 1, ""
     else:
         at, moved, pair = made, -1, pair_of(change["OldImage"])
     return tuple(

@@ -165,3 +165,12 @@ def _amount(image: Image, name: str) -> int:
 def label(stamped: int | None, made: int) -> int:
     """The minute that a change is booked on: its stamp, or its record's if it was late or the stamp is strange."""
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made
+
+
+def label_of(image: Image, made: int) -> int:
+    """The minute that a receipt or a child is booked on. One that was written alone: its record's.
+
+    The clocks of writers differ, so their stamps go back and forth around the edge of a minute. The records of a stream
+    shard do not, so the rollup adds what is of one minute in one write.
+    """
+    return made if image.get("rollup") == YES and CHANGES not in image else label(keys.minute_of(image), made)

@@ -16,7 +16,7 @@ from ..dynamo.client import Call
 from ..dynamo.keys import minute_of
 from ..dynamo.transactions import Write
 from .fold import Effect, Run, StreamConsumer, StreamPlace
-from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, changes, event_name, label
+from .record import INSERT, YES, Declared, Image, Record, UnreadableError, accepted, changes, event_name, label_of
 
 ITEMS_MAX = 99  # DynamoDB takes 100 in a transaction; one is the checkpoint
 
@@ -51,7 +51,7 @@ def counted(
     stamped = minute_of(image)
     if stamped is None:
         raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
-    at, day = label(stamped, declared.made(record)), stamped // tallies.DAY
+    at, day = label_of(image, declared.made(record)), stamped // tallies.DAY
     return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in found])
 
 
@@ -67,7 +67,7 @@ def read_count(declared: Declared, record: Record) -> Sequence[Effect]:
     owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
     if not owners:
         refuse_orphan(image)
-    at = label(minute_of(image), declared.made(record))
+    at = declared.made(record)
     for counter in owners:
         if not counter.rolls_up or counter.max_shards == 1:
             raise UnreadableError(f"{counter.name} is not rolled up, as it is declared now")

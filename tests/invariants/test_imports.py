@@ -148,7 +148,7 @@ def test_another_content_under_the_name_of_a_run_counts_nothing(store: Store, ru
     with killed(store, 3, before=True):
         run.import_(run.file(*lines), *move)
     before = value(store, PLAYS, "o0"), value(store, PLAYS, "o109")
-    for changed in (lines[:-1], [*lines, "o1,7"], [lines[0], *reversed(lines[1:])]):
+    for changed in (lines[:-1], [*lines, "o1,7"], [lines[0], *reversed(lines[1:])], [*lines[:-1], f"{lines[-1]}0"]):
         with pytest.raises(CommandError, match="the run move began with another file"):
             run.import_(run.file(*changed), *move)
     assert (value(store, PLAYS, "o0"), value(store, PLAYS, "o109")) == before

@@ -73,7 +73,8 @@ class Look(NamedTuple):
         if counted and self.exact is not None:
             parts.append(f"children {counted.children}")
         if row.drift:
-            when = f"confirmed in {found.left} minutes" if found.left else "confirmed"
+            part = f"{found.confirmed:+d} of it " if found.confirmed != row.drift else ""
+            when = f"{part}confirmed" if found.confirmed else "not confirmed yet"
             parts.append(f"drift {row.drift:+d} since {moment(row.since)}, {when}")
         if counted and counted.unclear:
             bounds = f"{counted.low:+d}" if counted.low == counted.high else f"{counted.low:+d} to {counted.high:+d}"
@@ -202,9 +203,11 @@ def say_numbers(given: argparse.Namespace, found: Numbers) -> None:
         show(given, {"found": "unclear", **_named(look.found)}, f"unclear  {look.line}: try again when it is calmer")
     for look in found.wrong:
         row = look.found.drift
-        known = {"drift": row.drift, "since": row.since, "confirmed": not look.found.left} if row.drift else {}
+        known = {"drift": row.drift, "since": row.since, "confirmed": look.found.confirmed != 0} if row.drift else {}
         body = {"found": "differs", **_named(look.found), **known, "repair": look.amount}
         effect = f"a repair adds {look.amount:+d}" if look.amount else "a repair accepts the number"
+        if row.drift and not look.found.confirmed:
+            effect = "a repair waits for that"
         show(given, body, f"differs  {look.line}: {effect}")
 
 

@@ -32,7 +32,7 @@ class Drifting(TypedDict):
     drift: int
     since: Seconds
     confirmed: bool
-    """It has stood for five minutes that Tally has judged."""
+    """Some of it has stood for five minutes that Tally has judged: a repair takes that back."""
 
 
 class Drifts(TypedDict):

@@ -53,7 +53,7 @@ def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVE
 
 def row(store: Store, target: str = "v", counter: str = "plays") -> DriftRow | None:
     found = rows.read(store, counter, target)
-    return found if found.upto >= 0 else None
+    return found._replace(changes=()) if found.upto >= 0 else None
 
 
 def drifts(store: Store) -> dict[str, int]:
@@ -135,10 +135,10 @@ def stored(store: Store) -> dict[str, str]:
 
 def test_row_says_since_when_and_a_row_at_zero_goes_after_two_days(store: Store) -> None:
     life = [
-        (5, {"drift": "5", "since": str(60 * M)}),
-        (-7, {"drift": "-2", "since": str(60 * M)}),
+        (5, {"drift": "5", "since": str(60 * M), "changes": f"[[{M}, 5]]"}),
+        (-7, {"drift": "-2", "since": str(60 * M), "changes": f"[[{M}, 5], [{M + 1}, -7]]"}),
         (2, {"drift": "0", "expiration": str(int(NOW_S) + TWO_DAYS_S)}),
-        (4, {"drift": "4", "since": str(60 * (M + 3))}),
+        (4, {"drift": "4", "since": str(60 * (M + 3)), "changes": f"[[{M + 3}, 4]]"}),
     ]
     for number, (amount, facts) in enumerate(life):
         book(store, M + number, plays(amount))
@@ -158,8 +158,34 @@ def test_drift_is_confirmed_after_five_judged_minutes_without_a_change(store: St
     book(store, M + 1, plays(-1, "zero"))
     for judged, confirmed in ((M + 4, False), (M + 5, True)):
         run(store, judged)
-        found = row(store), row(store, "zero")
-        assert [drift and drift.confirmed(seen(store, 0)) for drift in found] == [confirmed, False]
+        found = [rows.read(store, "plays", target).confirmed(seen(store, 0)) for target in ("v", "zero")]
+        assert found == [5 * confirmed, 0]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "confirmed"),
+    [
+        ({0: 3, 2: 1, 4: 1, 6: 1}, 3),  # it goes on: what had stood before the last five
+        (dict.fromkeys(range(9), 1), 4),
+        ({0: -2, 5: 1}, -1),
+        ({0: 2, 4: -2, 5: 2}, 0),  # it was even in between
+        ({0: 2, 5: -3}, 0),
+        ({0: 5, 3: 1, 5: -1}, 5),  # halves of one late change
+        ({3: 1, 5: 4}, 0),
+    ],
+)
+def test_what_has_stood_for_five_judged_minutes_is_confirmed_however_it_goes_on(
+    store: Store, amounts: dict[int, int], confirmed: int
+) -> None:
+    last = max(amounts)
+    for minute, amount in amounts.items():
+        book(store, M + minute, plays(amount))
+    run(store, M + last)
+    found = rows.read(store, "plays", "v")
+    assert found.confirmed(seen(store, 0)) == confirmed
+    assert all(minute > M + last - watermark.SETTLE for minute, _ in found.changes)
+    run(store, M + last + watermark.SETTLE)
+    assert found.confirmed(seen(store, 0)) == found.drift == sum(amounts.values())
 
 
 # Whatever happens meanwhile
@@ -341,5 +367,5 @@ def test_drifts_are_summed_up_and_confirmed_for_every_counter(store: Store, capl
     run(store, M + 5)
     declared = {name: counters.COUNTERS[name] for name in ("plays", "likes")}
     found = rows.summary(store, declared, seen(store, M + 5), (M + 10) * 60)
-    assert found == ({"DriftingTallies": 3, "DriftAbsolute": 14, "OldestDriftSeconds": 600}, {"plays": 1, "likes": 0})
+    assert found == ({"DriftingTallies": 3, "DriftAbsolute": 14, "OldestDriftSeconds": 600}, {"plays": 2, "likes": 0})
     assert sum(record.message == "drifts" for record in caplog.records) == 3

@@ -191,6 +191,14 @@ class Traffic:
         self.world.edit(moved, counters.COUNTERS[tally[0]], tally[1])
         self._edited(tally, moved)
 
+    def drip(self, tally: Tally, amount: int, every_s: float, until_s: float) -> None:
+        """A program that moves a tally around the API, again and again."""
+        if self.world.clock.now_s < until_s:
+            self.world.written()
+            self.world.edit(amount, counters.COUNTERS[tally[0]], tally[1])
+            self._edited(tally, amount)
+            self.world.soon(every_s, self.drip, tally, amount, every_s, until_s)
+
     def restore(self) -> None:
         """Put an old image of a tally back, with the nonce of a change, the rollup, a repair or an unlike in it."""
         number, now = self.chance.randrange(4), self.world.settings.minute(self.world.clock.now_s)

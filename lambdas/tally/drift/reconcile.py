@@ -1,8 +1,8 @@
 """Repairs tallies: by an amount that is proven, never by an overwrite, safe while people like and play.
 
-The drift row of a tally says by how much it is wrong. A repair takes that back in one transaction, on condition that
-the row is as it was read, and books it nowhere: its nonce tells the bookkeeper. What is under way meanwhile comes to
-the row later, whatever the repair did. So nothing has to stand still.
+The drift row of a tally says by how much it is wrong. A repair takes back what of that is confirmed, in one
+transaction, on condition that the row is as it was read, and books it nowhere: its nonce tells the bookkeeper. What is
+under way meanwhile comes to the row later, whatever the repair did. So nothing has to stand still.
 
 Children that can be counted exactly are better watermark: they also show what was wrong before the streams. What the
 ledger will know a minute later must not be repaired twice: so two exact counts need the same result, and between them
@@ -61,7 +61,7 @@ class Finding:
     drift: DriftRow
     difference: int
     how: str = history.LEDGER
-    left: int = 0  # judged minutes until the drift is confirmed; 0: it is
+    confirmed: int = 0  # what of the drift is
     days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts, by day
     accepted: Mapping[int, int] = field(default_factory=dict)  # amounts of all receipts of the days that were looked at
 
@@ -89,11 +89,12 @@ class Reconciler:
     def look(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:
         """What the ledger says of one tally."""
         drift = rows.read(self.store, counter.name, target)
-        difference = -drift.drift if periods.kept(counter, target, self.clock()) else 0
+        confirmed = drift.confirmed(seen or self._seen())
+        difference = -confirmed if periods.kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give its numbers out again: accept the number that it has
         shards = recount.shards_of(Call(self.store), counter, target)
-        return Finding(counter, target, shards, drift, difference, left=drift.left(seen or self._seen()))
+        return Finding(counter, target, shards, drift, difference, confirmed=confirmed)
 
     def count(self, counter: Counter, target: str) -> Recount:
         """What the children of one tally say."""
@@ -129,8 +130,8 @@ class Reconciler:
                 found = self._counted(found, counted)
             if not (found.differs or found.difference):
                 return None
-            if found.left:
-                raise NotProvenError(f"{name}: the drift is not confirmed yet. Try again in {found.left} minutes.")
+            if found.differs and not found.confirmed:
+                raise NotProvenError(f"{name}: the drift is not confirmed yet, and may come to 0 by itself: try again.")
             if not tallies.fits(counter, found.tally + found.difference):
                 raise OutOfBoundsError(f"{name} at {found.tally} does not take {found.difference:+d}.")
             return found
@@ -158,8 +159,11 @@ class Reconciler:
         """The finding by a second count, or by the ledger if that is unclear. Raises NotProvenError.
 
         Two equal counts prove that nothing is in the second one that is yet to be judged, if the ledger knows of no
-        edit and of no repair in between: one of these, and an edit after it, would come to the same number.
+        edit and of no repair in between: one of these, and an edit after it, would come to the same number. While the
+        drift goes on, the ledger alone can tell.
         """
+        if found.confirmed != found.drift.drift:
+            return found
         again = self.count(found.counter, found.target)
         newest = history.newest(self.store, found.counter.name, found.target)
         if found.drift.upto >= first.minute or newest != first.repaired:
@@ -193,7 +197,8 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
     """One repair, as one transaction: the tally moved, its drift row, the history; each shard as its watermark was
     read.
 
-    Lost receipts may be what the ledger knows as a drift: then it becomes less. Any other repair brings it to 0.
+    By the ledger it takes back what is confirmed. Lost receipts may be what the ledger knows as a drift: then it
+    becomes less. A count brings it to 0.
     """
     counter, target, amount = found.counter, found.target, found.difference
     held, made = _held(found), list[Write]()
@@ -208,8 +213,8 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
         made.append({"Update": items.only_if(add, was) if was else add})
     table, drift = store.settings.counts_table, found.drift.drift
     made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
-    left = max(drift, min(0, drift + amount)) if found.how == history.REBUILD else 0
-    made.append(rows.moved(store, found.drift, left, now_s))
+    left = {history.LEDGER: drift - found.confirmed, history.REBUILD: max(drift, min(0, drift + amount))}
+    made.append(rows.moved(store, found.drift, left.get(found.how, 0), now_s))
     numbers = {"before": found.tally, "amount": amount}
     return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=found.how)]
 

@@ -80,12 +80,15 @@ def settle(
 
 
 def _drop_drift(store: Store, *, everything: bool) -> None:
-    """Remove the drift rows that prove nothing: those that were not confirmed, or everything."""
-    seen = watermark.read(store, EVER)
+    """Remove the drift that proves nothing: what was not confirmed, or everything."""
+    seen, table = watermark.read(store, EVER), store.settings.ledger_table
     for row in list(rows.every(store)):
-        if everything or not row.confirmed(seen):
-            where = {"TableName": store.settings.ledger_table, "Key": rows.key(row.counter, row.target)}
-            _write(store, f"The drift of {row.counter} {row.target}", [{"Delete": items.only_if(where, row.was)}])
+        key, confirmed = rows.key(row.counter, row.target), 0 if everything else row.confirmed(seen)
+        write = items.update(table, key, {"drift": confirmed}, removed=["changes"], was=row.was)
+        if not confirmed:
+            write = {"Delete": items.only_if({"TableName": table, "Key": key}, row.was)}
+        if confirmed != row.drift:
+            _write(store, f"The drift of {row.counter} {row.target}", [write])
 
 
 def window(store: Store, restored_s: float) -> Window | None:

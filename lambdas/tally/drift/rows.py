@@ -1,11 +1,13 @@
 """The drift rows: the tallies that drift, read and listed.
 
 The judge and repairs write them, on condition that the row is as it was read. At 0 it is not listed, and DynamoDB
-removes it days later. A drift is confirmed when it has stood for some judged minutes.
+removes it days later. A row keeps its changes of the last minutes: what of a drift has stood for some judged minutes is
+confirmed, however it goes on.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -31,7 +33,8 @@ _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeVal
 class DriftRow(NamedTuple):
     """A drift row. `drift`: observed less expected. `upto`: its last minute; -1: there is no row.
 
-    `since`: epoch seconds; 0 if it does not drift.
+    `since`: epoch seconds; 0 if it does not drift. `changes`: by how much it moved in which of the SETTLE minutes up to
+    `upto`, the newest last.
     """
 
     counter: str
@@ -39,19 +42,23 @@ class DriftRow(NamedTuple):
     drift: int = 0
     upto: int = -1
     since: int = 0
+    changes: tuple[tuple[int, int], ...] = ()
 
-    def left(self, seen: Watermark) -> int:
-        """Judged minutes that are left until the drift is confirmed: it must have stood for SETTLE."""
-        return max(0, watermark.SETTLE - (seen.judged - self.upto)) if self.drift else 0
-
-    def confirmed(self, seen: Watermark) -> bool:
-        """Whether it drifts, and has for long enough."""
-        return self.drift != 0 and not self.left(seen)
+    def confirmed(self, seen: Watermark) -> int:
+        """What of the drift has stood for SETTLE judged minutes: its value next to 0 since then; 0 if it crossed 0."""
+        before = least = self.drift
+        for minute, amount in reversed(self.changes):
+            if minute > max(seen.judged, self.upto) - watermark.SETTLE:
+                before -= amount
+                if before * least <= 0:
+                    return 0
+                least = min(least, before, key=abs)
+        return least
 
     def body(self, seen: Watermark) -> dict[str, Any]:
         """The row as `GET /drift` lists it."""
         named = {"counter": self.counter, **periods.shown(self.target)}
-        return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed(seen)}
+        return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed(seen) != 0}
 
     @property
     def was(self) -> Was:
@@ -75,9 +82,12 @@ def moved(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | Non
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
     if drift == 0:
         values["expiration"] = int(now_s) + ZERO_KEPT_S
-    elif upto is not None and row.drift == 0:
-        values["since"] = upto * store.settings.minute_s
-    return items.update(table, name, values, removed=["expiration" if drift else "since"], was=row.was)
+    elif upto is not None:
+        young = [change for change in row.changes if change[0] > upto - watermark.SETTLE]
+        values["changes"] = json.dumps([*young, (upto, drift - row.drift)])
+        if row.drift == 0:
+            values["since"] = upto * store.settings.minute_s
+    return items.update(table, name, values, removed=["expiration"] if drift else ["since", "changes"], was=row.was)
 
 
 def read(store: Store, counter: str, target: str) -> DriftRow:
@@ -93,8 +103,11 @@ def read_many(store: Store, tallies: Sequence[tuple[str, str]]) -> list[DriftRow
 
 
 def _drift(counter: str, target: str, item: Item) -> DriftRow:
-    numbers = (items.number(item, name) for name in ("drift", "upto", "since"))
-    return DriftRow(counter, target, *numbers) if item else DriftRow(counter, target)
+    if not item:
+        return DriftRow(counter, target)
+    changes = json.loads(item.get("changes", {"S": "[]"})["S"])
+    drift, upto, since = (items.number(item, name) for name in ("drift", "upto", "since"))
+    return DriftRow(counter, target, drift, upto, since, tuple((minute, amount) for minute, amount in changes))
 
 
 def every(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
@@ -127,7 +140,7 @@ def summary(
         whole[observe.DRIFT_ABSOLUTE] += abs(drift.drift)
         whole[observe.OLDEST_DRIFT] = max(whole[observe.OLDEST_DRIFT], int(now_s) - drift.since)
         if drift.counter in confirmed:
-            confirmed[drift.counter] += drift.confirmed(seen)
+            confirmed[drift.counter] += drift.confirmed(seen) != 0
         if whole[observe.DRIFTING_TALLIES] <= LOGGED_MAX:
             observe.logger.warning("drifts", extra=drift.body(seen))
     return whole, confirmed

@@ -4,7 +4,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs
     judge       JUDGE, JUDGE -> format, judged, known, rolled, noted, known_before, rolled_before, began, unreached
                 of a restored ledger: format, restored, notes
-    drift       DRIFT, digest -> counter, target, drift, upto, since
+    drift       DRIFT, digest -> counter, target, drift, upto, since, changes
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, rolled
     dead letters   DEADLETTER, consumer#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after

@@ -44,6 +44,7 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
     """A drift row that was changed so many judged minutes ago."""
-    facts = {"drift": amount, "upto": watermark.judged(store) - ago, "since": 1_800_000_000}
+    upto = watermark.judged(store) - ago
+    facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
     item = rows.key(counter, target) | items.wire({**facts, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)

@@ -16,7 +16,7 @@ from tally.drift.looks import moment
 from tally.drift.reconcile import Finding, Reconciler
 from tally.dynamo.client import Call
 from tally.errors import TallyError
-from tally.streams import bookkeeper, dead_letters, rollup, watermark
+from tally.streams import bookkeeper, dead_letters, rollup
 from tally.streams.dead_letters import Marker, Redriven
 from tally.streams.record import Declared
 
@@ -76,8 +76,7 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
     declared = Declared(stack.counters, stack.store.settings.minute_s)
     with bar(waiting, "dead letter", "applied") as markers:
         for marker in markers:
-            judged = watermark.judged(stack.store)
-            outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker, judged)
+            outcome, why = dead_letters.redrive(Call(stack.store), objects, _CONSUMERS, declared, marker)
             done[outcome] += 1
             if outcome is Redriven.KEPT:
                 say(f"kept     {marker.object}: {why}")

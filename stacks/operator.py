@@ -54,7 +54,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     users = [counter for counter in every if counter.counts_users]
     parents = [counter for counter in every if counter.counts_children]
     on_ledger = {
-        "JUDGE": ("GetItem",),
+        "JUDGE": ("GetItem", "ConditionCheckItem"),
         "SEGMENT#": ("PutItem",),  # a redriven record is booked in a segment of its own
         "DRIFT": ("Query", "GetItem", "UpdateItem", "ConditionCheckItem"),
         "DEADLETTER": ("Query", "GetItem", "DeleteItem"),

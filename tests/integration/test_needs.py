@@ -29,7 +29,7 @@ from stacks.operator import operator_needs
 from tally.counter import Counter
 from tally.counting import children, deletion, holds, posts, tallies
 from tally.drift import rows
-from tally.dynamo import items
+from tally.dynamo import items, queries
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import Tree
 from tally.series import progress
@@ -425,6 +425,8 @@ def test_the_command_does_what_its_policy_allows(
     something_to_mend(invoke, store, objects)
     stocked_and_held(invoke)
     judged(store)
+    clock_s = queries.clock_s
+    monkeypatch.setattr(queries, "clock_s", lambda *how: clock_s(*how) + 600)  # what is judged is ahead of the clock
     folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)

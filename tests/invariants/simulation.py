@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -112,6 +113,18 @@ class Plan:
 CALM = Plan(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
 
 
+class TimedWire(SyncWire):
+    """A client whose answers say what time it truly is, as DynamoDB's do."""
+
+    def __init__(self, port: int, clock: Clock) -> None:
+        super().__init__(port)
+        self._clock = clock
+
+    def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        said = {"HTTPHeaders": {"date": formatdate(self._clock.now_s, usegmt=True)}}
+        return super()._call(operation, parameters) | {"ResponseMetadata": said}
+
+
 class World(Tables):
     """One deployment, and the queue of what happens next. `series`: whether its sweep folds the hours too.
 
@@ -124,7 +137,7 @@ class World(Tables):
     def __init__(
         self, engine: Engine, clock: Clock, seed: int, plan: Plan, shards: int | None = None, store: Store | None = None
     ) -> None:
-        wire = SyncWire(engine.port)
+        wire = TimedWire(engine.port, clock)
         if store is None:
             create_tables(engine.endpoint, SETTINGS, TABLES)
             store = Store(wire, SETTINGS)  # type: ignore[arg-type]

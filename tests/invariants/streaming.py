@@ -162,7 +162,7 @@ class Stored:
         """`redrive`, and why."""
         call, known = Call(self.store), stream_records.Declared(declared)
         done = [
-            dead_letters.redrive(call, self.objects, CONSUMERS, known, marker, watermark.judged(self.store))
+            dead_letters.redrive(call, self.objects, CONSUMERS, known, marker)
             for marker in (list(dead_letters.listed(call)) if markers is None else markers)
         ]
         return [(outcome.value, why) for outcome, why in done]

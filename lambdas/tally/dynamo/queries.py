@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +28,29 @@ class Page(list[Item]):
 
 def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
     """One item; empty if there is none. Raises what botocore's error maps to, StoreUnreachableError."""
+    return dict(_got(client, table, item_key).get("Item", {}))
+
+
+def _got(client: DynamoDBClient, table: str, item_key: Item) -> dict[str, Any]:
     # `ConsumedCapacity` proves that the answer is complete: an item that is missing has no part of its own.
     parameters: dict[str, Any] = {"TableName": table, "Key": item_key, "ReturnConsumedCapacity": "TOTAL"}
-    answer = _answer(client.get_item, "ConsumedCapacity", **parameters)
-    return dict(answer.get("Item", {}))
+    return _answer(client.get_item, "ConsumedCapacity", **parameters)
 
 
 def probe(store: Store) -> None:
     """Raise what botocore's errors map to if the counts table does not answer. The item is never written."""
     get(store.client, store.settings.counts_table, key("HEALTH", "HEALTH"))
+
+
+def clock_s(store: Store, table: str, item_key: Item) -> float:
+    """What time it is by DynamoDB, epoch seconds, as it reads an item: a laptop's clock may be wrong.
+
+    Raises what botocore's errors map to, StoreUnreachableError.
+    """
+    headers = _got(store.client, table, item_key).get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if "date" not in headers:
+        raise StoreUnreachableError("The store's answer does not say what time it is.")
+    return parsedate_to_datetime(headers["date"]).timestamp()
 
 
 def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:

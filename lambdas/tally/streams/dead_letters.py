@@ -1,7 +1,8 @@
 """Records that could not be applied: kept whole in S3, marked in the ledger, and applied later, once.
 
 The object is put first, and the marker in the transaction that moves the checkpoint over the record. So none is lost,
-and one that becomes a dead letter twice is one. A redrive deletes the marker and applies the effect in one transaction.
+and one that becomes a dead letter twice is one. A redrive deletes the marker and applies the effect in one transaction,
+on condition that nobody judges the minute yet that it books on.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
-from ..errors import StoreUnreachableError
+from ..errors import StoreBusyError, StoreUnreachableError
 from .fold import StreamConsumer, StreamPlace
 from .record import MALFORMED, Declared, UnreadableError, sequence
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
+REDRIVES_MAX = 3  # the minute is minutes from being judged: only a commit that hangs comes too late
+_JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 
 
 def _s3_client() -> Any:
@@ -139,26 +142,31 @@ def redrive(
     consumers: Mapping[str, StreamConsumer],
     declared: Declared,
     marker: Marker,
-    judged: int,
 ) -> tuple[Redriven, str]:
     """Apply a dead letter, once; the outcome, and the reason if it was kept.
 
-    `judged`: the last minute that is judged; the effects are booked on the current one. Raises StoreUnreachableError
-    and StoreBusyError: the record can be redriven again.
+    The effects are booked on the current minute, as DynamoDB says. Raises StoreUnreachableError and StoreBusyError: the
+    record can be redriven again.
     """
-    outcome = Redriven.APPLIED
-    place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", call.store.settings.minute(time.time()), judged)
-    try:
-        writes = _writes(call, consumers, declared, objects.get(marker.object), place)
-        apply(call, [_removal(call, marker), *writes])
-    except (UnreadableError, RejectedError) as error:
-        there = queries.get(call.store.client, call.store.settings.ledger_table, marker.key)
-        left = Redriven.LOST if isinstance(error, ObjectGoneError) else Redriven.KEPT
-        return (left, error.detail) if there else (Redriven.GONE, "")
-    except MovedError:
-        outcome = Redriven.GONE
-    objects.delete(marker.object)
-    return outcome, ""
+    settings = call.store.settings
+    for _ in range(REDRIVES_MAX):
+        minute = settings.minute(queries.clock_s(call.store, settings.ledger_table, marker.key))
+        place = StreamPlace("", f"{REDRIVEN}#{marker.sort_key}", minute)
+        outcome = Redriven.APPLIED
+        try:
+            writes = _writes(call, consumers, declared, objects.get(marker.object), place)
+            apply(call, [_removal(call, marker), _unjudged(call, minute), *writes])
+        except (UnreadableError, RejectedError, MovedError) as error:
+            there = queries.get(call.store.client, settings.ledger_table, marker.key)
+            outcome = Redriven.LOST if isinstance(error, ObjectGoneError) else Redriven.KEPT
+            if there and not isinstance(error, MovedError):
+                return outcome, error.detail
+            if there:
+                continue  # it took so long that the minute is judged by now
+            outcome = Redriven.GONE
+        objects.delete(marker.object)
+        return outcome, ""
+    raise StoreBusyError("The minute is judged before the record is applied: is the sweep's clock right?")
 
 
 def drop(call: Call, marker: Marker) -> None:
@@ -174,6 +182,15 @@ def _removal(call: Call, marker: Marker) -> Write:
     return {"Delete": items.only_if(ledger, {"object": marker.object})}
 
 
+def _unjudged(call: Call, minute: int) -> Write:
+    """The check that a minute is not judged, nor the one before: the judge may be reading the next one."""
+    check = {
+        "ConditionExpression": "attribute_not_exists(judged) OR judged < :before",
+        "ExpressionAttributeValues": {":before": {"N": str(minute - 1)}},
+    }
+    return {"ConditionCheck": {"TableName": call.store.settings.ledger_table, "Key": _JUDGE, **check}}
+
+
 def _writes(
     call: Call, consumers: Mapping[str, StreamConsumer], declared: Declared, kept: Any, place: StreamPlace
 ) -> list[Write]:
@@ -187,5 +204,5 @@ def _writes(
         raise UnreadableError("it has no sequence number: nothing shows whether it was applied")
     effects = consumer.effects(declared, table, record)
     run = consumer.run(spelled, place._replace(table=table))
-    run.add([effect._replace(minute=place.unjudged, pair="") for effect in effects])
+    run.add([effect._replace(minute=place.minute, pair="") for effect in effects])
     return run.writes(call, declared)

@@ -214,11 +214,16 @@ BUSY_CODES = frozenset({
     "RequestLimitExceeded",
     "LimitExceededException",
     "TransactionConflictException",
-    "TransactionInProgressException",
     "ReplicatedWriteConflictException",
 })  # fmt: skip
 UNREACHABLE_CODES = frozenset(
-    {"InternalServerError", "ServiceUnavailable", "RequestTimeout", "RequestTimeoutException"}
+    {
+        "InternalServerError",
+        "ServiceUnavailable",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "TransactionInProgressException",
+    }
 )
 
 

@@ -188,6 +188,31 @@ def answers(members: dict[str, Any], answer: Outcome, *, replayed: bool) -> bool
 
 
 @each_change
+def test_an_answer_that_it_is_still_in_progress_is_none_and_the_same_request_goes_again(
+    world: World, change: Change
+) -> None:
+    """DynamoDB gives it to the second copy of a request, and it may have committed by then: so nothing is known."""
+    prepared(world, change)
+    world.proxy.strip_tokens = False
+    unknown = [faults.answer_after(IN_PROGRESS), *[faults.answer(IN_PROGRESS)] * (SDK_ATTEMPTS - 1)]
+    world.proxy.plan = faults.script({"TransactWriteItems": unknown})
+    outcome = change.make(world)
+    assert answers(change.answer, outcome, replayed=False)
+    assert outcome[0].get("changed", True) is True, "it was this call that changed it"
+    assert len({sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems")}) <= 1
+    assert change.stored(world) == change.once
+
+
+def test_a_change_that_stays_in_progress_is_unknown_when_its_time_is_over(world: World) -> None:
+    world.proxy.plan = faults.always(faults.answer(IN_PROGRESS), "TransactWriteItems")
+    rushed, call = world.rushed(within_s=0.5)
+    with pytest.raises(StoreUnreachableError, match="with the same key"):
+        rushed.play(KEY, call=call)
+    assert 0 < rushed.store.clock() <= 0.5, "the call's own clock"
+    assert world.tally() == 0
+
+
+@each_change
 @pytest.mark.parametrize("fault", [*DONE, faults.DROP_BEFORE], ids=fault_name)
 def test_sdk_retry_changes_once_and_is_a_first_answer(world: World, change: Change, fault: Fault) -> None:
     prepared(world, change, fault)

@@ -180,7 +180,7 @@ def _attempt(members: Sequence[Member], spilling: Spilling) -> dict[int, Result]
     call = members[0].call
     sums, at = _sums(members, spilling), minute_now(call)
     writes = [_receipt(member, spilling, at) for member in members]
-    sent = send(call.store.client, [*writes, *spilling.updates(sums, at)])
+    sent = send(call.store.client, [*writes, *spilling.updates(sums, at)], retries=call.retries)
     if sent.committed:
         spilling.committed(sums)
         return None

@@ -130,7 +130,7 @@ def _attempt(call: Call, changes: Changes, stamp: Stamp, spilling: Spilling) -> 
     if not moved:
         put_receipt(call, receipt)
         return body
-    sent = send(call.store.client, [receipt, *spilling.updates(moved, at)])
+    sent = send(call.store.client, [receipt, *spilling.updates(moved, at)], retries=call.retries)
     if sent.committed:
         spilling.committed(moved)
         return body

@@ -167,7 +167,7 @@ def _put(call: Call, counter: Counter, chunk: Chunk[Child], stamp: Stamp) -> Bod
             put_receipt(call, receipt)
             return body
         parents = list(dict.fromkeys(row.id for row in todo))
-        sent = send(call.store.client, [receipt, *_writes(call, counter, todo, parents)])
+        sent = send(call.store.client, [receipt, *_writes(call, counter, todo, parents)], retries=call.retries)
         if sent.committed:
             return body
         if sent.codes[0] == CONDITION_FAILED:

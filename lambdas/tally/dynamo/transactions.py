@@ -12,6 +12,8 @@ With a receipt, the receipt is the first write of the same transaction: no crash
 
 from __future__ import annotations
 
+import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,10 +43,11 @@ if TYPE_CHECKING:
 TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 CONDITION_FAILED, CONFLICT, THROTTLED = "ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"
 REJECTED = "ValidationError"
+IN_PROGRESS = "TransactionInProgressException"
 _BUSY = frozenset({CONFLICT, THROTTLED, "ProvisionedThroughputExceeded"})
 _ALONE = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
 _REJECTED = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
-_CONFLICT_CODES = frozenset({"TransactionConflictException", "TransactionInProgressException"})
+_CONFLICT_CODE = "TransactionConflictException"
 
 
 class MovedError(TallyError):
@@ -108,15 +111,40 @@ class Sent:
         return self.conflict
 
 
-def send(client: DynamoDBClient, writes: Sequence[Write], token: str | None = None) -> Sent:
+def _unhurried() -> Retries:
+    return Retries(math.inf)
+
+
+def send(
+    client: DynamoDBClient,
+    writes: Sequence[Write],
+    token: str | None = None,
+    *,
+    retries: Callable[[], Retries] = _unhurried,
+) -> Sent:
     """Send the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
 
-    For ten minutes, the same writes with the same `token` take effect once. Without one, botocore makes one for its own
-    retries.
+    For ten minutes, the same writes with the same `token` take effect once. Without one they get a token of their own.
+
+    "In progress" says nothing of what became of the writes: an earlier copy is at work, or has committed by now. So the
+    same request goes again, within `retries`, until DynamoDB tells; then StoreUnreachableError.
     """
     items: Any = writes
-    named: Any = {"ClientRequestToken": token} if token else {}
-    return _sent(len(writes), lambda: client.transact_write_items(TransactItems=items, **named))
+    named = token or secrets.token_urlsafe(24)
+
+    def ask() -> Any:
+        left = None
+        while True:
+            try:
+                return client.transact_write_items(TransactItems=items, ClientRequestToken=named)
+            except ClientError as error:
+                if error.response["Error"]["Code"] != IN_PROGRESS:
+                    raise
+                left = left or retries()
+                if not left.wait():
+                    raise
+
+    return _sent(len(writes), ask)
 
 
 def send_one(client: DynamoDBClient, write: Write) -> Sent:
@@ -140,7 +168,7 @@ def _sent(writes: int, ask: Callable[[], Any]) -> Sent:
         if code == "ValidationException":
             return Sent([Reason(REJECTED, None, answer["Error"].get("Message", code))] * writes, error)
         if code in BUSY_CODES:
-            return Sent([Reason(CONFLICT if code in _CONFLICT_CODES else THROTTLED)] * writes, error)
+            return Sent([Reason(CONFLICT if code == _CONFLICT_CODE else THROTTLED)] * writes, error)
         raise from_botocore(error) from error
     except BotoCoreError as error:
         raise from_botocore(error) from error
@@ -175,7 +203,7 @@ def transact(
         shard = store.spread.pick(tally, counter.max_shards) if tally in store.spread.widths else 0
     while True:
         asked = [receipt, *writes(shard)] if receipt else writes(shard)
-        sent = send(store.client, asked)
+        sent = send(store.client, asked, retries=call.retries)
         if tally in store.breaker.heats and not sent.busy:
             store.breaker.cool(tally)  # DynamoDB judged it
         if sent.committed:
@@ -242,8 +270,8 @@ def apply(call: Call, writes: Sequence[Write]) -> None:
     Raises MovedError if a condition failed, RejectedError, StoreBusyError when conflicts or throttling outlast the
     retries, or what botocore's error maps to.
     """
-    alone, retries = len(writes) == 1 and "Update" in writes[0], call.retries()
-    while not (sent := send_one(call.store.client, writes[0]) if alone else send(call.store.client, writes)).committed:
+    alone, retries, client = len(writes) == 1 and "Update" in writes[0], call.retries(), call.store.client
+    while not (sent := send_one(client, writes[0]) if alone else send(client, writes, retries=call.retries)).committed:
         if sent.refused:
             raise MovedError("the condition failed")
         rejected = [reason for reason in sent.reasons if reason.code in _REJECTED]

@@ -27,10 +27,15 @@ import pytest
 from botocore.config import Config
 
 from dev.base.engine import Engine
+from tally.dynamo import client as dynamo
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.engines import expect_failures, new_engine
 from tests.patience import PATIENCE_S
+
+# On a busy machine the engine answers late. What tests a late answer has a client that waits for less.
+dynamo.CLIENT_CONFIG = dynamo.CLIENT_CONFIG.merge(Config(read_timeout=PATIENCE_S))
+dynamo.CALL_TIME_DEFAULT_S = PATIENCE_S
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -103,7 +108,7 @@ def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str,
 @functools.lru_cache(maxsize=8)
 def _patient(endpoint: str | None) -> DynamoDBClient:
     """A client that sends each request once, and waits for the answer."""
-    config = Config(read_timeout=PATIENCE_S, retries={"total_max_attempts": 1})
+    config = dynamo.CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
     return boto3.client("dynamodb", config=config, endpoint_url=endpoint)
 
 

@@ -26,7 +26,7 @@ from tests.invariants.world import World
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-HASTY_READ_S = 1.0  # read time-out where a test waits for it; 2 s otherwise, as deployed
+HASTY_READ_S = 1.0  # read time-out where a test waits for it
 SDK_PAUSE_S, SDK_THROTTLE_PAUSE_S = 0.001, 0.01  # instead of 25 ms and 1 s, doubled for each retry
 
 

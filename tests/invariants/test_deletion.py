@@ -302,11 +302,14 @@ def test_copies_that_arrive_late_bring_nothing_back(family: Family) -> None:
     family.ended()
 
 
-def test_spilled_child_that_arrives_late_is_removed_too(family: Family) -> None:
-    """It was decided before the removal: nothing in its write notices."""
+@pytest.mark.parametrize("left", [2, 0])
+def test_spilled_child_that_arrives_late_is_removed_too(family: Family, left: int) -> None:
+    """It was decided before the removal: nothing in its write notices. So the sweep waits, also if no child is left."""
     family.make(2)
+    for user in range(2 - left):
+        family.put(f"u{user}", there=False)
     family.remove()
-    assert family.sweep().children == 2
+    assert family.sweep() == Swept(left, 0, 0, True)
     family.judged.like_alone("late", family.counter)
     family.judged.run(1)
     family.judged.skip(WAIT_S)

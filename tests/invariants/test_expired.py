@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from dataclasses import replace
@@ -202,6 +203,8 @@ def test_holds_of_a_counter_that_is_declared_no_more_and_what_is_no_hold_keep_no
     clock.pass_s(61)
     assert counting.swept() == (1, 2, True)
     assert not_returned(capsys.readouterr().out) == 2
+    moved = itertools.chain(*holds.overdue(counting.world.store, bucket, 10))
+    assert [hold["target"]["S"] for hold in moved] == [id_]
     assert expired.sweep(counting.world.store, declared([gone]), counting.world.store.clock() + 60).returned == 1
     assert counting.stored(gone, id_) == 1
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,28 +64,29 @@ def _parsed(block: str) -> Mutation:
     return Mutation(name, module, old, new.removeprefix("\n"), tuple(tests.split()))
 
 
-def failing_test(mutation: Mutation, folder: Path) -> str:
-    """The first test that fails without the guard, in a copy of the code in `folder`; empty if none does.
+def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None = None) -> str:
+    """The first of the tests that fails in a copy of the code in `folder`, without the guard; empty if none does.
 
     Raises ValueError if the mutation does not apply, or if pytest does not run.
     """
-    for name in {"lambdas", mutation.file.parts[0]}:
+    for name in {"lambdas", mutation.file.parts[0]} if mutation else {"lambdas", *OTHERS}:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     files = filter(Path.is_file, ROOT.iterdir())
     for beside in (*files, ROOT / "node_modules", ROOT / "events"):  # code looks for them beside itself
         (folder / beside.name).symlink_to(beside)
-    mutation.apply(folder)
+    if mutation:
+        mutation.apply(folder)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command += ["-o", f"pythonpath={folder} {folder / 'lambdas'} {ROOT}"]
     ran = subprocess.run(
-        [*command, *(f"tests/{test}.py" for test in mutation.tests)],
+        [*command, *(f"tests/{test}.py" for test in tests)],
         cwd=ROOT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=RUN_S_MAX,
+        timeout=RUN_S_MAX if mutation else None,
     )
     failed = re.search(r"^(?:FAILED|ERROR) [^\s:]*/(\S+?::.+?|\S+)(?: - .*)?$", ran.stdout, re.MULTILINE)
     if ran.returncode and not failed:
-        raise ValueError(f"{mutation.name}: pytest did not run: {ran.stdout[-500:]}{ran.stderr[-500:]}")
+        raise ValueError(f"pytest did not run: {ran.stdout[-500:]}{ran.stderr[-500:]}")
     return failed.group(1) if failed else ""

@@ -43,7 +43,7 @@ def tried(mutation: Mutation) -> Result:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            noticed_by, broken = failing_test(mutation, Path(folder)), ""
+            noticed_by, broken = failing_test(mutation.tests, Path(folder), mutation), ""
         except Exception as error:  # the table reports it; the others go on
             noticed_by, broken = "", f"{type(error).__name__}: {error}"
     return Result(mutation, noticed_by, time.monotonic() - started_s, broken)
@@ -61,6 +61,10 @@ def main() -> int:
         print(f"make mutations: no mutation contains {part!r}", file=sys.stderr)
         return 2
     started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:  # a test that fails anyway would notice everything
+        if failed := failing_test(dict.fromkeys(test for one in wanted for test in one.tests), Path(folder)):
+            print(f"make mutations: this fails with every guard in place: {failed}", file=sys.stderr)
+            return 2
     with ThreadPoolExecutor(asked.jobs) as threads:
         results = []
         for result in tqdm(threads.map(tried, wanted), total=len(wanted), unit="mutation", disable=None):

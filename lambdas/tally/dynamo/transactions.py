@@ -13,10 +13,10 @@ With a receipt, the receipt is the first write of the same transaction: no crash
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -130,7 +130,7 @@ def send(
     same request goes again, within `retries`, until DynamoDB tells; then StoreUnreachableError.
     """
     items: Any = writes
-    named = token or secrets.token_urlsafe(24)
+    named = token or str(uuid4())
 
     def ask() -> Any:
         left = None

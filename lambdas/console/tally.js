@@ -23,24 +23,33 @@ export async function show(root, context, counter, id) {
     );
     return;
   }
+  const [now, knows] = live(context, counter, id);
   root.append(
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
     make("h1.id", { tabindex: -1 }, id),
-    make("div.columns", {}, live(context, counter, id), receipts(context, counter, id)),
+    make("div.columns", {}, now, receipts(context, counter, id)),
     chart(context, counter, id),
-    behind(context, counter, id),
+    behind(context, counter, id, knows),
   );
 }
 
 /** The id and the period of a number that links name together. The id of a page has no period. */
 const parts = (context, counter, id) => (context.counter(counter)?.pages ? [id] : id.split("#"));
 
-/** The number itself. It is read every two seconds while somebody looks, and costs little while it stays. */
+/**
+ * The number itself, and the function that gets its details when they are known. It is read every two seconds while
+ * somebody looks, and costs little while it stays.
+ */
 function live(context, counter, id) {
   const { api, signal } = context;
-  const [figure, note, moved] = [make("p.live", {}, "…"), make("p.quiet"), make("p.quiet")];
+  const [figure, note, moved] = [make("p.live"), make("p.quiet"), make("p.quiet")];
   const said = make("p.hidden", { "aria-live": "polite" });
-  let [tag, first, last, saidAt] = [undefined, undefined, undefined, 0];
+  let [tag, first, last, details, saidAt] = [undefined, undefined, undefined, null, 0];
+  const tell = () => last && note.replaceChildren(...right(last.value, details), ...dated(last.as_of));
+  const knows = (found) => {
+    details = found;
+    tell();
+  };
   const load = async () => {
     const [bare, period] = parts(context, counter, id);
     const path = `counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}`;
@@ -51,7 +60,7 @@ function live(context, counter, id) {
     if (last.error) throw Failure.of(last.error.status, last.error);
     return { value: last.value, as_of: last.as_of ?? null };
   };
-  const draw = ({ value, as_of: asOf }) => {
+  const draw = ({ value }) => {
     if (figure.textContent !== number(value)) {
       if (first !== undefined) figure.classList.toggle("moved", true);
       figure.textContent = number(value);
@@ -64,16 +73,30 @@ function live(context, counter, id) {
         saidAt = now;
       }
     }
-    note.replaceChildren(
-      ...(asOf ? ["Every change accepted by ", time(asOf, "clock"), " is in it."] : ["Exact at this moment."]),
-    );
+    tell();
     return null;
   };
   figure.addEventListener("animationend", () => figure.classList.remove("moved"));
   const card = panel(context, { title: "Now", kind: "now", everyS: VALUE_S, load, draw });
   card.querySelector(".body").append(figure, moved, note, said);
-  return card;
+  return [card, knows];
 }
+
+/** Whether the number is right, by its details. Without them nobody knows: then it is what is stored. */
+function right(value, details) {
+  if (!details) return ["What is stored. Who is signed in sees here whether it is right."];
+  const { drift, shards, judged_up_to: until } = details;
+  if (drift) {
+    const sizes = `${number(value)} stored, ${number(value - drift.drift)} accepted`;
+    const passing = drift.confirmed ? "" : ", not confirmed yet";
+    return [make("strong.alert", {}, `${sizes}: drifts by ${signed(drift.drift)}${passing}.`)];
+  }
+  if (!shards.length) return ["Never counted, or removed: nothing is stored under this id."];
+  return until ? ["Right, judged up to ", time(until, "minute"), "."] : ["What is stored: nothing is judged yet."];
+}
+
+/** Up to when a number that shows soon is complete. */
+const dated = (asOf) => (asOf ? [" Every change accepted by ", time(asOf, "clock"), " is in it."] : []);
 
 /** The chart by hour and by day, with the same numbers as a table. */
 function chart(context, counter, id) {
@@ -189,24 +212,27 @@ function numbers(found, by) {
 }
 
 /** Shards, drift and repairs: where the number comes from. */
-function behind(context, counter, id) {
+function behind(context, counter, id, knows) {
   const [bare, period] = parts(context, counter, id);
   const load = () => context.api.get("details", { counter, id: bare, period }, context.signal);
-  const draw = (found) => [
-    make(
-      "div.columns",
-      {},
-      make("div", {}, make("h3", {}, "Shards"), shards(found.shards)),
-      make("div", {}, make("h3", {}, "Drift"), drift(context, counter, id, found)),
-    ),
-    make("h3", {}, "Repairs"),
-    repairs(found.repairs),
-  ];
+  const draw = (found) => {
+    knows(found);
+    return [
+      make(
+        "div.columns",
+        {},
+        make("div", {}, make("h3", {}, "Shards"), shards(found.shards)),
+        make("div", {}, make("h3", {}, "Drift"), drift(context, counter, id, found)),
+      ),
+      make("h3", {}, "Repairs"),
+      repairs(found.repairs),
+    ];
+  };
   return panel(context, { title: "Behind the number", everyS: DETAILS_S, load, draw });
 }
 
 function shards(found) {
-  if (!found.length) return make("p.quiet", {}, "Nothing is stored: it never changed.");
+  if (!found.length) return make("p.quiet", {}, "Nothing is stored.");
   const note =
     found.length === 1
       ? "One item holds the whole number."

@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     expect(page.get_by_role("img", name=re.compile("1,234 in all"))).to_be_visible()
     repair = page.get_by_role("row").filter(has_text=HOSTILE[0]).first
     expect(repair.get_by_role("cell")).to_have_text(["-5", *HOSTILE[:2], "by its drift"])
-    expect(page.locator(".alert")).to_contain_text("+5: more is stored")
+    expect(page.locator("p.alert")).to_contain_text("+5: more is stored")
     console.go("#/top/plays")
     expect(page.get_by_role("row").nth(1)).to_contain_text(VIDEO)
     expect(page.get_by_role("row").nth(1)).to_contain_text("1,234")
@@ -206,6 +207,31 @@ def played(dev: Dev, times: int = 1, video: str = "") -> str:
     for _ in range(times):
         dev.play(video, secrets.token_urlsafe(24))
     return video
+
+
+@contextmanager
+def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
+    """A row of drift, as the judge wrote it an hour ago."""
+    store, now_s = connection.local(dev.port, {}).store, time.time()
+    apply(Call(store), [rows.moved(store, rows.DriftRow(counter, id_), by, now_s, store.settings.minute(now_s - 3600))])
+    yield
+    store.client.delete_item(TableName=store.settings.ledger_table, Key=rows.key(counter, id_))
+
+
+def test_the_sentence_under_a_number_follows_from_its_details(console: Console) -> None:
+    video = played(console.dev, 3)
+    page = console.open(f"#/tally/plays/{video}")
+    expect(page.locator(".live")).to_have_text("3")
+    expect(page.locator(".now")).to_contain_text("What is stored.")  # nobody is signed in: nobody knows
+    console.sign_in("ann")
+    expect(page.locator(".now")).to_contain_text(re.compile("judged"))
+    with drifting(console.dev, "plays", video, 2):
+        page.reload()
+        console.sign_in("ann")
+        expect(page.locator(".now")).to_contain_text("3 stored, 1 accepted: drifts by +2.")
+        console.go(f"#/tally/plays/{video}x")
+        expect(page.locator(".live")).to_have_text("0")
+        expect(page.locator(".now")).to_contain_text("Never counted")
 
 
 def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> None:

@@ -174,7 +174,7 @@ def lost(given: argparse.Namespace, stack: Stack) -> Lost | None:
             raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
     store, found = stack.store, Accepted()
     try:
-        days = rebuild.window(store, watermark.read(store, time.time()), time.time())
+        days = rebuild.window(store, watermark.read(store), time.time())
     except NotProvenError:
         if given.only:
             raise
@@ -244,7 +244,7 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
         note(f"receipts: of {_day(stack.store, gone.days.first)} to {_day(stack.store, gone.days.last)}")
     unclear = [f"{len(found.unclear)} unclear"] * bool(found.unclear)
     now_s = time.time()
-    until = watermark.read(stack.store, now_s).judged_up_to(stack.store.settings)
+    until = watermark.read(stack.store).judged_up_to(stack.store.settings)
     known = f"known up to {clock(until, UTC, now_s)} UTC" if until else "not known yet: a new stack needs some minutes"
     note(f"drift: {known}")
     if said and not given.json:

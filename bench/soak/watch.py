@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import random
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -62,7 +61,7 @@ class Watch:
         self.accepted.add(new)
         for note in new:
             self._grow(note)
-        seen = watermark.read(self.store, time.time())
+        seen = watermark.read(self.store)
         if seen.judged >= 0:
             self._first = seen.judged if self._first is None else self._first
             self.judged, self.last_judged = seen.judged - self._first, seen.judged

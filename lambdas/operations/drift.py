@@ -140,7 +140,7 @@ def get_drift(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cu
 
     How far each is above (or below) the counted number, and since when. Empty if all is well.
     """
-    return Answer(rows.listed(call, limit, cursor, time.time()))
+    return Answer(rows.listed(call, limit, cursor))
 
 
 @operation(

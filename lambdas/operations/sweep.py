@@ -43,6 +43,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     checkpoints = [f"CHECKPOINT#{consumer}#{table.value}" for consumer in CONSUMERS for table in streams]
     judging = {
         "JUDGE": ("GetItem", "UpdateItem"),
+        "DEADLETTER": ("Query",),
         "SEGMENT#": ("Query",),
         "DRIFT": ("Query", "BatchGetItem", "UpdateItem"),
         "PROGRESS": ("GetItem", "UpdateItem"),
@@ -70,15 +71,17 @@ class Sweep:
         store = self.store
         until_s = store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
         now_s = time.time()
-        seen = watermark.read(store, now_s)  # before it is renewed: the judge needs what was noted a sweep ago
+        seen = watermark.read(store)
         parts: list[Callable[[], Mapping[str, int]]] = [
-            lambda: renew(store, self.shards, seen, now_s),
+            lambda: renew(store, self.shards, seen, now_s),  # the judge needs what was noted a sweep ago
             lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE)),
             lambda: report_drift(store, seen, now_s),
             lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE)),
             lambda: _holds(store, _share(store, until_s, HOLDS_SHARE)),
             lambda: _removed(store, until_s),
         ]
+        if seen.fresh(store.settings, now_s):
+            parts = parts[2:]  # another sweep is at it
         done: dict[str, int] = {}
         failures: list[Exception] = []
         for part in parts:

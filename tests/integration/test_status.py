@@ -45,7 +45,7 @@ class Deployed:
         """Judged until so many seconds ago, with watermark of so many seconds ago."""
         now_s = time.time()
         numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "noted": int(now_s) - 99, "began": 1}
-        numbers |= dict.fromkeys(("known", "rolled"), int(now_s - known_s))
+        numbers |= dict.fromkeys(("known", "rolled", "shown"), int(now_s - known_s))
         judge = watermark.JUDGE | items.wire(numbers)
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=judge)
 

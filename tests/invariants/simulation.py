@@ -10,18 +10,21 @@ stream records do come one after the other.
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import itertools
+import json
 import random
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from counters import LIKES
 from dev.base.engine import Engine
@@ -30,11 +33,14 @@ from dev.streams.delivery import Delivery, Record
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.drift import judge, rows
-from tally.dynamo.client import Store
+from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.series import hours
 from tally.settings import Settings
-from tally.streams import watermark
+from tally.streams import dead_letters, watermark
+from tally.streams.dead_letters import Marker
+from tally.streams.fold import Effect
+from tally.streams.record import Declared, UnreadableError
 from tests.conftest import create_tables
 from tests.contexts import Context
 from tests.invariants.processes import Crash, Watched, killed
@@ -114,13 +120,16 @@ CALM = Plan(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
 
 
 class TimedWire(SyncWire):
-    """A client whose answers say what time it truly is, as DynamoDB's do."""
+    """A client whose answers say what time it truly is, as DynamoDB's do. `throttled`: partitions that take no Put."""
 
     def __init__(self, port: int, clock: Clock) -> None:
         super().__init__(port)
         self._clock = clock
+        self.throttled: set[str] = set()
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        if operation == "PutItem" and parameters["Item"].get("PK", {}).get("S") in self.throttled:
+            raise ClientError({"Error": {"Code": "ProvisionedThroughputExceededException"}}, operation)
         said = {"HTTPHeaders": {"date": formatdate(self._clock.now_s, usegmt=True)}}
         return super()._call(operation, parameters) | {"ResponseMetadata": said}
 
@@ -153,13 +162,20 @@ class World(Tables):
         self._ways: dict[tuple[str, str], Delivery] = {}
         self._polled: set[tuple[str, str]] = set()
         self.bad: defaultdict[str, int] = defaultdict(int)
+        self.unreadable: set[tuple[str, str]] = set()
+        """Consumers, and targets whose receipts they cannot read now."""
+        self._noted: set[str] = set()
+        for name, handler in self.handlers.items():
+            read = handler.consumer.read | {"receipts": functools.partial(self._read, name)}
+            handler.consumer = replace(handler.consumer, read=read)
 
     def sweep(self, client: Any = None) -> None:
         """As operations/sweep does it each minute."""
         store, now_s = self.through(client), self.clock()
-        seen = watermark.read(store, now_s)
-        watermark.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
-        judge.judge(store, seen, now_s, until_s=float("inf"))
+        seen = watermark.read(store)
+        if not seen.fresh(store.settings, now_s):
+            watermark.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]
+            judge.judge(store, seen, now_s, until_s=float("inf"))
         if self.series:
             hours.sum_up(store, watermark.judged(store), until_s=float("inf"))
 
@@ -312,11 +328,54 @@ class World(Tables):
             except Crash:
                 failed, answered = None, False
         self._rolled_up(shard, self.written())
+        self._note_dead_letters()
         for name, parameters in late:
             self.soon(self.chance.uniform(1, 90), self._commit, shard, name, parameters)
         if failed is not None:
             self.bad["a consumer failed"] += 1
         return answered
+
+    # ---- dead letters ----
+
+    def _read(self, consumer: str, declared: Declared, record: Record) -> Sequence[Effect]:
+        """A receipt as a consumer reads it, unless its code has a bug now."""
+        if "alone" in record and (consumer, record["alone"][0][1]) in self.unreadable:
+            raise UnreadableError("a bug")
+        return CONSUMERS[consumer].read["receipts"](declared, record)
+
+    def _note_dead_letters(self) -> None:
+        """Note what each new one leaves out, on the minute of its record."""
+        if self.bucket.objects.keys() <= self._noted:
+            return
+        for marker in dead_letters.listed(Call(self.through(self.wire))):
+            if marker.object not in self._noted:
+                self._noted.add(marker.object)
+                consumer, tally, number, amount, made_s, shard = self._dead_letter(marker)
+                moved = -amount if consumer == "rollup" else amount
+                self.truth.edits[tally].append((self.settings.minute(made_s), moved))
+                if consumer == "rollup":
+                    (of,) = (one for one in self.streams.shards["receipts"] if one.id == shard)
+                    of.alone[tally].remove((number, amount))
+
+    def _dead_letter(self, marker: Marker) -> tuple[str, Tally, int, int, int, str]:
+        kept = json.loads(self.bucket.objects[marker.object])
+        (counter, id_), number, amount = kept["record"]["alone"]
+        made_s = kept["record"]["dynamodb"]["ApproximateCreationDateTime"]
+        return kept["consumer"], (counter, id_), number, amount, made_s, kept["shard"]
+
+    def redrive_all(self, off_s: float = 0) -> None:
+        """Somebody whose clock is off redrives what there is."""
+        self.written()
+        self._note_dead_letters()
+        for marker in list(dead_letters.listed(Call(self.through(self.wire)))):
+            consumer, tally, number, amount, *_ = self._dead_letter(marker)
+            with self.clock.off(off_s):
+                assert self.redrive(markers=[marker]) == ["applied"]
+            moved = amount if consumer == "rollup" else -amount
+            self.truth.edits[tally].append((self.settings.minute(self.clock.now_s), moved))
+            if consumer == "rollup":
+                del self.truth.alone[number]
+            self.written()
 
     def _zombie(self, late: list[tuple[str, dict[str, Any]]]) -> Watched:
         """A client whose first write is on its way when the process is taken for dead: it is committed later."""
@@ -333,6 +392,7 @@ class World(Tables):
         with contextlib.suppress(Exception):  # as a rule the checkpoint has moved
             getattr(self.wire, name)(**parameters)
         self._rolled_up(shard, self.written())
+        self._note_dead_letters()
 
     def _rolled_up(self, shard: Modelled, records: list[Record]) -> None:
         """What the rollup just added to tallies is what waits there of its shard, the oldest first."""

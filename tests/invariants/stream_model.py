@@ -19,6 +19,7 @@ from tally.dynamo.shards import Tree
 TABLES = ("counts", "receipts")
 COLLECTIONS = 40  # places of item collections on the line of keys
 OPEN_MAX = 7  # shards of a table: each more is a heartbeat, four deliveries and two checkpoints a minute
+NEXT = 1e-9  # no two items of the counts are as near
 Record = dict[str, Any]
 
 
@@ -87,6 +88,11 @@ class Streams:
         place = self.chance.randrange(COLLECTIONS)
         for part in (0.55, 0.75):
             at = (place + part) / COLLECTIONS
+            self.split_at(self._at("counts", at), at)
+
+    def carve_item(self, key: dict[str, dict[str, str]]) -> None:
+        """Cut one item of the counts off. Of a tally there are changes only: nothing there is for the rollup."""
+        for at in (position(key) - NEXT, position(key) + NEXT):
             self.split_at(self._at("counts", at), at)
 
     def _at(self, table: str, position: float) -> Modelled:

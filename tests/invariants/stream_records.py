@@ -37,10 +37,10 @@ def like(sequence: int, user: str, name: str = "INSERT", **more: Any) -> dict[st
     return record(sequence, name, {"Keys": keys, "OldImage" if name == "REMOVE" else "NewImage": image})
 
 
-def heartbeat(sequence: int, key: str = "7", rolled_s: int = 60, created_s: float = NOW_S) -> dict[str, Any]:
+def heartbeat(sequence: int, key: str = "7", created_s: float = NOW_S) -> dict[str, Any]:
     """A heartbeat in the receipts."""
     keys = {"id": {"S": f"heartbeat#{key}"}}
-    image = {**keys, "at": {"N": "1"}, "rolled": {"N": str(rolled_s)}}
+    image = {**keys, "at": {"N": "1"}}
     return record(sequence, "MODIFY", {"Keys": keys, "NewImage": image}, created_s)
 
 

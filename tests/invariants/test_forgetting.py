@@ -282,4 +282,4 @@ def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: W
         list(forgetting.traces(judged.store, counters.COUNTERS, "nobody"))
     assert [units for name, units in measured if name == "Query"] == [1.0] * 16
     [units] = [units for name, units in measured if name == "Scan"]
-    assert units == 8
+    assert units == 7

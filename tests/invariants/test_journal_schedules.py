@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import counters
+from tally.counting import tallies
 from tally.counting.holds import RELEASED
 from tally.drift import rows
 from tally.drift.reconcile import WAIT_MAX, Finding, NotProvenError, Reconciler, RestlessError
@@ -53,7 +54,6 @@ class Schedule:
         self.traffic = Traffic(world)
         self.before = dict(self.truth.accepted)  # no stream has it
         self.asleep: list[Sleeper] = []
-        self.first_judged: int | None = None
         self.repairs = True
 
     # ---- the sweep ----
@@ -160,22 +160,19 @@ class Schedule:
 
     def judged(self) -> int:
         """The last minute that is judged; -1: none."""
-        judged = watermark.judged(self.world.store)
-        if self.first_judged is None and judged >= 0:
-            self.first_judged = judged
-        return judged
+        return watermark.judged(self.world.store)
 
     def check(self) -> None:
         """Compare the drift rows with what was edited by hand until the judged minute."""
         judged = self.judged()
-        if judged < 0 or self.first_judged is None:
+        if judged < 0:
             return
         stored = {(row.counter, row.target): row for row in rows.every(self.world.store)}
         for tally in {*stored, *self.truth.edits} - self.truth.unbooked:
             row = stored.get(tally) or rows.read(self.world.store, *tally)
             if row.upto > judged:
                 continue  # the judge died between the row and its minute
-            stood = [self.truth.drift(tally, judged - ago, self.first_judged) for ago in range(CONFIRMED_BY)]
+            stood = [self.truth.drift(tally, judged - ago) for ago in range(CONFIRMED_BY)]
             self.bad["wrong row-minutes"] += row.drift != stood[0]
             confirmed = row.confirmed(watermark.Watermark(judged))
             if confirmed:
@@ -261,8 +258,11 @@ def roughly(world: World) -> dict[str, int]:
     _begin(world, schedule, rate_s, end_s)
     world.until(max([end_s, *(one.to_s for one in world.stalls)]))
     schedule.repairs = False
+    world.unreadable.clear()
     for hold in schedule.traffic.holds:
         schedule.traffic.settle(hold, RELEASED)
+    schedule.minutes(5)  # a process that was taken for dead may commit a dead letter
+    schedule.world.redrive_all()
     schedule.rest()
     schedule.check_at_rest()
     schedule.repair_all()
@@ -284,19 +284,12 @@ def _begin(world: World, schedule: Schedule, rate_s: float, end_s: float) -> Non
 
     def edit() -> None:
         if world.clock.now_s < end_s:
-            if (
-                schedule.first_judged is not None
-                and world.settings.minute(world.clock.now_s) > schedule.first_judged + 1
-            ):
-                schedule.traffic.edit()
+            schedule.traffic.edit()
             world.soon(chance.expovariate(1 / 150), edit)
 
     def drip() -> None:
-        if schedule.first_judged is None:
-            world.soon(60, drip)
-        else:
-            tally = chance.choice([("plays", "v0"), ("likes", "p0"), ("visits", "https://example.com/0")])
-            schedule.traffic.drip(tally, chance.choice([1, 1, -2]), chance.choice([60, 120, 240]), end_s)
+        tally = chance.choice([("plays", "v0"), ("likes", "p0"), ("visits", "https://example.com/0")])
+        schedule.traffic.drip(tally, chance.choice([1, 1, -2]), chance.choice([60, 120, 240]), end_s)
 
     def expire() -> None:
         schedule.traffic.expire()
@@ -308,13 +301,43 @@ def _begin(world: World, schedule: Schedule, rate_s: float, end_s: float) -> Non
             world.soon(chance.expovariate(world.plan.splits_per_hour / 3600), split)
 
     world.soon(chance.uniform(0, 60), change)
-    world.soon(chance.uniform(0, 60), edit)
-    world.soon(chance.uniform(300, 1200), drip)
+    _trouble(world)
+    world.soon(chance.uniform(0, 10), edit)
+    world.soon(chance.uniform(0, 1200), drip)
     world.soon(chance.uniform(0, 600), expire)
     world.soon(chance.expovariate(world.plan.splits_per_hour / 3600) if world.plan.splits_per_hour else 0, split)
     world.soon(chance.uniform(0, 60), schedule.sweep_roughly)
     world.soon(chance.uniform(300, 900), schedule.repair_roughly)
     world.soon(60, schedule.check_as_of)
+
+
+def _trouble(world: World) -> None:
+    """A leaf with changes only, a heartbeat that is throttled, and receipts that a consumer cannot read for a while."""
+    chance = world.chance
+
+    def carve() -> None:
+        counter, id_ = chance.choice([(counters.PLAYS, "v0"), (counters.LIKES, "p0"), (counters.LIKES, "p1")])
+        world.streams.carve_item(tallies.key(counter, id_, 0))
+
+    def throttle() -> None:
+        marks = [mark["heartbeat"]["S"] for mark in world.rows("CHECKPOINT#bookkeeper#counts") if "heartbeat" in mark]
+        if marks:
+            key = f"HEARTBEAT#{chance.choice(sorted(marks))}"
+            world.wire.throttled.add(key)
+            world.soon(2400, world.wire.throttled.discard, key)
+
+    def break_consumers() -> None:
+        both = ["rollup", "bookkeeper"]
+        consumers = chance.choice([["rollup"], ["bookkeeper"], both])
+        broken = {(name, f"https://example.com/{number}") for name in consumers for number in range(8)}
+        world.unreadable |= broken
+        mended_s = chance.uniform(30, 300)
+        world.soon(mended_s, world.unreadable.difference_update, broken)
+        world.soon(mended_s + chance.uniform(60, 1500), world.redrive_all, chance.choice([0, 0, 240, 3600, -3600]))
+
+    world.soon(chance.uniform(60, 1200), carve)
+    world.soon(chance.uniform(120, 1500), throttle)
+    world.soon(chance.uniform(30, 1200), break_consumers)
 
 
 def stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Stall]:

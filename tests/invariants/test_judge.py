@@ -348,7 +348,7 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
     run(store, M + 9)
     call, found, after = Call(store), list[Any](), None
     for _ in range(7):
-        body = rows.listed(call, 7, after, NOW_S)
+        body = rows.listed(call, 7, after)
         found += body["drift"]
         after = keys.digest("plays", found[-1]["id"])
     assert body["cursor"] is None
@@ -358,7 +358,7 @@ def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_no
     assert len(found) == 48
     assert {one["confirmed"] for one in found} == {True}
     for behind_all in ("z", "g ", "~"):  # what a caller may send
-        assert rows.listed(call, 7, behind_all, NOW_S) == {"drift": [], "cursor": None}
+        assert rows.listed(call, 7, behind_all) == {"drift": [], "cursor": None}
 
 
 def test_drifts_are_summed_up_and_confirmed_for_every_counter(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,7 +57,7 @@ def judge_on(world: Deployment, days: int = 2) -> None:
 
 def losses(reconciler: Reconciler) -> dict[tuple[str, str], Finding]:
     store, found = reconciler.store, Accepted()
-    days = rebuild.window(store, watermark.read(store, reconciler.clock()), reconciler.clock())
+    days = rebuild.window(store, watermark.read(store), reconciler.clock())
     list(rebuild.accepted(store, counters.COUNTERS, days, found))
     return {(loss.counter.name, loss.target): loss for loss in rebuild.losses(store, counters.COUNTERS, found)}
 

@@ -193,13 +193,14 @@ def test_drift_that_goes_on_is_confirmed_and_what_has_stood_is_repaired(
 
     move()
     world.run(20)
-    row, seen = rows.read(world.store, "likes", "p"), watermark.read(world.store, world.now_s)
+    row, seen = rows.read(world.store, "likes", "p"), watermark.read(world.store)
     assert 0 < row.confirmed(seen) < row.drift
     assert looks.drift(world.store).wrong
     done = mend(reconciler)
     assert done is not None
     assert (world.tally(), done.how) == (done.tally + done.difference, "ledger")
-    assert -(20 // every_min) - 5 < done.difference < 0
+    assert 0 < -done.difference == done.confirmed < done.drift.drift
+    assert rows.read(world.store, "likes", "p").drift == done.drift.drift - done.confirmed
     world.run(30)
     assert mend(reconciler) is not None
     assert (world.tally(), world.drifts()) == (5, {})

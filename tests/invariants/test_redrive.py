@@ -22,7 +22,7 @@ from tally.streams.segments import Booked
 from tests.invariants.judged import Deployment, deployed
 from tests.invariants.processes import interrupted
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
-from tests.invariants.streaming import LONG, StreamWorld
+from tests.invariants.streaming import LONG, NOW_S, StreamWorld
 from tests.invariants.threads import at_once
 
 
@@ -95,7 +95,7 @@ def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(st
     assert stream.redrive() == ["applied"]
     (first, _, entries), (second, name, redriven) = sorted(stream.segments())
     assert entries == redriven == [Booked("plays", "v", "", 1, 0)]
-    assert (first, name) == (MINUTE, f"receipts#redrive#bookkeeper#{SHARD}#1#1")
+    assert (first, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#{SHARD}#1#1")
     assert began <= second <= int(time.time() // 60)
 
 

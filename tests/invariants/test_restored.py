@@ -181,7 +181,7 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     world.run(14)
     reconciler = world.reconciler()
     assert reconciler.repair(LIKES, "p", "ann", "x")
-    began = watermark.read(world.store, 0).item["began"]
+    began = watermark.read(world.store).item["began"]
     rest = copied(world)
     settle(world, rest)
     found = everything(rest, "ledger")
@@ -259,7 +259,7 @@ def test_loss_after_a_restore_is_found_on_any_day(world: Deployment, adopt: Adop
     reconciler = after.reconciler()
     assert {name: loss.difference for name, loss in losses(reconciler).items()} == {("plays", "v"): 4}
     found = Accepted()
-    days = rebuild.window(after.store, watermark.read(after.store, after.now_s), after.now_s)
+    days = rebuild.window(after.store, watermark.read(after.store), after.now_s)
     list(rebuild.accepted(after.store, counters.COUNTERS, days, found))
     assert sum(found["plays", "v"].values()) == 9
 

@@ -110,21 +110,22 @@ def test_a_spilled_like_never_makes_a_post(stream: StreamWorld) -> None:
     assert stream.tallies() == {("likes", "p"): 40}
 
 
-def test_the_checkpoint_says_how_far_and_carries_the_newest_heartbeat(stream: StreamWorld) -> None:
+def test_the_checkpoint_says_how_far_and_names_the_newest_heartbeat_and_record_for_the_rollup(
+    stream: StreamWorld,
+) -> None:
     began_s = time.time()
     timeless = {"eventName": "INSERT", "dynamodb": {**play(4)["dynamodb"], "ApproximateCreationDateTime": None}}
     batches = [
-        ([heartbeat(1, "a", 600), record(2, "REMOVE", {}, NOW_S + 1.9)], ("2", NOW_S + 1, "a", 600)),
-        ([record(3, "INSERT", {"NewImage": {}}, NOW_S + 3), timeless], ("4", NOW_S + 3, "a", 600)),
-        ([heartbeat(5, "b", 540, NOW_S + 5)], ("5", NOW_S + 5, "b", 600)),  # of another sweep: the time never falls
-        ([heartbeat(6, "c", 660, NOW_S + 5), heartbeat(7, "a", 720, NOW_S + 5)], ("7", NOW_S + 5, "a", 720)),
-        ([heartbeat(8, "a", "x", NOW_S + 6)], ("8", NOW_S + 6, "a", 720)),  # type: ignore[arg-type]
+        ([heartbeat(1, "a"), record(2, "REMOVE", {}, NOW_S + 1.9)], ("2", NOW_S + 1, "a", "1")),
+        ([record(3, "INSERT", {"NewImage": {}}, NOW_S + 3), timeless], ("4", NOW_S + 3, "a", "4")),
+        ([record(5, "REMOVE", {}, NOW_S + 4)], ("5", NOW_S + 4, "a", "4")),
+        ([heartbeat(6, "b", NOW_S + 5), heartbeat(7, "c", NOW_S + 5)], ("7", NOW_S + 5, "c", "7")),
     ]
     for name in CONSUMERS:
-        for batch, (sequence, through, key, rolled) in batches:
+        for batch, (sequence, through, key, note) in batches:
             assert stream.deliver(name, "receipts", SHARD, batch) is None
             found = stream.checkpoint(name, "receipts", SHARD)
-            assert [found[fact] for fact in ("sequence", "heartbeat", "rolled")] == [sequence, key, str(rolled)]
+            assert [found[fact] for fact in ("sequence", "heartbeat", "note")] == [sequence, key, note]
             assert int(found["through"]) == through
             assert began_s - 1 <= int(found["expiration"]) - keys.CHECKPOINT_KEPT_S <= time.time()
 

@@ -16,6 +16,7 @@ from tally.counting.tallies import GONE
 from tally.dynamo import keys
 from tally.dynamo.client import Call
 from tally.errors import HoldSettledError, LimitReachedError
+from tally.streams import watermark
 from tests.invariants.simulation import World
 from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
@@ -178,7 +179,8 @@ class Traffic:
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
         ]  # fmt: skip
-        (kind,) = self.chance.choices(kinds, [0.5, 0.1, 0.1, 0.15, 0.15])
+        swept = bool(watermark.read(self.world.store).item)  # from then on an old minute is known to be one
+        (kind,) = self.chance.choices(kinds, [0.5, 0.1 * swept, 0.1, 0.15, 0.15])
         kind()
 
     def move_tally(self) -> None:

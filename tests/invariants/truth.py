@@ -29,9 +29,9 @@ class Truth:
     alone: dict[int, float] = field(default_factory=dict)
     """When each change was accepted that was written alone and is not in its tally yet."""
 
-    def drift(self, tally: Tally, through: float = float("inf"), after: float = -1) -> int:
-        """The drift of a tally by its edits in the minutes after `after` up to `through`, and by repairs."""
-        edits = sum(amount for minute, amount in self.edits[tally] if after < minute <= through)
+    def drift(self, tally: Tally, through: float = float("inf")) -> int:
+        """The drift of a tally by its edits in the minutes up to `through`, and by repairs."""
+        edits = sum(amount for minute, amount in self.edits[tally] if minute <= through)
         return edits + self.repaired[tally]
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 import counters
+from dev.streams.delivery import takes
+from operations.rollup import READER as ROLLUP
 from tally.counting import tallies
 from tally.dynamo.keys import pair_of
 from tally.streams import bookkeeper, rollup
 from tally.streams.bookkeeper import SegmentRun
 from tally.streams.fold import Effect, StreamPlace
-from tally.streams.record import Declared, Record
+from tally.streams.record import Declared, Record, for_rollup
 from tally.streams.segments import Booked
 
 NOW = 29_916_666
@@ -185,3 +187,19 @@ def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judge
     late = GONE._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
     assert entries(*late, judged=judged) == {current: [Booked("likes", "p", "", -1, 0), Booked("plays", "v", "", 5, 0)]}
     assert entries(GONE._replace(minute=judged + 1), judged=judged) == {judged + 1: [Booked("likes", "p", "x", -1, 0)]}
+
+
+@pytest.mark.parametrize("name", ["INSERT", "MODIFY", "REMOVE"])
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ("counts", CHILD),
+        ("counts", PLAYS),
+        ("counts", {"PK": {"S": "HEARTBEAT#7"}, "SK": {"S": "HEARTBEAT"}}),
+        ("receipts", {"id": {"S": "tally#x"}}),
+        ("receipts", {"id": {"S": "heartbeat#7"}}),
+    ],
+)
+def test_what_is_for_the_rollup_is_what_its_filter_lets_through(name: str, table: str, keys: Keys) -> None:
+    made = record(name, keys, {}, {})
+    assert for_rollup(table, made) == takes(ROLLUP, table, made)

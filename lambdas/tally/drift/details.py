@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first.
     """
     store = call.store
-    seen = watermark.read(store, time.time())
+    seen = watermark.read(store)
     row = rows.read(store, counter.name, tally)
     shards = recount.shards_of(call, counter, tally)
     drift = row.body(seen) if row.drift else None

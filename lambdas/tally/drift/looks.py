@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 def lag(store: Store) -> Seen:
     """How far behind numbers that are rolled up are, and the watermark of each consumer."""
     now_s, minute_s = time.time(), store.settings.minute_s
-    found = watermark.read(store, now_s)
+    found = watermark.read(store)
     as_of = found.as_of(store.settings)
     passed = {"rollup": items.number(found.item, "rolled"), "bookkeeper": items.number(found.item, "known")}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
@@ -69,7 +69,7 @@ def lag(store: Store) -> Seen:
 
 def judged(store: Store) -> Seen:
     """The end of the last judged minute."""
-    until_s = watermark.read(store, time.time()).judged_up_to(store.settings)
+    until_s = watermark.read(store).judged_up_to(store.settings)
     if until_s is None:
         return Seen("nothing yet: a new stack needs some minutes", {"until": None}, None)
     age_s = int(time.time() - until_s)
@@ -79,7 +79,7 @@ def judged(store: Store) -> Seen:
 
 def drift(store: Store, most: int | None = None) -> Seen:
     """The tallies that drift. One that is not confirmed may come to 0 by itself. `most`: it reads no more of them."""
-    seen = watermark.read(store, time.time())
+    seen = watermark.read(store)
     found = list(islice(rows.every(store), most))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in found if row.confirmed(seen)]
     facts = {"confirmed": len(confirmed), "unconfirmed": len(found) - len(confirmed)}

@@ -34,7 +34,7 @@ from .rows import DriftRow
 
 REPAIRS_MAX = 20  # tries to commit a repair: a change of the drift row, or a conflict on the tally, spoils one
 PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
-WAIT_MAX = 20  # minutes for the judge: three to six behind while nobody stalls, 13 where no heartbeat reaches a shard
+WAIT_MAX = 20  # minutes for the judge: it is four to eight behind while nobody stalls
 WAITS_PER_MINUTE = 12
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
 
@@ -190,7 +190,7 @@ class Reconciler:
             raise NotProvenError("There are dead letters. They may be what drifts: `tally repair` applies them first.")
 
     def _seen(self) -> Watermark:
-        return watermark.read(self.store, self.clock())
+        return watermark.read(self.store)
 
 
 def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> list[Write]:

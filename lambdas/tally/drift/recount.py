@@ -44,7 +44,7 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
 
     The result is exact if the tally did not move, and if the rollup has provably added every child that it adds.
     """
-    seen, settings = watermark.read(store, now_s), store.settings  # before the first look at the tally
+    seen, settings = watermark.read(store), store.settings  # before the first look at the tally
     as_of_s, repaired = seen.as_of(settings), history.newest(store, counter.name, id_)
     added_s = None if as_of_s is None else as_of_s - watermark.LATE * settings.minute_s
     for _ in range(TURNS_MAX):

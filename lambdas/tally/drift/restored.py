@@ -47,7 +47,7 @@ class Why(NamedTuple):
 
 def settled(store: Store, restored_s: float) -> bool:
     """Whether all is put right since the tables were restored to this moment."""
-    return items.number(watermark.read(store, 0).item, "restored") == int(restored_s)
+    return items.number(watermark.read(store).item, "restored") == int(restored_s)
 
 
 def settle(
@@ -81,7 +81,7 @@ def settle(
 
 def _drop_drift(store: Store, *, everything: bool) -> None:
     """Remove the drift that proves nothing: what was not confirmed, or everything."""
-    seen, table = watermark.read(store, EVER), store.settings.ledger_table
+    seen, table = watermark.read(store), store.settings.ledger_table
     for row in list(rows.every(store)):
         key, confirmed = rows.key(row.counter, row.target), 0 if everything else row.confirmed(seen)
         write = items.update(table, key, {"drift": confirmed}, removed=["changes"], was=row.was)
@@ -94,7 +94,7 @@ def _drop_drift(store: Store, *, everything: bool) -> None:
 def window(store: Store, restored_s: float) -> Window | None:
     """The days whose receipts and notes are all there; None if there is no such day."""
     minute = store.settings.minute
-    began_s = rebuild.notes_began_s(watermark.read(store, 0))
+    began_s = rebuild.notes_began_s(watermark.read(store))
     if not began_s:
         return None
     today = minute(restored_s) // tallies.DAY
@@ -128,7 +128,7 @@ def _begin_again(store: Store, restored_s: float) -> None:
     for consumer in (ROLLUP, BOOKKEEPER):
         for table in (COUNTS, RECEIPTS):
             _forget(store, keys.checkpoint_key(consumer, table, "")[0])
-    began_s = rebuild.notes_began_s(watermark.read(store, 0))
+    began_s = rebuild.notes_began_s(watermark.read(store))
     values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
     _write(store, "The ledger", [items.put(store.settings.ledger_table, watermark.JUDGE, values)])
 

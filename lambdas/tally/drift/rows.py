@@ -117,12 +117,12 @@ def every(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
         yield _drift(item["counter"]["S"], item["target"]["S"], item)
 
 
-def listed(call: Call, limit: int, after: str | None, now_s: float) -> dict[str, Any]:
+def listed(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     """Tallies that drift, a page at a time: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
 
     `after`: the digest whose successors follow. `cursor` is null on the last page.
     """
-    seen = watermark.read(call.store, now_s)
+    seen = watermark.read(call.store)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be anything
     found = list(islice(every(call.store, start), limit + 1))
     cursor = to_cursor(keys.digest(*found[limit - 1][:2])) if len(found) > limit else None

@@ -2,11 +2,11 @@
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs
-    judge       JUDGE, JUDGE -> format, judged, known, rolled, noted, known_before, rolled_before, began, unreached
+    judge       JUDGE, JUDGE -> format, judged, known, rolled, shown, dead, asked, asked_rolled, proven, noted, began
                 of a restored ledger: format, restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since, changes
-    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, rolled
-    dead letters   DEADLETTER, consumer#shard#sequence -> object, reason, table, at
+    checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, note
+    dead letters   DEADLETTER, consumer#epoch s of the record#shard#sequence -> object, reason, table, at
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
@@ -68,6 +68,11 @@ def pair_of(child: Mapping[str, Any]) -> str:
 def checkpoint_key(consumer: str, table: str, shard: str) -> tuple[str, str]:
     """Key of how far a consumer (`rollup`, `drift`) has come in one stream shard of a table (`counts`, `receipts`)."""
     return f"CHECKPOINT#{consumer}#{table}", shard
+
+
+def dead_letter(consumer: str) -> str:
+    """How the sort keys of a consumer's dead letters begin; then the time at which the record was made follows."""
+    return f"{consumer}#"
 
 
 def forgotten_key(user: str) -> str:

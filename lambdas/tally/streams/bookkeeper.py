@@ -3,7 +3,8 @@
 Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. Observed: every
 change of a tally item, but for repairs. On which minute a half of a change is booked is a pure function of its record
 (`label`), so both halves meet. Those of an unlike share a pair name, for they may fall on two sides of a minute. What
-would be booked on a judged minute is booked on the current one: no minute is judged twice, and no entry is lost.
+would be booked on a judged minute, or on one before the tables' life, is booked on the current one: no minute is judged
+twice, and no entry is lost.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str,
 
 @dataclass
 class SegmentRun(Run):
-    """A run that writes one segment for each minute. Entries of judged minutes go to the current one."""
+    """A run that writes one segment for each minute. Entries of past minutes go to the current one."""
 
     bytes: int = 0
     minutes: set[int] = field(default_factory=set)
@@ -139,7 +140,7 @@ class SegmentRun(Run):
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if effect.minute <= self.place.judged:
+            if effect.minute <= self.place.past:
                 effect = effect._replace(minute=self.place.unjudged, pair="")
             key = (effect.minute, effect.counter, effect.id, effect.pair)
             if key not in self.sums:

@@ -91,9 +91,9 @@ class Batch:
                 apply(self.call, self._kept(kept))
                 self._report(kept)
             for _ in range(STARTS_MAX):
-                judged = watermark.judged(store) if self.handler.consumer.heeds_judge else -1
-                seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `judged` grows
-                place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), judged)
+                past = watermark.read(store).past(store.settings) if self.handler.consumer.heeds_judge else -1
+                seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
+                place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), past)
                 try:
                     at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
                     return self._apply([record for number, record in numbered.items() if number > at], place, seen)
@@ -117,7 +117,7 @@ class Batch:
             run = fold.next_run(consumer, declared, place, records[:most], self.refused)
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
                 return self._warn("out of time", run.first)
-            after = seen.after(run.last, run.through_s, run.heartbeat)
+            after = Checkpoint(run.last, int(run.through_s or 0), run.heartbeat, run.note)
             try:
                 apply(self.call, self._writes(run, seen, after))
             except RejectedError as rejected:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -23,7 +24,7 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreBusyError, StoreUnreachableError
 from .fold import StreamConsumer, StreamPlace
-from .record import MALFORMED, Declared, UnreadableError, sequence
+from .record import MALFORMED, Declared, Record, UnreadableError, created_s, sequence
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
@@ -82,7 +83,7 @@ class Objects:
 
 
 class Marker(NamedTuple):
-    """A dead letter. `sort_key`: consumer, shard and sequence number; `object`: its key in the bucket."""
+    """A dead letter. `sort_key`: consumer, time of the record, shard, number; `object`: its key in the bucket."""
 
     sort_key: str
     object: str
@@ -100,19 +101,22 @@ def keep(
 ) -> Write:
     """Put the record into the bucket; the write of its marker, which must commit with the checkpoint.
 
-    `name`: the sequence number, or a substitute. Raises StoreUnreachableError.
+    `name`: the sequence number, or a substitute. A record without a time comes first: it may be the oldest one. Raises
+    StoreUnreachableError.
     """
     object_key = f"{consumer}/{shard}/{name}.json"
     reason = reason[:REASON_CHARACTERS_MAX]
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(time.time())}
-    return items.put(
-        call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, f"{consumer}#{shard}#{name}"), values
-    )
+    made_s = 0
+    with suppress(UnreadableError):
+        made_s = int(created_s(cast("Record", record)))
+    sort_key = f"{keys.dead_letter(consumer)}{made_s:010}#{shard}#{name}"
+    return items.put(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
 
 
 def listed(call: Call) -> Iterator[Marker]:
-    """The markers, by consumer, shard and sequence number. Raises what botocore's errors map to."""
+    """The markers, by consumer and by the time of the record. Raises what botocore's errors map to."""
     for item in queries.items(call.store, call.store.settings.ledger_table, keys.DEAD_LETTER_KEY):
         object_key, reason, table = (item[name]["S"] for name in ("object", "reason", "table"))
         yield Marker(item["SK"]["S"], object_key, reason, table, items.number(item, "at"))

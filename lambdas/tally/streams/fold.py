@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..dynamo.client import Call
 from ..dynamo.transactions import Write
-from .record import MALFORMED, Declared, Record, UnreadableError, created_s, heartbeat, sequence
+from .record import MALFORMED, Declared, Record, UnreadableError, created_s, for_rollup, heartbeat, sequence
 
 DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer looks at the time between runs
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
@@ -34,12 +34,12 @@ class Effect(NamedTuple):
 
 
 class StreamPlace(NamedTuple):
-    """The stream shard that records come from, the current minute, and the last minute that is judged (-1: none)."""
+    """The stream shard that records come from, the current minute, and the last one without new entries (-1: none)."""
 
     table: str
     shard: str
     minute: int = 0
-    judged: int = -1
+    past: int = -1
 
     @property
     def bucket(self) -> int:
@@ -49,7 +49,7 @@ class StreamPlace(NamedTuple):
     @property
     def unjudged(self) -> int:
         """The minute for entries that no other minute takes: the current one, if the clock is right."""
-        return max(self.minute, self.judged + 2)
+        return max(self.minute, self.past + 2)
 
 
 @dataclass
@@ -63,7 +63,8 @@ class Run(ABC):
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     through_s: float | None = None  # when the last record was made that says so
-    heartbeat: tuple[str, int] | None = None  # the newest one: its key, and the time that it carries
+    heartbeat: str = ""  # the key of the newest one
+    note: str = ""  # the newest record that is for the rollup
 
     @abstractmethod
     def takes(self, effects: Sequence[Effect]) -> bool:
@@ -144,6 +145,8 @@ def next_run(
             run.add(effects)
         else:
             run.heartbeat = heartbeat(record) or run.heartbeat
+        if for_rollup(place.table, record):
+            run.note = spelled
         run.records += 1
         run.last = spelled
         run.through_s = run.through_s if created is None else created

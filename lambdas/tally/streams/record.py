@@ -116,16 +116,23 @@ def created_s(record: Record) -> float:
     return created
 
 
-def heartbeat(record: Record) -> tuple[str, int] | None:
-    """The key of a heartbeat, and the time that it carries: until when the rollup had come. None for any other
-    record."""
+def heartbeat(record: Record) -> str | None:
+    """The key of a heartbeat; None for any other record."""
     try:
-        change, found = record["dynamodb"], record["dynamodb"]["Keys"]
+        found = record["dynamodb"]["Keys"]
         name, start = ("id", keys.RECEIPT_HEARTBEAT_START) if "id" in found else ("PK", keys.HEARTBEAT_START)
         key = found[name]["S"]
-        return (key[len(start) :], int(change["NewImage"]["rolled"]["N"])) if key.startswith(start) else None
+        return str(key[len(start) :]) if key.startswith(start) else None
     except MALFORMED:
         return None
+
+
+def for_rollup(table: str, record: Record) -> bool:
+    """Whether Lambda hands a record to the rollup: the filter that `READER` in operations/rollup.py declares."""
+    kind = record.get("eventName")
+    if table == "receipts":
+        return kind in (INSERT, MODIFY)
+    return kind == INSERT or heartbeat(record) is not None
 
 
 def text(image: Image, name: str, kind: str = "S") -> str:

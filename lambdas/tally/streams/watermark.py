@@ -1,16 +1,16 @@
 """Until when the stream consumers have provably passed everything, and until when numbers are right.
 
-Nothing is inferred from silence. The sweep writes a heartbeat into every open shard of both streams. A consumer that
-has passed it has passed everything before it in that shard, and the rollup's own additions up to the time that it
-carries.
+Nothing is inferred from silence. Each sweep reads how far the consumers have come (lineage.py), sends a heartbeat into
+every open shard of both streams, and notes what is proven. That is used one sweep later, because the parts of a
+transaction become visible one after the other.
 
-The sweep finds how far each consumer has come (lineage.py) and notes it. That is used one sweep later, because the
-parts of a transaction become visible one after the other.
+The rollup's additions are records, too, which the bookkeeper must pass. So the sweep notes a question: the time up to
+which the rollup has added everything, and a moment by which these additions are visible. Once the bookkeeper has passed
+that moment in every shard of counts, it has passed the additions, and the next question is noted.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -20,18 +20,16 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.shards import Shards
-from ..dynamo.transactions import Write, apply_once, put
-from ..errors import ConfigurationError
+from ..dynamo.transactions import Write, apply_once
+from ..errors import ConfigurationError, TallyError
 from ..settings import Settings
-from .lineage import BOOKKEEPER, FRESH, RECEIPTS, ROLLUP, SKEW, START, UNREACHED, Look, Unreached, look
+from .lineage import BOOKKEEPER, COUNTS, EARLIER, FRESH, RECEIPTS, ROLLUP, SKEW, Look, look
 from .lineage import LATE as LATE
 from .lineage import SETTLE as SETTLE
 
-HEARTBEATS_TRIED = 32  # fixed keys, and as many random ones for each shard of which no key is known
-HEARTBEATS_TRIED_MAX = (
-    256  # random ones in all: a sweep writes them one after the other; a shard they miss is peeked at
-)
+HEARTBEATS_GUESSED = 8  # random keys a sweep, in a stream with quiet leaves: a shard that all miss is peeked at
 HEARTBEAT_KEPT_S = 24 * 3600  # as long as a stream keeps its records
+NEVER_S = 10**11  # later than every time: nothing holds `as_of` up
 CACHED_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 
@@ -41,13 +39,14 @@ class Watermark:
     """What may be concluded now. Times are in epoch seconds; 0: there is no watermark.
 
     `judged`: the last minute that is; -1: none. `known_s`: the bookkeeper has passed all that was written before, and
-    the rollup's additions up to then. `rolled_s`: the rollup has added all that was written before. `item`: the JUDGE
-    item. `noted_s`: when the newest watermark was noted.
+    the rollup's additions up to then. `rolled_s`: the rollup has added all that was written before. `shown_s`: as of
+    then rolled-up numbers are complete. `item`: the JUDGE item. `noted_s`: when it was noted.
     """
 
     judged: int = -1
     known_s: int = 0
     rolled_s: int = 0
+    shown_s: int = 0
     item: Item = field(default_factory=dict)
     noted_s: float = 0
 
@@ -55,34 +54,45 @@ class Watermark:
         """The last minute whose entries are all on the segments."""
         return settings.minute(self.known_s - SKEW * settings.minute_s) - LATE - 1 if self.known_s else -1
 
+    def past(self, settings: Settings) -> int:
+        """The last minute that takes no entries any more: it is judged, or before the first one that will be.
+
+        That is the first one of the tables' life, for the streams are read from their beginning. Of restored tables it
+        is after the moment that they were restored to.
+        """
+        began_s, restored_s = (items.number(self.item, name) for name in ("began", "restored"))
+        first = settings.minute(began_s) - EARLIER if began_s else 0
+        after = settings.minute(restored_s) + LATE + 1 if restored_s else 0
+        return max(self.judged, max(first, after) - 1)
+
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: rolled-up numbers include every change that was accepted before. None without watermark."""
-        return int(self.rolled_s - SKEW * settings.minute_s) if self.rolled_s else None
+        return int(self.shown_s - SKEW * settings.minute_s) if self.shown_s else None
 
     def judged_up_to(self, settings: Settings) -> int | None:
         """The end of the last judged minute, epoch seconds; None before judging starts."""
         return None if self.judged < 0 else (self.judged + 1) * settings.minute_s
 
+    def fresh(self, settings: Settings, now_s: float) -> bool:
+        """Whether it was noted so lately that nothing may be concluded of it: another sweep is at work."""
+        return now_s - self.noted_s < FRESH * settings.minute_s
 
-def read(store: Store, now_s: float) -> Watermark:
-    """The watermark that may be used now: noted long enough ago, or the one before.
 
-    Raises ConfigurationError if a Tally of another format wrote the ledger.
-    """
+def read(store: Store) -> Watermark:
+    """The watermark. Raises ConfigurationError if a Tally of another format wrote the ledger."""
     item = queries.get(store.client, store.settings.ledger_table, JUDGE)
     if (found := items.number(item, "format", keys.FORMAT)) != keys.FORMAT:
         raise ConfigurationError(
             f"The ledger is in format {found}, and this Tally reads format {keys.FORMAT}: run the one that wrote it."
         )
+    known_s, rolled_s, shown_s = (items.number(item, name) for name in ("known", "rolled", "shown"))
     noted_s = float(item.get("noted", {"N": "0"})["N"])
-    late = "" if now_s - noted_s >= FRESH * store.settings.minute_s else "_before"
-    known_s, rolled_s = (items.number(item, f"{name}{late}") for name in ("known", "rolled"))
-    return Watermark(items.number(item, "judged", -1), known_s, rolled_s, item, noted_s)
+    return Watermark(items.number(item, "judged", -1), known_s, rolled_s, shown_s, item, noted_s)
 
 
 def judged(store: Store) -> int:
     """The last minute that is judged; -1 before judging starts."""
-    return read(store, 0).judged
+    return read(store).judged
 
 
 def as_of(call: Call) -> int | None:
@@ -91,7 +101,7 @@ def as_of(call: Call) -> int | None:
     table, now_s = call.store.settings.ledger_table, time.monotonic()
     cached = _cached
     if cached is None or cached[0] != table or now_s - cached[1] >= CACHED_S:
-        cached = _cached = (table, now_s, read(call.store, time.time()).as_of(call.store.settings))
+        cached = _cached = (table, now_s, read(call.store).as_of(call.store.settings))
     return cached[2]
 
 
@@ -99,54 +109,77 @@ _cached: tuple[str, float, int | None] | None = None
 
 
 def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look:
-    """Send the heartbeats, and note what the consumers have passed. `before`: the watermark that may be used now.
+    """Read how far the consumers have come, send the heartbeats, and note what is proven. `before`: not fresh.
 
-    The heartbeats carry what was noted a sweep ago, never what this sweep finds. The judge starts once a minute is
-    closed.
+    The judge starts once the minute of the first sweep is closed.
     """
-    item, found = before.item, look(store, shards, before.item, now_s)
-    unreached = _send(found, before.rolled_s, now_s)
-    began_s, closed = items.number(item, "began", int(now_s)), before.closed(store.settings)
+    item, since_s = before.item, store.clock()
+    found = look(store, shards, now_s)
+    visible_s = now_s + store.clock() - since_s + FRESH * store.settings.minute_s  # what was added is by then
+    _send(found, now_s)
+    rolled_s, proven_s = int(found.all_passed_s(ROLLUP)), items.number(item, "proven")
+    asked_s, asked_rolled_s = items.number(item, "asked"), items.number(item, "asked_rolled")
+    if asked_s <= found.passed_s(BOOKKEEPER, COUNTS):
+        proven_s = max(proven_s, asked_rolled_s)
+        asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
+    dead_s = _oldest_dead_letter_s(store)
+    began_s = items.number(item, "began", int(now_s))
+    known_s = int(min(found.all_passed_s(BOOKKEEPER), proven_s))
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
-        "known": max(before.known_s, int(found.known_s())),  # what was once passed stays passed
-        "rolled": max(before.rolled_s, int(found.counted_s())),
-        "known_before": before.known_s,
-        "rolled_before": before.rolled_s,
+        "known": max(before.known_s, known_s),  # what was once passed stays passed
+        "rolled": max(before.rolled_s, rolled_s),
+        "shown": min(before.rolled_s, dead_s, items.number(item, "dead", dead_s)),  # a marker may come or go unseen
+        "dead": dead_s,
+        "asked": asked_s,
+        "asked_rolled": asked_rolled_s,
+        "proven": proven_s,
         "noted": now_s,
         "began": began_s,
-        "unreached": json.dumps(unreached),
     }
-    if before.judged < 0 and closed >= store.settings.minute(began_s) + START:
-        values["judged"] = closed  # nothing more comes on these minutes: a half that did would stand alone
+    if before.judged < 0 and before.closed(store.settings) >= store.settings.minute(began_s):
+        values["judged"] = before.past(store.settings)
     # A sweep that was overtaken by another one notes nothing.
     apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"noted": item.get("noted")})])
     return found
 
 
-def _send(found: Look, rolled_s: int, now_s: float) -> dict[str, Unreached]:
-    """Write heartbeats that reach every leaf; the leaves that none has reached so far."""
-    unreached: dict[str, Unreached] = {}
+def _oldest_dead_letter_s(store: Store) -> int:
+    """When the oldest record was made that the rollup has not added, because it is a dead letter; or NEVER_S."""
+    start = keys.dead_letter(ROLLUP)
+    for item in queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~", Limit=1):
+        return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
+    return NEVER_S
+
+
+def _send(found: Look, now_s: float) -> None:
+    """Write a heartbeat for each leaf, each by itself: one that fails says nothing of the others."""
     for table, leaves in found.leaves.items():
-        keys_of = {leaf[0]: found.heartbeats(table, leaf) for leaf in leaves}
-        unknown = [leaf for leaf, (own, _) in keys_of.items() if not own]
-        for leaf in unknown:
-            since = found.unreached.get(leaf, Unreached(now_s))
-            waited = now_s - since.since_s >= UNREACHED * found.store.settings.minute_s
-            unreached[leaf] = Unreached(since.since_s, now_s, rolled_s) if waited else since
-            if waited:
-                observe.logger.warning("no heartbeat reaches a shard", extra={"table": table, "shard": leaf})
-        fixed = map(str, range(HEARTBEATS_TRIED if unknown else 0))
-        chosen = (secrets.token_hex(8) for _ in range(min(HEARTBEATS_TRIED * len(unknown), HEARTBEATS_TRIED_MAX)))
-        known = ({own} if own else before for own, before in keys_of.values())
-        for name in sorted({*fixed, *chosen}.union(*known)):
-            put(Call(found.store), heartbeat(found.store.settings, table, name, rolled_s, now_s))
-    return unreached
+        tried, guesses = set(), 0
+        for leaf in leaves:
+            own, before = found.heartbeats(table, leaf)
+            if own and _sent(found.store, table, own, now_s):
+                found.reached.add(leaf[0])
+                continue
+            if before and not own:
+                tried.add(before)
+            if own or found.quiet(table, leaf):
+                guesses = HEARTBEATS_GUESSED
+        for name in sorted(tried.union(secrets.token_hex(8) for _ in range(guesses))):
+            _sent(found.store, table, name, now_s)
 
 
-def heartbeat(settings: Settings, table: str, name: str, rolled_s: int, now_s: float) -> Write:
+def _sent(store: Store, table: str, name: str, now_s: float) -> bool:
+    try:
+        return apply_once(store, [heartbeat(store.settings, table, name, now_s)])
+    except TallyError as error:
+        observe.logger.warning("a heartbeat failed", exc_info=error, extra={"table": table, "key": name})
+        return False
+
+
+def heartbeat(settings: Settings, table: str, name: str, now_s: float) -> Write:
     """The write of one heartbeat."""
-    values = {"at": int(now_s), "rolled": rolled_s, "expiration": int(now_s) + HEARTBEAT_KEPT_S}
+    values = {"at": int(now_s), "expiration": int(now_s) + HEARTBEAT_KEPT_S}
     if table == RECEIPTS:
         return items.put(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_START}{name}"}}, values)
     return items.put(settings.counts_table, keys.key(f"{keys.HEARTBEAT_START}{name}", "HEARTBEAT"), values)
@@ -155,5 +188,5 @@ def heartbeat(settings: Settings, table: str, name: str, rolled_s: int, now_s: f
 def ages_s(found: Look, before: Watermark, now_s: float) -> dict[str, int]:
     """By consumer, how long ago the time is that it has passed in every shard; since the first sweep if never."""
     began_s = items.number(before.item, "began", int(now_s))
-    passed = {ROLLUP: found.counted_s(), BOOKKEEPER: found.known_s()}
+    passed = {consumer: found.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

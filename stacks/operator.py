@@ -67,7 +67,8 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     repair = need.on(every, "Query", "UpdateItem", "ConditionCheckItem")
     forget = need.on(users, "GetItem", "BatchGetItem", "PutItem", "DeleteItem")
     import_ = need.on(parents, "BatchGetItem", "PutItem", "UpdateItem")
-    return repair | forget | import_ | need.PUT_RECEIPT | need.FIND_RECEIPT | need.on_ledger(on_ledger)
+    receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
+    return repair | forget | import_ | receipts | need.on_ledger(on_ledger)
 
 
 class Operator(Construct):

@@ -25,14 +25,17 @@ export function receipts(context, counter, id) {
     operations.map((name) => make("option", { value: name }, name)),
   );
   const answer = make("div.answer", { role: "status" });
-  const own = declared?.changes !== "anyone"; // else it takes no token, so anyone may ask for its receipts
+  const named = declared?.changes !== "anyone"; // else it takes no token, so anyone may ask for its receipts
+  const caller = make("input", { id: "caller", name: "caller", autocomplete: "off", spellcheck: "false" });
   const ask = async (event) => {
     event.preventDefault();
     answer.replaceChildren(make("p.quiet", {}, "Asking…"));
     try {
       const target = operation.value === MANY ? "changes" : declared?.pages ? id : `${counter}/${id.split("#")[0]}`;
-      const query = { of: operation.value, target, key: key.value.trim() };
-      answer.replaceChildren(...told((await api.get(own ? "receipts/own" : "receipts", query, signal)).receipts[0]));
+      const of = (named && caller.value.trim()) || null;
+      const path = of ? "receipts/any" : named ? "receipts/own" : "receipts";
+      const query = { of: operation.value, target, key: key.value.trim(), caller: of };
+      answer.replaceChildren(...told((await api.get(path, query, signal)).receipts[0], of));
     } catch (error) {
       if (!signal.aborted) answer.replaceChildren(make("p.error", {}, error.words ?? "The page failed."));
     }
@@ -45,12 +48,13 @@ export function receipts(context, counter, id) {
       "p.quiet",
       {},
       "Paste the idempotency key of a change. ",
-      own ? "Keys belong to who sent them: you find your own." : "",
+      named ? "Keys belong to who sent them: name the caller, the sub of the token; else you find your own." : "",
     ),
     make(
       "form.row",
       { onsubmit: ask },
       make("p.wide", {}, make("label", { for: "key" }, "Key"), key),
+      make("p", { hidden: !named }, make("label", { for: "caller" }, "Caller"), caller),
       make("p", { hidden: operations.length === 1 }, make("label", { for: "operation" }, "Sent with"), operation),
       make("p", {}, make("button", {}, "Look")),
     ),
@@ -58,14 +62,17 @@ export function receipts(context, counter, id) {
   );
 }
 
-function told(found) {
+/** What a receipt says, or that there is none. `caller`: whose it would be, if one was named. */
+function told(found, caller) {
   if (found.state !== "counted")
     return [
       make("p", {}, make("strong", {}, "Not known. ")),
       make(
         "p.quiet",
         {},
-        "It was never sent here, was refused, was sent by somebody else, or is older than receipts live.",
+        `It was never sent here${caller ? ` by ${caller}` : ""}, was refused, `,
+        caller ? "" : "was sent by somebody else, ",
+        "or is older than receipts live.",
       ),
     ];
   const facts = Object.entries(found.answer ?? {}).map(([name, value]) =>

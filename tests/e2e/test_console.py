@@ -234,6 +234,18 @@ def test_the_sentence_under_a_number_follows_from_its_details(console: Console) 
         expect(page.locator(".now")).to_contain_text("Never counted")
 
 
+def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Console) -> None:
+    shop, key = console.dev.token("shop", scope="tally/write"), secrets.token_hex(8)
+    console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)
+    page = console.open("#/tally/usage/u", name="ann")
+    form = page.get_by_role("region", name="Was it counted?")
+    for caller, said in (("", "sent by somebody else"), ("shop", "Counted, once."), ("shop2", "here by shop2, was")):
+        form.get_by_label("Key").fill(key)
+        form.get_by_label("Caller").fill(caller)
+        form.get_by_role("button", name="Look").click()
+        expect(form.get_by_role("status")).to_contain_text(said)
+
+
 def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> None:
     video = played(console.dev, 2)
     console.page.clock.install()

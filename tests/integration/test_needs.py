@@ -439,7 +439,7 @@ def test_the_command_does_what_its_policy_allows(
         f"import {plays} --counter contest --yes --by ann --why test": 0,
         "forget --user bob": 1, "forget --user bob --yes --by ann --why test": 0,
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
-        "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0,
+        "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0, "receipt plays 9f3a k": 1,
     }.items():  # fmt: skip
         given = commands.parsed(line.split(), commands.parser(counters.COUNTERS))
         assert commands.COMMANDS[given.command].run(given, stack) == code, (line, capsys.readouterr())

@@ -23,9 +23,10 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import counters
-from cli import commands, connection, series, watch
+from cli import commands, connection, receipt, series, watch
 from cli.__main__ import main
 from dev.base.engine import Engine
+from operations.receipts import KEYED
 from tally.counting import increments, tallies
 from tally.counting.increments import Increment
 from tally.drift import history
@@ -37,6 +38,7 @@ from tally.streams import fold, segments
 from tests.commands import one_line
 from tests.conftest import create_tables, new_engine
 from tests.integration.command.numbers import SIGNED, Run, edit, judged, post
+from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,6 +64,35 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
     assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, nothing is stored\n"
 
 
+def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, invoke: Invoke) -> None:
+    """`unknown` alone would not tell a change of somebody else from one that was never sent."""
+    order = {"caller": "auth0|7c20", "idempotency_key": "order-1"}
+    invoke({"operation": "increment", "counter": "usage", "id": "u", "amount": 2, **order})
+    code, out, _ = run("receipt", "usage", "u", "order-1", "--caller", "auth0|7c20")
+    assert (code, out) == (0, "counted  increment usage/u, once; the answer was "
+                           '{"counter": "usage", "id": "u", "counted": true, "visible": "now"}\n')  # fmt: skip
+    for asked in (["order-1"], ["order-1", "--caller", "ann"], ["order-2", "--caller", "auth0|7c20"]):
+        assert run("receipt", "usage", "u", *asked) == (1, f"{receipt.NOT_KNOWN}\n", "")
+
+
+def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
+    known = {*receipt.OF_CHILDREN, *receipt.OF_PAGES, *receipt.OF_OTHERS, receipt.MANY}
+    assert known == set(KEYED)
+    page, day = "https://example.com/a", "calls 7c20#2026-11-22"
+    who, k = {"caller": "ann"}, "k" * 22
+    invoke({"operation": "visit", "url": page, "idempotency_key": k, "user_agent": "Mozilla/5.0"})
+    invoke({"operation": "put_child", "counter": "members", "id": "acme", "name": "bob", "idempotency_key": k, **who})
+    invoke({"operation": "increment", "counter": "calls", "id": "7c20", "amount": 1, "idempotency_key": k, **who})
+    many = [{"counter": "usage", "id": "u", "amount": 1}]
+    invoke({"operation": "change", "changes": many, "idempotency_key": "many", **who})
+    for line, operation in {
+        f"visits {page}#top {k}": "visit", f"members acme {k} --caller ann": "put_child",
+        f"{day} {k} --caller ann": "increment", "usage u many --caller ann": "change",
+    }.items():  # fmt: skip
+        code, out, err = run("receipt", *line.split(), "--json")
+        assert (code, json.loads(out)["operation"]) == (0, operation), (out, err)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -76,6 +107,7 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
         (["forget", "--user", "u", "--yes", "--by", "ann"], "--yes needs --by NAME and --why TEXT"),
         (["forget", "--user", "u", "--yes", "--by", "u", "--why", "x"], "must not name the user"),
         (["get", "plays"], "required: ID"),
+        (["receipt", "plays", "a", "k,k"], "KEY must be visible ASCII characters without commas"),
         (["series", "plays", "a", "--from", "yesterday"], "argument --from: 'yesterday' is not a time like"),
         (["series", "plays", "a", "--from", "2020-01-01", "--to", "2019-01-01"], "from must be before to"),
         (["series", "plays", "a", "--from", "2020-01-01", "--to", "2022-01-01"], "ask for 2400 at most"),
@@ -287,7 +319,7 @@ EVERY: dict[str, list[str]] = {
     "status": [], "check": [], "repair": ["--by", "a", "--why", "b", "--yes"], "get": ["likes", "a"], "history": ["a"],
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
-    "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
+    "receipt": ["plays", "a", "k"], "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
 }  # fmt: skip
 
 

@@ -1,0 +1,72 @@
+"""The command `receipt`: whether a change was counted, of any caller, by its idempotency key."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from tally import fields
+from tally.counter import Counter
+from tally.counting import changes, receipts
+from tally.dynamo.client import Call
+from tally.errors import InvalidInputError
+
+from . import values
+from .command import Command, Counters, Parser, UsageError, add_counter
+from .connection import Stack
+from .terminal import show
+
+OF_CHILDREN = ("put_mine", "delete_mine", "put_child", "delete_child")
+OF_PAGES = ("visit",)
+OF_OTHERS = ("increment", "set_counter", "hold")
+MANY = "change"  # its receipt names no number: one key, many changes
+NOT_KNOWN = (
+    "unknown  no receipt: it was never sent here by this caller (--caller), was refused, or is older than receipts live"
+)
+
+
+def _arguments(made: Parser, counters: Counters) -> None:
+    add_counter(made, counters)
+    made.add_argument("id", metavar="ID", help="of a post, a video, …; for visits the page's URL")
+    made.add_argument("key", metavar="KEY", help="the idempotency key that it was sent with")
+    made.add_argument("--caller", metavar="NAME", help="who sent it: the `sub` of the token; default: nobody signed in")
+
+
+def _check(given: argparse.Namespace) -> None:
+    values.check_id(given)
+    try:
+        fields.idempotency_key(given.key, "KEY", anonymous=False)
+        given.caller = given.caller and fields.user(given.caller, "--caller")
+    except InvalidInputError as error:
+        raise UsageError(error.detail) from None
+
+
+def _receipt(given: argparse.Namespace, stack: Stack) -> int:
+    """Print what became of the change. 0: it was counted, 1: it is not known."""
+    call, key = Call(stack.store, given.caller), given.key
+    for operation, target in _sent_with(given.counter, given.id):
+        [answer] = receipts.find_many(call, operation, [(target, key)])
+        if answer is not None:
+            body = {"state": "counted", "operation": operation, "target": target, "key": key, "answer": answer}
+            show(given, body, f"counted  {operation} {target}, once; the answer was {json.dumps(answer)}")
+            return 0
+    show(given, {"state": "unknown", "key": key}, NOT_KNOWN)
+    return 1
+
+
+def _sent_with(counter: Counter, id_: str) -> list[tuple[str, str]]:
+    """The operations that change a number under a key, each with the target that its receipts name."""
+    if counter.pages:
+        return [(operation, id_) for operation in OF_PAGES]
+    target = f"{counter.name}/{id_.partition('#')[0]}"  # without the period
+    if counter.counts_children:
+        return [(operation, target) for operation in OF_CHILDREN]
+    return [*((operation, target) for operation in OF_OTHERS), (MANY, changes.TARGET)]
+
+
+RECEIPT = Command(
+    "receipt", "whether a change was counted, by its idempotency key", _receipt, _arguments, _check, json=True,
+    examples="""  tally receipt plays 9f3a 5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11
+  tally receipt likes a91f like-1 --caller 'auth0|7c20' --stack Tally-prod
+""",
+)  # fmt: skip

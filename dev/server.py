@@ -20,8 +20,10 @@ from .functions import runtime
 from .functions.metrics import Metrics
 from .functions.pool import Pool, ThrottledError
 from .gateway import console
+from .gateway.gateway import Gateway
 from .gateway.site import site
 from .stack.prepared import Stack, open_log
+from .stack.template import synthesized
 from .streams.positions import Positions
 from .streams.pump import Pump
 from .streams.switches import Switches
@@ -46,8 +48,8 @@ async def serve(stack: Stack, say: Say) -> None:
         pools = await entered.enter_async_context(_pools(stack))
         gathered = Metrics([stack.logs / f"{name}.log" for name in pools], stack.options.verbose)
         switches = Switches()
-        await entered.enter_async_context(site(stack, pools, gathered, switches, say))
-        waiting = [stopped.wait(), _watch_engine(stack.engine), _warm_and_watch_code(stack, pools, warm, say)]
+        gateway = await entered.enter_async_context(site(stack, pools, gathered, switches, say))
+        waiting = [stopped.wait(), _watch_engine(stack.engine), _warm_and_watch_code(stack, pools, gateway, warm, say)]
         waiting += [gathered.run(), _pump(stack, pools, warm, switches, say)]
         for schedule in stack.template.schedules:
             every_s = schedule.every_s * stack.options.minute_s / 60
@@ -104,7 +106,9 @@ async def _watch_engine(engine: Engine | None) -> None:
     raise LocalError("the DynamoDB engine died; its file has every acknowledged write: start again")
 
 
-async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, say: Say) -> None:
+async def _warm_and_watch_code(
+    stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, warm: asyncio.Event, say: Say
+) -> None:
     """Start a process of each function and report that the stack is ready. Then reload changed code."""
     seen = _code_changed_at(stack.code)
     started = await asyncio.gather(*(pool.warm() for pool in pools.values()))
@@ -123,6 +127,23 @@ async def _warm_and_watch_code(stack: Stack, pools: Mapping[str, Pool], warm: as
             for pool in pools.values():
                 pool.retire()
             say("lambdas/ changed: the next invocations run the new code")
+            await _serve_its_routes(stack, pools, gateway, say)
+
+
+async def _serve_its_routes(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:
+    """Serve the routes that the changed code declares, such as those of a new counter."""
+    try:
+        template = await asyncio.to_thread(synthesized, stack.options.app, stack.options.context)
+    except LocalError as error:
+        say(f"the routes stay as they were: {error}")
+        return
+    if template.routes == gateway.template.routes:
+        return
+    if new := sorted({route.function for route in template.routes} - pools.keys()):
+        say(f"the routes stay as they were: start again for the new function {new[0]}")
+        return
+    gateway.serve(template)
+    say(f"{len(template.routes)} routes: those of lambdas/ as it is now")
 
 
 def _code_changed_at(code: Path) -> tuple[int, int]:

@@ -74,12 +74,17 @@ class Gateway:
         access_log: IO[str],
         say: Callable[[str], None],
     ) -> None:
-        self._cors = template.cors
-        self._routes = Routes(template.routes)
-        self._buckets = {route.key: Bucket(route.throttle) for route in template.routes if route.throttle}
         self._pools, self._issuer = pools, issuer
         self._log, self._log_format = access_log, template.access_log_format or _ACCESS_LOG_FORMAT
         self._say = say
+        self.serve(template)
+
+    def serve(self, template: Template) -> None:
+        """Serve the routes of this template from now on."""
+        self.template = template
+        self._cors = template.cors
+        self._routes = Routes(template.routes)
+        self._buckets = {route.key: Bucket(route.throttle) for route in template.routes if route.throttle}
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer any request."""

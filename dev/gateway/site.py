@@ -31,8 +31,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @contextlib.asynccontextmanager
 async def site(
     stack: Stack, pools: Mapping[str, Pool], gathered: Metrics, switches: Switches, say: Say
-) -> AsyncIterator[None]:
-    """Serve while the block runs."""
+) -> AsyncIterator[Gateway]:
+    """Serve while the block runs. Yields the gateway of the API."""
     audience = {
         entry: None for route in stack.template.routes if route.authorizer for entry in route.authorizer.audience
     }
@@ -42,7 +42,7 @@ async def site(
         gateway = Gateway(stack.template, pools, issuer, access_log, say)
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post(invoke.PATH, invoker.handle)
-        app.router.add_routes(_of_dev(stack, issuer, gathered))
+        app.router.add_routes(_of_dev(stack, gateway, issuer, gathered))
         app.router.add_routes(_Mappings(stack, switches, say).routes())
         app.router.add_route("*", LOST + _ANY, _losing(gateway))
         app.router.add_route("*", _ANY, gateway.handle)
@@ -58,7 +58,7 @@ async def site(
         await runner.setup()
         try:
             await web.SockSite(runner, stack.listener).start()
-            yield
+            yield gateway
         finally:
             await runner.cleanup()
             await invoker.close()
@@ -78,7 +78,7 @@ def _losing(gateway: Gateway) -> Handler:
     return answer
 
 
-def _of_dev(stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
+def _of_dev(stack: Stack, gateway: Gateway, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
     async def root(_: web.Request) -> web.Response:
         raise web.HTTPFound("/console")
 
@@ -100,7 +100,7 @@ def _of_dev(stack: Stack, issuer: tokens.Issuer, gathered: Metrics) -> list[web.
         web.get(metrics.PATH, numbers),
         web.get("/dev/stack", _answering(lambda: web.json_response(stack.where()))),
         web.get("/", root),
-        web.get("/dev", _answering(lambda: web.Response(text=console.page(stack.template, stack.url)))),
+        web.get("/dev", _answering(lambda: web.Response(text=console.page(gateway.template, stack.url)))),
         web.get("/dev/openapi", _answering(lambda: web.Response(body=openapi.read_bytes(), content_type="text/html"))),
         web.get("/.well-known/openid-configuration", _answering(lambda: web.json_response(issuer.configuration()))),
         web.get("/dev/jwks.json", _answering(lambda: web.json_response(issuer.jwks))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Playwright, sync_playwright
@@ -26,7 +27,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
     """Start a `make dev` for one test, on the data folder `name`. The end of the test stops it."""
     all_started: list[Dev] = []
 
-    def start_one(*arguments: str, name: str = "data", **environment: str) -> Dev:
+    def start_one(*arguments: str, name: str = "data", **environment: Any) -> Dev:
         all_started.append(Dev(tmp_path / name, *arguments, **environment))
         return all_started[-1]
 

@@ -29,11 +29,13 @@ class Answer:
 
 
 class Dev(Process):
-    """One `make dev`, by default on a free port. Warnings are errors."""
+    """One `make dev`, by default of this checkout and on a free port. Warnings are errors."""
 
-    def __init__(self, data: Path, *arguments: str, warnings: str = "error", **environment: str) -> None:
+    def __init__(
+        self, data: Path, *arguments: str, warnings: str = "error", app: Path = ROOT, **environment: str
+    ) -> None:
         given = arguments or ("--port", "0")
-        super().__init__(ROOT, data, *given, python=("-W", warnings), environment=bare_environment(**environment))
+        super().__init__(app, data, *given, python=("-W", warnings), environment=bare_environment(**environment))
 
     def end(self) -> int:
         """Wait for its own end. Returns the exit status."""

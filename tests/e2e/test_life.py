@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import threading
@@ -147,6 +148,32 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
     for number in range(len(answers)):  # sent again, as a client does: a kill may be noticed by the next call
         wait_for(lambda number=number: play(number).status == 200)
     assert dev.plays(video) == len(answers)
+
+
+@pytest.mark.long
+def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    app.mkdir()
+    for name in ("lambdas", "stacks", "dev", "cli"):
+        shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in filter(Path.is_file, ROOT.iterdir()):
+        shutil.copy(file, app)
+    (app / "node_modules").symlink_to(ROOT / "node_modules")
+    dev = start(app=app).wait_until_ready()
+    assert dev.call("GET", "/counters/roses/g1").status == 401  # the route of all counters is for services
+    declared = app / "lambdas/counters.py"
+    roses = 'Counter("roses", prefix="GARDEN", sort_key="ROSES", attribute="roses", changes="anyone", read="anyone")'
+    text = declared.read_text().replace("declared([", f"declared([{roses}, ")
+    declared.write_text(text)
+    wait_for(lambda: dev.call("GET", "/counters/roses/g1").status == 200, every_s=0.5)
+    assert dev.call("POST", "/counters/roses/g1/increments", {"amount": 2}, idempotency_key=KEY).status == 200
+    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
+
+    declared.write_text(text.replace('prefix="GARDEN"', 'prefix="garden"'))
+    wait_for(lambda: "the routes stay as they were: the stack does not synthesize" in dev.text, every_s=0.5)
+    assert dev.call("GET", "/visits?url=https://example.com/").status >= 500, "the code does not load"
+    declared.write_text(text)
+    wait_for(lambda: dev.call("GET", "/counters/roses/g1").status == 200, every_s=0.5)
 
 
 def test_an_error_is_one_line_and_status_1(start: Start) -> None:

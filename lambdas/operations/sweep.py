@@ -1,9 +1,9 @@
-"""Every minute: heartbeats are sent, closed minutes judged, series summed up, expired holds given back, and the
+"""Every minute: expired holds are given back, heartbeats sent, closed minutes judged, series summed up, and the
 children of removed parents removed.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from api import needs
@@ -29,9 +29,10 @@ SCHEDULE = Schedule(
     watches=(Table.COUNTS, Table.RECEIPTS),
 )
 RESERVE_S = 2.0  # left of the invocation's time, for what was begun
+HOLDS_SHARE = 0.5  # of the time: what holds have taken is money
 JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
-SERIES_SHARE = 0.5  # of the time that is left then
-HOLDS_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
+REPORT_SHARE = 0.25  # of the time that is left then
+SERIES_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
@@ -68,23 +69,10 @@ class Sweep:
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
         """Do the parts, each within its share of the time; the next sweep does what is left. Raise at the end."""
-        store = self.store
-        until_s = store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
-        now_s = time.time()
-        seen = watermark.read(store)
-        parts: list[Callable[[], Mapping[str, int]]] = [
-            lambda: renew(store, self.shards, seen, now_s),  # the judge needs what was noted a sweep ago
-            lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE)),
-            lambda: report_drift(store, seen, now_s),
-            lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE)),
-            lambda: _holds(store, _share(store, until_s, HOLDS_SHARE)),
-            lambda: _removed(store, until_s),
-        ]
-        if seen.fresh(store.settings, now_s):
-            parts = parts[2:]  # another sweep is at it
+        until_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
         done: dict[str, int] = {}
         failures: list[Exception] = []
-        for part in parts:
+        for part in self._parts(until_s):
             try:
                 done |= part()
             except Exception as error:
@@ -94,6 +82,19 @@ class Sweep:
         if failures:
             raise failures[0]
         return done
+
+    def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int]]]:
+        """The parts, in order; each has its share of the time that those before it have left."""
+        store = self.store
+        yield lambda: _holds(store, _share(store, until_s, HOLDS_SHARE))
+        now_s = time.time()
+        seen = watermark.read(store)
+        if not seen.fresh(store.settings, now_s):  # else another sweep is at it
+            yield lambda: renew(store, self.shards, seen, now_s)  # the judge needs what was noted a sweep ago
+            yield lambda: judge_closed(store, seen, now_s, _share(store, until_s, JUDGE_SHARE))
+        yield lambda: report_drift(store, seen, now_s, _share(store, until_s, REPORT_SHARE))
+        yield lambda: _sum_up(store, _share(store, until_s, SERIES_SHARE))
+        yield lambda: _removed(store, until_s)
 
 
 handler = Sweep
@@ -127,9 +128,10 @@ def judge_closed(store: Store, seen: Watermark, now_s: float, until_s: float) ->
     return {"minutes": judged.minutes, "uneven": judged.changes, "finished": int(judged.finished)}
 
 
-def report_drift(store: Store, seen: Watermark, now_s: float) -> dict[str, int]:
-    """Say what drifts. While nothing does, only the alarms' metrics have data: CloudWatch bills each one that has."""
-    whole, confirmed = rows.summary(store, COUNTERS, seen, now_s)
+def report_drift(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
+    """Say what drifts, as far as the time goes (`until_s`, on the store's clock). While nothing does, only the alarms'
+    metrics have data: CloudWatch bills each one that has."""
+    whole, confirmed = rows.summary(store, COUNTERS, seen, now_s, until_s)
     if whole[observe.DRIFTING_TALLIES]:
         observe.gauges(whole)
     for counter, tallies in confirmed.items():

@@ -13,6 +13,7 @@ import counters
 from bench.watch import Meter
 from cli.cost import units
 from operations.sweep import RESERVE_S, Sweep
+from tally import observe
 from tally.counting import deletion, expired
 from tally.drift import judge, rows
 from tally.dynamo import keys
@@ -146,13 +147,13 @@ def test_sweep_that_does_not_come_to_the_end_says_so(ledger: Ledger, capsys: pyt
     swept = ledger.sweep(Context(remaining_ms=int(RESERVE_S * 1000)))
     assert (swept["minutes"], swept["finished"]) == (0, 0)
     assert metrics(capsys.readouterr().out)["stack"]["SweepUnfinished"] == [1.0]
-    assert ledger.heartbeats() == ["HEARTBEAT#k", "heartbeat#k"], "heartbeats come first"
+    assert ledger.heartbeats() == ["HEARTBEAT#k", "heartbeat#k"], "heartbeats are sent in any case"
     ledger.now_s += 60
     assert ledger.sweep()["minutes"] == 5 + 2
     assert ledger.drift() == [5]
 
 
-def test_each_part_has_its_share_of_the_time_that_the_heartbeats_leave(
+def test_each_part_has_its_share_of_the_time_and_holds_come_first(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, given = [100.0], dict[str, float]()
@@ -163,19 +164,52 @@ def test_each_part_has_its_share_of_the_time_that_the_heartbeats_leave(
         clock[0] += 8
         return renew(*how)
 
-    def note(part: str, answer: Any) -> Any:
+    def note(part: str, answer: Any, takes_s: float = 0.0) -> Any:
         def run(*how: Any, until_s: float = 0.0) -> Any:
             given[part] = until_s or how[-1]
+            clock[0] += takes_s
             return answer
 
         return run
 
+    monkeypatch.setattr(expired, "sweep", note("holds", expired.Swept(0, 0, True), takes_s=2))
     monkeypatch.setattr(watermark, "renew", slowly)
     monkeypatch.setattr(judge, "judge", note("judge", judge.Judged()))
-    monkeypatch.setattr(expired, "sweep", note("holds", expired.Swept(0, 0, True)))
+    monkeypatch.setattr(rows, "summary", note("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
+    monkeypatch.setattr(hours, "sum_up", note("series", 0))
     monkeypatch.setattr(deletion, "sweep", note("deleted", deletion.Swept(0, 0, 0, True)))
-    ledger.sweep(Context(remaining_ms=30_000), store=store)
-    assert given == {"judge": 108 + 0.6 * 20, "holds": 108 + 0.5 * 20, "deleted": 128}
+    ledger.sweep(Context(remaining_ms=32_000), store=store)
+    assert list(given.items()) == [
+        ("holds", 100 + 0.5 * 30), ("judge", 110 + 0.6 * 20), ("drift", 110 + 0.25 * 20), ("series", 110 + 0.5 * 20),
+        ("deleted", 130),
+    ]  # fmt: skip
+
+
+def test_drift_beyond_the_time_of_the_report_is_told_as_at_least_so_much(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    ledger.book(-9, *[2] * 60)
+    ledger.sweep()
+    capsys.readouterr()
+    clock, read = [0.0], list[float]()
+    drifting = rows.every
+
+    def slowly(*how: Any) -> Any:
+        for row in drifting(*how):
+            clock[0] += 1
+            yield row
+
+    monkeypatch.setattr(rows, "every", slowly)
+    monkeypatch.setattr(hours, "sum_up", lambda *_, until_s: read.append(until_s - clock[0]) or 0)
+    ledger.sweep(
+        Context(remaining_ms=int(1000 * (80 + RESERVE_S))), store=replace(ledger.store, clock=lambda: clock[0])
+    )
+    told = metrics(capsys.readouterr().out)
+    assert (told["stack"]["DriftingTallies"], told["stack"]["DriftAbsolute"]) == ([20.0], [40.0])
+    assert not [name for name in counters.COUNTERS if name in told], "no counter is known to have no drift"
+    assert [vars(record)["at_least"] for record in caplog.records if record.message == "more may drift"] == [20]
+    assert read == [30], "the parts behind it have their time"
 
 
 def test_consumer_that_is_behind_is_named_with_the_shard(

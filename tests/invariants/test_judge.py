@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import counters
 from tally.drift import judge, rows
 from tally.drift.rows import DriftRow
 from tally.dynamo import keys, queries
-from tally.dynamo.client import Call, Store
+from tally.dynamo.client import WRITERS, Call, Store
 from tally.dynamo.transactions import apply_once
 from tally.errors import StoreBusyError
 from tally.streams import fold, watermark
@@ -296,6 +297,15 @@ def test_many_uneven_tallies_of_a_minute_each_have_a_row(store: Store) -> None:
     assert run(store, M + 1) == judge.Judged(minutes=1, changes=0)
 
 
+def test_rows_are_written_side_by_side(store: Store) -> None:
+    """One after the other, 60,000 rows would take the time of many sweeps."""
+    together = threading.Barrier(WRITERS)
+    client = Watched(store.client, frozenset({"update_item"}))
+    client.before = lambda number, *_: None if number >= WRITERS else together.wait(10)
+    book(store, M, *(plays(1, f"v{number}") for number in range(WRITERS)))
+    assert run(through(store, client), M).changes == WRITERS
+
+
 def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(store: Store) -> None:
     targets = {f"v{number}": number + 1 for number in range(250)}
     book(store, M, *(plays(amount, target) for target, amount in targets.items()))
@@ -366,6 +376,6 @@ def test_drifts_are_summed_up_and_confirmed_for_every_counter(store: Store, capl
     book(store, M + 3, plays(1), *(plays(0, f"even{number}", 3) for number in range(3)))
     run(store, M + 5)
     declared = {name: counters.COUNTERS[name] for name in ("plays", "likes")}
-    found = rows.summary(store, declared, seen(store, M + 5), (M + 10) * 60)
+    found = rows.summary(store, declared, seen(store, M + 5), (M + 10) * 60, FOREVER)
     assert found == ({"DriftingTallies": 3, "DriftAbsolute": 14, "OldestDriftSeconds": 600}, {"plays": 2, "likes": 0})
     assert sum(record.message == "drifts" for record in caplog.records) == 3

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ..dynamo import items
-from ..dynamo.client import Store
+from ..dynamo.client import Store, side_by_side
 from ..dynamo.transactions import apply_once
 from ..errors import StoreBusyError
 from ..streams import segments, watermark
@@ -118,12 +118,10 @@ def _add(store: Store, changes: Sequence[tuple[str, str, int]], minute: int, now
     """Add a minute to the drift rows of some tallies, unless they have it."""
     for _ in range(TRIES_MAX):
         found = rows.read_many(store, [change[:2] for change in changes])
-        changes = [
-            change
-            for change, row in zip(changes, found, strict=True)
-            if row.upto < minute
-            and not apply_once(store, [rows.moved(store, row, row.drift + change[2], now_s, upto=minute)])
-        ]
+        due = [pair for pair in zip(changes, found, strict=True) if pair[1].upto < minute]
+        writes = [[rows.moved(store, row, row.drift + change[2], now_s, upto=minute)] for change, row in due]
+        done = side_by_side(lambda write: apply_once(store, write), writes)
+        changes = [change for (change, _), written in zip(due, done, strict=True) if not written]
         if not changes:
             return
     raise StoreBusyError("Some drift rows keep changing.")

@@ -130,9 +130,13 @@ def listed(call: Call, limit: int, after: str | None) -> dict[str, Any]:
 
 
 def summary(
-    store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float
+    store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Log the drifts. The metrics of the stack, and how many tallies of each counter are confirmed to drift."""
+    """Log the drifts. The metrics of the stack, and how many tallies of each counter are confirmed to drift.
+
+    Once the time is out (`until_s`, on the store's clock) it reads no more. Then each number is "at least", and no
+    counter is said to have none.
+    """
     whole = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = dict.fromkeys(counters, 0)
     for drift in every(store):
@@ -143,4 +147,7 @@ def summary(
             confirmed[drift.counter] += drift.confirmed(seen) != 0
         if whole[observe.DRIFTING_TALLIES] <= LOGGED_MAX:
             observe.logger.warning("drifts", extra=drift.body(seen))
+        if store.clock() >= until_s:
+            observe.logger.warning("more may drift", extra={"at_least": whole[observe.DRIFTING_TALLIES]})
+            return whole, {name: tallies for name, tallies in confirmed.items() if tallies}
     return whole, confirmed

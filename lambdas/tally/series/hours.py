@@ -19,14 +19,13 @@ import heapq
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 from itertools import groupby, islice
 from typing import NamedTuple
 
 from ..dynamo import items, keys, queries
-from ..dynamo.client import Call, Store
+from ..dynamo.client import Call, Store, side_by_side
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply, apply_once, put
 from ..settings import Settings
@@ -40,7 +39,6 @@ RUNNING_KEPT_S = 2 * 24 * 3600
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
 SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader takes one
 ENTRY_BYTES = 20  # of an entry, beside its id
-WRITERS = 16  # at once: days of 1,000 tallies take about a second
 DAYS_AT_ONCE = 500  # between two looks at the time, and two notes of how far it has come
 DAY_S = 24 * 3600
 LATE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
@@ -177,14 +175,13 @@ def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
     """Write the hour that is over into the items of its day, as far as the time goes; how many, and how far it is."""
     written, hour = 0, at.hour
     left = (moved for moved in running(store, hour, at.through) if moved.digest > at.after)
-    with ThreadPoolExecutor(WRITERS) as writers:
-        while at.hour == hour and store.clock() < until_s:
-            chunk = list(islice(left, DAYS_AT_ONCE))
-            list(writers.map(lambda moved: apply(Call(store), [_hour(store.settings, hour, moved)]), chunk))
-            written += len(chunk)
-            whole = len(chunk) < DAYS_AT_ONCE
-            done = replace(at, hour=hour + 1, after="") if whole else replace(at, after=chunk[-1].digest)
-            at = _note(store, at, done)
+    while at.hour == hour and store.clock() < until_s:
+        chunk = list(islice(left, DAYS_AT_ONCE))
+        side_by_side(lambda moved: apply(Call(store), [_hour(store.settings, hour, moved)]), chunk)
+        written += len(chunk)
+        whole = len(chunk) < DAYS_AT_ONCE
+        done = replace(at, hour=hour + 1, after="") if whole else replace(at, after=chunk[-1].digest)
+        at = _note(store, at, done)
     return written, at
 
 

@@ -174,7 +174,7 @@ def test_rolled_up_numbers_say_as_of_when_they_are(
 
     assert told() == [None, None]
     rolled_s = int(time.time()) - 90
-    noted = items.wire({"noted": rolled_s + 60, "rolled": rolled_s})
+    noted = items.wire({"noted": rolled_s + 60, "shown": rolled_s})
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.JUDGE | noted)
     assert told() == [rolled_s - 5] * 2
 

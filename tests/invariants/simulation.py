@@ -350,6 +350,8 @@ class World(Tables):
         for marker in dead_letters.listed(Call(self.through(self.wire))):
             if marker.object not in self._noted:
                 self._noted.add(marker.object)
+                if "alone" not in json.loads(self.bucket.objects[marker.object])["record"]:
+                    continue  # a test made it itself
                 consumer, tally, number, amount, made_s, shard = self._dead_letter(marker)
                 moved = -amount if consumer == "rollup" else amount
                 self.truth.edits[tally].append((self.settings.minute(made_s), moved))

@@ -300,7 +300,13 @@ def _begin(world: World, schedule: Schedule, rate_s: float, end_s: float) -> Non
             (world.streams.carve if chance.random() < 0.1 else world.streams.split)()
             world.soon(chance.expovariate(world.plan.splits_per_hour / 3600), split)
 
+    def flip() -> None:
+        if world.clock.now_s < end_s and schedule.traffic.likes:
+            schedule.traffic.flip(chance.randint(2, 4))
+            world.soon(chance.expovariate(1 / 400), flip)
+
     world.soon(chance.uniform(0, 60), change)
+    world.soon(chance.uniform(0, 600), flip)
     _trouble(world)
     world.soon(chance.uniform(0, 10), edit)
     world.soon(chance.uniform(0, 1200), drip)

@@ -117,6 +117,33 @@ def test_half_of_an_unlike_that_stands_alone_is_drift(store: Store) -> None:
     assert row(store, "p", "other") == DriftRow("other", "p", 6, M, 60 * M)
 
 
+@pytest.mark.parametrize(
+    ("halves", "drift"),
+    [
+        ({0: [GONE], 1: [GONE], 2: [GONE]}, [1, 2, 3, 3]),  # deleted by hand, and put back, minute after minute
+        ({0: [GONE], 1: [GONE], 2: [GONE], 3: [GONE]}, [1, 2, 3, 4]),
+        ({0: [GONE], 1: [UNLIKED], 2: [GONE]}, [0, 0, 1, 1]),  # an unlike over an edge, then deleted by hand
+        ({0: [GONE], 1: [GONE], 2: [UNLIKED]}, [1, 1, 1, 1]),  # deleted by hand, then an unlike over an edge
+        ({0: [GONE], 1: [GONE, UNLIKED], 2: [GONE]}, [1, 1, 2, 2]),
+        ({0: [GONE], 1: [UNLIKED], 2: [GONE], 3: [UNLIKED]}, [0, 0, 0, 0]),
+        ({0: [UNLIKED], 1: [GONE, GONE]}, [0, 1, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("runs", [1, 5], ids=["in one run", "a run for each minute"])
+def test_no_half_is_lost_nor_counted_twice_however_they_follow_each_other(
+    store: Store, halves: dict[int, list[Booked]], drift: list[int], runs: int
+) -> None:
+    """j5: the third of them was counted in no minute, and the drift stayed."""
+    for minute, entries in halves.items():
+        for number, entry in enumerate(entries):
+            book(store, M + minute, entry, name=f"s#{number}")
+    for last in range(5)[-runs:]:
+        run(store, M + last)
+        if runs > 1 and last < 4:
+            assert drifts(store).get("p", 0) == drift[last]
+    assert drifts(store).get("p", 0) == drift[-1]
+
+
 def test_halves_that_are_too_far_apart_are_passing_drift(store: Store) -> None:
     book(store, M, GONE)
     book(store, M + 2, UNLIKED)

@@ -13,7 +13,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.drift import history, looks, reconcile, recount, rows
 from tally.drift.reconcile import NotProvenError, Reconciler
-from tally.dynamo import keys
+from tally.dynamo import keys, queries
 from tally.dynamo.keys import Item
 from tally.streams import watermark
 from tests.invariants.judged import LIKES, PLAYS, VISITS, Deployment, deployed
@@ -204,6 +204,25 @@ def test_drift_that_goes_on_is_confirmed_and_what_has_stood_is_repaired(
     world.run(30)
     assert mend(reconciler) is not None
     assert (world.tally(), world.drifts()) == (5, {})
+
+
+@pytest.mark.parametrize("times", [3, 4])
+def test_like_that_is_deleted_and_put_back_by_hand_minute_after_minute_is_no_drift(
+    world: Deployment, times: int
+) -> None:
+    """j5: one of three was counted by nobody, and a right number drifted for ever."""
+    world.post(1)
+    world.run(5)
+    key = keys.key("POST#p", "LIKE#USER#u0")
+    image = queries.get(world.wire, world.name("counts"), key)
+    world.sleep(60 - world.now_s % 60 + 5)
+    for _ in range(times):
+        world.delete(key)
+        world.sleep(5)
+        world.put(image)
+        world.sleep(55)
+    world.run(14)
+    assert (world.tally(), world.drifts()) == (1, {})
 
 
 @pytest.fixture

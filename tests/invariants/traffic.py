@@ -13,8 +13,9 @@ from tally.counter import Counter
 from tally.counting import children, holds, increments, posts
 from tally.counting.increments import Increment
 from tally.counting.tallies import GONE
-from tally.dynamo import keys
+from tally.dynamo import keys, queries
 from tally.dynamo.client import Call
+from tally.dynamo.keys import Item
 from tally.errors import HoldSettledError, LimitReachedError
 from tally.streams import watermark
 from tests.invariants.simulation import World
@@ -113,11 +114,14 @@ class Traffic:
         young = min(len(self.likes), 5)
         of = self.chance.choice(self.likes[-young:] if self.chance.random() < 0.5 else self.likes)
         self.likes.remove(of)
+        self._unlike(of)
+        self.unliked.append(of)
+
+    def _unlike(self, of: tuple[str, str]) -> None:
         post, user = of
         self._spread(counters.LIKES, post, False)
         children.set_child(Call(self.world.store), counters.LIKES, post, user, False)
         self.truth.accepted["likes", post] -= 1
-        self.unliked.append(of)
         self._written(counters.LIKES, post, -1)
 
     def stock(self, _: bool) -> None:
@@ -229,11 +233,38 @@ class Traffic:
         """Delete a like, and not its part of the tally."""
         if not self.likes:
             return
-        post, user = self.chance.choice(self.likes)
-        self.likes.remove((post, user))
-        self.world.delete(keys.key(f"POST#{post}", f"LIKE#USER#{user}"))
-        self.truth.accepted["likes", post] -= 1
-        self._edited(("likes", post), 1)
+        of = self.chance.choice(self.likes)
+        self.likes.remove(of)
+        self._delete(of)
+
+    def flip(self, times: int) -> None:
+        """The same like is removed and put back by hand, minute after minute; the first time perhaps by its user, at
+        the edge of a minute."""
+        world, of = self.world, self.chance.choice(self.likes)
+        key = keys.key(f"POST#{of[0]}", f"LIKE#USER#{of[1]}")
+        image = queries.get(world.wire, world.name("counts"), key)
+        if "rollup" in image:
+            return  # put back, it would be rolled up again
+        self.likes.remove(of)
+        edge_s, by_user = 60 - world.clock.now_s % 60, self.chance.random() < 0.4
+        for number in range(times):
+            after_s = edge_s + (60 * number + (65 if by_user else 5) if number or not by_user else -0.05)
+            remove = self._unlike if by_user and not number else self._delete
+            world.soon(after_s, remove, of)
+            world.soon(after_s + 6, self._put_back, of, image)
+        world.soon(edge_s + 60 * times + 90, self.likes.append, of)
+
+    def _put_back(self, of: tuple[str, str], image: Item) -> None:
+        self.world.written()
+        self.world.put(image)
+        self.truth.accepted["likes", of[0]] += 1
+        self._edited(("likes", of[0]), -1, keys.minute_of(image))
+
+    def _delete(self, of: tuple[str, str]) -> None:
+        self.world.written()
+        self.world.delete(keys.key(f"POST#{of[0]}", f"LIKE#USER#{of[1]}"))
+        self.truth.accepted["likes", of[0]] -= 1
+        self._edited(("likes", of[0]), 1)
 
     def add_child(self) -> None:
         """Put a like, and not its part of the tally."""

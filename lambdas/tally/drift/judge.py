@@ -7,7 +7,7 @@ each tally that is uneven. A row takes each minute once: two judges, one that di
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -24,13 +24,14 @@ ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
 TRIES_MAX = 5  # at one row: another judge or a repair wrote it meanwhile
 
 Net = dict[str, dict[str, int]]  # by counter and id: observed less expected; only what is not 0
+Halves = dict[tuple[str, str, str], int]  # by counter, id and pair: observed less expected
 
 
 @dataclass
 class Reading:
     """What a run has read: halves of unlikes by minute; segments of the newest minute, and their compressed bytes."""
 
-    halves: dict[int, list[Booked]] = field(default_factory=dict)
+    halves: dict[int, Halves] = field(default_factory=dict)
     segments: int = 0
     bytes: int = 0
 
@@ -78,32 +79,57 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
 
 
 def differences(store: Store, minute: int, read: Reading | None = None) -> Net:
-    """How uneven each tally is in a minute. An unlike counts on its older half's. `read`: what a run has read."""
+    """How uneven each tally is in a minute. `read`: what a run has read.
+
+    An unlike that falls on two neighbouring minutes is even: each half is taken off the other one, that of the older
+    minute first. So it is known of every half which other one it meets: none is left out, and none counts twice.
+    """
     net: Net = defaultdict(dict)
     read = read or Reading()
-    halves, read.segments, read.bytes = read.halves, 0, 0
-    halves[minute] = []
+    read.segments = read.bytes = 0
+    halves: list[Booked] = []
     for segment in segments.read(store, minute):
         read.segments += 1
         read.bytes += segments.size(segment)
-        halves[minute] += segments.pairs(segment)
+        halves += segments.pairs(segment)
         for counter, (ids, expected, observed) in segments.sums(segment).items():
             _sum_up(net[counter], ids, expected, observed)
-    oldest: dict[tuple[str, str, str], int] = {}
-    amounts: dict[tuple[str, str, str], int] = defaultdict(int)
-    for at in (minute - 1, minute, minute + 1) if halves[minute] else ():  # else none of them counts here
-        if at not in halves:
-            halves[at] = [
-                half for segment in segments.read(store, at, **segments.HALVES) for half in segments.pairs(segment)
-            ]
-        for counter, id_, pair, more, moved in halves[at]:
-            oldest.setdefault((counter, id_, pair), at)
-            amounts[counter, id_, pair] += moved - more
-    halves.pop(minute - 1, None)
-    for half, amount in amounts.items():
-        if amount and oldest[half] == minute:
-            _sum_up(net[half[0]], [half[1]], [0], [amount])
+    read.halves[minute] = _by_name(halves)
+    for half in read.halves[minute]:
+        amount = _unmet(store, half, minute, read)
+        _sum_up(net[half[0]], [half[1]], [0], [amount])
+    read.halves = {at: of for at, of in read.halves.items() if at >= minute}
     return net
+
+
+def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading) -> int:
+    """What is left of a half in a minute. A like that is put back and deleted by hand has halves in many of them: what
+    the minute before takes is known from the first one on."""
+
+    def of(at: int) -> Halves:
+        if at not in read.halves:
+            found = (one for segment in segments.read(store, at, **segments.HALVES) for one in segments.pairs(segment))
+            read.halves[at] = _by_name(found)
+        return read.halves[at]
+
+    first, left = minute, 0
+    while half in of(first - 1):
+        first -= 1
+    for at in range(first, minute + 1):
+        left = _less(of(at)[half], left)
+    return _less(left, of(minute + 1).get(half, 0))
+
+
+def _by_name(halves: Iterable[Booked]) -> Halves:
+    found: Halves = defaultdict(int)
+    for counter, id_, pair, more, moved in halves:
+        found[counter, id_, pair] += moved - more
+    return dict(found)
+
+
+def _less(amount: int, other: int) -> int:
+    """What is left of an amount, after another one of the opposite sign is taken off."""
+    return amount if amount * other >= 0 else 0 if abs(amount) <= abs(other) else amount + other
 
 
 def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], observed: Sequence[int]) -> None:

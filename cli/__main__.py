@@ -38,7 +38,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     from tally.errors import ConfigurationError, TallyError
 
     from . import commands, connection
-    from .command import PORT_DEFAULT
     from .terminal import CommandError
 
     try:
@@ -48,7 +47,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if not command.stack:
             return command.run(given)
         if given.local:
-            return command.run(given, connection.local(given.port or PORT_DEFAULT, counters))
+            return command.run(given, connection.local(given.port, counters))
         return command.run(given, connection.deployed(given.stack, counters))
     except (ConfigurationError, CommandError) as error:
         print(f"tally: {error}", file=sys.stderr)

@@ -10,13 +10,14 @@ from typing import Any, NoReturn
 from tally.counter import Counter
 
 from . import values
+from .connection import PORT_DEFAULT
 
 EXIT_STATUS = (
     "exit status: 0 all is well, 1 something differs (or could not be applied), 2 bad input or no stack, 130 Ctrl-C"
 )
 NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
 ID = "of a post, a video, …; for visits the page's URL; 7c20#2026-11-22 with a period"
-PORT_DEFAULT, STACK_DEFAULT = 8080, "Tally-dev"
+STACK_DEFAULT = "Tally-dev"
 Counters = Mapping[str, Counter]
 
 
@@ -80,7 +81,7 @@ class Command:
             where.add_argument("--local", action="store_true", help="use a running `make dev`")
             where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=f"in AWS ({STACK_DEFAULT})")
             port = values.whole(1, 65535)
-            made.add_argument("--port", type=port, help=f"with --local: of `make dev` ({PORT_DEFAULT})")
+            made.add_argument("--port", type=port, help=f"with --local: of `make dev` (PORT, or {PORT_DEFAULT})")
 
     def checked(self, given: argparse.Namespace) -> None:
         """Check the options together. Raises UsageError or InvalidInputError."""

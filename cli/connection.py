@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from tally.streams.dead_letters import Objects
 from .terminal import CommandError
 
 LOCAL_TIMEOUT_S = 5
+PORT_DEFAULT = 8080
 _LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
 _TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
 # Calls of CloudFormation, of S3 for each record, and for tables: waiting is better than failing.
@@ -44,8 +46,9 @@ class Stack:
     """CloudFormation's word for how the last deploy ended; empty for `make dev`."""
 
 
-def local(port: int, counters: Mapping[str, Counter]) -> Stack:
-    """The stack of `make dev` on this port. Raises CommandError if none answers."""
+def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
+    """The stack of `make dev` on this port; without one on PORT, as `make dev`. Raises CommandError if none answers."""
+    port = given or os.environ.get("PORT") or PORT_DEFAULT
     url = f"http://localhost:{port}/dev/stack"
     try:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:

@@ -15,7 +15,7 @@ from tally.dynamo.client import Call
 from tally.errors import TallyError
 
 from . import connection, values
-from .command import PORT_DEFAULT, Command, Counters, Parser, add_counter, add_forms
+from .command import Command, Counters, Parser, add_counter, add_forms
 from .connection import Stack, explained
 from .terminal import CommandError, Look, draws, note, say, show, viewers_zone
 
@@ -68,7 +68,7 @@ def _again(given: argparse.Namespace, stack: Stack) -> Stack:
     """The stack to look at after a lost connection. `make dev` has its tables elsewhere when it starts again."""
     if given.local:
         with suppress(CommandError):
-            return connection.local(given.port or PORT_DEFAULT, stack.counters)
+            return connection.local(given.port, stack.counters)
     return stack
 
 

@@ -138,7 +138,13 @@ class Worker:
         app.router.add_post(f"{_API}/invocation/{{id}}/response", self._post_response)
         app.router.add_post(f"{_API}/invocation/{{id}}/error", self._post_error)
         app.router.add_post(f"{_API}/init/error", self._post_init_error)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLEANUP_S_MAX)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=CLEANUP_S_MAX,
+            handler_cancellation=True,  # a process that ended waits for no invocation any more
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         port = self._runner.addresses[0][1]

@@ -30,6 +30,7 @@ SHARDS_LOOK_S = 10.0  # between two looks for new shards; the embedded engine ha
 WRITE_S = 0.5  # between two writes of the positions; a kill replays the records since the last
 RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth
+_TRIMMED = "TrimmedDataAccessException"  # of a position, or only when its iterator is used
 Say = Callable[[str], None]
 
 
@@ -166,9 +167,14 @@ class Reader:
         self._looked_s = now_s
         if self._iterator is None:
             self._iterator = await self._start()
-        answer = await self._pump.wire.call(
-            "streams", "GetRecords", ShardIterator=self._iterator, Limit=READ_RECORDS_MAX
-        )
+        asked = {"ShardIterator": self._iterator, "Limit": READ_RECORDS_MAX}
+        try:
+            answer = await self._pump.wire.call("streams", "GetRecords", **asked)
+        except WireError as error:
+            if error.kind != _TRIMMED:
+                raise
+            self._iterator, self._pauses = await self._horizon(), True
+            return
         records = answer.get("Records", [])
         self._buffer.add((handed(record, self._arn) for record in records), time.time())
         self._caught_up = not records
@@ -188,9 +194,14 @@ class Reader:
                 answer = await self._pump.wire.call("streams", "GetShardIterator", **named, **after)
                 return str(answer["ShardIterator"])
             except WireError as error:
-                if error.kind != "TrimmedDataAccessException":
+                if error.kind != _TRIMMED:
                     raise
-        answer = await self._pump.wire.call("streams", "GetShardIterator", **named, ShardIteratorType="TRIM_HORIZON")
+        return await self._horizon()
+
+    async def _horizon(self) -> str:
+        """An iterator at the oldest record that the engine still has."""
+        at = {"StreamArn": self._stream, "ShardId": self._shard, "ShardIteratorType": "TRIM_HORIZON"}
+        answer = await self._pump.wire.call("streams", "GetShardIterator", **at)
         return str(answer["ShardIterator"])
 
     async def _drain(self) -> None:

@@ -32,7 +32,7 @@ function contextOf(signal) {
   const names = () => (counters.length ? counters.map((counter) => counter.name) : SHIPPED);
   const knows = (status) => (counters = status.counters);
   const counter = (which) => counters.find((one) => one.name === which);
-  return { config, api, zone, signal, counter, counterNames: names, knows, askToSignIn };
+  return { config, api, zone, signal, counter, counterNames: names, knows };
 }
 
 /** Show the page that the hash names. A hash that is no address of ours is said to be none. */

@@ -44,11 +44,9 @@ export async function show(root, context) {
 function health(found) {
   const wrong = found.parts.filter((part) => part.state === "wrong");
   const unknown = found.parts.filter((part) => part.state === "unknown");
-  const named = (parts) => parts.map((part) => part.name).join(", ");
-  const why = [
-    wrong.length && `Needs a person: ${named(wrong)}.`,
-    unknown.length && `Cannot tell: ${named(unknown)}.`,
-  ].filter(Boolean);
+  const named = (words, parts) =>
+    parts.length ? [` ${words}: `, ...parts.flatMap((part, place) => [place ? ", " : "", partLink(part)]), "."] : [];
+  const why = [...named("Needs a person", wrong), ...named("Cannot tell", unknown)];
   const alarms = found.parts.find((part) => part.name === "alarms");
   const calm = [
     found.judged_up_to ? ["Judged up to ", time(found.judged_up_to, "hours")] : "Nothing is judged yet",
@@ -68,7 +66,7 @@ function health(found) {
         "span",
         {},
         make("strong", {}, HEADS[String(found.well)] ?? HEADS.null),
-        why.length ? ` ${why.join(" ")}` : "",
+        why,
       ),
     ),
     make(
@@ -84,6 +82,9 @@ function health(found) {
     ),
   ];
 }
+
+/** A part's name, as a link if a page of the console says more of it. */
+const partLink = ({ name }) => (name === "drift" ? make("a", { href: "#/drift" }, name) : name);
 
 /** A counter: what moved in the last day, hour by hour, and the tallies that moved most. */
 function card(context, counter) {

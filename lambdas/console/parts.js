@@ -172,21 +172,11 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
       if (error.lost && has) return true; // the page says it once
       note.replaceChildren(
         make(error.refused ? "p.quiet" : "p.error", {}, error.words ?? "This part of the page failed."),
-        remedy(error),
+        error.refused ? "" : make("p", {}, make("button.small", { type: "button", onclick: () => section.run() }, "Try again")),
       );
       return !(error.status >= 400 && error.status < 500 && error.status !== 429); // the same again gets the same answer
     }
   }
-  const remedy = ({ refused }) =>
-    make(
-      "p",
-      {},
-      make(
-        "button.small",
-        { type: "button", onclick: refused ? context.askToSignIn : () => section.run() },
-        refused ? "Sign in" : "Try again",
-      ),
-    );
   section.run = poll(context, everyS, task);
   return section;
 }

@@ -160,6 +160,7 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     expect(leader).to_contain_text("1,234")
     assert int(re.sub(r"\D", "", plays.locator(".sum strong").inner_text())) >= 1294  # and what other tests played
     expect(page.locator(".status")).to_contain_text("looked at")
+    expect(page.locator(".verdict").get_by_role("link", name="drift")).to_have_attribute("href", "#/drift")
     leader.get_by_role("link").click()
     expect(page.locator("h1")).to_have_text(VIDEO)
     expect(page.locator(".moves .sum")).to_contain_text("1,234")
@@ -293,6 +294,8 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
     console.dev.call("POST", usage, {"amount": 4711}, token=writer, idempotency_key=KEY)
     page = console.open("#/tally/usage/private")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    console.settled()
+    expect(page.get_by_role("button", name="Sign in")).to_have_count(2)  # in the banner, and in the form
     stranger = {"access_token": console.dev.token("mallory"), "expires_in": 3600}  # without tally/read
     with_token(console, lambda _: stranger)
     page.get_by_label("Your name").fill("mallory")

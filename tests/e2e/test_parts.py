@@ -1,18 +1,23 @@
-"""The parts of the gateway without a process: events, responses, routes, throttles, CORS, claims."""
+"""The parts of `make dev` without a process: events, responses, routes, throttles, CORS, claims, the pump."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
 
 import pytest
 
+from dev.base.wire import WireError
 from dev.gateway import cors, event
 from dev.gateway.event import AnswerError, Request, Response
 from dev.gateway.routes import Bucket, Routes
 from dev.gateway.tokens import claim_text, scopes
+from dev.stack.mappings import StreamMapping
 from dev.stack.template import Cors, Route, Throttle
+from dev.streams.positions import Place, Positions
+from dev.streams.pump import Pump, Reader
 from tests.events import sample
 
 
@@ -168,3 +173,28 @@ def test_claims_are_text_and_scopes_are_found() -> None:
     assert [claim_text(value) for value in ("a", 7, True, ["a", "b"], None)] == ["a", "7", "true", "[a b]", "null"]
     assert scopes({"scope": "a b"}) == {"a", "b"}
     assert scopes({}) == set()
+
+
+class Trimmed:
+    """An engine that has trimmed what an iterator behind a position would read."""
+
+    def __init__(self) -> None:
+        self.iterators: list[str] = []
+
+    async def call(self, service: str, operation: str, **asked: Any) -> dict[str, Any]:
+        if operation == "GetShardIterator":
+            self.iterators.append(asked["ShardIteratorType"])
+            return {"ShardIterator": asked["ShardIteratorType"]}
+        if asked["ShardIterator"] != "TRIM_HORIZON":
+            raise WireError("TrimmedDataAccessException", "")
+        return {"Records": []}  # without a next iterator: the shard is closed
+
+
+def test_a_shard_whose_position_is_trimmed_is_read_from_its_horizon_without_a_word() -> None:
+    """An engine may give an iterator for it, and refuse that when it is used."""
+    said: list[str] = []
+    mapping, wire, positions = StreamMapping("m", "t", "f"), Trimmed(), Positions(None)
+    positions.set("m", "arn:aws:dynamodb:x:0:table/t/stream/s", "shard", Place("5"))
+    pump = Pump([mapping], {}, wire, positions, said.append)  # type: ignore[arg-type]
+    asyncio.run(Reader(pump, mapping, "arn:aws:dynamodb:x:0:table/t/stream/s", "shard").run())
+    assert (wire.iterators, said) == (["AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON"], [])

@@ -55,6 +55,7 @@ def run(body: Callable[[Pool], Awaitable[None]], log: Path, *, timeout_s: float 
                 await body(made)
             finally:
                 await made.close()
+        await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that nobody ends complains when it is collected
 
     asyncio.run(whole())
 

@@ -16,6 +16,8 @@ import pytest
 from botocore.stub import Stubber
 
 import counters
+from cli import status
+from cli.connection import Stack
 from dev.base.engine import Engine
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
@@ -111,6 +113,24 @@ def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, capsys: pyte
                  "watermark: rollup 7"):  # fmt: skip
         assert said in out
     assert len(out.splitlines()) <= 24, "one screen"
+
+
+def test_make_dev_has_the_counters_that_it_runs_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its template is that of its start: a declaration may be younger."""
+    answers: dict[str, Any] = {
+        "/dev/token": {"access_token": "t"},
+        "/status": {"counters": [{"name": name} for name in counters.COUNTERS]},
+    }
+
+    def api(asked: str | urllib.request.Request, body: bytes | None = None, timeout: float = 0) -> BytesIO:
+        url = asked if isinstance(asked, str) else asked.full_url
+        assert (body is None) == (asked != url) == (url == "http://localhost:9/status")
+        return BytesIO(json.dumps(answers[url.removeprefix("http://localhost:9")]).encode())
+
+    monkeypatch.setattr(urllib.request, "urlopen", api)
+    outputs = {"ApiUrl": "http://localhost:9", "Counters": "plays"}
+    seen = status.LOOKS["counters"](Stack(None, None, counters.COUNTERS, outputs))  # type: ignore[arg-type]
+    assert seen.line == ", ".join(counters.COUNTERS)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from tally.dynamo.client import CLIENT_CONFIG, Call, Store
 from tally.dynamo.transactions import apply_once, put
 from tally.series import hours, progress
 from tally.streams import fold, segments
-from tests.commands import one_line
+from tests.commands import one_line, ran
 from tests.conftest import create_tables, new_engine
 from tests.integration.command.numbers import SIGNED, Run, edit, judged, post
 from tests.integration.conftest import Invoke
@@ -62,6 +62,13 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
     body = {"counted": True}
     increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
     assert run("get", "visits", "HTTPS://example.com:443/a")[1] == f"visits {page}: 0, nothing is stored\n"
+
+
+def test_local_is_the_port_of_make_dev(
+    port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PORT", str(port))
+    assert ran(capsys, "get", "plays", "v", "--local") == (0, "plays v: 0, nothing is stored\n", "")
 
 
 def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, invoke: Invoke) -> None:

@@ -2,8 +2,9 @@
 
 import { bars } from "./chart.js";
 import { count, number, signed, time } from "./format.js";
-import { fullId, make, panel, state, tallyLink } from "./parts.js";
+import { command, fullId, make, panel, state, tallyLink } from "./parts.js";
 
+const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
@@ -13,13 +14,20 @@ const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
 
 export async function show(root, context) {
   const { api, signal } = context;
-  const grid = make("div.grid");
+  const [grid, still] = [make("div.grid"), make("p.quiet")];
   const cards = make(
     "section",
     { "aria-labelledby": "counters", hidden: true },
     make("h2", { id: "counters" }, "Counters, the last 24 hours"),
     grid,
+    still,
   );
+  const unmoved = new Map(); // the counters that did not move, and whether their hours are written
+  const moves = (name, moved, written) => {
+    if (moved) unmoved.delete(name);
+    else unmoved.set(name, written);
+    still.replaceChildren(...resting(unmoved));
+  };
   let names = "";
   const status = panel(context, {
     title: "Is all well?",
@@ -32,12 +40,43 @@ export async function show(root, context) {
       if (now !== names) {
         names = now;
         cards.hidden = false;
-        grid.replaceChildren(...found.counters.map((counter) => card(context, counter)));
+        unmoved.clear();
+        grid.replaceChildren(...found.counters.map((counter) => card(context, counter, moves)));
       }
-      return health(found);
+      return [...health(found), isNew(found) && first(context, found)];
     },
   });
   root.append(make("h1", { tabindex: -1 }, "Overview"), status, cards, opener(context));
+}
+
+/** Whether nothing is known yet, and nothing is wrong. */
+const isNew = (found) => !found.judged_up_to && found.well !== false;
+
+/** What to do while nothing is known: count something. */
+function first(context, { counters }) {
+  const open = counters.find((one) => one.changes === "anyone" && one.delta !== null && !one.pages && !one.retired);
+  const path = open && `counters/${open.name}/first/increments`;
+  const curl = open && `curl -X POST ${API}${path} -H 'Idempotency-Key: ${crypto.randomUUID()}'`;
+  const tryIt = context.config.try_it && ["Or ", make("a", { href: "#/try" }, "try it"), " here."];
+  const then = open && ["Then look at ", make("a", { href: tallyLink(open.name, "first") }, "its number"), ". "];
+  return make(
+    "div",
+    {},
+    make("p", {}, "Count something meanwhile. ", open ? "The key names this one change: sent twice, it counts once." : ""),
+    open && command(curl, "a first change"),
+    make("p", {}, then, tryIt),
+  );
+}
+
+/** The counters that did not move, in a sentence. */
+function resting(unmoved) {
+  if (!unmoved.size) return [];
+  const names = [...unmoved.keys()].flatMap((name, place) => [
+    place ? ", " : "",
+    make("a", { href: `#/top/${encodeURIComponent(name)}` }, name),
+  ]);
+  const written = [...unmoved.values()].every(Boolean);
+  return [written ? "Nothing moved in: " : "The hours are not written yet, a new stack needs some minutes: ", ...names, "."];
 }
 
 /** The line that says whether all is well, and the parts behind it. */
@@ -65,8 +104,8 @@ function health(found) {
       make(
         "span",
         {},
-        make("strong", {}, HEADS[String(found.well)] ?? HEADS.null),
-        why,
+        make("strong", {}, isNew(found) ? "This stack is new" : (HEADS[String(found.well)] ?? HEADS.null)),
+        isNew(found) ? " Nothing is judged yet: that takes some minutes." : why,
       ),
     ),
     make(
@@ -86,8 +125,8 @@ function health(found) {
 /** A part's name, as a link if a page of the console says more of it. */
 const partLink = ({ name }) => (name === "drift" ? make("a", { href: "#/drift" }, name) : name);
 
-/** A counter: what moved in the last day, hour by hour, and the tallies that moved most. */
-function card(context, counter) {
+/** A counter: what moved in the last day, hour by hour, and the tallies that moved most. It shows once it has moved. */
+function card(context, counter, moves) {
   const { api, signal } = context;
   const name = encodeURIComponent(counter.name);
   const load = async () => {
@@ -100,6 +139,9 @@ function card(context, counter) {
   const draw = ({ total, top }) => {
     const sum = total.series.reduce((all, point) => all + point.value, 0);
     const empty = !total.series.some((point) => point.value);
+    const moved = !empty || top.top.length > 0;
+    made.classList.toggle("still", !moved);
+    moves(counter.name, moved, total.as_of !== null);
     const spark =
       total.series.length && !empty
         ? bars(total.series, { small: true, asOf: total.as_of, from: total.series.at(-1).from - 23 * HOUR_S })
@@ -125,7 +167,7 @@ function card(context, counter) {
   const made = panel(context, {
     title: make("a", { href: `#/top/${name}` }, counter.name),
     level: 3,
-    kind: "counter",
+    kind: "counter still",
     everyS: COUNTERS_S,
     load,
     draw,

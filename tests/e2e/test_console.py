@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shlex
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,6 +179,30 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     drift = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=VIDEO, exact=True))
     expect(drift).to_contain_text("+5")
     expect(drift.locator("pre")).to_have_text(re.compile("tally repair .*--by"))
+
+
+def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console: Console, history: None) -> None:
+    def new(route: Route) -> None:
+        answer = route.fetch()
+        parts = [{"name": "judged", "state": "unknown", "line": "nothing yet"}]
+        route.fulfill(response=answer, json={**answer.json(), "well": None, "judged_up_to": None, "parts": parts})
+
+    console.page.route("**/status", new)
+    page = console.open(name="ann")
+    expect(page.locator(".verdict")).to_have_text("This stack is new Nothing is judged yet: that takes some minutes.")
+    curl = page.get_by_role("group", name="a first change").inner_text()
+    assert re.fullmatch(
+        rf"curl -X POST {console.dev.url}/counters/plays/first/increments -H 'Idempotency-Key: \S+'", curl
+    )
+    before = int(console.dev.call("GET", "/counters/plays/first").body["value"])
+    subprocess.run(shlex.split(curl), check=True, capture_output=True)
+    assert console.dev.call("GET", "/counters/plays/first").body["value"] == before + 1
+    console.settled()
+    expect(page.get_by_role("heading", level=3, name="plays", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", level=3, name="contest")).to_be_hidden()
+    expect(page.get_by_role("region", name="Counters, the last").get_by_role("link", name="contest")).to_be_visible()
+    page.get_by_role("link", name="try it", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Try it")
 
 
 def test_names_full_of_markup_are_text(console: Console, history: None) -> None:

@@ -12,6 +12,7 @@ from yarl import URL
 
 from ..base import objects
 from ..base.objects import Objects
+from ..base.wire import Wire, WireError
 from ..functions import invoke, metrics
 from ..functions.metrics import Metrics
 from ..functions.pool import Pool
@@ -20,7 +21,7 @@ from ..streams.switches import Switches
 from . import console, tokens
 from .gateway import BODY_BYTES_MAX, Gateway
 
-MAPPINGS, LOST = "/dev/mappings", "/dev/lost"
+MAPPINGS, LOST, EDIT = "/dev/mappings", "/dev/lost", "/dev/edit"
 LINE_BYTES_MAX = 1_000_000  # read of a request line or a header; the gateway refuses far shorter ones
 STOP_S_MAX = 3.0  # lets requests end when the server stops
 _ANY = "/{path:(?s:.*)}"  # any path, even with a line break in it
@@ -44,6 +45,7 @@ async def site(
         app.router.add_post(invoke.PATH, invoker.handle)
         app.router.add_routes(_of_dev(stack, gateway, issuer, gathered))
         app.router.add_routes(_Mappings(stack, switches, say).routes())
+        app.router.add_patch(EDIT, _editing(stack))
         app.router.add_route("*", LOST + _ANY, _losing(gateway))
         app.router.add_route("*", _ANY, gateway.handle)
         runner = web.AppRunner(
@@ -74,6 +76,39 @@ def _losing(gateway: Gateway) -> Handler:
         if request.transport is not None:
             request.transport.abort()
         return response  # to a connection that is gone
+
+    return answer
+
+
+def _editing(stack: Stack) -> Handler:
+    """Adds to a number of the counts table around Tally, as somebody's script does: *Try it* shows what follows.
+
+    It is a PATCH, so that no page of another origin can send it unasked. 400: the body says something else; 404: there
+    is no such item.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            document = json.loads(await request.read())
+        except (ValueError, RecursionError):
+            document = None
+        match document:
+            case {"pk": str(pk), "sk": str(sk), "attribute": str(attribute), "by": int(by), **others} if not others:
+                edit = {
+                    "TableName": stack.tables["counts"],
+                    "Key": {"PK": {"S": pk}, "SK": {"S": sk}},
+                    "UpdateExpression": "ADD #number :by",
+                    "ConditionExpression": "attribute_exists(#number)",
+                    "ExpressionAttributeNames": {"#number": attribute},
+                    "ExpressionAttributeValues": {":by": {"N": str(int(by))}},
+                }
+                try:
+                    async with Wire(stack.endpoint, stack.endpoint) as wire:
+                        await wire.call("dynamodb", "UpdateItem", **edit)
+                except WireError as error:
+                    return _refused(404 if error.kind == "ConditionalCheckFailedException" else 400, str(error))
+                return web.json_response({"edited": True})
+        return _refused(400, 'the body must be {"pk": "…", "sk": "…", "attribute": "…", "by": 50}')
 
     return answer
 

@@ -1,7 +1,7 @@
-/** Try it: two things that go wrong elsewhere, done for real on this machine. Served by `make dev` only. */
+/** Try it: three things that go wrong elsewhere, done for real on this machine. Served by `make dev` only. */
 
-import { count, number } from "./format.js";
-import { make, table, tallyLink } from "./parts.js";
+import { count, number, signed, time } from "./format.js";
+import { command, make, repairCommand, table, tallyLink } from "./parts.js";
 
 const VIDEO = "try-it";
 const PLAYS = `/videos/${VIDEO}/plays`;
@@ -10,9 +10,13 @@ const IN_STOCK = 20;
 const BUYERS = 50;
 const TRIES_MAX = 5; // a buyer's, for one and the same key: the pause before the last is 0.8 s
 const PAUSE_MS = 100;
+const EDIT = "/dev/edit"; // `make dev` adds to a stored number, around Tally
+const EDITED_BY = 50;
+const ACCEPTED = 5; // plays before the edit
+const LOOK_MS = 2000;
 const OUTCOMES = { 200: "sold", 409: "refused: nothing is left" };
 
-export async function show(root, { signal }) {
+export async function show(root, { config, signal }) {
   root.append(
     make("h1", { tabindex: -1 }, "Try it"),
     make("p.lead", {}, "Each button changes numbers on this machine, with real requests. The console changes nothing anywhere else."),
@@ -28,6 +32,13 @@ export async function show(root, { signal }) {
       about: "The stock must never go below zero, and Tally must sell all of it.",
       button: `Let ${BUYERS} buy`,
       run: (say) => sellOut(say, signal),
+      signal,
+    }),
+    experiment({
+      title: "A number that somebody edits by hand",
+      about: `A video is played ${ACCEPTED} times. Then somebody adds ${EDITED_BY} in the database, around Tally. Tally finds it, and you repair it.`,
+      button: `Edit a number by ${EDITED_BY}`,
+      run: (say) => edited(say, config, signal),
       signal,
     }),
   );
@@ -114,6 +125,54 @@ async function bought(stock, token, signal) {
     await new Promise((done) => setTimeout(done, PAUSE_MS * 2 ** (tries - 1)));
   }
 }
+
+async function edited(say, config, signal) {
+  const token = await signIn(signal);
+  const video = `try-it-${crypto.randomUUID().slice(0, 8)}`;
+  const plays = `/videos/${video}/plays`;
+  for (let played = 0; played < ACCEPTED; played++)
+    await answered(await send("POST", plays, { key: crypto.randomUUID(), signal }));
+  say(`A new video is played ${ACCEPTED} times.`, sent("POST", plays, "another one for each", `value ${ACCEPTED}`));
+
+  const item = { pk: `VID#${video}`, sk: "STATS#TOTAL", attribute: "play_count", by: EDITED_BY };
+  await answered(await send("PATCH", EDIT, { body: item, signal }));
+  const began = Date.now();
+  const after = () => ` after ${count(Math.round((Date.now() - began) / 1000), "second")}`;
+  say(`Somebody adds ${EDITED_BY} to the stored item, around Tally. `, link("plays", video), sent("PATCH", EDIT, null, JSON.stringify(item)));
+
+  const details = async (until) => {
+    for (;;) {
+      const path = `/details?counter=plays&id=${video}`;
+      const answer = await send("GET", path, { token, signal });
+      if (!answer || answer.status !== 429) {
+        const found = await answered(answer);
+        if (until(found)) return found;
+      }
+      await new Promise((done) => setTimeout(done, LOOK_MS));
+      signal.throwIfAborted();
+    }
+  };
+  say("Tally judges each minute once it has proof of all of it. Here a minute takes some seconds: wait about half a minute.");
+  const { value, drift } = await details((found) => found.drift);
+  say("It drifts", after(), ": ", make("strong", {}, `${number(value)} stored, ${number(value - drift.drift)} accepted, ${signed(drift.drift)}`), ".");
+  await details((found) => found.drift?.confirmed);
+  say(
+    "It is confirmed", after(), ": it has stood for five judged minutes. Repair it: run this in the checkout, where ",
+    make("code", {}, ".venv/bin"), " has the command. This page waits.",
+    command(repairCommand(config, "plays", video), `the repair of ${video}`),
+  );
+
+  const repaired = await details((found) => !found.drift && found.repairs.length);
+  say("The number is ", strong(repaired.value), " again. Its history keeps who repaired it and why:", history(repaired.repairs));
+}
+
+/** The repairs of a tally. */
+const history = (repairs) =>
+  table(
+    "History",
+    ["When", ["Change", "figure"], "Who", "Why"],
+    repairs.map((one) => [time(one.at, "minute"), signed(one.amount), one.who, one.why]),
+  );
 
 /** A table of how many got which answer. `outcomes`: counts by status, 0 for no answer. */
 function outcomeTable(outcomes) {

@@ -7,6 +7,7 @@ import re
 import secrets
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,9 +29,9 @@ from tally.dynamo.transactions import apply, apply_once
 from tally.series import hours, progress, top
 from tally.series.hours import Moved
 from tests.e2e import chromium
-from tests.e2e.dev import KEY, Dev
+from tests.e2e.dev import KEY, ROOT, Dev
 from tests.e2e.servers import Pool
-from tests.patience import wait_for
+from tests.patience import PATIENCE_S, wait_for
 
 LOADED_BYTES_MAX = 150 * 1000
 AXE = Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"
@@ -471,6 +472,33 @@ def test_pkce_refuses_an_answer_to_no_question_of_its_own(with_pool: Console, po
 
 
 # --- Try it
+
+
+def test_an_edit_by_hand_shows_its_drift_its_repair_and_its_history(console: Console) -> None:
+    page = console.open("#/try")
+    page.get_by_role("button", name="Edit a number by 50").click()
+    steps = page.get_by_role("list", name="Steps: A number that somebody edits").locator("> li")
+    expect(steps.filter(has_text="It drifts")).to_contain_text("55 stored, 5 accepted, +50")
+    repair = steps.locator(".command code").inner_text().replace("$(whoami)", "ann").replace("WHY", "a script")
+    program, *arguments = shlex.split(repair)
+    assert (program, arguments[0]) == ("tally", "repair")
+    command = [sys.executable, "-m", "cli", *arguments, "--yes"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "-50 (55 to 5), by ledger" in ran.stdout, ran
+    expect(steps.last).to_contain_text("The number is 5 again.")
+    expect(steps.last.get_by_role("cell")).to_have_text(["-50", "ann", "a script"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"pk": "VID#nobody", "sk": "STATS#TOTAL", "attribute": "play_count", "by": 1}, 404),
+        ({"pk": "VID#nobody", "sk": "STATS#TOTAL", "attribute": "play_count", "by": "1"}, 400),
+        ([], 400),
+    ],
+)
+def test_an_edit_of_nothing_is_refused(dev: Dev, body: object, status: int) -> None:
+    assert dev.call("PATCH", "/dev/edit", body).status == status
 
 
 def test_a_play_whose_answer_is_lost_counts_once(console: Console) -> None:

@@ -68,12 +68,14 @@ def _check_series(given: argparse.Namespace) -> None:
     values.check_id(given)
     now_s, given.zone = time.time(), given.tz or viewers_zone()
     of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
-    away = datetime.fromtimestamp(now_s, given.zone).utcoffset()
-    if not given.tz and (away is None or away % timedelta(hours=1)):
-        of_days = None  # of UTC: an hour of the series is in two days of this zone
     try:
         since, to = (values.seconds(told, given.zone) for told in (given.since, given.to))
-        given.range = reading.range_of(given.by, since, to, of_days, now_s)
+        try:
+            given.range = reading.range_of(given.by, since, to, of_days, now_s)
+        except InvalidInputError as error:
+            if given.tz or error.field != "tz":
+                raise
+            given.range = reading.range_of(given.by, since, to, None, now_s)  # days of UTC
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'from'}: {error.detail}") from None
     if given.by == reading.DAY:
@@ -95,7 +97,8 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         charts.series(title, points, zone, by_hour=body["by"] == reading.HOUR)
         for one in body["repairs"]:
             at = clock(one["at"], zone, time.time())
-            say(f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar")
+            added = f"; {one['added']:+,} of it is in no sum either" if one["added"] else ""
+            say(f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar{added}")
         return _remark(_of_series(body, points, zone), given)
     rows = [(_iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
     rows += [(_iso(one["at"], zone), one["value"], REPAIR) for one in body["repairs"]]

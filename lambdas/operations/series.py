@@ -18,11 +18,12 @@ Point.__doc__ = "One hour or day."
 
 
 class RepairOfSeries(TypedDict):
-    """A repair. It is not in the series."""
+    """A repair: no traffic."""
 
     at: Seconds
     value: int
     how: str
+    added: Annotated[int, {"description": "What of it is in no series. The rest brought the number to their sum."}]
 
 
 class Series(TypedDict):
@@ -75,7 +76,7 @@ _SERIES_EXAMPLE = {
     "id": "9f3a",
     "by": "hour",
     "series": [{"from": 1785535200, "value": 112}, {"from": 1785538800, "value": 97}],
-    "repairs": [{"at": 1785536000, "value": -50, "how": "ledger"}],
+    "repairs": [{"at": 1785536000, "value": -50, "how": "ledger", "added": 0}],
     "since": 1785502800,
     "as_of": 1785542400,
 }

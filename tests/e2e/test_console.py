@@ -134,7 +134,7 @@ def history(dev: Dev) -> Iterator[None]:
     moves.append(Moved.of("plays", hours.TOTAL, 1294))
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
     writes = [hours._hour(store.settings, hour - 1, move) for move in moves]
-    writes.append(repairs.entry(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5}, **repair))
+    writes.append(repairs.entry(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5, "added": 0}, **repair))
     drifts = [rows.DriftRow("plays", id_) for id_ in (VIDEO, HOSTILE[0])]
     writes += [rows.moved(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
     for write in writes:

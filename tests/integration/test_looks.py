@@ -42,7 +42,9 @@ def stored(store: Store, counter: Counter, id_: str, *shards: int) -> None:
 def repaired(store: Store, counter: str, id_: str, amounts: range) -> None:
     for amount in amounts:
         texts = {"by": "ann", "why": f"repair {amount}", "how": history.LEDGER}
-        write = history.entry(store, counter, id_, 1_800_000_000 + amount, {"before": 0, "amount": amount}, **texts)
+        write = history.entry(
+            store, counter, id_, 1_800_000_000 + amount, {"before": 0, "amount": amount, "added": 0}, **texts
+        )
         store.client.put_item(**write["Put"])
 
 

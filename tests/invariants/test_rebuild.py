@@ -101,6 +101,7 @@ def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, r
     assert world.drifts() == {}
     [entry] = history.read(world.store, "plays", "v")
     assert (entry["how"], entry["amount"], entry["before"], entry["after"]) == ("rebuild", 5, 17, 22)
+    assert entry["added"] == 5, "the journal has lost them too"
 
 
 def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment, reconciler: Reconciler) -> None:

@@ -14,7 +14,10 @@ from tally.counting import tallies
 from tally.drift import history, looks, reconcile, recount, rows
 from tally.drift.reconcile import NotProvenError, Reconciler
 from tally.dynamo import keys, queries
+from tally.dynamo.client import Call
 from tally.dynamo.keys import Item
+from tally.series import hours
+from tally.series import read as series
 from tally.streams import watermark
 from tests.invariants.judged import LIKES, PLAYS, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, Sleeper, interrupted, killed
@@ -527,3 +530,30 @@ def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
     assert {target: (tally, children) for _, target, tally, children in found} == {
         "p0": (0, 0), "p1": (1, 1), "p2": (0, 2), "p3": (3, 3), "p4": (6, 4), "p5": (5, 5),
     }  # fmt: skip
+
+
+def test_a_tally_has_moved_by_its_series_and_by_what_repairs_have_added(world: Deployment) -> None:
+    """A repair of an edit brings the tally to its series. What was wrong before there were series is added to them."""
+    reconciler = world.reconciler()
+    how = off(world, reconciler, 4)
+    world.run(hours.BEFORE + 5)
+    before, world.series = world.tally(), True
+    world.run(2)
+    world.play(times=3)
+    world.edit(50, PLAYS, "v")
+    world.like("late")
+    assert reconciler.repair(LIKES, "p", *MENDED, **how)
+    world.add_child("by hand")
+    world.run(20)
+    assert reconciler.repair(PLAYS, "v", *MENDED)
+    assert reconciler.repair(LIKES, "p", *MENDED)
+    world.run(45)
+    end = int(world.now_s) // 3600 + 1
+    for counter, id_, moved, added in (
+        (PLAYS, "v", world.tally(PLAYS, "v"), [0]),
+        (LIKES, "p", world.tally() - before, [-4, 0]),
+    ):
+        told = series.read(Call(world.store), counter, id_, series.Range(series.HOUR, end - 9, end))
+        assert [repair["added"] for repair in told["repairs"]] == added
+        assert moved == sum(point["value"] for point in told["series"]) + sum(added)
+    assert (world.tally(PLAYS, "v"), world.tally()) == (3, 3 + 1 + 1)

@@ -12,7 +12,9 @@ import time
 from collections import Counter as Sums
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from tally.counting.increments import Increment, count
 from tally.drift import history
 from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import apply_once
-from tally.errors import InvalidInputError
+from tally.errors import InvalidInputError, NotFoundError
 from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
 from tally.shipped import PLAYS
@@ -91,8 +93,58 @@ def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_s
     first = (H // 24 + 1) * 24
     assert told["since"] == 3600 * first
     assert told["series"][0] == {"from": 3600 * first, "value": 0}
-    fold(store, M + 4 * 24 * 4)
-    assert series(store) == {H: 5}, "for ever, without the option"
+
+
+@pytest.mark.parametrize("longer", [400, 0], ids=["longer", "for ever"])
+def test_days_that_are_gone_do_not_come_back_as_zeros_when_series_are_kept_longer(store: Store, longer: int) -> None:
+    """Days are written to expire: a longer life later holds for those that are written from then on."""
+
+    def kept(series_days: int) -> Store:
+        return replace(store, settings=replace(store.settings, series_days=series_days))
+
+    def since(option: int, day: int) -> int:
+        """The first day that is shown, when so many days are over."""
+        hour = 24 * (first + day) + 1
+        for _ in range(2):  # as two sweeps do
+            at = progress.read(store)
+            hours._note(kept(option), at, replace(at, through=4 * hour - 1, hour=hour))
+        return int(read.read(Call(store), PLAYS, "v", EVER)["since"]) // hours.DAY_S - first
+
+    first = H // 24
+    fold(kept(30), 4 * 24 * first + 3)
+    assert [since(30, day) for day in (1, 30, 32)] == [0, 0, 2]
+    assert [since(longer, day) for day in (33, 40, 60)] == [3, 10, 30]
+    assert since(longer, 80) == 33, "the first whole day that was written to stay"
+    assert since(longer, 300) == 33
+    assert since(5, 301) == 33, "a shorter life holds for what is written from then on, too"
+    assert since(5, 310) == 305
+    assert since(longer, 311) == 306, "it only moves on"
+
+
+def test_a_list_that_is_gone_or_was_over_before_the_series_began_is_not_an_empty_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert top.over(Call(store), PLAYS, HOUR, None, 10)["top"] == []
+    fold(store, M - 1)
+    book(store, M, plays(5))
+    fold(store, M + 3)
+    now_s = [3600.0 * (H + 1)]
+    monkeypatch.setattr(time, "time", lambda: now_s[0])
+    hour, begun = top.span_of(H), top.span_of(H - 1)
+
+    def listed_at(by: str, span: str) -> list[int]:
+        return [one["value"] for one in top.over(Call(store), PLAYS, by, span, 10)["top"]]
+
+    assert (listed_at(HOUR, hour), listed_at(HOUR, begun)) == ([5], [])
+    for by, span in ((HOUR, top.span_of(H - 2)), (DAY, top.span_of(H - 24)[:10]), ("month", "2020-01")):
+        with pytest.raises(NotFoundError):
+            listed_at(by, span)
+    now_s[0] += top.HOURS_KEPT_S - 1
+    assert listed_at(HOUR, hour) == [5]
+    now_s[0] += 1
+    with pytest.raises(NotFoundError, match=f"begin with {top.span_of(H + 1)}"):
+        listed_at(HOUR, hour)
+    assert listed_at(DAY, hour[:10]) == [5]
 
 
 def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
@@ -275,15 +327,25 @@ def test_a_range_that_is_too_long_empty_or_of_an_odd_zone_is_refused() -> None:
             range_of(by, from_s, to_s, zone, 0)
 
 
+@pytest.mark.parametrize(("of", "taken"), [("2026-01-10", True), ("2026-06-10", False), ("2026-04-03", False)])
+def test_each_day_of_a_range_begins_with_an_hour(of: str, taken: bool) -> None:
+    """Lord Howe: eleven hours from UTC in summer, and ten and a half in winter. Only days that were asked for count."""
+    from_s = int(datetime.fromisoformat(of).replace(tzinfo=UTC).timestamp())
+    odd = InvalidInputError, "days begin with an hour of UTC"
+    with nullcontext() if taken else pytest.raises(odd[0], match=odd[1]):
+        range_of(DAY, from_s, from_s + 5 * hours.DAY_S, "Australia/Lord_Howe", 0)
+    assert range_of(HOUR, from_s, from_s + 7200, "Australia/Lord_Howe", 0).end == from_s // 3600 + 2
+
+
 def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
     fold(store, M - 1)
-    numbers = {"before": 60, "amount": -50}
+    numbers = {"before": 60, "amount": -50, "added": -3}
     repair = history.entry(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
     assert apply_once(store, [repair])
     book(store, M, plays(10))
     fold(store, M + 3)
     told = read.read(Call(store), PLAYS, "v", EVER)
-    assert told["repairs"] == [{"at": 3600 * H, "value": -50, "how": "ledger"}]
+    assert told["repairs"] == [{"at": 3600 * H, "value": -50, "how": "ledger", "added": -3}]
     assert series(store) == {H: 10}
 
 

@@ -205,11 +205,12 @@ Point = TypedDict("Point", {"from": int, "value": int})
 
 
 class RepairOfSeries(TypedDict):
-    """A repair. It is not in the series."""
+    """A repair: no traffic."""
 
     at: int
     value: int
     how: str
+    added: int
 
 
 class Series(TypedDict):

@@ -19,9 +19,12 @@ _REMOVED = ("posts", "children", "holds")
 
 
 def entry(store: Store, counter: str, target: str, now_s: float, numbers: Mapping[str, int], **texts: str) -> Write:
-    """The write that records one repair of a tally. `numbers`: `before`, `amount`. `texts`: `by`, `why`, `how`."""
+    """The write that records one repair of a tally.
+
+    `numbers`: `before`, `amount`, and `added`: how much of it no series has. `texts`: `by`, `why`, `how`.
+    """
     sort = f"{int(now_s * 1000):015d}#{secrets.token_urlsafe(6)}"
-    values: items.Values = {"at": int(now_s), **texts, **numbers, "after": sum(numbers.values())}
+    values: items.Values = {"at": int(now_s), **texts, **numbers, "after": numbers["before"] + numbers["amount"]}
     return items.put(store.settings.ledger_table, keys.key(keys.history_key(counter, target), sort), values)
 
 
@@ -32,7 +35,7 @@ def newest(store: Store, counter: str, target: str) -> str:
 
 
 def read(store: Store, counter: str, target: str) -> Iterator[dict[str, Any]]:
-    """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after"}`."""
+    """The repairs of a tally, the oldest first: `{"at","by","why","how","amount","before","after","added"}`."""
     return map(items.plain, queries.items(store, store.settings.ledger_table, keys.history_key(counter, target)))
 
 

@@ -213,9 +213,10 @@ def writes(store: Store, found: Finding, by: str, why: str, now_s: float) -> lis
         made.append({"Update": items.only_if(add, was) if was else add})
     table, drift = store.settings.counts_table, found.drift.drift
     made += [items.check(table, tallies.key(counter, target, shard), was) for shard, was in held.items()]
-    left = {history.LEDGER: drift - found.confirmed, history.REBUILD: max(drift, min(0, drift + amount))}
-    made.append(rows.moved(store, found.drift, left.get(found.how, 0), now_s))
-    numbers = {"before": found.tally, "amount": amount}
+    lefts = {history.LEDGER: drift - found.confirmed, history.REBUILD: max(drift, min(0, drift + amount))}
+    left = lefts.get(found.how, 0)
+    made.append(rows.moved(store, found.drift, left, now_s))
+    numbers = {"before": found.tally, "amount": amount, "added": amount + drift - left}
     return [*made, history.entry(store, counter.name, target, now_s, numbers, by=by, why=why, how=found.how)]
 
 

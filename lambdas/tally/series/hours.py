@@ -7,7 +7,7 @@ attribute, `h13`, in its item of the day. It is SET, so a sweep that dies, or th
 All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
 
 In the ledger, PK, SK -> attributes:
-    progress    PROGRESS, PROGRESS -> since, through, hour, after, kept_days
+    progress    PROGRESS, PROGRESS -> since, through, hour, after, kept
     running     RUNNING#hour#through, digest of the first tally -> body
     day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (if series are not kept for ever)
     top lists   as top.py says
@@ -89,8 +89,11 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
 
 def _note(store: Store, was: Progress, now: Progress) -> Progress:
     """Note how far it has come, unless another sweep was faster; how far it is then."""
-    seen = was.values if was.since >= 0 else items.NO_ITEM
-    noted = {**now.values, "kept_days": store.settings.series_days}
+    seen, now = (
+        was.values if was.since >= 0 else items.NO_ITEM,
+        replace(now, kept=was.keeping(store.settings.series_days)),
+    )
+    noted = {**now.values, "kept": now.kept}
     write = items.update(store.settings.ledger_table, PROGRESS, noted, was=seen)
     return now if apply_once(store, [write]) else progress.read(store)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from ..dynamo import items, keys, queries
@@ -9,6 +10,7 @@ from ..dynamo.client import Store
 from ..settings import Settings
 
 HOUR_S = 3600
+DAY_H = 24
 PROGRESS = keys.key("PROGRESS", "PROGRESS")
 
 
@@ -24,18 +26,35 @@ class Progress:
     """The first hour, in hours since 1970, that is not yet in the items of the days."""
     after: str = ""
     """The digest of the last tally whose item of that hour is written; empty: none yet."""
-    kept_days: int = 0
-    """For how many days the sweep that wrote this keeps series; 0: for ever. Readers have no such setting."""
+    kept: str = "[]"
+    """JSON, `[[first day, days]]`: the items from a day on were written to be kept for so many days, 0: for ever. The
+    first one is the first day that is there at all; it only moves on."""
 
     @property
     def values(self) -> dict[str, str | float]:
-        """Its attributes in the ledger, but for `kept_days`: they say how far it has come."""
+        """Its attributes in the ledger, but for `kept`: they say how far it has come."""
         return {"since": self.since, "through": self.through, "hour": self.hour, "after": self.after}
 
     def first_hour(self, settings: Settings) -> int:
-        """The first hour that is shown: that of `since`, or the first that is still kept."""
-        kept = (self.hour // 24 - self.kept_days) * 24 if self.kept_days else 0
-        return max(hour_of(settings, self.since), kept)
+        """The first hour that is shown: that of `since`, or of the first day that is still there."""
+        kept = json.loads(self.kept)
+        return max(hour_of(settings, self.since), kept[0][0] * DAY_H if kept else 0)
+
+    def keeping(self, option: int) -> str:
+        """`kept`, while the items of its hour are written to be kept for `option` days; 0: for ever.
+
+        A longer life holds for the days after this one: what was written before goes when it was to go.
+        """
+        day, kept = self.hour // DAY_H, json.loads(self.kept) or [[0, option]]
+        was = kept[-1][1]
+        if was != option:
+            kept.append([day + (option == 0 or 0 < was < option), option])
+        ends = [*(first for first, _ in kept[1:]), day + 2]
+        gone = [min(end, day - days) for (first, days), end in zip(kept, ends, strict=True) if 0 < days < day - first]
+        least = max(gone, default=0)
+        return json.dumps(
+            [[max(first, least), days] for (first, days), end in zip(kept, ends, strict=True) if end > least]
+        )
 
     def as_of(self, settings: Settings) -> int | None:
         """Epoch seconds: the series have every change that was accepted before. None before there are any.

@@ -29,11 +29,11 @@ class Range(NamedTuple):
 
 
 def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]:
-    """`{"counter","id","by","series":[{"from","value"}],"repairs":[{"at","value","how"}],"since","as_of"}`.
+    """`{"counter","id","by","series":[{"from","value"}],"repairs":[{"at","value","how","added"}],"since","as_of"}`.
 
     `from` is the beginning of an hour or a day, in epoch seconds. What is newer than `as_of` is not in it yet, nor is
-    what is older than `since`: series begin when Tally is deployed, or with the first day that is kept. Both are null
-    before there are any.
+    what is older than `since`: series begin when Tally is deployed, or with the first day that is still there. Both are
+    null before there are any. From `since` on, a tally has moved by its series and by what repairs have `added`.
     """
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole
@@ -79,17 +79,18 @@ def _begins(hour: int, asked: Range) -> int:
 
 
 def _repairs(call: Call, counter: Counter, id_: str, asked: Range) -> Iterator[dict[str, Any]]:
-    """The repairs in the range. They are no traffic: the series does not have them."""
+    """The repairs in the range. They are no traffic. `added`: what of one is in no series, for it was accepted before
+    `since`, or its record is lost. The rest brings the tally to what the series says."""
     for repair in history.read(call.store, counter.name, id_):
         if asked.first * HOUR_S <= repair["at"] < asked.end * HOUR_S:
-            yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"]}
+            yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}
 
 
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> Range:
     """The range that a caller asks for: by default the last day of hours, or the last month of days.
 
-    Raises InvalidInputError for a range that is empty or has too many points, and for a time zone that is
-    not known or whose days do not begin with an hour.
+    Raises InvalidInputError for a range that is empty or has too many points, for a time zone that is not known, and
+    for days of which one does not begin with an hour of UTC.
     """
     end = -(-int(now_s if to_s is None else to_s) // HOUR_S)
     span = HOURS_DEFAULT if by == HOUR else 24 * DAYS_DEFAULT
@@ -100,6 +101,11 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     points = (asked.end - asked.first) // (1 if by == HOUR else 24)
     if points > POINTS_MAX[by]:
         raise InvalidInputError(f"That is {points} {by}s: ask for {POINTS_MAX[by]} at most.", field="from")
+    half_days = (*range(asked.first, asked.end, 12), asked.end) if by == DAY else ()
+    if any(_begins(hour, asked) % HOUR_S for hour in half_days):  # each day: some zones change by half an hour
+        raise InvalidInputError(
+            "tz must be a time zone whose days begin with an hour of UTC, all of these.", field="tz"
+        )
     return asked
 
 
@@ -117,10 +123,6 @@ def _zone(name: str | None) -> tzinfo:
     from zoneinfo import ZoneInfo  # only where somebody asks for it
 
     try:
-        zone = ZoneInfo(name)
+        return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InvalidInputError(f"tz is not a time zone that is known here: {name[:64]!r}.", field="tz") from None
-    offset = datetime.now(zone).utcoffset()
-    if offset is None or offset.total_seconds() % HOUR_S:
-        raise InvalidInputError("tz must be a time zone whose days begin with an hour of UTC.", field="tz")
-    return zone

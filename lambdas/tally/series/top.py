@@ -13,6 +13,7 @@ In the ledger, PK, SK -> attributes:
 from __future__ import annotations
 
 import heapq
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from ..dynamo import items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import apply_once
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, NotFoundError
 from . import progress
 from .progress import HOUR_S, hour_of
 
@@ -147,12 +148,17 @@ def over(call: Call, counter: Counter, by: str, span: str | None, limit: int) ->
 
     `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`: by
     how much a value may be off, and how far above the last one a tally that is missing may be. `as_of`, epoch seconds:
-    changes after it are not in the list yet; null before there is one. Raises InvalidInputError.
+    changes after it are not in the list yet; null before there is one. Raises InvalidInputError, and NotFoundError for
+    a span whose list is gone, or that was over before the series began: nobody knows what moved.
     """
     at = progress.read(call.store)
     settings = call.store.settings
     newest = span_of(hour_of(settings, at.through))[: LENGTHS[by]] if at.as_of(settings) is not None else ""
     asked = newest if span is None else checked_span(span, by)
+    begun = span_of(hour_of(settings, at.since))[: LENGTHS[by]] if newest else ""
+    kept = span_of((int(time.time()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
+    if asked and asked < max(begun, kept):
+        raise NotFoundError(f"There is no list of {asked}: they begin with {max(begun, kept)}.")
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{asked}-31" if by == MONTH else asked
     lists = list(read(call.store, partition, asked, last).values()) if asked else []

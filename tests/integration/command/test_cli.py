@@ -151,7 +151,7 @@ def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         entries = [segments.Booked("plays", id_, "", amount, amount)]
         put(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
     hours.sum_up(store, HOUR * 60 + 20, until_s=float("inf"))
-    repaired = {"before": 900, "amount": -5}
+    repaired = {"before": 900, "amount": -5, "added": 0}
     apply_once(
         store, [history.entry(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")]
     )

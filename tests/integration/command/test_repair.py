@@ -102,7 +102,7 @@ def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> 
     entry = json.loads(run("history", "off", "--json")[1])
     assert entry | {"at": 0} == {
         "counter": "likes", "id": "off", "at": 0,
-        "by": "ann", "why": "edited by hand", "how": "recount", "amount": -5, "before": 7, "after": 2,
+        "by": "ann", "why": "edited by hand", "how": "recount", "amount": -5, "before": 7, "after": 2, "added": 0,
     }  # fmt: skip
     assert "likes off: -5 (7 to 2) by ann (recount): edited by hand" in run("history", "off")[1]
 

@@ -187,13 +187,17 @@ class Operation:
             return self.access
         return _OPEN.get(getattr(counter, self.as_counter), self.access)
 
+    def opened(self, counter: Counter) -> bool:
+        """Whether a counter opens it to more callers: its name in the path then leads to a route of its own."""
+        return self.by_counter and self.access_of(counter) is not self.access
+
     def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
         """Its routes: the general one; one for each counter that opens it to more callers; the counters' short ones."""
         found = [Route(self, self.method, self.path, self.access, self.throttle)] if self._fits(counters) else []
         for counter in self.served(counters.values()) if self.by_counter else ():
             access = self.access_of(counter)
             fixed = {"counter": counter.name}
-            if access is not self.access:
+            if self.opened(counter):
                 path = self.path.replace("{counter}", counter.name)
                 found.append(Route(self, self.method, path, access, self.opens, fixed))
             if self.alias and counter.path and self.alias_of(counter):
@@ -204,7 +208,7 @@ class Operation:
 
     def _fits(self, counters: Mapping[str, Counter]) -> bool:
         by_name = any(one.kind.names_counter for one in self.fields)
-        return not by_name or bool(self.served(counters.values()))
+        return not by_name or not all(map(self.opened, self.served(counters.values())))
 
 
 _OPEN = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}
@@ -260,10 +264,11 @@ class Route:
         return tuple(one for one in self.operation.fields if one.name not in self.fixed)
 
     def served(self, counters: Mapping[str, Counter]) -> list[Counter]:
-        """The counters that it works on."""
-        return [
-            one for one in self.operation.served(counters.values()) if self.fixed.get("counter", one.name) == one.name
-        ]
+        """The counters that requests of this route can name."""
+        found = self.operation.served(counters.values())
+        if self.fixed:
+            return [one for one in found if one.name == self.fixed["counter"]]
+        return [one for one in found if not self.operation.opened(one)]
 
     def shown(self, likers: Visible) -> Route | None:
         """The route as a deployment serves it; None if it does not."""

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +46,7 @@ class Found:
 
 
 def run(url: str, token: str, *, examples: int, seed: int | None = None) -> Found:
-    """Make the post and the stock of the examples, then run every phase with every check."""
-    prepare(url, token)
+    """Run every phase with every check. The posts and the stock of the examples are there (prepare)."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIGURATION), "run"]
@@ -109,7 +109,14 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=EXAMPLES_DEFAULT, help="requests made up for each operation")
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
-    token = _send(given.url, "POST", "/dev/token", {"sub": "schemathesis", "scope": SCOPES})["access_token"]
+    try:
+        token = _send(given.url, "POST", "/dev/token", {"sub": "schemathesis", "scope": SCOPES})["access_token"]
+        prepare(given.url, token)
+    except urllib.error.HTTPError as error:
+        again = "start `make dev` with fresh data (TALLY_DATA): an earlier run has removed what the examples name"
+        sys.exit(f"tally: {error.url} answers {error.code}: {again}")
+    except OSError as error:
+        sys.exit(f"tally: {given.url} does not answer: {error}")
     result = run(given.url, token, examples=given.examples, seed=given.seed)
     print(result.output if result.failures else "", f"tally: {result.line}", sep="")
     return 1 if result.failures else 0

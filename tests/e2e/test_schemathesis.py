@@ -12,7 +12,7 @@ import pytest
 from counters import COUNTERS
 from declarations import OPERATIONS
 from tests.e2e.dev import Dev
-from tests.e2e.schemathesis_run import SCOPES, run
+from tests.e2e.schemathesis_run import SCOPES, prepare, run
 
 EXAMPLES = 5  # made up for each operation, beside the bounds of every input: more than 1,000 requests
 CASES_MIN = 900
@@ -22,7 +22,9 @@ SEED = 3
 @pytest.mark.long
 def test_documented_and_real_answers_agree(start: Callable[..., Dev]) -> None:
     dev = start().wait_until_ready()
-    result = run(dev.url, dev.token("schemathesis", scope=SCOPES), examples=EXAMPLES, seed=SEED)
+    token = dev.token("schemathesis", scope=SCOPES)
+    prepare(dev.url, token)
+    result = run(dev.url, token, examples=EXAMPLES, seed=SEED)
     assert (result.failures, result.whole) == (0, True), result.output
     assert result.cases >= CASES_MIN, result.line
     routes = [route for operation in OPERATIONS for route in operation.routes(COUNTERS)]

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import consumers, designs, hot_key, imports, journal, judging, local, manual_edits, many, plays
+from . import consumers, designs, folding, hot_key, imports, journal, judging, local, manual_edits, many, plays
 
 Rows = Mapping[str, Mapping[str, float]]
 """Figures by row and column. A column's name has its unit."""
@@ -79,6 +79,9 @@ MEASURES = (
     Measure("judge", "the judge", judging.measure, (
         Claim("a minute with a million tallies", "tallies a second", "≥", 200_000, full_only=True),
         Claim("a minute with a million tallies", "MB", "≤", 500),
+    )),
+    Measure("series", "the fold of the series", folding.measure, (
+        Claim(folding.ACTIVE, "fit", "≥", 1_000_000, full_only=True),
     )),
     Measure("edits", "nobody counts", manual_edits.measure, (
         Claim("a manual edit, to its drift row", "minutes, median", "≤", 6.5),

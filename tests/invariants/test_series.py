@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import threading
 import time
 from collections import Counter as Sums
 from collections import defaultdict
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -28,15 +29,15 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.counting.increments import Increment, count
 from tally.drift import history
-from tally.dynamo.client import Call, Store
+from tally.dynamo.client import WRITERS, Call, Store
 from tally.dynamo.transactions import apply_once
-from tally.errors import InvalidInputError, NotFoundError
+from tally.errors import InvalidInputError, NotFoundError, StoreBusyError
 from tally.series import hours, progress, read, top
 from tally.series.read import DAY, HOUR, Range, range_of
 from tally.shipped import PLAYS
 from tally.streams import fold as streams_fold
 from tally.streams.segments import Booked
-from tests.invariants.processes import Crash, killed
+from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_records import SHARD, book, record
 from tests.invariants.streaming import StreamWorld
 
@@ -212,6 +213,45 @@ def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(
     fold(store, M + 2)
     fold(store, M + 3)
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
+
+
+def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_goes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a segment for each tally
+    monkeypatch.setattr(hours, "PART", 4)
+    tallies = 3 * WRITERS - 1  # and all together
+    fold(store, M - 1)
+    book(store, M, *(plays(1, f"v{number}") for number in range(tallies)))
+    together, client, now = threading.Barrier(WRITERS), Watched(store.client, frozenset({"put_item"})), [0.0]
+
+    def wait(*_: object) -> None:
+        together.wait(10)
+        now[0] += 1
+
+    client.before = wait
+    timed = replace(store, client=cast(Any, client), clock=lambda: now[0])
+    with pytest.raises(StoreBusyError, match="no time"):
+        hours.sum_up(timed, M + 3, until_s=WRITERS + 1)
+    assert (client.writes, progress.read(store).through) == (2 * WRITERS, M - 1)
+    fold(store, M + 3)
+    assert (series(store, "v1"), series(store, hours.TOTAL)) == ({H: 1}, {H: tallies})
+
+
+def test_half_of_the_time_is_left_to_write_what_was_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hours, "PART", 4)
+    fold(store, M - 1)
+    for minute in range(4):
+        book(store, M + minute, plays(1))
+    now, add_minute = [0.0], hours._add_minute
+
+    def slowly(*how: Any) -> None:
+        now[0] += 1
+        add_minute(*how)
+
+    monkeypatch.setattr(hours, "_add_minute", slowly)
+    hours.sum_up(replace(store, clock=lambda: now[0]), M + 3, until_s=4)
+    assert progress.read(store).through == M + 2, "two minutes, and then one of the two that are left"
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -21,13 +21,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import date
-from itertools import groupby, islice
+from functools import partial
+from itertools import chain, groupby, islice
 from typing import NamedTuple
 
 from ..dynamo import items, keys, queries
-from ..dynamo.client import Call, Store, side_by_side
+from ..dynamo.client import WRITERS, Call, Store, side_by_side
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, apply, apply_once, put
+from ..errors import StoreBusyError
 from ..settings import Settings
 from ..streams import segments
 from . import progress, top
@@ -68,19 +70,23 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
 
     The first call notes when the series begin, also if nothing is judged yet (-1): the first judge may be hours late.
 
-    `until_s`: on the store's clock. The next run continues where this one stopped.
+    `until_s`: on the store's clock. The next run continues where this one stopped. Raises StoreBusyError if it came
+    nowhere: so many tallies moved that one part takes more than a run.
     """
     written, at = 0, progress.read(store)
     if at.since < 0:
         newest = judged if judged >= 0 else store.settings.minute(time.time())
         since = newest + 1 - BEFORE
         at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
+    began = at
     while store.clock() < until_s:
         last = minutes_of(store.settings, at.hour)[-1]
         if at.through < last:
             if min(judged, last) - at.through < PART and judged < last:
                 break
             at = _part(store, at, min(judged, last), until_s)
+            if at == began:
+                raise StoreBusyError(f"There was no time for one part of the hour {top.span_of(at.hour)}.")
             continue
         more, at = _days(store, at, until_s)
         written += more
@@ -99,23 +105,27 @@ def _note(store: Store, was: Progress, now: Progress) -> Progress:
 
 
 def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
-    """Sum up the minutes up to `last` in new running segments of their hour: fewer if the time or the memory runs
-    out."""
+    """Sum up the minutes up to `last` in new running segments of their hour: fewer if half of the time or the memory
+    runs out; none if there is no time to write them."""
     sums: Sums = defaultdict(int)
+    read_until_s = (store.clock() + until_s) / 2
     through = at.through
     for minute in range(at.through + 1, last + 1):
         _add_minute(store, sums, minute)
         through = minute
-        if store.clock() >= until_s or len(sums) >= SUMS_MAX:
+        if store.clock() >= read_until_s or len(sums) >= SUMS_MAX:
             break
     for (counter, _), amount in list(sums.items()):
         sums[counter, TOTAL] += amount
     new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
     together = _merged(running(store, at.hour, at.through), new)
-    board = top.Board()
-    for entries in _cut(together):
-        put(Call(store), _running_segment(store.settings, at.hour, through, entries))
-        for moved in entries:
+    board, cut = top.Board(), _cut(together)
+    while ready := list(islice(cut, WRITERS)):
+        if store.clock() >= until_s:
+            return at
+        writes = [_running_segment(store.settings, at.hour, through, entries) for entries in ready]
+        side_by_side(partial(put, Call(store, deadline_s=until_s)), writes)
+        for moved in chain.from_iterable(ready):
             if moved.id != TOTAL:
                 board.add(*moved[1:])
     top.write(store, at.hour, through, board, {counter for counter, _ in sums})
@@ -180,7 +190,8 @@ def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
     left = (moved for moved in running(store, hour, at.through) if moved.digest > at.after)
     while at.hour == hour and store.clock() < until_s:
         chunk = list(islice(left, DAYS_AT_ONCE))
-        side_by_side(lambda moved: apply(Call(store), [_hour(store.settings, hour, moved)]), chunk)
+        writes = [[_hour(store.settings, hour, moved)] for moved in chunk]
+        side_by_side(partial(apply, Call(store, deadline_s=until_s)), writes)
         written += len(chunk)
         whole = len(chunk) < DAYS_AT_ONCE
         done = replace(at, hour=hour + 1, after="") if whole else replace(at, after=chunk[-1].digest)

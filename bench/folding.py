@@ -1,0 +1,56 @@
+"""The fold of an hour: how many tallies that moved in it one core sums up a second, and whether a million fit.
+
+Each tally moves in each part of the hour. What counts is the processor time of this process: the engine has its own,
+and while DynamoDB works a sweep writes others.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from uuid import UUID
+
+from dev.streams.delivery import BATCH_RECORDS
+from operations.sweep import RESERVE_S, SERIES_SHARE
+from tally.dynamo.client import Store
+from tally.dynamo.transactions import apply_once
+from tally.series import hours, progress
+from tally.series.progress import Progress
+from tally.streams import segments
+from tally.streams.fold import BUCKETS
+
+from .clients import SETTINGS, clients_of, fresh_engine
+from .consumers import SEED, Rows
+
+HOUR = 495_000
+FIRST = 60 * HOUR
+SWEEP_S = 55.0  # SCHEDULED_TIMEOUT, stacks/functions.py
+SWEEPS = 60  # in an hour
+ACTIVE = "an hour in which tallies moved, on one core"
+
+
+def measure(quick: bool) -> Rows:
+    """Fold an hour with its three parts. `fit`: so many in an hour, if nothing else takes a sweep's time."""
+    tallies = 2_000 if quick else 20_000
+    with fresh_engine() as endpoint:
+        store = clients_of(endpoint).store
+        _fill(store, tallies)
+        cpu_s = time.process_time()
+        written = hours.sum_up(store, FIRST + 59, until_s=float("inf"))
+        cpu_s = time.process_time() - cpu_s
+        if (written, progress.read(store).hour) != (tallies + 1, HOUR + 1):
+            raise AssertionError(f"{written} of {tallies} are written")
+    rate = tallies / cpu_s
+    return {ACTIVE: {"tallies a second": rate, "fit": rate * SWEEPS * SERIES_SHARE * (SWEEP_S - RESERVE_S)}}
+
+
+def _fill(store: Store, tallies: int) -> None:
+    """Put the segments of one minute of each part: what was accepted, of ids that are UUIDs."""
+    chance = random.Random(SEED)
+    ids = [str(UUID(int=chance.getrandbits(128))) for _ in range(tallies)]
+    for part in range(1, 4):
+        minute = FIRST + part * hours.PART - 1
+        for number, first in enumerate(range(0, tallies, BATCH_RECORDS)):
+            entries = [segments.Booked("plays", id_, "", 1, 1) for id_ in ids[first : first + BATCH_RECORDS]]
+            apply_once(store, [segments.write(SETTINGS, minute, number % BUCKETS, f"r#{number}", entries, time.time())])
+    hours._note(store, Progress(), Progress(FIRST, FIRST - 1, HOUR))

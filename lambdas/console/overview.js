@@ -5,6 +5,7 @@ import { count, number, signed, time } from "./format.js";
 import { command, fullId, make, panel, state, tallyLink } from "./parts.js";
 
 const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
+const KEY = crypto.randomUUID(); // one for the page: the panel is drawn again and again
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
@@ -56,7 +57,7 @@ const isNew = (found) => !found.judged_up_to && found.well !== false;
 function first(context, { counters }) {
   const open = counters.find((one) => one.changes === "anyone" && one.delta !== null && !one.pages && !one.retired);
   const path = open && `counters/${open.name}/first/increments`;
-  const curl = open && `curl -X POST ${API}${path} -H 'Idempotency-Key: ${crypto.randomUUID()}'`;
+  const curl = open && `curl -X POST ${API}${path} -H 'Idempotency-Key: ${KEY}'`;
   const tryIt = context.config.try_it && ["Or ", make("a", { href: "#/try" }, "try it"), " here."];
   const then = open && ["Then look at ", make("a", { href: tallyLink(open.name, "first") }, "its number"), ". "];
   return make(

@@ -195,6 +195,9 @@ def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console:
     assert re.fullmatch(
         rf"curl -X POST {console.dev.url}/counters/plays/first/increments -H 'Idempotency-Key: \S+'", curl
     )
+    console.go("#/top/plays")
+    console.go("#/")
+    expect(page.get_by_role("group", name="a first change")).to_have_text(curl)  # copied twice, it counts once
     before = int(console.dev.call("GET", "/counters/plays/first").body["value"])
     subprocess.run(shlex.split(curl), check=True, capture_output=True)
     assert console.dev.call("GET", "/counters/plays/first").body["value"] == before + 1

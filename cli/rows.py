@@ -90,8 +90,8 @@ def _seconds(value: object) -> int:
     found = int(value) if isinstance(value, float) and value.is_integer() else _whole(value)
     if found is None and isinstance(value, str):
         try:
-            told = datetime.fromisoformat(value.strip())
-            found = int((told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp())
+            when = datetime.fromisoformat(value.strip())
+            found = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
         except (ValueError, OverflowError):
             found = None
     if found is None or not 0 <= found <= TIME_MAX_S:

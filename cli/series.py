@@ -37,8 +37,8 @@ def _series_arguments(made: Parser, counters: Counters) -> None:
     made.add_argument("id", metavar="ID", nargs="?", help=of)
     made.add_argument("--by", choices=(reading.HOUR, reading.DAY), default=reading.HOUR, help="default: hour")
     first = "like 2026-11-22 or 2026-11-22T10:30; default: a day before the end, or 30 days"
-    made.add_argument("--from", metavar="TIME", dest="since", type=values.told, help=first)
-    made.add_argument("--to", metavar="TIME", type=values.told, help="the end, which is not in it; default: now")
+    made.add_argument("--from", metavar="TIME", dest="since", type=values.date_time, help=first)
+    made.add_argument("--to", metavar="TIME", type=values.date_time, help="the end, which is not in it; default: now")
     made.add_argument("--tz", metavar="ZONE", type=values.zone, help="like Europe/Berlin; default: this machine's")
     add_forms(made)
 
@@ -69,7 +69,7 @@ def _check_series(given: argparse.Namespace) -> None:
     now_s, given.zone = time.time(), given.tz or viewers_zone()
     of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
     try:
-        since, to = (values.seconds(told, given.zone) for told in (given.since, given.to))
+        since, to = (values.seconds(when, given.zone) for when in (given.since, given.to))
         try:
             given.range = reading.range_of(given.by, since, to, of_days, now_s)
         except InvalidInputError as error:

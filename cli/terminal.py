@@ -95,12 +95,12 @@ def viewers_zone() -> tzinfo:
 
 def offset(epoch_s: float, zone: tzinfo) -> str:
     """How far a zone is from UTC at a time: `UTC+01:00`."""
-    told = datetime.fromtimestamp(epoch_s, zone).isoformat()[19:]
-    return "UTC" if told == "+00:00" else f"UTC{told}"
+    found = datetime.fromtimestamp(epoch_s, zone).isoformat()[19:]
+    return "UTC" if found == "+00:00" else f"UTC{found}"
 
 
 def clock(epoch_s: float, zone: tzinfo, now_s: float) -> str:
     """A time in a zone as people read it, to the minute, without the day if that is today."""
-    told = datetime.fromtimestamp(epoch_s, zone)
-    today = told.date() == datetime.fromtimestamp(now_s, zone).date()
-    return told.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
+    local = datetime.fromtimestamp(epoch_s, zone)
+    today = local.date() == datetime.fromtimestamp(now_s, zone).date()
+    return local.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")

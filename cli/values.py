@@ -84,7 +84,7 @@ def second(value: str) -> int:
     return int(found.timestamp())
 
 
-def told(value: str) -> datetime:
+def date_time(value: str) -> datetime:
     """A time, or the beginning of a day; without a zone, in the one that is shown."""
     try:
         return datetime.fromisoformat(value)
@@ -92,16 +92,16 @@ def told(value: str) -> datetime:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time like 2026-11-22T10:30 or 2026-11-22") from None
 
 
-def seconds(told: datetime | None, zone: tzinfo) -> int | None:
-    """Epoch seconds of a time that was told, or of none. Raises InvalidInputError."""
-    if told is None:
+def seconds(when: datetime | None, zone: tzinfo) -> int | None:
+    """Epoch seconds of a time, or None without one. Raises InvalidInputError."""
+    if when is None:
         return None
     try:
-        found = int((told if told.tzinfo else told.replace(tzinfo=zone)).timestamp())
+        found = int((when if when.tzinfo else when.replace(tzinfo=zone)).timestamp())
     except (OverflowError, ValueError):
         found = -1
     if not 0 <= found <= TIME_MAX_S:
-        raise InvalidInputError(f"{told.isoformat()} is not between 1970 and 5000.")
+        raise InvalidInputError(f"{when.isoformat()} is not between 1970 and 5000.")
     return found
 
 

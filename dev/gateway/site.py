@@ -88,11 +88,7 @@ def _editing(stack: Stack) -> Handler:
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        try:
-            document = json.loads(await request.read())
-        except (ValueError, RecursionError):
-            document = None
-        match document:
+        match await _document(request):
             case {"pk": str(pk), "sk": str(sk), "attribute": str(attribute), "by": int(by), **others} if not others:
                 edit = {
                     "TableName": stack.tables["counts"],
@@ -143,6 +139,14 @@ def _of_dev(stack: Stack, gateway: Gateway, issuer: tokens.Issuer, gathered: Met
     ]
 
 
+async def _document(request: web.Request) -> object:
+    """The JSON of the body; None if it is none."""
+    try:
+        return json.loads(await request.read())
+    except (ValueError, RecursionError):
+        return None
+
+
 def _answering(made: Callable[[], web.Response]) -> Handler:
     async def answer(_: web.Request) -> web.StreamResponse:
         return made()
@@ -177,11 +181,7 @@ class _Mappings:
         named = f"{request.match_info['consumer']}/{request.match_info['table']}"
         if named not in self._mappings:
             return _refused(404, f"there is no mapping {named[:128]}: there are {', '.join(sorted(self._mappings))}")
-        try:
-            document = json.loads(await request.read())
-        except (ValueError, RecursionError):
-            document = None
-        match document:
+        match await _document(request):
             case {"enabled": bool(enabled), **others} if not others:
                 if self._switches.enabled(self._mappings[named]) != enabled:
                     self._switches.set(self._mappings[named], enabled)

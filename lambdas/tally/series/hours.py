@@ -95,10 +95,8 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
 
 def _note(store: Store, was: Progress, now: Progress) -> Progress:
     """Note how far it has come, unless another sweep was faster; how far it is then."""
-    seen, now = (
-        was.values if was.since >= 0 else items.NO_ITEM,
-        replace(now, kept=was.keeping(store.settings.series_days)),
-    )
+    seen = was.values if was.since >= 0 else items.NO_ITEM
+    now = replace(now, kept=was.keeping(store.settings.series_days))
     noted = {**now.values, "kept": now.kept}
     write = items.update(store.settings.ledger_table, PROGRESS, noted, was=seen)
     return now if apply_once(store, [write]) else progress.read(store)

@@ -25,11 +25,11 @@ from ..dynamo.transactions import MovedError, RejectedError, Write, apply
 from ..errors import StoreBusyError, StoreUnreachableError
 from .fold import StreamConsumer, StreamPlace
 from .record import MALFORMED, Declared, Record, UnreadableError, created_s, sequence
+from .watermark import JUDGE
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
 REDRIVES_MAX = 3  # the minute is minutes from being judged: only a commit that hangs comes too late
-_JUDGE = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 
 
 def _s3_client() -> Any:
@@ -192,7 +192,7 @@ def _unjudged(call: Call, minute: int) -> Write:
         "ConditionExpression": "attribute_not_exists(judged) OR judged < :before",
         "ExpressionAttributeValues": {":before": {"N": str(minute - 1)}},
     }
-    return {"ConditionCheck": {"TableName": call.store.settings.ledger_table, "Key": _JUDGE, **check}}
+    return {"ConditionCheck": {"TableName": call.store.settings.ledger_table, "Key": JUDGE, **check}}
 
 
 def _writes(

@@ -60,7 +60,7 @@ def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -
     old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
     prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
     names = {f"{table}_table": f"{prefix}-{table}" for table in ("counts", "receipts", "ledger")}
-    new = replace(old, **names)  # type: ignore[arg-type]
+    new = old._replace(**names)  # type: ignore[arg-type]
     tables = dict(zip(_tables(old), _tables(new), strict=True))
     missing = [source for source, target in tables.items() if not _made_before(client, source, target, given.to)]
     for source in missing:

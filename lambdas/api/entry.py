@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from tally import fields, observe
 from tally.counter import Counter
@@ -47,8 +46,7 @@ _DIRECT_EXTRAS = frozenset({"operation", "caller"})
 Outcome = Answer[Any] | TallyError
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One request, read but not checked."""
 
     operation: Operation
@@ -57,11 +55,10 @@ class Request:
     raw: Mapping[str, object]
     counters: Collection[str]
     """The declared counters that it names."""
-    started_s: float = field(default_factory=time.monotonic)
+    started_s: float
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """An increment that waits to be counted with its neighbours in the batch."""
 
     request: Request
@@ -118,7 +115,7 @@ class Entry:
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route)
-            return Request(route.operation, route.needs_caller, caller, raw, self._named(raw))
+            return Request(route.operation, route.needs_caller, caller, raw, self._named(raw), time.monotonic())
 
         (answer,) = self._answer([read], deadline_s)
         if isinstance(answer, TallyError):
@@ -156,7 +153,8 @@ class Entry:
         unknown = sorted(str(field) for field in raw.keys() - names)
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
-        return Request(operation, self._needs_caller(operation, raw), event.get("caller"), raw, self._named(raw))
+        needs_caller = self._needs_caller(operation, raw)
+        return Request(operation, needs_caller, event.get("caller"), raw, self._named(raw), time.monotonic())
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
         """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
@@ -248,7 +246,7 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         else:
             outcomes[place] = Answer(_body(one, result.body), one.increment.status, replayed=result.replayed)
         # The counter that it moved: a crawler's visit counts as one of bot_visits.
-        _record(replace(one.request, counters=(one.increment.counter.name,)), outcomes[place])
+        _record(one.request._replace(counters=(one.increment.counter.name,)), outcomes[place])
     waiting.clear()
     return outcomes
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from tally import fields
 from tally.counter import AMOUNT_MAX, Counter
@@ -28,8 +28,7 @@ class Source(Enum):
     HEADER = "header"
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """The facts that checks depend on, beside the value."""
 
     anonymous: bool
@@ -38,8 +37,7 @@ class Context:
     pages: Pages
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """What schemas and examples depend on: the counters that a route serves, and whether its callers are anonymous."""
 
     counters: Sequence[Counter]

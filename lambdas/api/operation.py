@@ -72,8 +72,7 @@ SELDOM = Throttle(rate_per_s=100, burst=200)
 RARE = Throttle(rate_per_s=10, burst=20)
 
 
-@dataclass(frozen=True)
-class Answer(Generic[T]):
+class Answer(NamedTuple, Generic[T]):
     """The answer of an operation: JSON or text, its HTTP status, and whether it repeats an earlier answer."""
 
     body: Mapping[str, Any] | Text

@@ -10,8 +10,7 @@ import gzip
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 GZIP_BYTES_MIN = 500  # shorter ones hardly shrink
 _NO_GZIP = re.compile(r"q=0(\.0*)?")
@@ -22,8 +21,7 @@ _SAFE = {  # where a text has no headers of its own
 }
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """A text, its type without parameters, and for how long a cache may keep it."""
 
     text: str

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import ConfigurationError
 
@@ -16,8 +15,7 @@ MINUTE_DEFAULT_S = 60
 CONSOLE_DEFAULT = '{"stage": "", "stack": "", "region": "", "sign_in": {"kind": "token"}, "try_it": false}'
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """The settings of one function. Immutable: a change means a new deployment."""
 
     counts_table: str
@@ -42,7 +40,7 @@ class Settings:
     """The port of `make dev`; 0 in AWS."""
     series_days: int = 0
     """For how many days series are kept; 0: for ever."""
-    console: Mapping[str, Any] = field(default_factory=lambda: json.loads(CONSOLE_DEFAULT))
+    console: Mapping[str, Any] = json.loads(CONSOLE_DEFAULT)
     """What `/console/config.json` says; the default for functions that do not serve it."""
     console_client: str = ""
     """The pool's client that people sign in to the console with; empty if the deployment has an issuer of its own."""

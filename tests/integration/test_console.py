@@ -84,7 +84,7 @@ CONSOLE_CLIENT = "4h57kl2example"
 @pytest.fixture
 def guarded(store: Store) -> Invoke:
     """Invoke functions of a stack whose pool has the client CONSOLE_CLIENT for the console."""
-    return Invoke(replace(store, settings=replace(store.settings, console_client=CONSOLE_CLIENT)))
+    return Invoke(replace(store, settings=store.settings._replace(console_client=CONSOLE_CLIENT)))
 
 
 def read_by(invoke: Invoke, **claims: object) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Looked:
     """The answers of `GET /status`, of a stack whose CloudWatch lists these alarms."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.settings = replace(store.settings, stack="Tally-prod", alarm_topic=TOPIC)
+        self.settings = store.settings._replace(stack="Tally-prod", alarm_topic=TOPIC)
         self.store = replace(store, settings=self.settings)
         self.alarms = {"Tally-prod-sweep": ("OK", TOPIC), "Tally-prod-2-sweep": ("ALARM", OTHER)}
         self.refuses = False
@@ -112,7 +112,7 @@ class Looked:
         return made
 
     def answer(self, **settings: Any) -> dict[str, Any]:
-        store = replace(self.store, settings=replace(self.settings, **settings))
+        store = replace(self.store, settings=self.settings._replace(**settings))
         answer = Invoke(store).direct("get_status")
         assert answer["status"] == 200
         body: dict[str, Any] = answer["body"]

@@ -154,7 +154,7 @@ def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -
 
 
 def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
-    listed = replace(store, settings=replace(store.settings, page_hosts=frozenset({"example.com"})))
+    listed = replace(store, settings=store.settings._replace(page_hosts=frozenset({"example.com"})))
     answer = Invoke(listed)(refs(f"visits:{PAGE}", "visits:https://example.org/a"))
     assert numbers(answer) == [0, "forbidden"]
     badges = [Invoke(listed).http("get_visits_badge", url=url) for url in (PAGE, "https://example.org/a")]

@@ -175,7 +175,7 @@ def test_row_says_since_when_and_a_row_at_zero_goes_after_two_days(store: Store)
 
 
 def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
-    short = replace(store, settings=replace(store.settings, minute_s=5))
+    short = replace(store, settings=store.settings._replace(minute_s=5))
     book(store, M, plays(5))
     judge.judge(short, Watermark(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
     assert row(store) == DriftRow("plays", "v", 5, M, 5 * M)

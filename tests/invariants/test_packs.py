@@ -279,7 +279,7 @@ def test_replays_that_are_read_together_are_judged_as_those_that_are_not(
         )
         receipt = {name: value for name, value in (receipt | changed).items() if value}
         world.put_receipt(receipt)
-    stocked[1] = replace(stocked[1], amount=2)
+    stocked[1] = stocked[1]._replace(amount=2)
     last = "counted" if expiration else "not-committed"
     assert slugs(count(world, stocked)) == ["replayed", "key-reused", last, "counted"]
     assert world.tally(counters.STOCK, "x") == 3 + 1 + bool(expiration)

@@ -66,7 +66,7 @@ def copied(world: Deployment, order: tuple[str, ...] = TABLES, between: Callable
         for item in everything(world.store, table):
             wire.put_item(TableName=names[table], Item=item)
         between()
-    return replace(world.store, settings=replace(old, **{f"{table}_table": name for table, name in names.items()}))
+    return replace(world.store, settings=old._replace(**{f"{table}_table": name for table, name in names.items()}))
 
 
 def everything(store: Store, table: str) -> list[Item]:

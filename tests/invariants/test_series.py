@@ -53,7 +53,7 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(hours, "PART", 1)
     monkeypatch.setattr(hours, "BEFORE", 4)
     monkeypatch.setattr(streams_fold, "BUCKETS", 1)  # fewer partitions to read; test_segments reads them all
-    return replace(store, settings=replace(store.settings, minute_s=MINUTE_S))
+    return replace(store, settings=store.settings._replace(minute_s=MINUTE_S))
 
 
 def plays(amount: int, video: str = "v") -> Booked:
@@ -84,7 +84,7 @@ def test_series_begin_with_the_first_sweep_however_late_the_first_judge_is(
 
 
 def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_shown(store: Store) -> None:
-    brief = replace(store, settings=replace(store.settings, series_days=2))
+    brief = replace(store, settings=store.settings._replace(series_days=2))
     fold(brief, M - 1)
     book(brief, M, plays(5))
     fold(brief, M + 3)
@@ -101,7 +101,7 @@ def test_days_that_are_gone_do_not_come_back_as_zeros_when_series_are_kept_longe
     """Days are written to expire: a longer life later holds for those that are written from then on."""
 
     def kept(series_days: int) -> Store:
-        return replace(store, settings=replace(store.settings, series_days=series_days))
+        return replace(store, settings=store.settings._replace(series_days=series_days))
 
     def since(option: int, day: int) -> int:
         """The first day that is shown, when so many days are over."""

@@ -266,7 +266,7 @@ def test_a_bucket_that_fails_is_reported_and_loses_nothing(stream: StreamWorld) 
 
 
 def test_a_table_that_is_missing_is_an_error_of_the_function(stream: StreamWorld) -> None:
-    settings = replace(stream.store.settings, counts_table="tally-no-such-table")
+    settings = stream.store.settings._replace(counts_table="tally-no-such-table")
     with pytest.raises(StoreRefusedError):
         stream.deliver("rollup", "receipts", SHARD, [play(1)], store=replace(stream.store, settings=settings))
     assert stream.marked()["rollup"] == set()

@@ -211,7 +211,7 @@ def test_stream_without_shards_proves_nothing(abreast: Stack) -> None:
 
 def test_nothing_is_known_of_the_last_minute_for_a_shard_may_not_be_listed_yet(abreast: Stack) -> None:
     assert passed_s(abreast.look()) == (60, 60)
-    settings = replace(abreast.store.settings, minute_s=4)
+    settings = abreast.store.settings._replace(minute_s=4)
     assert passed_s(replace(abreast.look(), store=replace(abreast.store, settings=settings))) == (4, 4)
 
 
@@ -426,7 +426,7 @@ def test_of_two_sweeps_at_once_one_notes_and_what_is_young_is_not_used(abreast: 
     assert float(abreast.noted()["noted"]) == NOW_S + 60
     seen = watermark.read(abreast.store)
     assert [seen.fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
-    fast = replace(settings, minute_s=6)
+    fast = settings._replace(minute_s=6)
     assert [seen.fresh(fast, NOW_S + 60 + after_s) for after_s in (0.9, 1)] == [True, False]
 
 
@@ -505,7 +505,7 @@ def test_minute_is_closed_two_minutes_and_a_skew_after_it_began(store: Store) ->
         (0, 60, -1), (60 * MINUTE + 4, 60, MINUTE - 3), (60 * MINUTE + 5, 60, MINUTE - 2),
         (60 * MINUTE + 64, 60, MINUTE - 2), (12 * MINUTE, 12, MINUTE - 3), (12 * MINUTE + 1, 12, MINUTE - 2),
     ):  # fmt: skip
-        settings = replace(store.settings, minute_s=minute_s)
+        settings = store.settings._replace(minute_s=minute_s)
         assert Watermark(known_s=known_s).closed(settings) == closed
 
 
@@ -537,7 +537,7 @@ def test_as_of_is_asked_once_a_second_at_most_and_is_none_before_there_is_waterm
     assert watermark.as_of(call) is None
     clock[0] += watermark.CACHED_S / 2
     assert watermark.as_of(call) == NOW_S - 120 - 5
-    other = replace(abreast.store, settings=replace(abreast.store.settings, ledger_table="tally-none"))
+    other = replace(abreast.store, settings=abreast.store.settings._replace(ledger_table="tally-none"))
     with pytest.raises(Exception, match="refused"):
         watermark.as_of(Call(other))
 

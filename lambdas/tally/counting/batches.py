@@ -12,7 +12,6 @@ further, because what was counted is found at once: in a pack by its one transac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from .. import observe
@@ -37,8 +36,7 @@ class Entry(NamedTuple):
     increment: Increment
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One increment in a pack: its place in the batch, and its receipt's stamp."""
 
     place: int

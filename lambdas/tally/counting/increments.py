@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from .. import observe
 from ..counter import Counter
@@ -38,8 +37,7 @@ NUMBER_TURNS_MAX = 64  # callers take a numbered counter one by one: of 50 at on
 NUMBER_BACKOFF_MAX_S = 0.080
 
 
-@dataclass(frozen=True)
-class Increment:
+class Increment(NamedTuple):
     """One intended change of a tally, and its answer."""
 
     counter: Counter

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
 
 from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig
@@ -38,8 +37,7 @@ DAY_S = 24 * 3600
 ALONE_KEPT_S = 8 * DAY_S  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What is known of a receipt before the change is made: its id, the payload's hash, when it expires."""
 
     id: str
@@ -69,7 +67,7 @@ class Stamp:
     def alone(self, call: Call, body: Body, **facts: Item) -> Write:
         """The receipt of a change that is written alone. It lives ALONE_KEPT_S at least."""
         expires_s = max(self.expires_s, int(time.time()) + ALONE_KEPT_S)
-        return replace(self, expires_s=expires_s).receipt(call, body, **ALONE, **facts)
+        return self._replace(expires_s=expires_s).receipt(call, body, **ALONE, **facts)
 
 
 Change = Callable[[Stamp], Body]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..counter import Counter
@@ -39,8 +38,7 @@ class Tally(NamedTuple):
         return self.counter.partition_start + self.id
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The number of an unsharded counter, and the version that every write of it increments (0: never written)."""
 
     value: int

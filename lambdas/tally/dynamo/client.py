@@ -81,7 +81,7 @@ def dynamodb_client(**overrides: Any) -> DynamoDBClient:
         return boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Store:
     """What one process keeps: made at cold start, shared by its calls and its threads."""
 
@@ -96,7 +96,7 @@ class Store:
     """The clock and the sleep of retries. A simulation brings its own (bench/hot_key.py)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """One call of one operation: its caller, its deadline, and a nonce that marks its own writes."""
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import SystemRandom
+from typing import NamedTuple
 
 TALLIES_REMEMBERED_MAX = 1024  # few tallies are hot; beyond this the one that was hot longest ago is forgotten
 CALM_S = 10.0  # a tally without a conflict for this long comes back to half its shards
@@ -30,13 +31,12 @@ PROBE_S = RETRY_S_MAX  # the change that probes has its answer by then
 Random = SystemRandom  # SnapStart restores every environment with the same state of `random`
 
 
-@dataclass
-class _Width:
+class _Width(NamedTuple):
     shards: int
     since_s: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Spread:
     """Over how many shards this process spreads its writes of each tally: one, until there are conflicts."""
 
@@ -49,15 +49,15 @@ class Spread:
     def shards(self, tally: str) -> int:
         """How many shards the next write of this tally spreads over; halved for each CALM_S without a conflict."""
         with self._lock:
-            width = self.widths.get(tally)
-            if width is None:
+            if tally not in self.widths:
                 return 1
-            while width.shards > 1 and self.clock() - width.since_s >= CALM_S:
-                width.shards //= 2
-                width.since_s += CALM_S
-            if width.shards == 1:
+            shards, since_s = self.widths[tally]
+            while shards > 1 and self.clock() - since_s >= CALM_S:
+                shards, since_s = shards // 2, since_s + CALM_S
+            self.widths[tally] = _Width(shards, since_s)
+            if shards == 1:
                 del self.widths[tally]
-            return width.shards
+            return shards
 
     def pick(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
         """A shard for the next write, of `max_shards` at most; if there are two or more, another one than `avoid`.
@@ -84,13 +84,12 @@ class Spread:
                 self.widths.popitem(last=False)
 
 
-@dataclass
-class _Heat:
+class _Heat(NamedTuple):
     until_s: float
     probed: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class Breaker:
     """Which tallies are so hot that this process writes their changes alone, without a try."""
 
@@ -130,7 +129,7 @@ class Breaker:
                 del self.heats[tally]
 
 
-@dataclass
+@dataclass(eq=False)
 class Retries:
     """Bounded, jittered retries of one change: at most `attempts_max`, `retry_s_max` and the call's own deadline."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -66,13 +66,12 @@ class Reason(NamedTuple):
     message: str = ""
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """What became of writes that were sent once. `reasons` has one for each write; it is empty if they committed."""
 
     reasons: Sequence[Reason] = ()
     error: ClientError | None = None
-    answer: Mapping[str, Any] = field(default_factory=dict)
+    answer: Mapping[str, Any] = MappingProxyType({})
     """DynamoDB's answer to writes that committed."""
 
     @property

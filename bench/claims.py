@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tally.counting.tallies import DAY
+
 from . import consumers, designs, folding, hot_key, imports, journal, judging, local, manual_edits, many, plays
 
 Rows = Mapping[str, Mapping[str, float]]
@@ -67,6 +69,7 @@ MEASURES = (
     Measure("rollup", "the rollup", consumers.measure, (
         Claim("1,000 plays of 1 videos", "WCU", "≤", 4),
         Claim("1,000 plays of 1,000 videos", "WCU", "≤", 2100),
+        *(Claim(name, "transactions", "≤", 2) for name, (minute, _) in consumers.EDGES.items() if minute % DAY),
         Claim("the fold alone", "records a second", "≥", 50_000, full_only=True),
     )),
     Measure("journal", "the journal", journal.measure, (

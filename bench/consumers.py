@@ -16,6 +16,7 @@ from declarations import READERS
 from dev.base.sync_wire import SyncWire
 from dev.streams import delivery
 from dev.streams.delivery import BATCH_RECORDS, Delivery, Record, Stream
+from tally.counting.tallies import DAY
 from tally.drift import judge
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import apply_once
@@ -34,15 +35,46 @@ PLAYS = 1000
 VIDEOS = (1, 10, 100, 1000)
 SHARD = "shardId-00000001700000000000-bench"
 MINUTE = 28_000_000
+MIDNIGHT = MINUTE // DAY * DAY
+EDGES = {
+    f"{PLAYS:,} plays of 1 video, {when}, clocks {apart_s:g} s apart": (minute, apart_s)
+    for when, minute, apart_s in (
+        ("a minute's edge", MINUTE, 2),
+        ("a minute's edge", MINUTE, 0.05),
+        ("midnight", MIDNIGHT, 2),
+    )
+}
+"""The minute that begins, and how far the clocks of writers are apart."""
 _CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
 _NAMES = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 Rows = dict[str, dict[str, float]]
 
 
 def measure(quick: bool) -> Rows:
-    """The write units of rolling 1,000 plays up, by their videos, and the records that one core folds a second."""
+    """The write units of rolling 1,000 plays up, by their videos; the transactions that those of one video need around
+    the edge of a minute, by how far the writers' clocks are apart; and the records that one core folds a second."""
     units = {f"{PLAYS:,} plays of {videos:,} videos": {"WCU": rollup_cost(videos)} for videos in VIDEOS}
-    return {**units, "the fold alone": {"records a second": _fold_speed(2000 if quick else 50_000)}}
+    edges: Rows = {name: {"transactions": edge_cost(*edge)} for name, edge in EDGES.items()}
+    return {**units, **edges, "the fold alone": {"records a second": _fold_speed(2000 if quick else 50_000)}}
+
+
+def edge_cost(minute: int, apart_s: float) -> int:
+    """Transactions to roll up PLAYS plays of one video in one batch, of the two seconds around a minute's begin."""
+    chance, batch, sent = random.Random(SEED), receipts(PLAYS, 1), list[str]()
+    for number, record in enumerate(batch):
+        made_s = minute * 60 - 1 + 2 * number / PLAYS
+        record["dynamodb"]["ApproximateCreationDateTime"] = made_s
+        stamped_s = made_s + chance.uniform(-apart_s, apart_s) / 2
+        record["dynamodb"]["NewImage"]["at"] = {"N": str(int(stamped_s // 60))}
+    with fresh_engine() as endpoint:
+        clients = clients_of(endpoint)
+        clients.store.client.meta.events.register(
+            "before-send.dynamodb.TransactWriteItems", lambda event_name, **_: sent.append(event_name)
+        )
+        deliver(clients, rollup.CONSUMER, "receipts", batch)
+        counted = clients.counted("video-0")
+    assert counted == PLAYS, f"{counted} rolled up of {PLAYS}"
+    return len(sent)
 
 
 def rollup_cost(videos: int) -> float:

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter as Multiset
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,10 +23,10 @@ from tally.dynamo.client import Call
 
 from ..clients import STREAMED
 from . import notes, troupe, verdict
-from .notes import Accepted, Note, Reader
+from .notes import Accepted, Reader
 from .stage import ENGINE, Stage, engine, set_up
 from .watch import Watch
-from .workers import ITEMS, POSTS
+from .workers import FAMILIES, MOVES
 
 OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at first: most takes find some, and some find none
@@ -174,18 +175,21 @@ def _last_line(
     wanted = accepted.tallies()
     lost, doubled = verdict.off_by(wanted, found.tallies)
     totals = {name: sum(amount for of, amount in found.tallies.items() if of[0] == name) for name in counters.COUNTERS}
+    children = Multiset[str]()
+    for (of, _), there in found.children.items():
+        children[of] += len(there)
     parts = [
-        f"{name} {totals[name]:,} = sum of {counter.prefix}#*"
+        f"{name} {totals[name]:,} = "
+        + (f"{children[name]:,} items" if counter.counts_children else f"sum of {counter.prefix}#*")
         for name, counter in counters.COUNTERS.items()
-        if name in {of for of, _ in wanted} and name != "likes"
+        if name in {of for of, _ in wanted}
     ]
-    likers = sum(map(len, found.likers.values()))
     states = list(found.holds.values())
     holds = ", ".join(f"{states.count(state):,} {state}" for state in (notes.COMMITTED, "released", notes.EXPIRED))
     return (
         f"{accepted.operations:,} operations, {faults:,} faults, {kills:,} kills:"
         f" {lost:,} lost, {doubled:,} doubled, {drifts:,} false drift, {len(said):,} off; {'; '.join(parts)};"
-        f" likes {totals['likes']:,} = {likers:,} like items; holds {holds}"
+        f" {len(found.imports):,} imports of {sum(found.imports.values()):,} rows; holds {holds}"
     )
 
 
@@ -194,13 +198,13 @@ def _open(stage: Stage) -> None:
     from . import wishes
 
     store = stage.store()
-    for post in range(POSTS):
-        posts.write_post(Call(store, "author"), counters.LIKES, f"p{post}", "hello")
+    for post in FAMILIES[counters.LIKES]:
+        posts.write_post(Call(store, "author"), counters.LIKES, post, "hello")
     with (stage.folder / "notes-shelves.tsv").open("w") as file:
-        for item in range(ITEMS):
-            wish = wishes.increment(store, counters.STOCK, f"i{item}", STOCK, f"shelves-{item}")
-            wish.send()
-            file.write(notes.line(Note(notes.STOCKED, "stock", f"i{item}", STOCK, wish.key, time.time())))
+        for item in MOVES["stock"].ids:
+            entry = wishes.Entry(counters.STOCK, item, STOCK)
+            wishes.increment(store, entry, f"shelves-{item}").send()
+            file.write(notes.line(entry.note(notes.STOCKED, f"shelves-{item}")._replace(answered_s=time.time())))
 
 
 def _shards(stage: Stage) -> dict[str, str]:

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-STOCKED, COUNTED, HELD, REFUSED, UNKNOWN, WRONG = "stocked", "counted", "held", "refused", "unknown", "wrong"
-LIKED, UNLIKED = "liked", "unliked"
+STOCKED, COUNTED, IMPORTED, HELD = "stocked", "counted", "imported", "held"
+PUT, REMOVED = "put", "removed"
+REFUSED, UNKNOWN, WRONG = "refused", "unknown", "wrong"
 COMMITTED, RELEASED, EXPIRED = "committed", "released", "expired"
 Tally = tuple[str, str]
-"""Counter and id."""
+"""Counter and id, with its period."""
 
 
 class Note(NamedTuple):
-    """The final answer to one intended change. `more`: its number, its hold, who likes, or what is wrong."""
+    """The final answer to one intended change. `more`: its number, its hold, the child, or what is wrong."""
 
     what: str
     counter: str
@@ -65,14 +66,15 @@ class Accepted:
 
     answers: Multiset[str] = field(default_factory=Multiset)
     sums: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """By tally: the increments. Holds and likes are apart."""
+    """By tally: the amounts. Holds and children are apart."""
     taken: dict[str, tuple[Tally, int]] = field(default_factory=dict)
     """By hold: what it took."""
     settled: dict[str, str] = field(default_factory=dict)
     """By hold: its last state."""
-    likers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """By post."""
+    children: dict[Tally, set[str]] = field(default_factory=lambda: defaultdict(set))
     numbers: dict[Tally, list[int]] = field(default_factory=lambda: defaultdict(list))
+    imports: Multiset[str] = field(default_factory=Multiset)
+    """The rows of each import."""
     wrong: list[Note] = field(default_factory=list)
 
     def add(self, notes: Iterable[Note]) -> None:
@@ -84,6 +86,11 @@ class Accepted:
     def _add(self, note: Note) -> None:
         tally = note.counter, note.id
         match note.what:
+            case "imported":
+                self.imports[note.key] += 1
+                self.sums[tally] += note.amount
+                if note.more:
+                    self.children[tally].add(note.more)
             case "stocked" | "counted":
                 self.sums[tally] += note.amount
                 if note.more:
@@ -92,10 +99,10 @@ class Accepted:
                 self.taken[note.more] = tally, note.amount
             case "committed" | "released" | "expired":
                 self.settled[note.more] = note.what
-            case "liked":
-                self.likers[note.id].add(note.more)
-            case "unliked":
-                self.likers[note.id].discard(note.more)
+            case "put":
+                self.children[tally].add(note.more)
+            case "removed":
+                self.children[tally].discard(note.more)
             case "unknown" | "wrong":
                 self.wrong.append(note)
 
@@ -109,6 +116,4 @@ class Accepted:
         found = defaultdict(int, self.sums)
         for hold_id, (tally, amount) in self.taken.items():
             found[tally] -= amount if self.settled.get(hold_id) == COMMITTED else 0
-        for post, likers in self.likers.items():
-            found["likes", post] = len(likers)
-        return dict(found)
+        return found | {tally: len(there) for tally, there in self.children.items()}

@@ -14,15 +14,19 @@ from urllib.parse import urlsplit
 
 import boto3
 
+import counters
 from dev.base.engine import Engine, die_with_parent
 from dev.base.engine_file import index_stream_records
 from dev.base.sync_wire import SyncWire
+from tally.counter import Counter
 from tally.dynamo.client import Store, dynamodb_client
 from tally.settings import Settings
 
 from ..clients import LOCAL, STREAMED, create_tables
 
 ENGINE = "engine.db"
+CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", period="minute", keep_periods=5000)
+"""A counter of the soak's own: its periods begin and end while it runs."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Stage:
 def engine(folder: Path) -> Iterator[Engine]:
     """The engine on the file of a soak."""
     with Engine(folder / ENGINE) as running:
-        os.environ.update(Stage(folder, 0, 1, running.endpoint).environment)
+        _environ(Stage(folder, 0, 1, running.endpoint))
         yield running
 
 
@@ -101,11 +105,17 @@ def set_up(folder: Path, running: Engine) -> None:
     index_stream_records(folder / ENGINE)
 
 
+def _environ(stage: Stage) -> None:
+    """What the handlers find: the environment, and the counters."""
+    os.environ.update(stage.environment)
+    counters.COUNTERS[CLICKS.name] = CLICKS
+
+
 def become(stage: Stage, name: str) -> None:
     """Make this process one of the stage: its environment, its log, and no Ctrl-C, which the main process handles."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(stage.environment)
+    _environ(stage)
     log = os.open(stage.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stdout.flush()
     os.dup2(log, 1)

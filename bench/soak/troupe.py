@@ -23,7 +23,7 @@ from .weather import plan
 
 START_S_MAX = 120.0
 COUNTS_S = 0.5  # between two looks at the number of faults
-STRUCK_EVERY_MINUTES = 4.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
+STRUCK_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
 FROZEN_SHARE = 0.25  # the others are killed
 DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
 AT_ONCE_SHARE = 0.6  # of the killed start again at once

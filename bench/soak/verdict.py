@@ -1,4 +1,4 @@
-"""Compares the tables with what was accepted: each tally, like, hold, number, receipt, and entry of the journal."""
+"""Compares the tables with what was accepted: each tally, child, import, hold, number, receipt, journal entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import counters
 from tally.counting import holds, tallies
 from tally.counting.tallies import GONE
 from tally.dynamo import keys
-from tally.streams import segments
+from tally.streams import record, segments
 from tally.streams.record import Declared
 
 from .notes import EXPIRED, Accepted, Tally
@@ -28,7 +28,9 @@ class Found:
 
     tallies: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """Less what each started with."""
-    likers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    children: dict[Tally, set[str]] = field(default_factory=lambda: defaultdict(set))
+    imports: dict[str, int] = field(default_factory=dict)
+    """The rows of each import that ended."""
     holds: dict[str, str] = field(default_factory=dict)
     """By hold: its state."""
     receipts: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
@@ -39,17 +41,18 @@ class Found:
 
 
 def counted(stage: Stage) -> Found:
-    """The tallies and the likes."""
+    """The tallies and the children."""
     found, declared = Found(), Declared(counters.COUNTERS)
-    start = counters.LIKES.children[0]
     for item in stage.scan("counts"):
         prefix, _, id_ = item["PK"]["S"].partition("#")
         sort_key = item["SK"]["S"]
         counter = declared.tally(prefix, sort_key)
         if counter is not None:
             found.tallies[counter.name, id_] += tallies.stored(counter, item, counter.start) - counter.start
-        elif prefix == counters.LIKES.prefix and sort_key.startswith(start) and GONE not in item:
-            found.likers[id_].add(sort_key.removeprefix(start))
+            continue
+        for start, owner in declared.children.get(prefix, ()):
+            if sort_key.startswith(start) and GONE not in item:
+                found.children[owner.name, id_].add(sort_key.removeprefix(start))
     return found
 
 
@@ -57,8 +60,8 @@ def everything(stage: Stage) -> Found:
     """All three tables."""
     found = counted(stage)
     for receipt in stage.scan("receipts"):
-        if "counter" in receipt:
-            found.receipts[receipt["counter"]["S"], receipt["target"]["S"]] += int(receipt["amount"]["N"])
+        for counter, id_, amount in record.changes(receipt) if record.SAYS & receipt.keys() else ():
+            found.receipts[counter, id_] += amount
     for item in stage.scan("ledger"):
         _ledger(item, found)
     return found
@@ -78,6 +81,8 @@ def _ledger(item: dict[str, Any], found: Found) -> None:
         found.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {item['drift']['N']}")
     elif partition == keys.DEAD_LETTER_KEY:
         found.dead_letters.append(item["SK"]["S"])
+    elif partition == keys.IMPORT_KEY and item["finished"]["BOOL"]:
+        found.imports[item["run"]["S"]] = int(item["rows"]["N"])
     elif partition.startswith("HOLDS#SETTLED#"):
         found.holds[item["SK"]["S"]] = item["state"]["S"]
     elif partition.startswith("HOLDS#"):
@@ -103,22 +108,28 @@ def off_by(wanted: Sums, found: Sums) -> tuple[int, int]:
 def complaints(accepted: Accepted, found: Found) -> list[str]:
     """Everything that is not as it was accepted."""
     wanted = accepted.tallies()
-    likes = {name for name in wanted if name[0] == "likes"}
-    receipted = {name: amount for name, amount in wanted.items() if name not in likes}
+    receipted = {name: amount for name, amount in wanted.items() if name not in accepted.children}
     said = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.wrong]
     said += differences("in the tally", wanted, found.tallies)
     said += differences("in receipts", receipted, found.receipts)
     said += differences("expected by the journal", wanted, found.expected)
     said += differences("observed by the journal", wanted, found.observed)
-    said += [*_likes(accepted, found), *_holds(accepted, found), *_numbers(accepted)]
+    said += [*_children(accepted, found), *_imports(accepted, found), *_holds(accepted, found), *_numbers(accepted)]
     return [*said, *found.drifts, *(f"dead letters: {name}" for name in found.dead_letters)]
 
 
-def _likes(accepted: Accepted, found: Found) -> Iterable[str]:
-    for post in sorted({*accepted.likers, *found.likers}):
-        answered, stored = accepted.likers.get(post, set()), found.likers.get(post, set())
+def _children(accepted: Accepted, found: Found) -> Iterable[str]:
+    for tally in sorted({*accepted.children, *found.children}):
+        answered, stored = accepted.children.get(tally, set()), found.children.get(tally, set())
         if answered != stored:
-            yield f"likes {post}: not answered {sorted(stored - answered)}, not stored {sorted(answered - stored)}"
+            name = " ".join(tally)
+            yield f"{name}: not answered {sorted(stored - answered)}, not stored {sorted(answered - stored)}"
+
+
+def _imports(accepted: Accepted, found: Found) -> Iterable[str]:
+    for run in sorted({*accepted.imports, *found.imports}):
+        if accepted.imports[run] != found.imports.get(run):
+            yield f"import {run}: {accepted.imports[run]} rows accepted, {found.imports.get(run)} in the history"
 
 
 def _holds(accepted: Accepted, found: Found) -> Iterable[str]:

@@ -75,7 +75,7 @@ class Watch:
         self.looks += 1
 
     def _grow(self, note: Note) -> None:
-        if note.what == notes.COUNTED and note.counter in GROWING:
+        if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING:
             self._growth[note.counter, note.id].add(note.answered_s, note.amount)
 
     def _check_as_of(self, as_of_s: int | None) -> None:

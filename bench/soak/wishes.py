@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import csv
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import counters
-from operations import children, holds, increments, visits
+from cli.connection import Stack
+from cli.imports import IMPORT
+from operations import changes, children, holds, increments, visits
 from tally.counter import Counter
 from tally.counting import increments as counting
+from tally.counting import periods, receipts, tallies
+from tally.counting.changes import TARGET
 from tally.counting.increments import Increment
+from tally.counting.receipts import Keyed
+from tally.counting.tallies import State
+from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
+from tally.errors import StoreBusyError
+from tally.streams import record
 
+from ..watch import Crasher, CrashError
 from . import notes
 from .notes import Note
+
+LONG_AGO = "2024-02-29T12:00:00Z"  # when each imported child was put
 
 Body = Mapping[str, Any]
 Answered = tuple[Body, bool]
 """The body of an answer, and whether it was a replay."""
+
+
+class Entry(NamedTuple):
+    """What is intended of one id: an amount, or a child."""
+
+    counter: Counter
+    id: str
+    amount: int = 0
+    child: str = ""
+
+    def note(self, what: str, key: str, more: object = "") -> Note:
+        """A note of it."""
+        return Note(what, self.counter.name, self.id, self.amount, key, more=str(more))
 
 
 @dataclass
@@ -26,24 +55,36 @@ class Wish:
     """One intended change, which is sent until it has a final answer. `key`: empty for one without."""
 
     key: str
-    counter: str
-    id: str
+    entries: Sequence[Entry]
     send: Callable[[], Answered]
-    noted: Callable[[Body], Note]
-    """What the answer means."""
-    increment: Increment | None = None
+    noted: Callable[[Body], list[Note]]
+    """What the answer means: a note for each entry."""
+    increment: Callable[[Call], Increment] | None = None
     """If it can be part of a batch."""
     late_until_s: float = 0.0
     """Until when a copy of an earlier request may arrive; on the monotonic clock."""
     attempts: int = 0
+    made_s: float = field(default_factory=time.time)
+
+    def notes(self, what: str, more: object = "") -> list[Note]:
+        """The same note for each entry."""
+        return [entry.note(what, self.key, more) for entry in self.entries]
 
 
 def _answered(answer: Any) -> Answered:
     return answer.body, answer.replayed
 
 
-def increment(store: Store, counter: Counter, id_: str, amount: int, key: str) -> Wish:
+def _counted(entry: Entry, tally: str, made_s: float, key: str, more: object = "") -> Note:
+    """An entry that was counted in this tally: its period is one between the first request and the answer."""
+    first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
+    what = notes.COUNTED if first <= tally <= last else notes.WRONG
+    return entry._replace(id=tally).note(what, key, more)
+
+
+def increment(store: Store, entry: Entry, key: str) -> Wish:
     """A play, a visit, or any other increment."""
+    counter, id_, amount, _ = entry
 
     def make(call: Call) -> Increment:
         if counter is counters.VISITS:
@@ -57,49 +98,114 @@ def increment(store: Store, counter: Counter, id_: str, amount: int, key: str) -
         body, replayed = counting.count(call, make(call))
         return body, replayed
 
-    def noted(body: Body) -> Note:
-        return Note(notes.COUNTED, counter.name, id_, amount, key, more=str(body.get("number", "")))
+    def noted(body: Body) -> list[Note]:
+        return [_counted(entry, periods.of_answer(id_, body), wish.made_s, key, body.get("number", ""))]
 
-    return Wish(key, counter.name, id_, send, noted, make(Call(store)))
+    wish = Wish(key, [entry], send, noted, make)
+    return wish
 
 
-def like(store: Store, post: str, user: str, liked: bool, key: str) -> Wish:
-    """A like, or an unlike; with an empty key without one."""
+def change(store: Store, plain: Store, entries: Sequence[Entry], soon: bool, key: str) -> Wish:
+    """Many changes under one key. The answer names no periods: the receipt does, read from the `plain` store."""
+    sent = [{"counter": one.counter.name, "id": one.id, "amount": one.amount} for one in entries]
 
     def send() -> Answered:
-        change = children.put_mine if liked else children.delete_mine
-        return _answered(change(Call(store, user), counter=counters.LIKES, id=post, idempotency_key=key or None))
+        visible = "soon" if soon else "now"
+        return _answered(changes.change(Call(store), changes=sent, idempotency_key=key, visible=visible))
 
-    def noted(body: Body) -> Note:
-        what = notes.LIKED if liked else notes.UNLIKED
-        return Note(what if body["present"] is liked else notes.WRONG, "likes", post, key=key, more=user)
+    def noted(body: Body) -> list[Note]:
+        id_ = receipts.stamp(Call(plain), Keyed("change", TARGET, key, {})).id
+        receipt = queries.get(plain.client, plain.settings.receipts_table, {"id": {"S": id_}}) or {}
+        named = {(name, periods.shown(tally)["id"]): tally for name, tally, _ in record.changes(receipt)}
+        return [_counted(one, named.get((one.counter.name, one.id), ""), wish.made_s, key) for one in entries]
 
-    return Wish(key, "likes", post, send, noted)
+    wish = Wish(key, entries, send, noted)
+    return wish
 
 
-def hold(store: Store, item: str, amount: int, ttl_s: int, key: str) -> Wish:
+def child(store: Store, entry: Entry, there: bool, key: str) -> Wish:
+    """A like or a member, put or removed; with an empty key without one."""
+    counter, id_, _, name = entry
+    mine = counter.changes == "caller"
+
+    def send() -> Answered:
+        call, named = Call(store, name if mine else None), {} if mine else {"name": name}
+        ways = (children.delete_mine, children.put_mine) if mine else (children.delete_child, children.put_child)
+        return _answered(ways[there](call, counter=counter, id=id_, idempotency_key=key or None, **named))
+
+    def noted(body: Body) -> list[Note]:
+        right = body["present"] is there and body["child"] == name
+        return [entry.note((notes.PUT if there else notes.REMOVED) if right else notes.WRONG, key, name)]
+
+    return Wish(key, [entry], send, noted)
+
+
+def hold(store: Store, entry: Entry, ttl_s: int, key: str) -> Wish:
     """Stock that is taken for a while."""
 
     def send() -> Answered:
-        call = Call(store)
+        counter, id_, amount, _ = entry
         return _answered(
-            holds.hold(call, counter=counters.STOCK, id=item, amount=amount, ttl_s=ttl_s, idempotency_key=key)
+            holds.hold(Call(store), counter=counter, id=id_, amount=amount, ttl_s=ttl_s, idempotency_key=key)
         )
 
-    def noted(body: Body) -> Note:
-        return Note(notes.HELD, "stock", item, amount, key, more=str(body["hold"]))
-
-    return Wish(key, "stock", item, send, noted)
+    return Wish(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 
 
-def settle(store: Store, item: str, hold_id: str, commit: bool) -> Wish:
+def settle(store: Store, entry: Entry, hold_id: str, commit: bool) -> Wish:
     """A hold that is kept, or given back. It needs no key: a hold settles once."""
 
     def send() -> Answered:
-        change = holds.commit_hold if commit else holds.release_hold
-        return _answered(change(Call(store), counter=counters.STOCK, id=item, hold=hold_id))
+        way = holds.commit_hold if commit else holds.release_hold
+        return _answered(way(Call(store), counter=entry.counter, id=entry.id, hold=hold_id))
 
-    def noted(body: Body) -> Note:
-        return Note(str(body["state"]), "stock", item, more=hold_id)
+    return Wish("", [entry], send, lambda body: [entry.note(str(body["state"]), "", hold_id)])
 
-    return Wish("", "stock", item, send, noted)
+
+def setting(store: Store, entry: Entry, key: str) -> Wish:
+    """A number that is read, and set to another one if nobody has moved it since. `amount`: by how much."""
+    counter, id_, amount, _ = entry
+    seen: list[State] = []
+
+    def send() -> Answered:
+        call = Call(store)
+        if not seen:
+            seen.append(tallies.read_state(call, counter, id_))
+        value, version = max(counter.floor or 0, seen[0].value + amount), seen[0].version
+        return _answered(
+            increments.set_counter(call, counter=counter, id=id_, value=value, version=version, idempotency_key=key)
+        )
+
+    def noted(body: Body) -> list[Note]:
+        return [entry._replace(amount=body["value"] - seen[0].value).note(notes.COUNTED, key)]
+
+    return Wish(key, [entry], send, noted)
+
+
+def load(
+    store: Store, crasher: Crasher, folder: Path, entries: Sequence[Entry], writes: Sequence[int], key: str
+) -> Wish:
+    """A file that `tally import` imports. Its process dies after so many writes, once for each of `writes`."""
+    counter, file = entries[0].counter, folder / f"{key}.csv"
+    with file.open("w") as out:
+        csv.writer(out).writerows(
+            [one.id, one.child, LONG_AGO] if one.child else [one.id, counter.start + one.amount] for one in entries
+        )
+    into = {"counter": None, "children": counter} if counter.counts_children else {"counter": counter, "children": None}
+    given = Namespace(file=str(file), run=key, format=None, skip_bad=False, yes=True, by="soak", why="soak", **into)
+    crashes = list(writes)
+
+    def send() -> Answered:
+        crasher.arm(crashes.pop() if crashes else 0)
+        try:
+            return {"status": IMPORT.run(given, Stack(store, None, counters.COUNTERS))}, True
+        except CrashError:
+            raise StoreBusyError("It died in the middle.") from None
+        finally:
+            crasher.arm(0)
+
+    def noted(body: Body) -> list[Note]:
+        what = notes.IMPORTED if body["status"] == 0 else notes.WRONG
+        return [one.note(what, key, one.child) for one in entries]
+
+    return Wish(key, entries, send, noted)

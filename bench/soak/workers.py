@@ -7,30 +7,63 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import counters
 from tally.counter import Counter
-from tally.counting import batches
+from tally.counting import batches, imports, periods
 from tally.dynamo.client import Call, Store
-from tally.errors import HoldSettledError, LimitReachedError, RetryableError
+from tally.errors import HoldSettledError, LimitReachedError, PreconditionFailedError, RetryableError
 
+from ..watch import Crasher
 from . import notes
 from .notes import Note, line
-from .stage import Stage, become
+from .stage import CLICKS, Stage, become
 from .weather import LATE_S_MAX, READ_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from .wishes import Answered, Body, Wish
+    from .wishes import Answered, Body, Entry, Wish
 
-THREADS = 12
-BATCH_MAX = 90
+THREADS = 24
+BATCH_MAX, CHANGES_MAX = 90, 6
+IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5
 TTL_S_MAX = 6  # of a hold
-VIDEOS, PAGES, USERS, POSTS, ITEMS, QUEUES, CONTESTS = 300, 200, 200, 10, 12, 8, 40
-LIKERS = 25  # of each client
+LIKERS = 15  # of each client, in each family
 HOT_SHARE = 0.3  # of the changes are of the first two ids
-WEIGHTS = {"batch": 8.0, "play": 20, "visit": 15, "usage": 10, "like": 25, "number": 5, "stock": 8, "hold": 4}
+
+
+class Move(NamedTuple):
+    """Increments of a counter: of which ids, by how much, how often alone, and how often in a batch."""
+
+    counter: Counter
+    ids: Sequence[str]
+    amounts: Sequence[int]
+    weight: float
+    batched: float = 0
+
+
+def _ids(form: str, count: int) -> list[str]:
+    return [form.format(number) for number in range(count)]
+
+
+MOVES = {
+    "play": Move(counters.PLAYS, _ids("v{}", 300), [1], 20, 50),
+    "visit": Move(counters.VISITS, _ids("https://example.com/{}", 200), [1], 15, 40),
+    "usage": Move(counters.USAGE, _ids("u{}", 200), range(1, 10), 10, 20),
+    "click": Move(CLICKS, _ids("m{}", 20), [1, 2, -1], 6, 10),
+    "call": Move(counters.CALLS, _ids("a{}", 300), [1, 5], 3),
+    "stock": Move(counters.STOCK, _ids("i{}", 12), [-3, -2, -1, 5], 8, 0.2),
+    "ticket": Move(counters.TICKET, _ids("q{}", 8), [1], 3.5),
+    "contest": Move(counters.CONTEST, _ids("c{}", 40), [-1], 1.5),
+}
+FAMILIES = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), counters.MEMBERS: _ids("w{}", 5)}
+"""The parents of children."""
+WEIGHTS = {"batch": 8.0, "change": 4, "child": 25, "hold": 4, "set": 2, "load": 0.4}
+WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
+"""How often a client intends which kind: its method of this name, or an increment."""
+JOINED = [move for move in MOVES.values() if move.counter.joins]
+LOADED = [move.counter for move in MOVES.values() if not move.counter.pages] + list(FAMILIES)
 LONG_S, LONG_SHARE = 30.0, 0.1  # some changes are sent again much later
 REPEATED_SHARE = 0.02  # of the answers never reach the client: it sends the change again
 ATTEMPTS_MAX = 100  # then nobody knows whether it was counted, and the soak fails
@@ -38,10 +71,22 @@ SLOW_S = 0.9 * READ_TIMEOUT_S  # a call that took so long may have sent a copy t
 FLUSH_S = 0.3
 
 
+class Stores(NamedTuple):
+    """What the clients of a process share. `weather`: for what a receipt protects; `tokens`: for what DynamoDB's token
+    does; `loads`: for imports, which `crasher` ends in the middle; `plain`: without faults."""
+
+    weather: Store
+    tokens: Store
+    loads: Store
+    crasher: Crasher
+    plain: Store
+
+
 def work(stage: Stage, number: int, operations: int) -> None:
     """Make so many changes, and end when each has its final answer."""
     become(stage, f"worker-{number}")
-    weather, tokens = stage.store(stage.weather), stage.store(stage.tokens)
+    loads = stage.store(stage.weather)
+    stores = Stores(stage.store(stage.weather), stage.store(stage.tokens), loads, Crasher(loads.client), stage.store())
     with (stage.folder / f"notes-{number}.tsv").open("a") as file:
         lock = threading.Lock()
 
@@ -50,7 +95,7 @@ def work(stage: Stage, number: int, operations: int) -> None:
                 file.write(line(note))
 
         share = [operations * (at + 1) // THREADS - operations * at // THREADS for at in range(THREADS)]
-        clients = [Client(stage, f"{number}-{at}", weather, tokens, write) for at in range(THREADS)]
+        clients = [Client(stage, f"{number}-{at}", stores, write) for at in range(THREADS)]
         threads = [threading.Thread(target=one.run, args=(most,)) for one, most in zip(clients, share, strict=True)]
         for thread in threads:
             thread.start()
@@ -61,24 +106,28 @@ def work(stage: Stage, number: int, operations: int) -> None:
 
 
 class Client:
-    """One of them. `weather`: the store for what a receipt protects; `tokens`: for what DynamoDB's token does."""
+    """One of them."""
 
-    def __init__(self, stage: Stage, name: str, weather: Store, tokens: Store, write: Callable[[Note], None]) -> None:
+    def __init__(self, stage: Stage, name: str, stores: Stores, write: Callable[[Note], None]) -> None:
         from . import wishes  # its handlers read the environment
 
-        self._wishes, self._name, self._weather, self._tokens, self._write = wishes, name, weather, tokens, write
-        self._stage = stage
+        self._wishes, self._stage, self._name, self._stores, self._write = wishes, stage, name, stores, write
         self._chance = random.Random(f"{stage.seed}/{name}")
         self._numbers = itertools.count()
         self._begun = self._most = 0
         self._waiting: list[tuple[float, int, Wish]] = []
         """What is sent at which time, again or for the first time; on the monotonic clock."""
         self._repeats: list[tuple[float, int, Wish, Body]] = []
-        self._likes: dict[tuple[str, str], bool | None] = {
-            (f"p{post}", f"{name}-{user}"): False for post in range(POSTS) for user in range(LIKERS)
-        }
-        """None while a change of it is on its way."""
-        self._freed: list[tuple[float, tuple[str, str], bool]] = []
+        self._pairs = [
+            wishes.Entry(counter, parent, child=f"{name}-{user}")
+            for counter, parents in FAMILIES.items()
+            for parent in parents
+            for user in range(LIKERS)
+        ]
+        self._hot_pairs = [entry for entry in self._pairs if entry.id == FAMILIES[entry.counter][0]]
+        self._children: dict[Entry, bool | None] = dict.fromkeys(self._pairs, False)
+        """Whether each is there; None while a change of it is on its way."""
+        self._freed: list[tuple[float, Entry, bool]] = []
 
     def run(self, most: int) -> None:
         """Make `most` changes."""
@@ -121,80 +170,90 @@ class Client:
     def _key(self) -> str:
         return f"{self._stage.seed:06}-{self._name}-{next(self._numbers):09}"
 
-    def _one_of(self, count: int, letter: str) -> str:
-        hot = self._chance.random() < HOT_SHARE
-        return f"{letter}{self._chance.randrange(2 if hot else count)}"
-
     # What it intends.
 
     def _something(self, most: int) -> None:
         kind = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        if kind == "batch":
-            self._batch(min(most, self._chance.randint(2, BATCH_MAX)))
-            return
-        self._begun += 1
-        if kind == "like":
-            self._like()
-        elif kind == "hold":
-            self._hold()
-        else:
-            self._send(self._increment(kind))
+        if kind in MOVES:
+            self._begin(self._increment(MOVES[kind]))
+        elif wish := getattr(self, f"_{kind}")(most):
+            self._begin(wish)
 
-    def _increment(self, kind: str) -> Wish:
-        chance, store = self._chance, self._weather
-        counter: Counter
-        match kind:
-            case "play":
-                counter, id_, amount = counters.PLAYS, self._one_of(VIDEOS, "v"), 1
-            case "visit":
-                counter, id_, amount = counters.VISITS, f"https://example.com/{self._one_of(PAGES, '')}", 1
-            case "usage":
-                counter, id_, amount = counters.USAGE, self._one_of(USERS, "u"), chance.randint(1, 9)
-            case "number" if chance.random() < 0.3:
-                counter, id_, amount = counters.CONTEST, f"c{chance.randrange(CONTESTS)}", -1
-            case "number":
-                counter, id_, amount = counters.TICKET, f"q{chance.randrange(QUEUES)}", 1
-            case _:
-                counter, id_, amount = counters.STOCK, f"i{chance.randrange(ITEMS)}", chance.choice((-3, -2, -1, 5))
-        return self._wishes.increment(store, counter, id_, amount, self._key())
+    def _begin(self, wish: Wish) -> None:
+        self._begun += len(wish.entries)
+        self._send(wish)
 
-    def _batch(self, size: int) -> None:
+    def _entry(self, move: Move) -> Entry:
+        hot = self._chance.random() < HOT_SHARE
+        id_ = self._chance.choice(move.ids[:2] if hot else move.ids)
+        return self._wishes.Entry(move.counter, id_, self._chance.choice(move.amounts))
+
+    def _increment(self, move: Move) -> Wish:
+        return self._wishes.increment(self._stores.weather, self._entry(move), self._key())
+
+    def _batch(self, most: int) -> None:
+        moves, size = list(MOVES.values()), min(most, self._chance.randint(2, BATCH_MAX))
         self._begun += size
-        kinds = self._chance.choices(("play", "visit", "usage", "stock"), (50, 40, 20, 0.2), k=size)
-        members = [self._increment(kind) for kind in kinds]
+        members = [
+            self._increment(move) for move in self._chance.choices(moves, [move.batched for move in moves], k=size)
+        ]
         began_s = time.monotonic()
-        entries = [batches.Entry(Call(self._weather), wish.increment) for wish in members if wish.increment]
+        calls = [(Call(self._stores.weather), wish) for wish in members]
+        entries = [batches.Entry(call, wish.increment(call)) for call, wish in calls if wish.increment]
         for wish, result in zip(members, batches.count(entries), strict=True):
             self._judge(wish, result, began_s)
 
-    def _like(self) -> None:
+    def _change(self, most: int) -> Wish:
+        """Move many counters together."""
+        moves = self._chance.choices(JOINED, k=min(most, self._chance.randint(1, CHANGES_MAX)))
+        soon = all(move.counter.rolls_up for move in moves) and self._chance.random() < 0.5
+        entries = [self._entry(move) for move in moves]
+        return self._wishes.change(self._stores.weather, self._stores.plain, entries, soon, self._key())
+
+    def _set(self, most: int) -> Wish:
+        return self._wishes.setting(self._stores.weather, self._entry(MOVES["stock"]), self._key())
+
+    def _hold(self, most: int) -> Wish:
+        """Hold stock for a short time."""
+        entry = self._entry(MOVES["stock"])._replace(amount=1)
+        return self._wishes.hold(self._stores.weather, entry, self._chance.randint(2, TTL_S_MAX), self._key())
+
+    def _load(self, most: int) -> Wish:
+        """Import a file: half of its rows are of ids that the others change too, and half are of its own."""
+        counter, key, size = self._chance.choice(LOADED), self._key(), self._chance.randint(1, IMPORT_MAX)
+        size = min(most, size // 10 + 1 if counter.known else size)  # each of these takes a transaction
+        entries = [self._row(counter, f"{key}-{number}") for number in range(size)]
+        writes = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
+        return self._wishes.load(self._stores.loads, self._stores.crasher, self._stage.folder, entries, writes, key)
+
+    def _row(self, counter: Counter, own: str) -> Entry:
+        if counter.counts_children:
+            return self._wishes.Entry(counter, self._chance.choice(FAMILIES[counter]), 0, own)
+        (move,) = [move for move in MOVES.values() if move.counter is counter]
+        shared = self._chance.random() < 0.5 and not imports.sets(counter)
+        at_s = time.time() - self._chance.randint(0, 600)
+        id_ = periods.tally_id(counter, self._entry(move).id if shared else own, at_s)
+        return self._wishes.Entry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))
+
+    def _child(self, most: int) -> Wish | None:
+        """Put a child, or remove it; None while all of them are on their way."""
         self._free()
-        while True:
-            pair = self._chance.choice(tuple(self._likes)) if self._chance.random() < 0.7 else self._hot_pair()
-            now = self._likes[pair]
-            if now is not None:
-                break
+        entry = self._chance.choice(self._hot_pairs if self._chance.random() < HOT_SHARE else self._pairs)
+        now = self._children[entry]
+        if now is None:
+            return None
         wanted = not now if self._chance.random() < 0.85 else now
         key = self._key() if self._chance.random() < 0.5 else ""
-        store = self._weather if key else self._tokens
-        self._likes[pair] = None
-        self._send(self._wishes.like(store, *pair, wanted, key))
-
-    def _hot_pair(self) -> tuple[str, str]:
-        return "p0", f"{self._name}-{self._chance.randrange(LIKERS)}"
+        self._children[entry] = None
+        return self._wishes.child(self._stores.weather if key else self._stores.tokens, entry, wanted, key)
 
     def _free(self) -> None:
-        """Give back the likes whose late copies have arrived by now."""
+        """Give back the children whose late copies have arrived by now."""
         now_s = time.monotonic()
-        for until_s, pair, liked in self._freed:
+        for until_s, entry, there in self._freed:
             if until_s <= now_s:
-                self._likes[pair] = liked
+                self._children[entry] = there
         self._freed = [one for one in self._freed if one[0] > now_s]
-
-    def _hold(self) -> None:
-        """Hold stock for a short time."""
-        ttl_s = self._chance.randint(2, TTL_S_MAX)
-        self._send(self._wishes.hold(self._weather, f"i{self._chance.randrange(ITEMS)}", 1, ttl_s, self._key()))
 
     # What becomes of it.
 
@@ -214,50 +273,50 @@ class Client:
             wish.late_until_s = now_s + LATE_S_MAX + 0.5
         wish.attempts += 1
         if isinstance(result, RetryableError) and wish.attempts >= ATTEMPTS_MAX:
-            self._note(Note(notes.UNKNOWN, wish.counter, wish.id, key=wish.key, more=repr(result)))
+            self._note(wish.notes(notes.UNKNOWN, repr(result)))
         elif isinstance(result, RetryableError):
             late = self._chance.random() < LONG_SHARE
             self._later(wish, self._chance.uniform(0.05, LONG_S if late else 1.0))
         elif isinstance(result, LimitReachedError) and wish.late_until_s > began_s:
             self._later(wish, wish.late_until_s - now_s)  # an earlier copy of the request may still be accepted
-        elif isinstance(result, LimitReachedError):
-            self._note(Note(notes.REFUSED, wish.counter, wish.id, key=wish.key))
+        elif isinstance(result, LimitReachedError | PreconditionFailedError):
+            self._note(wish.notes(notes.REFUSED))
         elif isinstance(result, HoldSettledError):
             self._note(wish.noted({"state": notes.EXPIRED}))
         elif isinstance(result, Exception):
-            self._note(Note(notes.WRONG, wish.counter, wish.id, key=wish.key, more=repr(result)))
+            self._note(wish.notes(notes.WRONG, repr(result)))
         else:
             self._accepted(wish, result[0])
 
     def _accepted(self, wish: Wish, body: Body) -> None:
-        note = wish.noted(body)
-        self._note(note)
-        if note.what in (notes.LIKED, notes.UNLIKED):
-            self._liked(wish, body, (note.id, note.more), note.what == notes.LIKED)
+        (note, *_) = noted = wish.noted(body)
+        self._note(noted)
+        if note.what in (notes.PUT, notes.REMOVED):
+            self._changed(wish, body, note.what == notes.PUT)
         if note.what == notes.HELD:
-            self._settle_later(note)
+            self._settle_later(wish.entries[0], note.more)
         if wish.key and self._chance.random() < REPEATED_SHARE:
             at_s = time.monotonic() + self._chance.uniform(0, LONG_S)
             heapq.heappush(self._repeats, (at_s, next(self._numbers), wish, body))
 
-    def _liked(self, wish: Wish, body: Body, pair: tuple[str, str], liked: bool) -> None:
-        """A like or an unlike is done. Without a key, it is left alone until no late copy can change it again.
+    def _changed(self, wish: Wish, body: Body, there: bool) -> None:
+        """A child is put or removed. Without a key, it is left alone until no late copy can change it again.
 
-        Not so a like that was written alone: no late copy brings it back, so that is tried.
+        Not so a child that was written alone: no late copy brings it back, so that is tried.
         """
-        alone = liked and not wish.key and body["visible"] == "soon" and wish.late_until_s > time.monotonic()
+        (entry,) = wish.entries
+        alone = there and not wish.key and body["visible"] == "soon" and wish.late_until_s > time.monotonic()
         if alone and self._begun < self._most:
-            self._begun += 1
-            self._send(self._wishes.like(self._tokens, *pair, False, ""))
+            self._begin(self._wishes.child(self._stores.tokens, entry, False, ""))
         else:
-            self._freed.append((0.0 if wish.key else wish.late_until_s, pair, liked))
+            self._freed.append((0.0 if wish.key else wish.late_until_s, entry, there))
 
-    def _settle_later(self, note: Note) -> None:
+    def _settle_later(self, entry: Entry, hold_id: str) -> None:
         """Settle most holds, some of them too late; the others expire."""
         fate = self._chance.random()
         if fate < 0.85 and self._begun < self._most:
             self._begun += 1
-            wish = self._wishes.settle(self._weather, note.id, note.more, fate < 0.45)
+            wish = self._wishes.settle(self._stores.weather, entry, hold_id, fate < 0.45)
             self._later(wish, self._chance.uniform(0, 0.75 * TTL_S_MAX))
 
     def _repeat(self, wish: Wish, body: Body) -> None:
@@ -269,9 +328,10 @@ class Client:
         except Exception as error:
             again, replayed = {"error": repr(error)}, False
         if not replayed or again != body:
-            self._note(Note(notes.WRONG, wish.counter, wish.id, key=wish.key, more=f"{body} became {again}"))
+            self._note(wish.notes(notes.WRONG, f"{body} became {again}"))
 
-    def _note(self, note: Note) -> None:
-        self._write(
-            note._replace(answered_s=round(time.time(), 3), more=note.more.replace("\t", " ").replace("\n", " "))
-        )
+    def _note(self, found: list[Note]) -> None:
+        for note in found:
+            self._write(
+                note._replace(answered_s=round(time.time(), 3), more=note.more.replace("\t", " ").replace("\n", " "))
+            )

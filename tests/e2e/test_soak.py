@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import counters
 from bench.soak import weather
 from bench.soak.notes import Accepted, Note
 from bench.soak.verdict import Found, complaints
@@ -29,6 +30,10 @@ def test_20_000_operations_through_faults_and_kills_are_exact(tmp_path: Path) ->
     assert found, said
     assert int(found[1].replace(",", "")) > OPERATIONS / 50
     assert int(found[2]) > 0
+    lines = [line.split("\t") for path in tmp_path.glob("notes-*.tsv") for line in path.read_text().splitlines()]
+    noted = {(what, counter) for what, counter, *_ in lines}
+    assert {counter for what, counter in noted if what != "wrong"} >= {*counters.COUNTERS} - {"bot_visits"} | {"clicks"}
+    assert {what for what, _ in noted} >= {"counted", "imported", "put", "removed", "refused", "held", "committed"}
 
 
 def accepted(*notes: Note) -> Accepted:
@@ -43,22 +48,32 @@ def test_every_kind_of_difference_is_a_complaint() -> None:
         Note("counted", "plays", "v1", 1),
         Note("counted", "ticket", "q1", 1, more="1"),
         Note("counted", "ticket", "q1", 1, more="1"),
-        Note("liked", "likes", "p1", more="ann"),
+        Note("put", "likes", "p1", more="ann"),
+        Note("counted", "calls", "u1#2026-11-21", 2),
+        Note("imported", "usage", "u2", 7, "run1"),
+        Note("imported", "hearts", "h1", 0, "run2", more="bob"),
         Note("held", "stock", "i1", 3, more="h1"),
         Note("committed", "stock", "i1", more="h1"),
         Note("unknown", "plays", "v2"),
     )
-    found.tallies |= {("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1}
-    found.likers["p1"] = {"bob"}
+    found.tallies |= {("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1, ("hearts", "h1"): 1}
+    found.tallies |= {("calls", "u1#2026-11-22"): 2, ("usage", "u2"): 14}
+    found.children |= {("likes", "p1"): {"bob"}, ("hearts", "h1"): {"bob"}}
+    found.imports["run2"] = 1
     found.holds["h1"] = "expired"
     for sums in (found.receipts, found.expected, found.observed):
         sums.update({("plays", "v1"): 1, ("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1})
-    del found.receipts["likes", "p1"]
+        sums.update({("calls", "u1#2026-11-21"): 2, ("usage", "u2"): 7, ("hearts", "h1"): 1})
+    del found.receipts["likes", "p1"], found.receipts["hearts", "h1"]
     found.drifts.append("plays v1 drifts by 5")
     assert complaints(notes, found) == [
         "unknown: plays v2  ",
+        "calls u1#2026-11-21: 2 accepted, 0 in the tally",
+        "calls u1#2026-11-22: 0 accepted, 2 in the tally",
         "plays v1: 1 accepted, 0 in the tally",
+        "usage u2: 7 accepted, 14 in the tally",
         "likes p1: not answered ['bob'], not stored ['ann']",
+        "import run1: 1 rows accepted, None in the history",
         "hold h1: committed, stored as expired",
         "ticket q1: 2 numbers between 1 and 1, some missing or twice",
         "plays v1 drifts by 5",

@@ -1,13 +1,20 @@
-"""The command `history`: who repaired a number, imported something, or had a user forgotten."""
+"""The command `history`: who repaired a number, what was imported of it, and who had a user forgotten."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from tally.counting import periods
 from tally.drift import history
 from tally.drift.looks import moment
 from tally.errors import InvalidInputError
+from tally.series import hours, progress, read
+from tally.series.progress import HOUR_S
+from tally.series.read import Imported
 
 from . import forget, imports, values
 from .command import ID, Command, Counters, Parser, UsageError
@@ -27,20 +34,44 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _past(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the repairs of a number, or who had a user forgotten, or what was imported, the oldest first."""
+    """Print the repairs and the imports of a number, or who had a user forgotten, or all imports, the oldest first."""
     if given.user is not None:
         return forget.past(given, stack)
     if given.imports:
         return imports.past(given, stack)
     named = _named(stack, given.id)
-    found = [(name, id_, entry) for name, id_ in named for entry in history.read(stack.store, name, id_)]
-    for name, id_, entry in sorted(found, key=lambda each: each[2]["at"]):
-        moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
-        body = {"counter": name, **periods.shown(id_), **entry}
-        show(given, body, f"{moment(entry['at'])}  {moved} by {entry['by']} ({entry['how']}): {entry['why']}")
+    found = [
+        (entry["at"], *_repair(name, id_, entry))
+        for name, id_ in named
+        for entry in history.read(stack.store, name, id_)
+    ]
+    at = progress.read(stack.store)
+    for name, id_ in {name: id_.partition("#")[0] for name, id_ in named}.items():
+        running = hours.running_of(stack.store, at, name, id_)
+        found += _imports(name, id_, read.imported(stack.store, name, id_, at, running))
+    for at_s, body, line in sorted(found, key=itemgetter(0)):
+        show(given, body, f"{moment(at_s)}  {line}")
     if not found and not given.json:
-        say(f"{given.id} was never repaired")
+        say(f"{given.id} was never repaired, and no import is known")
     return 0
+
+
+def _repair(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """A repair of a number, and in one line."""
+    moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
+    line = f"{moved} by {entry['by']} ({entry['how']}): {entry['why']}"
+    return {"counter": name, **periods.shown(id_), **entry}, line
+
+
+def _imports(name: str, id_: str, imported: Iterable[Imported]) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """What was imported of a number, by the hour: when that began, and in one line."""
+    for hour, parts in groupby(sorted(imported, key=attrgetter("hour")), attrgetter("hour")):
+        days, amounts = zip(*((one.day, one.amount) for one in parts), strict=True)
+        first, last, amount = min(days), max(days), sum(amounts)
+        body = {"counter": name, "id": id_, "at": hour * HOUR_S, "how": "import", "amount": amount}
+        into = first if first == last else f"{first} to {last}"
+        line = f"{name} {id_}: {amount:+d} imported in this hour, into {into}; by whom and why: --imports"
+        yield hour * HOUR_S, {**body, "first": first, "last": last}, line
 
 
 def _named(stack: Stack, id_: str) -> list[tuple[str, str]]:

@@ -27,8 +27,9 @@ from .connection import Stack
 from .terminal import Point, clock, draws, note, offset, say, viewers_zone
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
-WHOLE, PART, REPAIR = "whole", "part", "repair"
-"""What a row of CSV is: a whole hour or day, one that is known in part, or a repair, which is no traffic."""
+WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
+"""What a row of CSV is: a whole hour or day, or one that is known in part; or a day of imports, or a repair: those are
+no traffic."""
 
 
 def _series_arguments(made: Parser, counters: Counters) -> None:
@@ -95,12 +96,17 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         which = f"{body['counter']} {body['id']}" if given.id else f"all {body['counter']}"
         title = f"{which} by {body['by']}, {getattr(zone, 'key', None) or zone}"
         charts.series(title, points, zone, by_hour=body["by"] == reading.HOUR)
+        if days := body["imports"]:
+            first, last = (datetime.fromtimestamp(days[which]["from"], UTC).date() for which in (0, -1))
+            into = str(first) if first == last else f"{len(days)} days from {first} to {last}"
+            say(f"import of {sum(one['value'] for one in days):+,} into {into} (UTC): no traffic, so in no bar")
         for one in body["repairs"]:
             at = clock(one["at"], zone, time.time())
             added = f"; {one['added']:+,} of it is in no sum either" if one["added"] else ""
             say(f"repair of {one['value']:+,} at {at}, by {one['how']}: no traffic, so in no bar{added}")
         return _remark(_of_series(body, points, zone), given)
     rows = [(_iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
+    rows += [(_iso(one["from"], UTC), one["value"], IMPORT) for one in body["imports"]]
     rows += [(_iso(one["at"], zone), one["value"], REPAIR) for one in body["repairs"]]
     _csv(("from", "value", "kind"), rows)
     return _remark(_of_series(body, points, zone), given)

@@ -98,6 +98,8 @@ function right(value, details) {
 /** Up to when a number that shows soon is complete. */
 const dated = (asOf) => (asOf ? [" Every change accepted by ", time(asOf, "clock"), " is in it."] : []);
 
+const sumOf = (points) => points.reduce((all, point) => all + point.value, 0);
+
 /** The chart by hour and by day, with the same numbers as a table. */
 function chart(context, counter, id) {
   const { api, signal } = context;
@@ -111,7 +113,7 @@ function chart(context, counter, id) {
     return { ...found, from, zone: zoneName() }; // another zone is another drawing
   };
   const draw = (found) => {
-    const sum = found.series.reduce((all, point) => all + point.value, 0);
+    const sum = sumOf(found.series);
     if (found.as_of === null)
       return [make("p.quiet", {}, "The hours are not written yet: a new stack needs some minutes.")];
     if (!found.series.length)
@@ -140,6 +142,7 @@ function chart(context, counter, id) {
         { "data-name": "table" },
         make("summary", {}, "The same as a table"),
         make("div.scroll", { tabindex: 0, role: "group", "aria-label": "The chart as a table" }, numbers(found, by)),
+        found.imports.length > 0 && imports(found.imports),
       ),
     ];
   };
@@ -181,6 +184,13 @@ function legend(found, by, running) {
         `The ${by} that runs, up to `,
         time(found.as_of, "hours"),
       ),
+    found.imports.length > 0 &&
+      make(
+        "li",
+        {},
+        `Import of ${signed(sumOf(found.imports))} into ${count(found.imports.length, "day")}`,
+        ", no traffic: it is not in the bars",
+      ),
     found.repairs.map((one) =>
       make(
         "li",
@@ -211,7 +221,15 @@ function numbers(found, by) {
   );
 }
 
-/** Shards, drift and repairs: where the number comes from. */
+/** The days that rows were imported into, as a table. */
+const imports = (days) =>
+  table(
+    "What was imported, the newest day last: it is no traffic",
+    ["Day in UTC", ["Import", "figure"]],
+    days.map((one) => [timeText(one.from, "day", "UTC"), signed(one.value)]),
+  );
+
+/** Shards, drift, imports and repairs: where the number comes from. */
 function behind(context, counter, id, knows) {
   const [bare, period] = parts(context, counter, id);
   const load = () => context.api.get("details", { counter, id: bare, period }, context.signal);
@@ -224,6 +242,8 @@ function behind(context, counter, id, knows) {
         make("div", {}, make("h3", {}, "Shards"), shards(found.shards)),
         make("div", {}, make("h3", {}, "Drift"), drift(context, counter, id, found)),
       ),
+      make("h3", {}, "Imports"),
+      make("p", {}, imported(found, context.counter(counter)?.period)),
       make("h3", {}, "Repairs"),
       repairs(found.repairs),
     ];
@@ -266,6 +286,16 @@ function drift(context, counter, id, found) {
     make("p.quiet", {}, judged),
     command(repairCommand(context.config, counter, id), `the repair of ${counter} ${id}`),
   ];
+}
+
+/** How much of the number was imported, and up to when that is known. */
+function imported({ imported: found }, period) {
+  const unknown = period ? "The series has those of all periods." : "Nobody knows yet: the hours are not written.";
+  if (!found) return make("span.quiet", {}, unknown);
+  const until = make("span.quiet", {}, "Known up to ", time(found.as_of, "minute"), ".");
+  if (!found.amount) return ["None. ", until];
+  const who = [" By whom and why: ", make("code", {}, "tally history --imports")];
+  return [make("strong", {}, signed(found.amount)), ". ", until, who];
 }
 
 function repairs(found) {

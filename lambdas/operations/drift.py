@@ -13,6 +13,7 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.drift import details, looks, rows
 from tally.errors import NotFoundError
+from tally.series import read
 
 JudgedUpTo = Annotated[
     int | None,
@@ -67,13 +68,22 @@ class Repair(TypedDict):
     why: str
 
 
+class Imported(TypedDict):
+    """How much of a number was imported."""
+
+    amount: int
+    as_of: Annotated[int, {"minimum": 0, "description": "Seconds since 1970. Imports after it are not in it yet."}]
+
+
 class Details(TypedDict):
-    """One number. `drift` is null if it does not drift."""
+    """One number. `drift` is null if it does not drift. `imported` is null before anything is summed up, and for a
+    counter with periods."""
 
     counter: str
     id: str
     period: NotRequired[PeriodName]
     value: int
+    imported: Imported | None
     shards: list[Shard]
     drift: Drift | None
     judged_up_to: JudgedUpTo
@@ -148,13 +158,17 @@ def get_drift(call: Call, *, limit: Limit = fields.PAGE_SIZE_DEFAULT, cursor: Cu
     access=Access.READ,
     throttle=SELDOM,
     needs=lambda counters: (
-        needs.on(counters, "Query") | needs.READ_JUDGE | needs.on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]})
+        needs.on(counters, "Query")
+        | needs.READ_JUDGE
+        | needs.on_ledger({"DRIFT": ["GetItem"], "HISTORY#": ["Query"]})
+        | needs.on_ledger({"PROGRESS": ["GetItem"], "SERIES#": ["Query"], "RUNNING#": ["Query"]})
     ),
     raises=[NotFoundError],
     example={
         "counter": "likes",
         "id": "a91f",
         "value": 56,
+        "imported": {"amount": 40, "as_of": 1785542400},
         "shards": [{"shard": 0, "value": 51}, {"shard": 1, "value": 5}],
         "drift": {"drift": 5, "since": 1785542401, "confirmed": True},
         "judged_up_to": 1785542820,
@@ -168,12 +182,13 @@ def get_details(
     id: Annotated[str, ANY_ID],
     period: Period | None = None,
 ) -> Answer[Details]:
-    """One number: its shards, its drift, and who repaired it
+    """One number: its shards, its drift, who repaired it, and how much of it was imported
 
     Of any declared counter. At most 100 repairs, the newest first.
     """
     counted = fields.counted_id(counter, id, "id", PAGES)
-    return Answer(details.details(call, counter, periods.tally_id(counter, counted, time.time(), period)))
+    found = details.details(call, counter, periods.tally_id(counter, counted, time.time(), period))
+    return Answer({**found, "imported": read.imported_in_all(call, counter, counted)})
 
 
 @operation(

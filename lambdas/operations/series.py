@@ -33,6 +33,10 @@ class Series(TypedDict):
     id: str
     by: Literal["hour", "day"]
     series: list[Point]
+    imports: Annotated[
+        list[Point],
+        {"description": "The days of UTC that rows were imported into: no traffic. They are in no hour or day."},
+    ]
     repairs: list[RepairOfSeries]
     since: Annotated[
         int | None, {"minimum": 0, "description": "Seconds since 1970. The series begins here. Null: not yet."}
@@ -76,6 +80,7 @@ _SERIES_EXAMPLE = {
     "id": "9f3a",
     "by": "hour",
     "series": [{"from": 1785535200, "value": 112}, {"from": 1785538800, "value": 97}],
+    "imports": [{"from": 1785456000, "value": 1200}],
     "repairs": [{"at": 1785536000, "value": -50, "how": "ledger", "added": 0}],
     "since": 1785502800,
     "as_of": 1785542400,

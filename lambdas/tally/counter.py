@@ -32,7 +32,7 @@ _FORMS = {
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
     "path": re.compile(r"(/[a-z0-9-]+)*/\{id\}(/[a-z0-9-]+)*"),
 }
-_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal"})
+_RESERVED_ATTRIBUTES = frozenset({"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported"})
 _RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -132,6 +133,7 @@ def history(dev: Dev) -> Iterator[None]:
     listed = hour - 1 if hour % 24 else hour  # pages ask for the list of today
     top.write(store, listed, store.settings.minute(now_s), board, ["plays"])
     moves.append(Moved.of("plays", hours.TOTAL, 1294))
+    moves.append(Moved.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
     writes = [hours._hour(store.settings, hour - 1, move) for move in moves]
     writes.append(repairs.entry(store, "plays", VIDEO, now_s, {"before": 1239, "amount": -5, "added": 0}, **repair))
@@ -172,7 +174,14 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     expect(page.get_by_role("img", name=re.compile("1,234 in all"))).to_be_visible()
     repair = page.get_by_role("row").filter(has_text=HOSTILE[0]).first
     expect(repair.get_by_role("cell")).to_have_text(["-5", *HOSTILE[:2], "by its drift"])
+    expect(page.locator(".legend")).to_contain_text("Import of +70 into 1 day, no traffic")
+    expect(page.get_by_role("row").filter(has_text="+70")).to_have_count(1)
+    expect(page.get_by_role("heading", name="Imports").locator("+ p")).to_contain_text("+70. Known up to")
     expect(page.locator("p.alert")).to_contain_text("+5: more is stored")
+    console.go("#/tally/plays/never-imported")
+    expect(page.get_by_role("heading", name="Imports").locator("+ p")).to_contain_text("None. Known up to")
+    expect(page.locator(".legend")).to_contain_text("Hours in")
+    assert page.locator(".legend").evaluate("list => list.childNodes.length === list.children.length"), "lines only"
     console.go("#/top/plays")
     expect(page.get_by_role("row").nth(1)).to_contain_text(VIDEO)
     expect(page.get_by_role("row").nth(1)).to_contain_text("1,234")

@@ -59,7 +59,7 @@ def test_a_tally_in_detail_has_its_shards_its_drift_and_who_repaired_it(invoke: 
         "counter": "plays", "id": "9f3a", "value": 12,
         "shards": [{"shard": 0, "value": 7}, {"shard": 1, "value": 0}, {"shard": 2, "value": 5}],
         "drift": {"drift": 3, "since": 1_800_000_000, "confirmed": True},
-        "judged_up_to": 60 * (upto + 1),
+        "judged_up_to": 60 * (upto + 1), "imported": None,
     }  # fmt: skip
     assert repairs == [
         {"at": 1_800_000_000 + amount, "amount": amount, "how": "ledger", "who": "ann", "why": f"repair {amount}"}

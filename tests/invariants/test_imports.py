@@ -21,6 +21,9 @@ from tally.counting import children, increments, periods, posts, tallies
 from tally.counting import imports as chunks
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call, Store
+from tally.series import hours, top
+from tally.series import read as series
+from tally.series.read import HOUR, Range
 from tests.conftest import fresh_tables
 from tests.invariants.judged import Deployment
 from tests.invariants.threads import at_once
@@ -211,6 +214,90 @@ def test_children_are_put_once_with_their_time_and_their_tally(judged: Deploymen
         found = judged.reconciler().count(LIKES, post)
         assert found.children == found.tally
     judged.even()
+
+
+def told(judged: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
+    """The traffic of today, and what was imported by day."""
+    now_h = int(judged.now_s) // 3600 + 1
+    traffic = series.read(Call(judged.store), counter, id_, Range(HOUR, now_h - 24, now_h))
+    ever = series.read(Call(judged.store), counter, id_, Range(HOUR, 0, now_h))
+    by_day = {str(datetime.fromtimestamp(one["from"], UTC).date()): one["value"] for one in ever["imports"]}
+    return sum(point["value"] for point in traffic["series"]), by_day
+
+
+def top_list(judged: Deployment, counter: Counter) -> dict[str, int]:
+    """The list of today."""
+    return {one["id"]: one["value"] for one in top.over(Call(judged.store), counter, top.DAY, None, 100)["top"]}
+
+
+def test_what_is_imported_is_no_traffic_however_it_comes_and_wherever_the_run_is_killed(
+    judged: Deployment, run_judged: Command
+) -> None:
+    """Old plays that are added, one video of them hot, numbers that are set, and visits, which the rollup adds."""
+    judged.series = True
+    judged.run(2)
+    judged.play(times=3)
+    judged.spill("hot", 2)
+    judged.store.breaker.trip("VID#hot")
+    page = "https://example.com/a"
+    for counter, *lines in (("plays", "v,1200", "w,5", "hot,70"), ("contest", "x,97"), ("visits", f"{page},8")):
+        path = run_judged.file(*lines)
+        with killed(judged.store, 2, before=False):
+            run_judged.import_(path, counter)
+        assert run_judged.import_(path, counter) == run_judged.import_(path, counter) == 0
+    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
+    judged.run(60)
+    assert told(judged, PLAYS, "v") == (3, {today: 1200})
+    assert told(judged, PLAYS, "w") == (0, {today: 5})
+    assert told(judged, PLAYS, "hot") == (2, {today: 70})
+    assert told(judged, counters.CONTEST, "x") == (0, {today: 97 - counters.CONTEST.start})
+    assert told(judged, counters.VISITS, page) == (0, {today: 8})
+    assert told(judged, PLAYS, hours.TOTAL) == (5, {today: 1275})
+    assert top_list(judged, PLAYS) == {"v": 3, "hot": 2}
+    assert value(judged.store, PLAYS, "hot") == 72
+    judged.even()
+
+
+def test_children_are_imported_into_their_own_days_and_one_that_goes_today_is_todays(
+    judged: Deployment, run_judged: Command
+) -> None:
+    judged.series = True
+    judged.run(2)
+    judged.post()
+    old = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,99999999999"]
+    assert run_judged.import_(run_judged.file(*old), "likes") == 0
+    judged.like("new")
+    judged.like("other")
+    judged.run(3)
+    judged.like("c", liked=False)
+    judged.run(60)
+    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
+    assert told(judged, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1}), "a day that cannot be: today"
+    assert top_list(judged, LIKES) == {"p": 1}
+    assert value(judged.store, LIKES, "p") == 5
+    judged.even()
+
+
+def test_history_has_a_line_for_the_imports_of_a_number(judged: Deployment, run_judged: Command) -> None:
+    judged.series = True
+    judged.run(2)
+    judged.post()
+    hour_s = judged.now_s // 3600 * 3600
+    run_judged.import_(run_judged.file("p,a,2024-05-03", "p,b,2024-06-01"), "likes")
+    run_judged.import_(run_judged.file("q,5"), "plays")
+    judged.run(120)
+    run_judged.said()
+    assert run_judged("history", "p") == 0
+    said, _ = run_judged.said()
+    assert "likes p: +2 imported in this hour, into 2024-05-03 to 2024-06-01" in said
+    assert "--imports" in said
+    assert run_judged("history", "q", "--json") == 0
+    [line] = map(json.loads, run_judged.said()[0].splitlines())
+    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
+    assert (line["counter"], line["id"], line["amount"], line["how"]) == ("plays", "q", 5, "import")
+    assert (line["first"], line["last"], line["at"]) == (today, today, hour_s)
+    assert run_judged("history", "other") == 0
+    assert "never repaired" in run_judged.said()[0]
 
 
 def test_children_without_a_parent_are_named_by_their_lines(store: Store, run: Command) -> None:

@@ -209,7 +209,10 @@ class Schedule:
             self._check_series()
 
     def _check_series(self) -> None:
-        """Each series sums up to what was accepted, whatever was folded twice or half."""
+        """Each series sums up to what was accepted, less what was imported, whatever was folded twice or half.
+
+        Whoever puts a like back by hand that was imported imports it once more.
+        """
         store, judged = self.world.store, self.judged()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hours, "PART", 1)
@@ -217,10 +220,9 @@ class Schedule:
         asked = Range(series.HOUR, 0, 10**6)
         for tally in self.truth.accepted:
             told = series.read(Call(store), counters.COUNTERS[tally[0]], tally[1], asked)
-            if sum(point["value"] for point in told["series"]) != self.truth.accepted[tally] - self.before.get(
-                tally, 0
-            ):
-                self.bad["series wrong"] += 1
+            moved, imported = (sum(point["value"] for point in told[kind]) for kind in ("series", "imports"))
+            self.bad["series wrong"] += moved + imported != self.truth.accepted[tally] - self.before.get(tally, 0)
+            self.bad["imports wrong"] += imported != self.truth.imported[tally]
 
     # ---- a run ----
 

@@ -10,7 +10,7 @@ import pytest
 
 import counters
 from tally.counter import Counter
-from tally.counting import tallies
+from tally.counting import imports, tallies
 from tally.drift import history, looks, reconcile, recount, rows
 from tally.drift.reconcile import NotProvenError, Reconciler
 from tally.dynamo import keys, queries
@@ -532,7 +532,7 @@ def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
     }  # fmt: skip
 
 
-def test_a_tally_has_moved_by_its_series_and_by_what_repairs_have_added(world: Deployment) -> None:
+def test_a_tally_has_moved_by_its_series_its_imports_and_what_repairs_have_added(world: Deployment) -> None:
     """A repair of an edit brings the tally to its series. What was wrong before there were series is added to them."""
     reconciler = world.reconciler()
     how = off(world, reconciler, 4)
@@ -542,6 +542,7 @@ def test_a_tally_has_moved_by_its_series_and_by_what_repairs_have_added(world: D
     world.play(times=3)
     world.edit(50, PLAYS, "v")
     world.like("late")
+    imports.add(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.Number(1, "v", 1200)]))
     assert reconciler.repair(LIKES, "p", *MENDED, **how)
     world.add_child("by hand")
     world.run(20)
@@ -549,11 +550,12 @@ def test_a_tally_has_moved_by_its_series_and_by_what_repairs_have_added(world: D
     assert reconciler.repair(LIKES, "p", *MENDED)
     world.run(45)
     end = int(world.now_s) // 3600 + 1
-    for counter, id_, moved, added in (
-        (PLAYS, "v", world.tally(PLAYS, "v"), [0]),
-        (LIKES, "p", world.tally() - before, [-4, 0]),
+    for counter, id_, moved, imported, added in (
+        (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),
+        (LIKES, "p", world.tally() - before, [], [-4, 0]),
     ):
         told = series.read(Call(world.store), counter, id_, series.Range(series.HOUR, end - 9, end))
         assert [repair["added"] for repair in told["repairs"]] == added
-        assert moved == sum(point["value"] for point in told["series"]) + sum(added)
-    assert (world.tally(PLAYS, "v"), world.tally()) == (3, 3 + 1 + 1)
+        assert [day["value"] for day in told["imports"]] == imported
+        assert moved == sum(point["value"] for point in told["series"]) + sum(imported) + sum(added)
+    assert (world.tally(PLAYS, "v"), world.tally()) == (1200 + 3, 3 + 1 + 1)

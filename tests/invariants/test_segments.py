@@ -21,7 +21,8 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
         Booked("likes", "p", "ba9876543210", 0, -1),
         Booked("likes", "p", "", 3, 2),
         Booked("likes", "é/ü", "", 3, -(10**38)),
-        Booked("plays", "v", "", 1, 1),
+        Booked("plays", "u", "", 1, 1),
+        Booked("plays", "v", "", 30, 0, 19_846),
     ]
     for bucket in range(fold.BUCKETS):
         assert apply_once(stream.store, [segments.write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)])
@@ -30,8 +31,10 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
     found = list(segments.read(stream.store, MINUTE))
     assert len(found) == 2 * fold.BUCKETS
     assert [segments.pairs(segment) for segment in found] == [written[:2], []] * fold.BUCKETS
-    sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["v"], [1], [1]]}
-    assert [segments.sums(segment) for segment in found] == [sums, {"plays": sums["plays"]}] * fold.BUCKETS
+    sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["u", "v"], [1, 30], [1, 0]]}
+    assert [segments.sums(segment) for segment in found] == [sums, {"plays": [["v"], [30], [0]]}] * fold.BUCKETS
+    imported = [list(segments.imports(segment, segments.sums(segment))) for segment in found]
+    assert imported == [[("plays", "v", 19_846, 30)]] * len(found)
     halves = list(segments.read(stream.store, MINUTE, **segments.HALVES))
     assert [half for segment in halves for half in segments.pairs(segment)] == written[:2] * fold.BUCKETS
     assert {name for segment in halves for name in segment} == {"pairs"}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import threading
@@ -56,8 +57,8 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     return replace(store, settings=store.settings._replace(minute_s=MINUTE_S))
 
 
-def plays(amount: int, video: str = "v") -> Booked:
-    return Booked("plays", video, "", amount, amount)
+def plays(amount: int, video: str = "v", day: int = -1) -> Booked:
+    return Booked("plays", video, "", amount, amount, day)
 
 
 def fold(store: Store, judged: int) -> int:
@@ -258,17 +259,23 @@ def test_half_of_the_time_is_left_to_write_what_was_read(store: Store, monkeypat
 def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before and after each write, in small parts, segments, steps and lists."""
+    """Killed before and after each write, in small parts, segments, steps and lists. Some rows are imported."""
     monkeypatch.setattr(top, "LISTED", 15)
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 150)
     monkeypatch.setattr(hours, "DAYS_AT_ONCE", 11)
     monkeypatch.setattr(hours, "SUMS_MAX", 23)
     chance, truth = random.Random(seed), defaultdict[int, Sums[str]](Sums)
+    imported = defaultdict[str, Sums[int]](Sums)
     fold(store, M - 1)
     for minute in range(3 * 4):
         moved = {f"v{number}": chance.randint(1, 9) for number in range(40) if chance.random() < 0.5}
         truth[H + minute // 4].update(moved)
-        book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()))
+        into = [(f"v{chance.randrange(9)}", OLD + chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
+        for video, day, amount in into:
+            for id_ in (video, hours.TOTAL):
+                imported[id_][day] += amount
+        rows = (plays(amount, video, day) for video, day, amount in into)
+        book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()), *rows)
         for _ in range(4):
             dying = replace(store, client=killed(store.client, chance.randrange(20), committed=chance.random() < 0.5))
             with contextlib.suppress(Crash):
@@ -277,6 +284,7 @@ def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
     assert series(store, hours.TOTAL) == {hour: sum(moved.values()) for hour, moved in truth.items()}
     for video in {video for moved in truth.values() for video in moved}:
         assert series(store, video) == {hour: moved[video] for hour, moved in truth.items() if video in moved}
+    assert {video: imports(store, video) for video in imported} == imported
     for hour, moved in truth.items():
         told = top.over(Call(store), PLAYS, "hour", top.span_of(hour), 100)
         assert told["error_max"] == 0
@@ -375,6 +383,77 @@ def test_each_day_of_a_range_begins_with_an_hour(of: str, taken: bool) -> None:
     with nullcontext() if taken else pytest.raises(odd[0], match=odd[1]):
         range_of(DAY, from_s, from_s + 5 * hours.DAY_S, "Australia/Lord_Howe", 0)
     assert range_of(HOUR, from_s, from_s + 7200, "Australia/Lord_Howe", 0).end == from_s // 3600 + 2
+
+
+OLD = 19_846  # 3 May 2024
+
+
+def imports(store: Store, video: str = "v", counter: Counter = PLAYS) -> dict[int, int]:
+    """By day, since 1970."""
+    told = read.read(Call(store), counter, video, Range(DAY, 24 * OLD, H + 24))
+    return {point["from"] // hours.DAY_S: point["value"] for point in told["imports"]}
+
+
+def test_what_is_imported_is_in_its_own_days_and_in_no_hour_and_no_list(store: Store) -> None:
+    """Also while its hour runs, when it is imported in two hours, and after a fold that was repeated."""
+    fold(store, M - 1)
+    book(store, M, plays(3), plays(1200, day=OLD), plays(7, "w", OLD), plays(5, day=OLD + 1))
+    for running in (True, False):
+        assert fold(store, M + 3 * (not running)) or running
+        assert (series(store), imports(store)) == ({H: 3}, {OLD: 1200, OLD + 1: 5})
+        assert (series(store, "w"), imports(store, "w")) == ({}, {OLD: 7})
+        assert (series(store, hours.TOTAL), imports(store, hours.TOTAL)) == ({H: 3}, {OLD: 1207, OLD + 1: 5})
+        assert top.over(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"] == [{"id": "v", "value": 3}]
+    assert imports(store, "other") == {}
+    book(store, M + 4, plays(100, day=OLD), Booked("plays", "v", "", -1, -1))
+    fold(store, M + 4)
+    assert (series(store), imports(store)) == ({H: 3, H + 1: -1}, {OLD: 1300, OLD + 1: 5})
+    for other in (EVER, Range(HOUR, -(10**8), -(10**8) + 1)):
+        assert read.read(Call(store), PLAYS, "v", other)["imports"] == [], "it asks for other days"
+
+
+def test_what_is_imported_counts_once_while_its_hour_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold dies at one write after the other, and another one goes on."""
+    monkeypatch.setattr(hours, "DAYS_AT_ONCE", 1)
+    fold(store, M - 1)
+    book(store, M, plays(3), plays(5, day=OLD), plays(7, "w", OLD))
+    for at, committed in itertools.product(range(12), (True, False)):
+        dying = replace(store, client=killed(store.client, at, committed=committed))
+        with contextlib.suppress(Crash):
+            fold(dying, M + 3)
+        assert (series(store), imports(store)) in (({}, {}), ({H: 3}, {OLD: 5}))
+    assert (progress.read(store).hour, imports(store, hours.TOTAL)) == (H + 1, {OLD: 12})
+
+
+def test_imports_of_the_hour_that_runs_are_read_over_all_of_its_segments(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hours, "SEGMENT_BYTES", 50)
+    fold(store, M - 1)
+    book(store, M, plays(3), *(plays(1, day=OLD + ago) for ago in range(20)), *(plays(9, f"v{n}") for n in range(9)))
+    fold(store, M)
+    assert (series(store), imports(store)) == ({H: 3}, dict.fromkeys(range(OLD, OLD + 20), 1))
+
+
+def test_imports_are_kept_for_ever_and_periods_are_one(store: Store) -> None:
+    brief, calls = replace(store, settings=store.settings._replace(series_days=2)), replace(PLAYS, name="calls")
+    fold(brief, M - 1)
+    book(store, M, plays(1, day=OLD), Booked("calls", "c#2024-05-03", "", 5, 5, OLD))
+    book(store, M + 1, Booked("calls", "c#2024-05-04", "", 6, 6, OLD))
+    fold(brief, M + 3)
+    assert not any("expiration" in item for item in days(store))
+    assert (imports(store), imports(store, "c", calls), series(store, "c", counter=calls)) == ({OLD: 1}, {OLD: 11}, {})
+
+
+def test_how_much_was_imported_is_unknown_before_anything_is_summed_up(store: Store) -> None:
+    call = Call(store)
+    assert read.imported_in_all(call, PLAYS, "v") is None
+    fold(store, M - 1)
+    book(store, M, plays(1200, day=OLD), plays(5, day=OLD + 1), plays(3))
+    fold(store, M)
+    assert read.imported_in_all(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
+    assert read.imported_in_all(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}
+    assert read.imported_in_all(call, CALLS, "v#2026-11-22") is None, "its series has every period of the id"
 
 
 def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import counters
 from tally.counter import Counter
-from tally.counting import children, holds, increments, posts
+from tally.counting import children, holds, imports, increments, posts
 from tally.counting.increments import Increment
 from tally.counting.tallies import GONE
 from tally.dynamo import keys, queries
@@ -67,8 +67,8 @@ class Traffic:
             delay_s = chance.uniform(6, 55)
         if chance.random() < plan.late:
             delay_s = chance.uniform(60, 600)
-        kinds = (self.play, self.use, self.visit, self.like, self.unlike, self.stock)
-        (kind,) = chance.choices(kinds, [0.3, 0.1, 0.2, 0.2, 0.2, 0.1])
+        kinds = (self.play, self.use, self.visit, self.like, self.unlike, self.stock, self.import_, self.import_likes)
+        (kind,) = chance.choices(kinds, [0.3, 0.1, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05])
         with self.world.clock.off(chance.uniform(-plan.skew_s, plan.skew_s) - delay_s):
             kind(chance.random() < 0.2)
 
@@ -153,6 +153,29 @@ class Traffic:
             state = holds.EXPIRED
         if state != holds.COMMITTED:
             self.truth.accepted["stock", id_] += amount
+        self.world.written()
+
+    def import_(self, hot: bool) -> None:
+        """Numbers from elsewhere, which belong to no day of their own."""
+        number = self._low(VIDEOS)
+        counter, id_, amount = self.chance.choice([
+            (counters.PLAYS, f"v{number}", 30), (counters.VISITS, f"https://example.com/{number}", 7),
+        ])  # fmt: skip
+        self._spread(counter, id_, hot)
+        row = imports.Number(1, id_, amount)
+        imports.add(Call(self.world.store), counter, secrets.token_hex(6), imports.Chunk(0, [row]))
+        self.truth.accepted[counter.name, id_] += amount
+        self.truth.imported[counter.name, id_] += amount
+        self._written(counter, id_, amount)
+
+    def import_likes(self, _: bool) -> None:
+        """Likes from elsewhere, of two days that are long over."""
+        post = f"p{self._low(POSTS)}"
+        rows = [imports.Child(number, post, self._user(), 1_700_000_000 + 86_400 * number) for number in range(2)]
+        imports.put(Call(self.world.store), counters.LIKES, secrets.token_hex(6), imports.Chunk(0, rows))
+        self.likes += [(post, row.child) for row in rows]
+        self.truth.accepted["likes", post] += len(rows)
+        self.truth.imported["likes", post] += len(rows)
         self.world.written()
 
     def _spread(self, counter: Counter, id_: str, alone: bool) -> None:
@@ -258,6 +281,7 @@ class Traffic:
         self.world.written()
         self.world.put(image)
         self.truth.accepted["likes", of[0]] += 1
+        self.truth.imported["likes", of[0]] += "imported" in image
         self._edited(("likes", of[0]), -1, keys.minute_of(image))
 
     def _delete(self, of: tuple[str, str]) -> None:

@@ -20,6 +20,8 @@ class Truth:
 
     accepted: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """What each tally should say."""
+    imported: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """What of it was imported."""
     edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Manual edits of each tally: minute, and by how much the tally is off for it."""
     unbooked: set[Tally] = field(default_factory=set)

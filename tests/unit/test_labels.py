@@ -57,8 +57,7 @@ def child(at: Any = NOW, name: str = "INSERT", **more: Any) -> Record:
 
 @pytest.mark.parametrize(("at", "booked"), STAMPS)
 def test_stamp_counts_if_it_is_within_a_minute_of_the_record(at: int, booked: int) -> None:
-    noted = Effect("plays", "v", booked, 3, day=at // tallies.DAY)
-    assert bookkeeper.read_receipt(DECLARED, receipt(at)) == (noted,)
+    assert bookkeeper.read_receipt(DECLARED, receipt(at)) == (Effect("plays", "v", booked, 3),)
     assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", booked, 1),)
     assert moved(plays(7, "a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=2)]
     assert moved(plays(7, "-a_b-c", at), None) == [Effect("plays", "v", booked, observed=7)], "no unlike: it has no dot"
@@ -68,8 +67,8 @@ def test_stamp_counts_if_it_is_within_a_minute_of_the_record(at: int, booked: in
 def test_what_was_written_alone_is_added_and_booked_on_the_minute_of_its_record(at: int) -> None:
     alone = {"rollup": {"BOOL": True}}
     for consumer in (rollup, bookkeeper):
-        noted = Effect("plays", "v", NOW, 3, day=at // tallies.DAY)
-        assert consumer.read_receipt(DECLARED, receipt(at, **alone)) == (noted,)
+        day = at // tallies.DAY if consumer is rollup else -1
+        assert consumer.read_receipt(DECLARED, receipt(at, **alone)) == (Effect("plays", "v", NOW, 3, day=day),)
         assert consumer.read_count(DECLARED, child(at, **alone)) == (Effect("likes", "p", NOW, 1),)
 
 
@@ -106,6 +105,36 @@ def test_what_an_unlike_leaves_is_no_child() -> None:
     assert read(DECLARED, record("REMOVE", CHILD, None, left)) == ()
     assert read(DECLARED, record("INSERT", CHILD, left)) == ()
     assert rollup.read_count(DECLARED, record("INSERT", CHILD, left)) == ()
+
+
+IMPORTED = {"imported": {"BOOL": True}}
+
+
+def test_what_is_imported_says_on_which_day_it_belongs_and_is_expected_on_its_minute() -> None:
+    today, day_s = 60 * NOW // 86_400, 86_400
+    with_receipt = receipt(NOW, **IMPORTED)
+    [effect] = bookkeeper.read_receipt(DECLARED, with_receipt)
+    assert (effect.minute, effect.accepted, effect.day) == (NOW, 3, today)
+    [rolled_up] = rollup.read_receipt(DECLARED, receipt(NOW, **IMPORTED, rollup={"BOOL": True}))
+    assert rolled_up.accepted == 3
+    old = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, **IMPORTED}
+    for since, day in (
+        ({"N": str(19_846 * day_s)}, 19_846), ({"N": str(19_847 * day_s - 1)}, 19_846), ({"N": str(10**11)}, today),
+        ({"N": "-5"}, today), ({"N": "1e400"}, today), ({"S": "x"}, today), (None, today),
+    ):  # fmt: skip
+        image = old if since is None else {**old, "likedAt": since}
+        put, gone = record("INSERT", CHILD, image), record("REMOVE", CHILD, None, image)
+        assert bookkeeper.read_count(DECLARED, put) == (Effect("likes", "p", NOW, 1, day=day),)
+        [effect] = bookkeeper.read_count(DECLARED, gone)
+        assert (effect.accepted, effect.day) == (-1, -1), "the unlike of today is today's"
+
+
+def test_traffic_and_imports_of_one_minute_are_entries_of_their_own_also_when_they_come_late() -> None:
+    play, row = Effect("plays", "v", NOW, 1), Effect("plays", "v", NOW, 30, day=5)
+    moved = Effect("plays", "v", NOW, observed=61)
+    found = entries(play, row, moved, row)
+    assert sorted(found[NOW]) == [Booked("plays", "v", "", 1, 61), Booked("plays", "v", "", 60, 0, 5)]
+    assert entries(row, judged=NOW) == {NOW + 2: [Booked("plays", "v", "", 30, 0, 5)]}
 
 
 EDITS: dict[str, tuple[Keys | None, Keys | None]] = {
@@ -151,10 +180,9 @@ def test_minutes_have_the_length_that_the_deployment_says() -> None:
     declared = Declared(counters.COUNTERS, minute_s=5)
     made_s = 5 * NOW + 4.9
     one = record("INSERT", {"id": {"S": "tally#1"}}, receipt(NOW - 1)["dynamodb"]["NewImage"], made_s=made_s)
-    noted = Effect("plays", "v", NOW - 1, 3, day=(NOW - 1) // tallies.DAY)
-    assert bookkeeper.read_receipt(declared, one) == (noted,)
+    assert bookkeeper.read_receipt(declared, one) == (Effect("plays", "v", NOW - 1, 3),)
     one["dynamodb"]["ApproximateCreationDateTime"] += 5
-    assert bookkeeper.read_receipt(declared, one) == (noted._replace(minute=NOW + 1),)
+    assert bookkeeper.read_receipt(declared, one) == (Effect("plays", "v", NOW + 1, 3),)
 
 
 # A run

@@ -220,6 +220,7 @@ class Series(TypedDict):
     id: str
     by: Literal["hour", "day"]
     series: list[Point]
+    imports: list[Point]
     repairs: list[RepairOfSeries]
     since: int | None
     as_of: int | None
@@ -261,6 +262,13 @@ class Drifts(TypedDict):
     cursor: str | None
 
 
+class Imported(TypedDict):
+    """How much of a number was imported."""
+
+    amount: int
+    as_of: int
+
+
 class Shard(TypedDict):
     """One of the items that a number is spread over."""
 
@@ -287,12 +295,15 @@ class Repair(TypedDict):
 
 
 class Details(TypedDict):
-    """One number. `drift` is null if it does not drift."""
+    """One number. `drift` is null if it does not drift. `imported` is null before anything is summed up, and for a
+    counter with periods.
+    """
 
     counter: str
     id: str
     period: NotRequired[str]
     value: int
+    imported: Imported | None
     shards: list[Shard]
     drift: Drift | None
     judged_up_to: int | None
@@ -627,7 +638,7 @@ def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: st
 
 
 def get_details(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Details]:
-    """One number: its shards, its drift, and who repaired it. Raises NotFoundError."""
+    """One number: its shards, its drift, who repaired it, and how much of it was imported. Raises NotFoundError."""
     return Request.of("drift", "get_details", caller, counter=counter, id=id, period=period)
 
 

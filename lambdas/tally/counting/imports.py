@@ -2,7 +2,8 @@
 
 The plan of the chunks depends on the rows alone. So a run that was killed and starts again makes the same chunks, and
 finds the receipts of those that it committed. A receipt also binds the content of its chunk: another content under its
-name is refused. What is imported is an accepted change like any other: the journal expects it.
+name is refused. What is imported is an accepted change like any other: the journal expects it. But it is no traffic:
+receipts and children carry a mark, so series have it beside the traffic, and top lists have it not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..errors import LimitReachedError, PreconditionFailedError, ReceiptFoundErr
 from . import changes, increments, tallies
 from .changes import Changes
 from .children import SINCE, takes_children
-from .receipts import Body, Keyed, Stamp, once
+from .receipts import IMPORT, IMPORTED, Body, Keyed, Stamp, once
 from .tallies import GONE, Tally, minute_now
 
 KEPT_DAYS = 30
@@ -28,7 +29,6 @@ KEPT_DAYS = 30
 RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
 """How long after its beginning a run may be started again: all of its receipts are there by then."""
 VALUE_MAX = 10**15  # of one row: every reader of JSON takes it exactly
-OPERATION = "import"  # in the receipts' names
 ROWS_MAX = 1000  # of a chunk: of one tally there may be any number
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
@@ -120,10 +120,10 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Re
     try:
         if sets(counter):
             for (_, id_), value in sums.items():
-                increments.set_value(call, counter, id_, value, 0, operation=OPERATION, key=name, days=KEPT_DAYS)
+                increments.set_value(call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS)
             return []
         moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
-        changes.count(call, moved, operation=OPERATION, key=f"{counter.name}/{name}", soon=False, days=KEPT_DAYS)
+        changes.count(call, moved, operation=IMPORT, key=f"{counter.name}/{name}", soon=False, days=KEPT_DAYS)
     except (LimitReachedError, PreconditionFailedError) as error:
         why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
         return [Refused(row.line, why) for row in chunk.rows]
@@ -148,7 +148,7 @@ def put(call: Call, counter: Counter, run: str, chunk: Chunk[Child]) -> Body:
     KeyReusedError if the run has put another content under this number, and StoreBusyError.
     """
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
-    keyed = Keyed(OPERATION, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
+    keyed = Keyed(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
     return once(call, keyed, lambda stamp: _put(call, counter, chunk, stamp)).body
 
 
@@ -214,4 +214,4 @@ def _writes(call: Call, counter: Counter, todo: Sequence[Child], parents: Sequen
 def _item(call: Call, counter: Counter, row: Child, at: int) -> Item:
     where = key(counter.partition_start + row.id, counter.children[0] + row.child)
     numbers = {SINCE: {"N": str(row.at_s)}, "at": {"N": str(at)}}
-    return {**where, **numbers, "nonce": {"S": call.nonce}}
+    return {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}

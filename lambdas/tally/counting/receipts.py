@@ -34,15 +34,20 @@ VISIBLE_SOON: Body = {"visible": "soon"}
 ALONE: Item = {"rollup": {"BOOL": True}}
 """The mark of a receipt or a child that was written alone: the rollup adds it to its tally."""
 DAY_S = 24 * 3600
+IMPORT = "import"
+"""The operation of imports, in the names of their receipts."""
+IMPORTED: Item = {"imported": {"BOOL": True}}
+"""The mark of what an import writes, a receipt or a child: no traffic."""
 ALONE_KEPT_S = 8 * DAY_S  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
 
 
 class Stamp(NamedTuple):
-    """What is known of a receipt before the change is made: its id, the payload's hash, when it expires."""
+    """What is known of a receipt before the change is made: its id, the payload's hash, when it expires, its mark."""
 
     id: str
     payload_hash: str
     expires_s: int
+    mark: Item
 
     def receipt(self, call: Call, body: Body, **facts: Item) -> Write:
         """The write of the COMPLETED receipt, if the key has no live one. `facts`: attributes for the streams."""
@@ -56,6 +61,7 @@ class Stamp(NamedTuple):
                     "validation": {"S": self.payload_hash},
                     "expiration": {"N": str(self.expires_s)},
                     "nonce": {"S": call.nonce},
+                    **self.mark,
                     **facts,
                 },
                 "ConditionExpression": "attribute_not_exists(id) OR expiration < :now",
@@ -112,7 +118,8 @@ def stamp(call: Call, keyed: Keyed) -> Stamp:
     layer, data = _layer(call.store), keyed.data(call)
     life_s = call.store.settings.receipt_ttl_s if keyed.days is None else keyed.days * DAY_S
     id_ = layer._get_hashed_idempotency_key(data) or ""
-    return Stamp(id_, layer._get_hashed_payload(data), int(time.time()) + life_s)
+    mark = IMPORTED if keyed.operation == IMPORT else {}
+    return Stamp(id_, layer._get_hashed_payload(data), int(time.time()) + life_s, mark)
 
 
 def stored(call: Call, item: Item, stamp: Stamp) -> Counted:

@@ -1,4 +1,4 @@
-"""The answer of `GET /details`: one tally, its shards, its drift, and who repaired it."""
+"""What `GET /details` answers of a tally: its shards, its drift, and who repaired it."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def _unmet(store: Store, half: tuple[str, str, str], minute: int, read: Reading)
 
 def _by_name(halves: Iterable[Booked]) -> Halves:
     found: Halves = defaultdict(int)
-    for counter, id_, pair, more, moved in halves:
-        found[counter, id_, pair] += moved - more
+    for half in halves:
+        found[half[:3]] += half.observed - half.expected
     return dict(found)
 
 

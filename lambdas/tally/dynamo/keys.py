@@ -1,7 +1,7 @@
 """Keys of the items of the ledger table, and the minute that items carry.
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
-    segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs
+    segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs, imports
     judge       JUDGE, JUDGE -> format, judged, known, rolled, shown, dead, asked, asked_rolled, proven, noted, began
                 of a restored ledger: format, restored, notes
     drift       DRIFT, digest -> counter, target, drift, upto, since, changes

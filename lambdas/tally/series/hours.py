@@ -4,12 +4,17 @@ The sweep reads each judged minute once: then its segments never change. What an
 segments, sorted by digest and compressed, every PART minutes. When the hour is over, each tally that moved gets one
 attribute, `h13`, in its item of the day. It is SET, so a sweep that dies, or that runs twice, changes nothing.
 
+What was imported is no traffic. The amount of each day that rows belong to is a sum of its own, with the id
+`9f3a#2024-05-03`. It gets an attribute for the hour in which it was imported, in hours since 1970: a second import into
+the same day adds up.
+
 All tallies of a counter together are one more, with an empty id. Those of an id's periods are one series.
 
 In the ledger, PK, SK -> attributes:
     progress    PROGRESS, PROGRESS -> since, through, hour, after, kept
     running     RUNNING#hour#through, digest of the first tally -> body
     day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (if series are not kept for ever)
+    imports     SERIES#counter#id, IMPORT#2024-05-03 -> h498733 …
     top lists   as top.py says
 """
 
@@ -46,13 +51,15 @@ DAY_S = 24 * 3600
 LATE_DAYS = 7  # by which an item outlives what is shown of it: sweeps may be late
 EPOCH = date(1970, 1, 1).toordinal()
 TOTAL = ""  # the id of all tallies of a counter together
+IMPORT = "IMPORT#"  # how the sort key of a day of imports begins
 
 Sums = dict[tuple[str, str], int]
-"""The amount by counter and id."""
+"""The amount by counter and id; of an import with its day."""
 
 
 class Moved(NamedTuple):
-    """By how much one tally moved. `digest` names it in sort keys, and gives the order."""
+    """By how much one tally moved. `digest` names it in sort keys, and gives the order. That of an import has its day,
+    as `id` has."""
 
     digest: str
     counter: str
@@ -62,7 +69,13 @@ class Moved(NamedTuple):
     @classmethod
     def of(cls, counter: str, id_: str, amount: int) -> Moved:
         """Of a tally by its counter and id."""
-        return cls(keys.digest(counter, id_), counter, id_, amount)
+        name, mark, day = id_.partition("#")
+        return cls(keys.digest(counter, name) + mark + day, counter, id_, amount)
+
+    @property
+    def day(self) -> str:
+        """The day that an import belongs to; empty for traffic."""
+        return self.id.partition("#")[2]
 
 
 def sum_up(store: Store, judged: int, *, until_s: float) -> int:
@@ -113,8 +126,12 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
         through = minute
         if store.clock() >= read_until_s or len(sums) >= SUMS_MAX:
             break
-    for (counter, _), amount in list(sums.items()):
-        sums[counter, TOTAL] += amount
+    for (counter, id_), amount in list(sums.items()):
+        day = id_.partition("#")[2]
+        if day:
+            sums[counter, f"#{day}"] += amount
+        else:
+            sums[counter, TOTAL] += amount
     new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
     together = _merged(running(store, at.hour, at.through), new)
     board, cut = top.Board(), _cut(together)
@@ -124,18 +141,24 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
         writes = [_running_segment(store.settings, at.hour, through, entries) for entries in ready]
         side_by_side(partial(put, Call(store, deadline_s=until_s)), writes)
         for moved in chain.from_iterable(ready):
-            if moved.id != TOTAL:
+            if moved.id != TOTAL and not moved.day:
                 board.add(*moved[1:])
     top.write(store, at.hour, through, board, {counter for counter, _ in sums})
     return _note(store, at, replace(at, through=through))
 
 
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
-    """Add what was accepted in a minute: the expected amounts in its segments, halves of unlikes among them."""
+    """Add what was accepted in a minute: the expected amounts in its segments, halves of unlikes among them. What was
+    imported goes from the traffic into its own day."""
     for segment in segments.read(store, minute):
-        for counter, (ids, expected, _) in segments.sums(segment).items():
+        booked = segments.sums(segment)
+        for counter, (ids, expected, _) in booked.items():
             for id_, amount in zip(ids, expected, strict=True):
                 sums[counter, id_.partition("#")[0]] += amount  # without its period
+        for counter, id_, day, amount in segments.imports(segment, booked):
+            name = id_.partition("#")[0]
+            sums[counter, name] -= amount
+            sums[counter, f"{name}#{day_name(day)}"] += amount
         for half in segments.pairs(segment):
             sums[half.counter, half.id.partition("#")[0]] += half.expected
 
@@ -153,11 +176,13 @@ def running(store: Store, hour: int, through: int) -> Iterator[Moved]:
         yield from _entries(item)
 
 
-def running_of(store: Store, at: Progress, counter: str, id_: str) -> int:
-    """What one tally has in the hour that runs: one Query of one page."""
-    partition, digest = f"RUNNING#{at.hour}#{at.through}", keys.digest(counter, id_)
-    found = queries.query(store, store.settings.ledger_table, partition, high=digest, Limit=1, ScanIndexForward=False)
-    return sum(moved.amount for item in found for moved in _entries(item) if moved.digest == digest)
+def running_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[Moved]:
+    """What one tally has in the hour that runs, in any order: one Query of one page, unless its imports go over two."""
+    partition, digest, table = f"RUNNING#{at.hour}#{at.through}", keys.digest(counter, id_), store.settings.ledger_table
+    for item in queries.items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
+        yield from (moved for moved in _entries(item) if moved.digest.startswith(digest))
+        if item["SK"]["S"] <= digest:
+            return  # what is before it is of other tallies
 
 
 def _entries(item: Item) -> Iterator[Moved]:
@@ -198,16 +223,19 @@ def _days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
 
 
 def _hour(settings: Settings, hour: int, moved: Moved) -> Write:
-    """The write of one tally's hour into its item of the day."""
+    """The write of one tally's hour into its item of the day. An import stays for ever."""
     day, of_day = divmod(hour, 24)
-    sets, values = f"SET h{of_day} = :amount", {":amount": {"N": str(moved.amount)}}
-    if settings.series_days:
+    sets, values, into = f"SET h{of_day} = :amount", {":amount": {"N": str(moved.amount)}}, day_name(day)
+    if moved.day:
+        sets = f"SET h{hour} = :amount"
+        into = f"{IMPORT}{moved.day}"
+    elif settings.series_days:
         sets += ", expiration = :expires"
         values[":expires"] = {"N": str((day + settings.series_days + LATE_DAYS) * DAY_S)}
     return {
         "Update": {
             "TableName": settings.ledger_table,
-            "Key": keys.key(day_partition(moved.counter, moved.id), day_name(day)),
+            "Key": keys.key(day_partition(moved.counter, moved.id.partition("#")[0]), into),
             "UpdateExpression": sets,
             "ExpressionAttributeValues": values,
         }
@@ -222,3 +250,8 @@ def day_partition(counter: str, id_: str) -> str:
 def day_name(day: int) -> str:
     """The sort key of a day, by its number since 1970: `2026-11-22`."""
     return str(date.fromordinal(EPOCH + day))
+
+
+def day_of(name: str) -> int:
+    """The number of a day, since 1970, by the name that `day_name` gives it."""
+    return date.fromisoformat(name).toordinal() - EPOCH

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, tzinfo
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, tzinfo
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..counter import Counter
 from ..drift import history
 from ..dynamo import queries
-from ..dynamo.client import Call
+from ..dynamo.client import Call, Store
 from ..errors import InvalidInputError
 from . import hours, progress
+from .hours import Moved
 from .progress import HOUR_S, Progress, minutes_of
 
 HOUR, DAY = "hour", "day"
@@ -28,22 +31,32 @@ class Range(NamedTuple):
     zone: tzinfo = UTC
 
 
+EVER = Range(DAY, 0, 24 * 365 * 1000)  # no import belongs to another day
+
+
 def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]:
-    """`{"counter","id","by","series":[{"from","value"}],"repairs":[{"at","value","how","added"}],"since","as_of"}`.
+    """`{"counter","id","by","series":[{"from","value"}],"imports","repairs","since","as_of"}`.
 
     `from` is the beginning of an hour or a day, in epoch seconds. What is newer than `as_of` is not in it yet, nor is
     what is older than `since`: series begin when Tally is deployed, or with the first day that is still there. Both are
-    null before there are any. From `since` on, a tally has moved by its series and by what repairs have `added`.
+    null before there are any. `imports`: `{"from","value"}`, the days of UTC that the range touches and that rows were
+    imported into, also before `since`. `repairs`: `{"at","value","how","added"}`. A tally that is younger than the
+    series is the sum of its series, of all of its imports, and of what repairs have `added`.
     """
     store, settings = call.store, call.store.settings
     at = progress.read(store)  # before the numbers: the hours that it names are whole
     body = {"counter": counter.name, "id": id_, "by": asked.by}
     if at.as_of(settings) is None:
-        return {**body, "series": [], "repairs": [], "since": None, "as_of": None}
-    running = at.through >= minutes_of(settings, at.hour)[0]
+        return {**body, "series": [], "imports": [], "repairs": [], "since": None, "as_of": None}
     first = max(asked.first, at.first_hour(settings))
-    end = min(asked.end, at.hour + running)
-    values = dict(_values(call, counter, id_, first, end, at)) if first < end else {}
+    end = min(asked.end, at.hour + (at.through >= minutes_of(settings, at.hour)[0]))
+    running = list(hours.running_of(store, at, counter.name, id_))
+    values: dict[int, int] = {}
+    if first < end:
+        low, high = hours.day_name(first // 24), hours.day_name((end - 1) // 24)
+        for day, of_day, amount in _stored(store, counter.name, id_, low, high):
+            values[24 * hours.day_of(day) + of_day] = amount
+    values[at.hour] = sum(moved.amount for moved in running if not moved.day)
     points: dict[int, int] = {}
     for hour in range(first, end):
         from_s = _begins(hour, asked)
@@ -51,23 +64,56 @@ def read(call: Call, counter: Counter, id_: str, asked: Range) -> dict[str, Any]
     return {
         **body,
         "series": [{"from": from_s, "value": value} for from_s, value in points.items()],
+        "imports": list(_imports(imported(store, counter.name, id_, at, running, asked))),
         "repairs": list(_repairs(call, counter, id_, asked)),
         "since": max(at.since * settings.minute_s, at.first_hour(settings) * HOUR_S),
         "as_of": at.as_of(settings),
     }
 
 
-def _values(call: Call, counter: Counter, id_: str, first: int, end: int, at: Progress) -> Iterator[tuple[int, int]]:
-    """The hours from `first` up to `end` in which the tally moved, and by how much."""
-    table, partition = call.store.settings.ledger_table, hours.day_partition(counter.name, id_)
-    low, high = hours.day_name(first // 24), hours.day_name((end - 1) // 24)
-    for item in queries.items(call.store, table, partition, low, high):
-        day = date.fromisoformat(item["SK"]["S"]).toordinal() - hours.EPOCH
-        for hour in range(24 * day, 24 * day + 24):
-            if f"h{hour % 24}" in item and hour < at.hour:
-                yield hour, int(item[f"h{hour % 24}"]["N"])
-    if end > at.hour:
-        yield at.hour, hours.running_of(call.store, at, counter.name, id_)
+def _stored(store: Store, counter: str, id_: str, low: str, high: str) -> Iterator[tuple[str, int, int]]:
+    """What the items from one sort key to another hold: the key, and each hour with its amount."""
+    for item in queries.items(store, store.settings.ledger_table, hours.day_partition(counter, id_), low, high):
+        for name in item.keys() - {"PK", "SK", "expiration"}:
+            yield item["SK"]["S"], int(name[1:]), int(item[name]["N"])
+
+
+class Imported(NamedTuple):
+    """What was imported of a tally in one hour (since 1970) into one day (`2024-05-03`)."""
+
+    day: str
+    hour: int
+    amount: int
+
+
+def imported(
+    store: Store, counter: str, id_: str, at: Progress, running: Iterable[Moved], asked: Range = EVER
+) -> Iterator[Imported]:
+    """What was imported of a tally into the days of UTC that a range touches. `running`: what the running hour has."""
+    first, last = (hours.day_name(max(-1, hour // 24)) for hour in (asked.first, asked.end - 1))
+    low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
+    for into, hour, amount in _stored(store, counter, id_, low, high):
+        if hour < at.hour:
+            yield Imported(into.removeprefix(hours.IMPORT), hour, amount)
+    yield from (Imported(one.day, at.hour, one.amount) for one in running if first <= one.day <= last)
+
+
+def _imports(found: Iterable[Imported]) -> Iterator[dict[str, int]]:
+    """What was imported into each day, the oldest first."""
+    for day, same in groupby(sorted(found), attrgetter("day")):
+        yield {"from": hours.day_of(day) * hours.DAY_S, "value": sum(one.amount for one in same)}
+
+
+def imported_in_all(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
+    """`{"amount","as_of"}`: how much of a tally was imported, in all. None before anything is summed up, and for one of
+    a counter with periods: its series has all of them."""
+    at = progress.read(call.store)
+    as_of = at.as_of(call.store.settings)
+    if as_of is None or counter.period is not None:
+        return None
+    running = hours.running_of(call.store, at, counter.name, tally)
+    found = imported(call.store, counter.name, tally, at, running)
+    return {"amount": sum(one.amount for one in found), "as_of": as_of}
 
 
 def _begins(hour: int, asked: Range) -> int:

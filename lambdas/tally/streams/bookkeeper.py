@@ -1,10 +1,10 @@
 """The drift consumer: it books on journal segments what is expected of each tally and what is observed.
 
-Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. Observed: every
-change of a tally item, but for repairs. On which minute a half of a change is booked is a pure function of its record
-(`label`), so both halves meet. Those of an unlike share a pair name, for they may fall on two sides of a minute. What
-would be booked on a judged minute, or on one before the tables' life, is booked on the current one: no minute is judged
-twice, and no entry is lost.
+Expected: accepted changes (receipts), and children that were put or deleted, by Tally or manually. What was imported is
+expected, too, and says so. Observed: every change of a tally item, but for repairs. On which minute a half of a change
+is booked is a pure function of its record (`label`), so both halves meet. Those of an unlike share a pair name, for
+they may fall on two sides of a minute. What would be booked on a judged minute, or on one before the tables' life, is
+booked on the current one: no minute is judged twice, and no entry is lost.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 from ..counter import Counter
 from ..counting import periods, tallies
+from ..counting.children import SINCE
+from ..counting.receipts import DAY_S, IMPORTED
 from ..counting.tallies import GONE
 from ..dynamo.client import Call
 from ..dynamo.keys import minute_of, pair_of
@@ -23,7 +25,9 @@ from ..dynamo.transactions import Write
 from . import rollup, segments
 from .fold import Effect, Run, StreamConsumer
 from .record import (
+    CREATED_S_MAX,
     INSERT,
+    MALFORMED,
     REMOVE,
     SAYS,
     YES,
@@ -60,7 +64,9 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         for name, id_, _ in changes(image, alone=True):
             rollup.declared_now(declared, name, id_)
     booked = [change for change in changes(image) if _is_booked(declared.by_name.get(change[0]), change[1])]
-    return rollup.counted(declared, booked, record, image) if booked else ()
+    day = int(created_s(record)) // DAY_S if image.keys() >= IMPORTED.keys() else -1
+    effects = rollup.counted(declared, booked, record, image) if booked else ()
+    return tuple([effect._replace(day=day) for effect in effects])
 
 
 def _is_booked(counter: Counter | None, id_: str) -> bool:
@@ -110,21 +116,35 @@ def _moved(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
 
 
 def _child(declared: Declared, record: Record, name: str, prefix: str, id_: str, sort_key: str) -> tuple[Effect, ...]:
-    """One more, or one less with the name that the unlike's other half has too. What an unlike leaves is no child."""
+    """One more, or one less with the name that the unlike's other half has too. What an unlike leaves is no child.
+
+    One that is imported belongs to its own day. When it goes, that is a change like any other.
+    """
     change, made = record["dynamodb"], declared.made(record)
     is_ = name != REMOVE and GONE not in change["NewImage"]
     was = name != INSERT and GONE not in change["OldImage"]
     if is_ == was:
         return ()
     if is_:
-        at, moved, pair = label_of(change["NewImage"], made), 1, ""
+        at, moved, pair, day = label_of(change["NewImage"], made), 1, "", _own_day(change["NewImage"], record)
     else:
-        at, moved, pair = made, -1, pair_of(change["OldImage"])
+        at, moved, pair, day = made, -1, pair_of(change["OldImage"]), -1
     return tuple(
-        Effect(counter.name, id_, at, moved, pair=pair)
+        Effect(counter.name, id_, at, moved, pair=pair, day=day)
         for start, counter in declared.children[prefix]
         if sort_key.startswith(start)
     )
+
+
+def _own_day(child: Image, record: Record) -> int:
+    """The day in which an imported child says that it was made, or that of its record; -1: it was not imported."""
+    if not child.keys() >= IMPORTED.keys():
+        return -1
+    try:
+        since = int(child[SINCE]["N"])
+    except MALFORMED:
+        since = -1
+    return (since if 0 <= since < CREATED_S_MAX else int(created_s(record))) // DAY_S
 
 
 @dataclass
@@ -142,7 +162,7 @@ class SegmentRun(Run):
         for effect in effects:
             if effect.minute <= self.place.past:
                 effect = effect._replace(minute=self.place.unjudged, pair="")
-            key = (effect.minute, effect.counter, effect.id, effect.pair)
+            key = (effect.minute, effect.counter, effect.id, effect.pair, effect.day)
             if key not in self.sums:
                 self.minutes.add(effect.minute)
                 self.bytes += len(effect.id) + ENTRY_BYTES
@@ -158,12 +178,19 @@ class SegmentRun(Run):
 
     def segments(self) -> dict[int, list[Booked]]:
         """The entries by minute, without those that come to nothing. An unlike whose halves are both here is whole."""
-        sums: dict[int, dict[tuple[str, str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-        for counter, id_, at, expected, observed, pair, _ in self.sums.values():
-            sum_ = sums[at][counter, id_, "" if expected == observed else pair]
+        sums: dict[int, dict[tuple[str, str, str, int], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+        for counter, id_, at, expected, observed, pair, day in self.sums.values():
+            sum_ = sums[at][counter, id_, "" if expected == observed else pair, day]
             sum_[0] += expected
             sum_[1] += observed
-        found = {at: [Booked(*name, *sum_) for name, sum_ in names.items() if any(sum_)] for at, names in sums.items()}
+        found = {
+            at: [
+                Booked(counter, id_, pair, sum_[0], sum_[1], day)
+                for (counter, id_, pair, day), sum_ in names.items()
+                if any(sum_)
+            ]
+            for at, names in sums.items()
+        }
         return {at: entries for at, entries in found.items() if entries}
 
 

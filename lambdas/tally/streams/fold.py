@@ -30,7 +30,7 @@ class Effect(NamedTuple):
     accepted: int = 0  # the rollup adds it, the bookkeeper expects it
     observed: int = 0  # by how much the tally moved
     pair: str = ""  # the name that both halves of an unlike share
-    day: int = -1  # which a receipt is stamped with, and the rollup notes; -1: none
+    day: int = -1  # that the rollup notes, or the day since 1970 that an import belongs to; -1: none
 
 
 class StreamPlace(NamedTuple):

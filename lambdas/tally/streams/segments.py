@@ -28,6 +28,7 @@ class Booked(NamedTuple):
     pair: str  # the name that both halves of an unlike share, while they are apart; else empty
     expected: int
     observed: int
+    day: int = -1  # since 1970, that an import belongs to, all of it expected; -1: no import
 
 
 Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, expected, observed
@@ -36,12 +37,18 @@ Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, 
 def write(settings: Settings, minute: int, bucket: int, name: str, entries: Collection[Booked], now_s: float) -> Write:
     """The write of a segment. `name`: table, stream shard and first sequence number, which no other segment has."""
     columns: Sums = {}
-    halves = [entry for entry in sorted(entries) if entry.pair]
-    for counter, id_, pair, expected, observed in sorted(entries):
+    halves = [entry[:5] for entry in sorted(entries) if entry.pair]
+    days: list[tuple[str, int, int]] = []
+    for counter, id_, pair, expected, observed, day in sorted(entries):
         if not pair:
-            for column, value in zip(columns.setdefault(counter, [[], [], []]), (id_, expected, observed), strict=True):
-                column.append(value)
-    body = {"body": items.packed(columns)} | ({"pairs": items.packed(halves)} if halves else {})
+            ids, more, moved = columns.setdefault(counter, [[], [], []])
+            if day >= 0:
+                days.append((counter, len(ids), day))
+            ids.append(id_)
+            more.append(expected)
+            moved.append(observed)
+    parts = {"body": columns, "pairs": halves, "imports": days}
+    body = {name: items.packed(part) for name, part in parts.items() if part or name == "body"}
     values: items.Values = {**body, "expiration": int(now_s) + KEPT_S}
     return items.put(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
@@ -62,6 +69,13 @@ def pairs(segment: Item) -> list[Booked]:
     return [Booked(*entry) for entry in items.unpacked(segment["pairs"])] if "pairs" in segment else []
 
 
+def imports(segment: Item, sums: Sums) -> Iterator[tuple[str, str, int, int]]:
+    """What of the sums was imported: counter, id, the day that it belongs to, and the amount."""
+    for counter, row, day in items.unpacked(segment["imports"]) if "imports" in segment else ():
+        ids, expected, _ = sums[counter]
+        yield counter, ids[row], day, expected[row]
+
+
 def size(segment: Item) -> int:
     """The compressed bytes of a segment."""
-    return sum(len(segment[name]["B"]) for name in ("body", "pairs") if name in segment)
+    return sum(len(segment[name]["B"]) for name in ("body", "pairs", "imports") if name in segment)

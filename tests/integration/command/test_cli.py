@@ -147,8 +147,9 @@ def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     at = progress.Progress(since=since, through=since - 1, hour=HOUR - 2)
     apply_once(store, [items.update(table, progress.PROGRESS, at.values, was=items.NO_ITEM)])
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR * 60, "a", 40)]
-    for number, (minute, id_, amount) in enumerate(plays):
-        entries = [segments.Booked("plays", id_, "", amount, amount)]
+    rows = [(since, "b", 500, HOUR // 24), (HOUR * 60, "a", 70, HOUR // 24), (HOUR * 60, "a", 900, 19_846)]
+    for number, (minute, id_, amount, *day) in enumerate([*plays, *rows]):
+        entries = [segments.Booked("plays", id_, "", amount, amount, *day)]
         put(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
     hours.sum_up(store, HOUR * 60 + 20, until_s=float("inf"))
     repaired = {"before": 900, "amount": -5, "added": 0}
@@ -167,7 +168,8 @@ def test_a_series_is_csv_in_a_pipe_and_drawn_at_a_terminal_with_repairs_and_what
     code, out, err = run("series", "plays", "a", *RANGE)
     assert (code, out.splitlines()) == (0, [
         "from,value,kind", "2027-01-15T07:00:00+01:00,-300,part", "2027-01-15T08:00:00+01:00,1200,whole",
-        "2027-01-15T09:00:00+01:00,40,part", "2027-01-15T08:50:00+01:00,-5,repair",
+        "2027-01-15T09:00:00+01:00,40,part", "2027-01-15T00:00:00+00:00,70,import",
+        "2027-01-15T08:50:00+01:00,-5,repair",
     ])  # fmt: skip
     said = [
         "940 in 3 hours; the most in one: 1,200", "series begin at 2027-01-15 07:55",
@@ -184,6 +186,7 @@ def test_a_series_is_csv_in_a_pipe_and_drawn_at_a_terminal_with_repairs_and_what
         "Fri 01-15 07:00  -300 since 07:55 ███▏",
         "Fri 01-15 08:00 1,200                █████████████",
         "Fri 01-15 09:00    40 so far         █",
+        "import of +70 into 2027-01-15 (UTC): no traffic, so in no bar",
         "repair of -5 at 2027-01-15 08:50, by ledger: no traffic, so in no bar", *said,
     ], "")  # fmt: skip
     assert run("series", "plays", *RANGE)[1].startswith("all plays by hour, Europe/Berlin\n")

@@ -31,7 +31,7 @@ def test_all_is_well_is_0(run: Run, store: Store) -> None:
     assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: known up to {until}")
     assert run("check", "--json")[:2] == (0, "")
     assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
-    assert run("history", "a91f") == (0, "a91f was never repaired\n", "")
+    assert run("history", "a91f") == (0, "a91f was never repaired, and no import is known\n", "")
 
 
 def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store: Store) -> None:

@@ -115,7 +115,7 @@ openapi: setup ## print the OpenAPI document
 generate: setup-tests ## write what follows from the operations: the samples in events/ and the typed client
 	@PYTHONPATH=lambdas $(PY) -m api
 
-pictures: setup-tests ## take the pictures of README.md: the console and the dashboard, with the demo's data
+pictures: setup-tests ## take the pictures of README.md and docs/: the console and the dashboard, with the demo's data
 	@PYTHONPATH=lambdas $(PY) -m tests.make_pictures
 
 fuzz: setup-tests ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document

@@ -1,4 +1,4 @@
-"""`make pictures` replays the demo's log on a server of its own and takes the pictures of README.md.
+"""`make pictures` replays the demo's log on a server of its own and takes the pictures of README.md and docs/.
 
 The console is taken in Chromium, once its charts of the ten most visited pages have the log's counts. The dashboard is
 drawn from the template, with the numbers that the functions reported meanwhile; a widget without a number says so.
@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 sys.path.insert(0, str(Path.cwd() / "lambdas"))
 
@@ -35,11 +35,14 @@ from tests.infra.template import Json, Template
 
 FOLDER = APP / "docs/pictures"
 MADE_OF = FOLDER / "made-of.json"
-PICTURES = ("console-overview.webp", "console-tally.webp", "dashboard.webp")
+OVERVIEW, TALLY, DASHBOARD = "console-overview.webp", "console-tally.webp", "dashboard.webp"
+NEW, EDIT, DRIFT, RECEIPT = "console-new.webp", "console-edit.webp", "console-drift.webp", "console-receipt.webp"
+PICTURES = (OVERVIEW, TALLY, DASHBOARD, NEW, EDIT, DRIFT, RECEIPT)
 CONSOLE = APP / "lambdas/console"
 VIEW = ViewportSize(width=1120, height=860)
 WAIT_MS = 60_000.0  # the first answers of functions on a busy machine
 QUALITY = 0.6
+KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"  # of a play
 NOTE = (
     "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s. AWS's own metrics and"
     " the alarms are in AWS only."
@@ -112,7 +115,7 @@ def _lines(properties: Json, found: dict[Any, Json]) -> Iterator[str]:
 
 def save(page: Page, name: str) -> None:
     """The page as it is seen, or the whole of a page that has no end in sight."""
-    png = base64.b64encode(page.screenshot(full_page=name == "dashboard.webp", animations="disabled")).decode()
+    png = base64.b64encode(page.screenshot(full_page=name == DASHBOARD, animations="disabled")).decode()
     assert page.context.browser
     blank = page.context.browser.new_page()  # without the console's policy
     webp = base64.b64decode(blank.evaluate(_TO_WEBP, [png, QUALITY]))
@@ -121,7 +124,55 @@ def save(page: Page, name: str) -> None:
 
 
 def take(browser: Browser, url: str, most: dict[str, int]) -> None:
-    """The pictures of the console. Raises AssertionError if a chart's sum is not the log's count of its page."""
+    """The console with a day of the log. Raises AssertionError if a chart's sum is not the log's count of its page."""
+    page = _signed_in(browser, url)
+    _settled(page)
+    save(page, OVERVIEW)
+    for visited, number in reversed(most.items()):
+        page.goto(f"{url}/console#/tally/visits/{quote(visited, safe='')}")
+        expect(page.locator("h1")).to_have_text(visited)
+        expect(page.locator(".moves .sum strong")).to_have_text(f"{number:,}", timeout=WAIT_MS)
+    _settled(page)
+    save(page, TALLY)
+
+
+def take_new(browser: Browser, url: str) -> None:
+    """The first screen of a new stack: what to do. Raises AssertionError if something was judged by then."""
+    page = _signed_in(browser, url)
+    expect(page.locator(".verdict")).to_contain_text("This stack is new", timeout=WAIT_MS)
+    _settled(page)
+    save(page, NEW)
+
+
+def take_edit(browser: Browser, url: str) -> None:
+    """A number that somebody edits by hand, the sentence under it, and the receipt of one of its changes."""
+    page = _signed_in(browser, url)
+    page.goto(f"{url}/console#/try")
+    page.get_by_role("button", name="Edit a number by 50").click()
+    steps = page.get_by_role("list", name="Steps: A number that somebody edits").locator("> li")
+    expect(steps.filter(has_text="It drifts")).to_contain_text("55 stored, 5 accepted, +50", timeout=WAIT_MS)
+    steps.first.scroll_into_view_if_needed()
+    save(page, EDIT)
+    page.goto(f"{url}/console#/drift")
+    page.locator(".drifts a").first.click()
+    expect(page.locator(".now")).to_contain_text("55 stored, 5 accepted: drifts by +50", timeout=WAIT_MS)
+    _settled(page)
+    save(page, DRIFT)
+    change = Request(f"{url}/counters/plays/9f3a/increments", headers={"Idempotency-Key": KEY}, method="POST")
+    with urlopen(change):
+        page.goto(f"{url}/console#/tally/plays/9f3a")
+    form = page.get_by_role("region", name="Was it counted?")
+    expect(form.get_by_label("Caller")).to_be_hidden(timeout=WAIT_MS)  # it knows that nobody is named
+    form.get_by_label("Key").fill(KEY)
+    form.get_by_role("button", name="Look").click()
+    expect(form.get_by_role("status")).to_contain_text("Counted, once.", timeout=WAIT_MS)
+    _settled(page)
+    form.scroll_into_view_if_needed()
+    save(page, RECEIPT)
+
+
+def _signed_in(browser: Browser, url: str) -> Page:
+    """The overview, as somebody with a name sees it."""
     page = browser.new_page(
         viewport=VIEW, device_scale_factor=2, color_scheme="light", locale="en-GB", timezone_id="UTC"
     )
@@ -131,14 +182,7 @@ def take(browser: Browser, url: str, most: dict[str, int]) -> None:
     page.get_by_label("Your name").fill("ana")
     page.locator("#sign-in").get_by_role("button").click()
     expect(page.locator("#sign-in")).to_have_count(0, timeout=WAIT_MS)
-    _settled(page)
-    save(page, PICTURES[0])
-    for visited, number in reversed(most.items()):
-        page.goto(f"{url}/console#/tally/visits/{quote(visited, safe='')}")
-        expect(page.locator("h1")).to_have_text(visited)
-        expect(page.locator(".moves .sum strong")).to_have_text(f"{number:,}", timeout=WAIT_MS)
-    _settled(page)
-    save(page, PICTURES[1])
+    return page
 
 
 def _settled(page: Page) -> None:
@@ -152,23 +196,24 @@ def main() -> int:
     """Take all pictures. Returns 1 if the demo fails."""
     port = free_port()
     dashboard = synthesized()
+    url = f"http://localhost:{port}"
+    FOLDER.mkdir(exist_ok=True)
     with served(port):
+        with sync_playwright() as playwright, chromium.launch(playwright) as browser:
+            take_new(browser, url)
         outcome = asyncio.run(replay(read_log(APP / LOG), port, 8))
         hours = outcome.hours
         if outcome.differing or not hours or hours.took_s is None or hours.differing:  # late is no matter here
             print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
             return 1
-        url = f"http://localhost:{port}"
-        FOLDER.mkdir(exist_ok=True)
-        with sync_playwright() as playwright:
-            browser = chromium.launch(playwright)
+        with sync_playwright() as playwright, chromium.launch(playwright) as browser:
             take(browser, url, dict(hours.log))
             with urlopen(f"{url}/dev/metrics") as answer:
                 reported = json.load(answer)["metrics"]
             page = browser.new_page(viewport=VIEW, device_scale_factor=2)
             page.set_content(drawn(dashboard, reported))
-            save(page, PICTURES[2])
-            browser.close()
+            save(page, DASHBOARD)
+            take_edit(browser, url)
     MADE_OF.write_text(json.dumps(digests(dashboard), indent=2) + "\n")
     return 0
 

@@ -16,22 +16,33 @@ function operationsOf(declared) {
 /** Was a key counted? The form asks for the receipt that every counted change leaves. */
 export function receipts(context, counter, id) {
   const { api, signal } = context;
-  const declared = context.counter(counter);
-  const operations = operationsOf(declared);
   const key = make("input", { id: "key", name: "key", required: true, autocomplete: "off", spellcheck: "false" });
-  const operation = make(
-    "select",
-    { id: "operation" },
-    operations.map((name) => make("option", { value: name }, name)),
-  );
-  const answer = make("div.answer", { role: "status" });
-  const named = declared?.changes !== "anyone"; // else it takes no token, so anyone may ask for its receipts
   const caller = make("input", { id: "caller", name: "caller", autocomplete: "off", spellcheck: "false" });
+  const operation = make("select", { id: "operation" });
+  const callers = make("p", {}, make("label", { for: "caller" }, "Caller"), caller);
+  const choice = make("p", {}, make("label", { for: "operation" }, "Sent with"), operation);
+  const whose = make("span", {}, "Keys belong to who sent them: name the caller, the sub of the token; else you find your own.");
+  const answer = make("div.answer", { role: "status" });
+  let named; // false: it takes no token, so anyone may ask for its receipts
+  const adapt = () => {
+    const declared = context.counter(counter);
+    const operations = operationsOf(declared);
+    named = declared ? declared.changes !== "anyone" : Boolean(api.token());
+    operation.replaceChildren(...operations.map((name) => make("option", { value: name }, name)));
+    [callers.hidden, whose.hidden, choice.hidden] = [!named, !named, operations.length === 1];
+  };
+  const know = async () => {
+    if (context.counter(counter) || !api.token()) return;
+    context.knows(await api.get("status", {}, signal));
+    adapt();
+  };
   const ask = async (event) => {
     event.preventDefault();
     answer.replaceChildren(make("p.quiet", {}, "Asking…"));
     try {
-      const target = operation.value === MANY ? "changes" : declared?.pages ? id : `${counter}/${id.split("#")[0]}`;
+      await know();
+      const pages = context.counter(counter)?.pages;
+      const target = operation.value === MANY ? "changes" : pages ? id : `${counter}/${id.split("#")[0]}`;
       const of = (named && caller.value.trim()) || null;
       const path = of ? "receipts/any" : named ? "receipts/own" : "receipts";
       const query = { of: operation.value, target, key: key.value.trim(), caller: of };
@@ -40,22 +51,21 @@ export function receipts(context, counter, id) {
       if (!signal.aborted) answer.replaceChildren(make("p.error", {}, error.words ?? "The page failed."));
     }
   };
+  const learn = () => know().catch(() => {}); // whoever may not read it is asked to sign in
+  api.addEventListener("again", learn, { signal });
+  adapt();
+  learn();
   return make(
     "section.card",
     { "aria-labelledby": "receipts" },
     make("div.head", {}, make("h2", { id: "receipts" }, "Was it counted?")),
-    make(
-      "p.quiet",
-      {},
-      "Paste the idempotency key of a change. ",
-      named ? "Keys belong to who sent them: name the caller, the sub of the token; else you find your own." : "",
-    ),
+    make("p.quiet", {}, "Paste the idempotency key of a change. ", whose),
     make(
       "form.row",
       { onsubmit: ask },
       make("p.wide", {}, make("label", { for: "key" }, "Key"), key),
-      make("p", { hidden: !named }, make("label", { for: "caller" }, "Caller"), caller),
-      make("p", { hidden: operations.length === 1 }, make("label", { for: "operation" }, "Sent with"), operation),
+      callers,
+      choice,
       make("p", {}, make("button", {}, "Look")),
     ),
     answer,

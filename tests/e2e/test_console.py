@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -284,6 +285,19 @@ def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Cons
         form.get_by_label("Caller").fill(caller)
         form.get_by_role("button", name="Look").click()
         expect(form.get_by_role("status")).to_contain_text(said)
+
+
+@pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
+def test_an_anonymous_play_is_found_on_a_page_that_is_opened_first(console: Console, name: str) -> None:
+    """Of its counter nothing is known yet: the form asked for the plays of ann, and there are none."""
+    key = str(uuid.uuid4())
+    console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
+    page = console.open("#/tally/plays/alone", name=name)
+    form = page.get_by_role("region", name="Was it counted?")
+    expect(form.get_by_label("Caller")).to_be_hidden()
+    form.get_by_label("Key").fill(key)
+    form.get_by_role("button", name="Look").click()
+    expect(form.get_by_role("status")).to_contain_text("Counted, once.")
 
 
 def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> None:

@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,14 @@ def fresh_tables(client: DynamoDBClient, streamed: tuple[str, ...] = ()) -> Sett
 def store(engine: Engine, settings: Settings) -> Store:
     """With a client of its own, on which a test may register."""
     return Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
+
+
+@pytest.fixture
+def midday(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is 12:30 UTC of today, and time goes on: no hour and no day ends while a test looks back at some minutes."""
+    now, day_s = time.time, 24 * 3600
+    shift_s = 12.5 * 3600 - now() % day_s
+    monkeypatch.setattr(time, "time", lambda: now() + shift_s)
 
 
 @pytest.fixture

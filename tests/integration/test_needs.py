@@ -367,6 +367,7 @@ def something_removed(store: Store) -> None:
             store.client.put_item(TableName=ledger, Item=row | {"calm": {"BOOL": True}})
 
 
+@pytest.mark.usefixtures("midday")
 def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     invoke: Invoke, store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

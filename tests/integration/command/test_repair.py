@@ -161,7 +161,9 @@ def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_da
     return time.strftime("%Y-%m-%d", time.gmtime(at * 60))
 
 
+@pytest.mark.usefixtures("midday")
 def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, store: Store) -> None:
+    judged(store)
     page = "https://example.com/a"
     day = lose(store, page, 7)
     lose(store, page, 5)

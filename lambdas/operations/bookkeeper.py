@@ -18,8 +18,9 @@ READER = StreamReader(
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """What it needs of the tables: it books nothing on a judged minute."""
-    return needs.consume("bookkeeper") | needs.READ_JUDGE | needs.on_ledger({"SEGMENT#": ["PutItem"]})
+    """What it needs of the tables: it begins the ledger, and books nothing on a judged minute."""
+    ledger = needs.on_ledger({"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"]})
+    return needs.consume("bookkeeper") | ledger
 
 
 def handler() -> Handler:

@@ -64,9 +64,9 @@ def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_takes_effect_once(name: str, consume: Callable[..., dict[str, Any]], store: Store) -> None:
+    world = StreamWorld(store, store.client)
     for _ in range(2):
         assert consume(name.split("/")[0], events.sample(name)) == DONE
-    world = StreamWorld(store, store.client)
     assert world.tallies() == TALLIES.get(name, {})
     assert world.ledger() == LEDGER.get(name, {})
     assert world.marked() == {"rollup": set(), "bookkeeper": set()}

@@ -132,7 +132,7 @@ class Stored:
 
     def put_judged(self, minute: int) -> None:
         """Say that the minutes up to this one are judged."""
-        item = watermark.JUDGE | {"judged": {"N": str(minute)}}
+        item = watermark.JUDGE | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
         self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
@@ -168,8 +168,12 @@ class Stored:
         return [(outcome.value, why) for outcome, why in done]
 
 
+@dataclass
 class StreamWorld(Stored):
-    """Where made-up records are delivered."""
+    """Where made-up records are delivered, of any time: the ledger began before them."""
+
+    def __post_init__(self) -> None:
+        self.put_judged(-1)
 
     def event(self, table: str, shard: str, records: list[Any]) -> dict[str, Any]:
         """The event of a batch."""

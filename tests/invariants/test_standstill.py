@@ -131,3 +131,22 @@ def test_edit_in_the_first_minute_of_a_stack_is_found(after_s: int) -> None:
         world.run(20)
         assert world.drifts() == {("plays", "v"): 5}
         world.wire.close()
+
+
+def test_sweep_that_comes_late_for_the_first_time_makes_no_drift() -> None:
+    """One half of a change was booked before there was a judge, the other one after it had begun."""
+    clock = Clock()
+    with new_engine() as engine, seeded(clock, SEED):
+        world = Deployment(engine, clock, SEED, CALM, 1)
+        world.play(times=3)
+        world.sleep(60)
+        world.stall("bookkeeper", "counts")
+        world.play(times=4)
+        world.edit(5, counters.PLAYS, "v")
+        world.sleep(12 * 60)
+        world.sweep_each_minute()
+        world.run(1)
+        world.resume()
+        world.run(30)
+        assert world.drifts() == {("plays", "v"): 5}
+        world.wire.close()

@@ -89,6 +89,32 @@ def test_a_tally_is_stamped_with_the_minute_of_the_records_whatever_the_clocks_o
     assert {item["nonce"]["S"][0] for item in stream.scan("counts")} == {tallies.ROLLED_UP}
 
 
+@pytest.mark.parametrize(("days", "writes"), [(0, 2), (1, 2), (9, 1000)])
+def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_other(
+    stream: StreamWorld, days: int, writes: int
+) -> None:
+    """Around midnight the writers' stamps go back and forth. An item takes no note of today and removes that of last
+    week in one write, so a stamp that is far off has a write of its own."""
+    store, client = stream.watched()
+    midnight = MINUTE // tallies.DAY * tallies.DAY
+    records = [
+        play(number, made=midnight - (number <= 400), at=midnight - number % 2 * max(1, days * tallies.DAY))
+        for number in range(1, 1001)
+    ]
+    stream.deliver("rollup", "receipts", SHARD, records, store=store)
+    assert len(client.sent) == writes
+    assert stream.tallies() == {("plays", "v"): 1000}
+
+
+def test_what_comes_to_nothing_over_two_days_is_noted_on_each(stream: StreamWorld) -> None:
+    midnight = MINUTE // tallies.DAY * tallies.DAY
+    records = [play(1, made=midnight, at=midnight - 1), play(2, made=midnight, at=midnight, amount=-1)]
+    stream.deliver("rollup", "receipts", SHARD, records)
+    [item] = stream.scan("counts")
+    notes = {name: value["N"] for name, value in item.items() if name.startswith("day#")}
+    assert sorted(notes.values()) == ["-1", "1"]
+
+
 def test_two_stream_shards_add_to_different_tally_items(stream: StreamWorld) -> None:
     for shard in (SHARD, OTHER_SHARD):
         stream.deliver("rollup", "receipts", shard, [play(1)])

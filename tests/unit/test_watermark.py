@@ -397,8 +397,8 @@ def test_judge_starts_once_the_first_sweeps_minute_is_closed_with_the_first_one_
         stack.sweep(NOW_S + 60 * minute)
         assert ("judged" in stack.noted()) == (first is not None or closed >= MINUTE)
         first = minute if first is None and "judged" in stack.noted() else first
-    before = 10 if restored_ago is None else min(10, restored_ago - 2)
-    assert watermark.judged(stack.store) == MINUTE - before - 1, "only the judge moves it on"
+    after = 0 if restored_ago is None else max(0, 2 - restored_ago)
+    assert watermark.judged(stack.store) == MINUTE + after - 1, "only the judge moves it on"
     assert first is not None
     assert first <= stalled + 8
 
@@ -428,6 +428,22 @@ def test_of_two_sweeps_at_once_one_notes_and_what_is_young_is_not_used(abreast: 
     assert [seen.fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
     fast = settings._replace(minute_s=6)
     assert [seen.fresh(fast, NOW_S + 60 + after_s) for after_s in (0.9, 1)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("made_s", "began_s"), [(NOW_S - 90, NOW_S - 90), (NOW_S + 9, NOW_S), (1, NOW_S - 24 * 3600)],
+    ids=["a record's time", "a clock ahead", "no stream keeps so old a record"],
+)  # fmt: skip
+def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_does_not(
+    abreast: Stack, made_s: float, began_s: float
+) -> None:
+    seen = watermark.read(abreast.store)
+    for at_s in (made_s, NOW_S - 1):
+        watermark.begun(abreast.store, at_s, NOW_S)
+    watermark.renew(abreast.store, abreast.streams, seen, NOW_S)  # type: ignore[arg-type]
+    assert (abreast.noted()["began"], "noted" in abreast.noted()) == (str(int(began_s)), False)
+    abreast.sweep(NOW_S + 60)
+    assert (abreast.noted()["began"], "noted" in abreast.noted()) == (str(int(began_s)), True)
 
 
 @pytest.mark.parametrize("made_ago_s", [1000, 0])

@@ -59,7 +59,7 @@ def lag(store: Store) -> Seen:
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
-    if not found.item:
+    if not found.noted_s:
         return Seen("no sweep has run yet: a new stack needs some minutes", facts, None)
     rolled_up = f"rolled up as of {_ago(age_s)}"
     line = f"{rolled_up}; watermark: {', '.join(f'{consumer} {_ago(age)}' for consumer, age in ages.items())}"

@@ -28,7 +28,7 @@ from . import dead_letters, fold, watermark
 from .dead_letters import Objects
 from .fold import DeadLetter, Run, StreamConsumer, StreamPlace
 from .lineage import Checkpoint
-from .record import Declared, Record, sequence
+from .record import Declared, Record, UnreadableError, created_s, sequence
 
 STARTS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
 RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
@@ -91,7 +91,7 @@ class Batch:
                 apply(self.call, self._kept(kept))
                 self._report(kept)
             for _ in range(STARTS_MAX):
-                past = watermark.read(store).past(store.settings) if self.handler.consumer.heeds_judge else -1
+                past = self._past(numbered)
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # then: `past` grows
                 place = StreamPlace(self.table, self.shard, store.settings.minute(time.time()), past)
                 try:
@@ -105,6 +105,17 @@ class Batch:
         except RetryableError as error:
             self._warn("not applied", failed, error)
         return failed
+
+    def _past(self, numbered: Mapping[int, Record]) -> int:
+        """The last minute that takes no entries any more."""
+        if not (self.handler.consumer.heeds_judge and numbered):
+            return -1
+        store, now_s = self.call.store, time.time()
+        try:
+            made_s = created_s(next(iter(numbered.values())))
+        except UnreadableError:
+            made_s = now_s
+        return watermark.begun(store, made_s, now_s).past(store.settings)
 
     def _apply(self, records: Sequence[Record], place: StreamPlace, seen: Checkpoint) -> str | None:
         """Commit run by run; the first record that is left, because the time ran out or the store was busy.

@@ -24,7 +24,6 @@ from ..errors import TallyError
 # The waits of the ledger, in minutes: they scale with the length of a minute (settings.minute_s).
 LATE = 1  # after its own, in which a change may be committed: retries end after 3 s; frozen writers get a minute
 SETTLE = 5  # judged ones that a drift must stand to be confirmed: one that comes of a late commit lasts two
-EARLIER = 10  # before the first sweep, from when on is judged: a deploy makes the tables, and then the sweep
 SKEW = 1 / 12  # how far clocks and DynamoDB's stamps may differ: 5 s
 LISTING = 1  # how late DynamoDB may list a new shard
 FRESH = 1 / 6  # how long the parts of a transaction may become visible one after the other: 10 s

@@ -6,7 +6,9 @@ also notes on the tally by how much it moved it for the receipts of each day (dr
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ..counter import Counter
 from ..counting import periods, tallies
@@ -86,21 +88,31 @@ def shard_of(counter: Counter, place: StreamPlace) -> int:
     return 1 + place.bucket % (counter.max_shards - 1) if children else place.bucket % counter.max_shards
 
 
+@dataclass
 class TallyRun(Run):
-    """A run that adds to tallies. It ends where one item would need two minutes, or the receipts of two days."""
+    """A run that adds to tallies. It ends where one item would need two minutes. Around midnight it notes two days,
+    because the clocks of writers differ."""
+
+    days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    """By tally, what is for the receipts of which day."""
 
     def takes(self, effects: Sequence[Effect]) -> bool:
         new = 0
         for effect in effects:
             there = self.sums.get((effect.counter, effect.id))
             new += there is None
-            if there is not None and (there.minute, there.day) != (effect.minute, effect.day):
+            if there is not None and (there.minute != effect.minute or self._far(effect)):
                 return False
         return len(self.sums) + len(self.dead_letters) + new <= ITEMS_MAX
+
+    def _far(self, effect: Effect) -> bool:
+        """Whether its day does not follow those that its tally has."""
+        return any(abs(day - effect.day) > 1 for day in self.days[effect.counter, effect.id])
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             self._add((effect.counter, effect.id), effect)
+            self.days[effect.counter, effect.id][effect.day] += effect.accepted
 
     @property
     def full(self) -> bool:
@@ -110,12 +122,11 @@ class TallyRun(Run):
         found: list[Write] = []
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]
-            if effect.accepted:
+            days = {day: amount for day, amount in self.days[effect.counter, effect.id].items() if amount}
+            if days:
                 shard, by = shard_of(counter, self.place), tallies.ROLLED_UP
                 add = tallies.add(call, counter, effect.id, shard, effect.accepted, effect.minute, by=by)
-                if effect.day >= 0:
-                    add = tallies.noted(add, {effect.day: effect.accepted})
-                found.append({"Update": add})
+                found.append({"Update": add if -1 in days else tallies.noted(add, days)})
         return found
 
 

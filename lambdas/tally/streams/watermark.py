@@ -23,7 +23,7 @@ from ..dynamo.shards import Shards
 from ..dynamo.transactions import Write, apply_once
 from ..errors import ConfigurationError, TallyError
 from ..settings import Settings
-from .lineage import BOOKKEEPER, COUNTS, EARLIER, FRESH, RECEIPTS, ROLLUP, SKEW, Look, look
+from .lineage import BOOKKEEPER, COUNTS, FRESH, RECEIPTS, ROLLUP, SKEW, Look, look
 from .lineage import LATE as LATE
 from .lineage import SETTLE as SETTLE
 
@@ -57,11 +57,11 @@ class Watermark:
     def past(self, settings: Settings) -> int:
         """The last minute that takes no entries any more: it is judged, or before the first one that will be.
 
-        That is the first one of the tables' life, for the streams are read from their beginning. Of restored tables it
-        is after the moment that they were restored to.
+        That is the first one of the tables' life, for the streams are read from their beginning, and whoever comes
+        first notes that the ledger begins. Of restored tables it is after the moment that they were restored to.
         """
         began_s, restored_s = (items.number(self.item, name) for name in ("began", "restored"))
-        first = settings.minute(began_s) - EARLIER if began_s else 0
+        first = settings.minute(began_s)
         after = settings.minute(restored_s) + LATE + 1 if restored_s else 0
         return max(self.judged, max(first, after) - 1)
 
@@ -88,6 +88,20 @@ def read(store: Store) -> Watermark:
     known_s, rolled_s, shown_s = (items.number(item, name) for name in ("known", "rolled", "shown"))
     noted_s = float(item.get("noted", {"N": "0"})["N"])
     return Watermark(items.number(item, "judged", -1), known_s, rolled_s, shown_s, item, noted_s)
+
+
+def begun(store: Store, made_s: float, now_s: float) -> Watermark:
+    """The watermark, before a record that was made at `made_s` is booked. The first one begins the ledger.
+
+    Booked before the beginning was known, one half of a change might be on a minute that nobody ever judges.
+    """
+    seen = read(store)
+    if "began" in seen.item:
+        return seen
+    began_s = int(min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
+    values: items.Values = {"format": keys.FORMAT, "began": began_s}
+    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"began": None})])
+    return read(store)
 
 
 def judged(store: Store) -> int:
@@ -139,8 +153,9 @@ def renew(store: Store, shards: Shards, before: Watermark, now_s: float) -> Look
     }
     if before.judged < 0 and before.closed(store.settings) >= store.settings.minute(began_s):
         values["judged"] = before.past(store.settings)
-    # A sweep that was overtaken by another one notes nothing.
-    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was={"noted": item.get("noted")})])
+    # A sweep that was overtaken by another one, or by the first record, notes nothing.
+    seen = {name: item.get(name) for name in ("noted", "began")}
+    apply_once(store, [items.update(store.settings.ledger_table, JUDGE, values, was=seen)])
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import counters
 from tally.counter import Counter
-from tally.counting import batches, imports, periods
+from tally.counting import batches, periods
 from tally.dynamo.client import Call, Store
 from tally.errors import HoldSettledError, LimitReachedError, PreconditionFailedError, RetryableError
 
@@ -230,7 +230,7 @@ class Client:
         if counter.counts_children:
             return self._wishes.Entry(counter, self._chance.choice(FAMILIES[counter]), 0, own)
         (move,) = [move for move in MOVES.values() if move.counter is counter]
-        shared = self._chance.random() < 0.5 and not imports.sets(counter)
+        shared = self._chance.random() < 0.5 and not counter.known  # the others may use a quota up
         at_s = time.time() - self._chance.randint(0, 600)
         id_ = periods.tally_id(counter, self._entry(move).id if shared else own, at_s)
         return self._wishes.Entry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))

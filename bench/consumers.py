@@ -185,7 +185,7 @@ def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> flo
 
 def note_judged(store: Store, minute: int) -> None:
     """Say that the minutes up to this one are judged."""
-    item = watermark.JUDGE | {"judged": {"N": str(minute)}}
+    item = watermark.JUDGE | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
     assert apply_once(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 

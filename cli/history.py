@@ -12,7 +12,7 @@ from tally.counting import periods
 from tally.drift import history
 from tally.drift.looks import moment
 from tally.errors import InvalidInputError
-from tally.series import hours, progress, read
+from tally.series import progress, read
 from tally.series.progress import HOUR_S
 from tally.series.read import Imported
 
@@ -47,8 +47,7 @@ def _past(given: argparse.Namespace, stack: Stack) -> int:
     ]
     at = progress.read(stack.store)
     for name, id_ in {name: id_.partition("#")[0] for name, id_ in named}.items():
-        running = hours.running_of(stack.store, at, name, id_)
-        found += _imports(name, id_, read.imported(stack.store, name, id_, at, running))
+        found += _imports(name, id_, read.ever_imported(stack.store, name, id_, at))
     for at_s, body, line in sorted(found, key=itemgetter(0)):
         show(given, body, f"{moment(at_s)}  {line}")
     if not found and not given.json:

@@ -54,9 +54,10 @@ class Spread:
             shards, since_s = self.widths[tally]
             while shards > 1 and self.clock() - since_s >= CALM_S:
                 shards, since_s = shards // 2, since_s + CALM_S
-            self.widths[tally] = _Width(shards, since_s)
             if shards == 1:
                 del self.widths[tally]
+            else:
+                self.widths[tally] = _Width(shards, since_s)
             return shards
 
     def pick(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:

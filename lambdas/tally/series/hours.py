@@ -127,11 +127,8 @@ def _part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
         if store.clock() >= read_until_s or len(sums) >= SUMS_MAX:
             break
     for (counter, id_), amount in list(sums.items()):
-        day = id_.partition("#")[2]
-        if day:
-            sums[counter, f"#{day}"] += amount
-        else:
-            sums[counter, TOTAL] += amount
+        _, mark, day = id_.partition("#")
+        sums[counter, TOTAL + mark + day] += amount
     new = sorted(Moved.of(*tally, amount) for tally, amount in sums.items())
     together = _merged(running(store, at.hour, at.through), new)
     board, cut = top.Board(), _cut(together)

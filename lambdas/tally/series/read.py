@@ -87,7 +87,7 @@ class Imported(NamedTuple):
 
 
 def imported(
-    store: Store, counter: str, id_: str, at: Progress, running: Iterable[Moved], asked: Range = EVER
+    store: Store, counter: str, id_: str, at: Progress, running: Iterable[Moved], asked: Range
 ) -> Iterator[Imported]:
     """What was imported of a tally into the days of UTC that a range touches. `running`: what the running hour has."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (asked.first, asked.end - 1))
@@ -96,6 +96,11 @@ def imported(
         if hour < at.hour:
             yield Imported(into.removeprefix(hours.IMPORT), hour, amount)
     yield from (Imported(one.day, at.hour, one.amount) for one in running if first <= one.day <= last)
+
+
+def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterator[Imported]:
+    """What was imported of a tally, into any day."""
+    return imported(store, counter, id_, at, hours.running_of(store, at, counter, id_), EVER)
 
 
 def _imports(found: Iterable[Imported]) -> Iterator[dict[str, int]]:
@@ -111,8 +116,7 @@ def imported_in_all(call: Call, counter: Counter, tally: str) -> dict[str, int] 
     as_of = at.as_of(call.store.settings)
     if as_of is None or counter.period is not None:
         return None
-    running = hours.running_of(call.store, at, counter.name, tally)
-    found = imported(call.store, counter.name, tally, at, running)
+    found = ever_imported(call.store, counter.name, tally, at)
     return {"amount": sum(one.amount for one in found), "as_of": as_of}
 
 

@@ -65,8 +65,7 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
             rollup.declared_now(declared, name, id_)
     booked = [change for change in changes(image) if _is_booked(declared.by_name.get(change[0]), change[1])]
     day = int(created_s(record)) // DAY_S if image.keys() >= IMPORTED.keys() else -1
-    effects = rollup.counted(declared, booked, record, image) if booked else ()
-    return tuple([effect._replace(day=day) for effect in effects])
+    return rollup.counted(declared, booked, record, image, day) if booked else ()
 
 
 def _is_booked(counter: Counter | None, id_: str) -> bool:

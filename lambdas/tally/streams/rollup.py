@@ -47,13 +47,13 @@ def declared_now(declared: Declared, name: str, id_: str) -> Counter:
 
 
 def counted(
-    declared: Declared, found: Iterable[tuple[str, str, int]], record: Record, image: Image
+    declared: Declared, found: Iterable[tuple[str, str, int]], record: Record, image: Image, day: int | None = None
 ) -> tuple[Effect, ...]:
-    """The amounts of a receipt, on its minute."""
+    """The amounts of a receipt, on its minute. `day`: of the effects; None: the day of the receipt's stamp."""
     stamped = minute_of(image)
     if stamped is None:
         raise UnreadableError(f"at cannot be {image.get('at', 'missing')}")
-    at, day = label_of(image, declared.made(record)), stamped // tallies.DAY
+    at, day = label_of(image, declared.made(record)), stamped // tallies.DAY if day is None else day
     return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in found])
 
 

@@ -57,8 +57,8 @@ class Watermark:
     def past(self, settings: Settings) -> int:
         """The last minute that takes no entries any more: it is judged, or before the first one that will be.
 
-        That is the first one of the tables' life, for the streams are read from their beginning, and whoever comes
-        first notes that the ledger begins. Of restored tables it is after the moment that they were restored to.
+        The judge starts with the minute in which the ledger began (`begun`). In restored tables it starts after the
+        moment that they were restored to.
         """
         began_s, restored_s = (items.number(self.item, name) for name in ("began", "restored"))
         first = settings.minute(began_s)

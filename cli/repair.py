@@ -14,6 +14,7 @@ from typing import Any
 from tally.drift import rebuild
 from tally.drift.looks import moment
 from tally.drift.reconcile import Finding, Reconciler
+from tally.drift.recount import Recount
 from tally.dynamo.client import Call
 from tally.errors import TallyError
 from tally.streams import bookkeeper, dead_letters, rollup
@@ -93,16 +94,23 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[Marker])
 def _repaired(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.Look]) -> int:
     """Repair these once the ledger has judged what happened so far. Returns how many still differ."""
     asked = _judged(reconciler)
+    with bar(wrong, "number", "looked at again") as each:
+        counted = [(look, reconciler.count_again(look.found.counter, look.found.target, look.counted)) for look in each]
+    twice = sum(len(counts) > 1 for _, counts in counted)
+    if twice:
+        note(f"the ledger does not explain {twice} of {len(wrong)}: their children are counted once more")
+        asked = _judged(reconciler)
 
-    def one(look: check.Look) -> None:
+    def one(looked: tuple[check.Look, Sequence[Recount]]) -> None:
+        look, counts = looked
         counter, id_ = look.found.counter, look.found.target
-        done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=look.counted)
+        done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)
         if done is None:
             say(f"even     {look.found.name}: {reconciler.look(counter, id_).tally}")
         else:
             say(f"repaired {_moved(done)}, by {done.how}")
 
-    return _each(wrong, one)
+    return _each(counted, one)
 
 
 def _rebuilt(given: argparse.Namespace, reconciler: Reconciler, gone: check.Lost) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -40,10 +41,10 @@ REST_MINUTES_MAX = 60  # to catch up in, once nothing happens any more
 
 
 class Asked(NamedTuple):
-    """What a repair was asked for with: the minute to be judged through, and a count of the children."""
+    """What a repair was asked for with: the minute to be judged through, and the counts of the children."""
 
     minute: int = -1
-    counted: Recount | None = None
+    counted: Sequence[Recount] = ()
 
 
 class Schedule:
@@ -103,11 +104,15 @@ class Schedule:
                 with contextlib.suppress(NotProvenError):
                     self._repair_later(tally, self.ask(tally))
 
-    def _repair_later(self, tally: Tally, asked: Asked, tries: int = 15) -> None:
-        if self.judged() >= asked.minute:
+    def _repair_later(self, tally: Tally, asked: Asked, tries: int = 15, *, again: bool = False) -> None:
+        if self.judged() < asked.minute:
+            if tries and self.repairs:
+                self.world.soon(60, partial(self._repair_later, again=again), tally, asked, tries - 1)
+        elif again:
             self._repair_roughly(tally, asked, self.chance.randrange(2))
-        elif tries and self.repairs:
-            self.world.soon(60, self._repair_later, tally, asked, tries - 1)
+        else:
+            with contextlib.suppress(NotProvenError):
+                self._repair_later(tally, self.ask_again(tally, asked), again=True)
 
     def _repair_roughly(self, tally: Tally, asked: Asked, at: int) -> None:
         """The command may die, or sleep, at any step."""
@@ -128,8 +133,14 @@ class Schedule:
     def ask(self, tally: Tally) -> Asked:
         """Ask for the repair of a tally. Raises NotProvenError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
-        count = command.count(counter, tally[1]) if counter.child else None
-        return Asked(command.asked(), count)
+        counted = [command.count(counter, tally[1])] if counter.child else []
+        return Asked(command.asked(), counted)
+
+    def ask_again(self, tally: Tally, asked: Asked) -> Asked:
+        """Count once more what the ledger does not explain. Raises NotProvenError."""
+        counter, command = counters.COUNTERS[tally[0]], self._command()
+        counted = command.count_again(counter, tally[1], asked.counted[0] if asked.counted else None)
+        return Asked(command.asked() if len(counted) > 1 else asked.minute, counted)
 
     def mend(self, tally: Tally, asked: Asked, client: Any = None) -> Finding | None:
         """Repair it, as the command does once the ledger is judged. Raises NotProvenError."""
@@ -146,6 +157,8 @@ class Schedule:
         """Repair whatever drifts. Nothing else happens, so nothing is refused."""
         asked = {tally: self.ask(tally) for tally in self.world.drifts()}
         for tally, of_it in asked.items():
+            self.wait(of_it)
+            of_it = self.ask_again(tally, of_it)
             self.wait(of_it)
             try:
                 self.mend(tally, of_it)

@@ -4,9 +4,9 @@ The drift row of a tally says by how much it is wrong. A repair takes back what 
 transaction, on condition that the row is as it was read, and books it nowhere: its nonce tells the bookkeeper. What is
 under way meanwhile comes to the row later, whatever the repair did. So nothing has to stand still.
 
-Children that can be counted exactly are better watermark: they also show what was wrong before the streams. What the
-ledger will know a minute later must not be repaired twice: so two exact counts need the same result, and between them
-the ledger must have judged the time of the first one.
+Children that can be counted exactly show more: also what was wrong before the streams. What the ledger will know a
+minute later must not be repaired twice. So where a count says something else than the ledger, three exact counts need
+the same result, the ledger must have judged the minutes of the first two, and it must have seen no edit since.
 
 A repair is refused until the ledger has judged the minute in which it was asked for: an edit that was undone, or a
 record that was redriven, is in the row by then. It is refused while there is a dead letter.
@@ -15,7 +15,7 @@ record that was redriven, is in the row by then. It is refused while there is a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..counter import Counter
@@ -36,6 +36,7 @@ REPAIRS_MAX = 20  # tries to commit a repair: a change of the drift row, or a co
 PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
 WAIT_MAX = 20  # minutes for the judge: it is four to eight behind while nobody stalls
 WAITS_PER_MINUTE = 12
+COUNTS_BEFORE = 2  # of the children, judged since, before a count is believed that the ledger does not explain
 SHARDS_HELD_MAX = 90  # of a tally in a repair: a transaction takes 100 items
 
 
@@ -116,17 +117,27 @@ class Reconciler:
             self.sleep(self.store.settings.minute_s / WAITS_PER_MINUTE)
         self._check_judged(self._seen(), asked)
 
-    def repair(
-        self, counter: Counter, target: str, by: str, why: str, *, asked: int = -1, counted: Recount | None = None
-    ) -> Finding | None:
-        """Repair one tally; the finding with the amount, None if there is nothing to repair. `counted`: a count before.
+    def count_again(self, counter: Counter, target: str, first: Recount | None) -> Sequence[Recount]:
+        """The counts that a repair needs, once the ledger is judged through the first one. If they are two, the second
+        one's minute is to be judged, too."""
+        if first is None or first.unclear:
+            return ()
+        if first.low == self.look(counter, target).difference:
+            return (first,)
+        return first, self.count(counter, target)
 
-        `asked`: the minute to be judged. Raises NotProvenError, OutOfBoundsError, RestlessError.
+    def repair(
+        self, counter: Counter, target: str, by: str, why: str, *, asked: int = -1, counted: Sequence[Recount] = ()
+    ) -> Finding | None:
+        """Repair one tally; the finding with the amount, None if there is nothing to repair.
+
+        `counted`: the counts before, as count_again gives them. `asked`: the minute to be judged. Raises
+        NotProvenError, OutOfBoundsError, RestlessError.
         """
 
         def proven(seen: Watermark) -> Finding | None:
             found = self.look(counter, target, seen)
-            if counted is not None and not counted.unclear:
+            if counted:
                 found = self._counted(found, counted)
             if not (found.differs or found.difference):
                 return None
@@ -155,26 +166,29 @@ class Reconciler:
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
         raise RestlessError(f"{name} changed at each attempt to repair it: try again when it is calmer.")
 
-    def _counted(self, found: Finding, first: Recount) -> Finding:
-        """The finding by a second count, or by the ledger if that is unclear. Raises NotProvenError.
+    def _counted(self, found: Finding, before: Sequence[Recount]) -> Finding:
+        """The finding by one more count, or by the ledger if that explains it or stands alone. Raises NotProvenError.
 
-        Two equal counts prove that nothing is in the second one that is yet to be judged, if the ledger knows of no
-        edit and of no repair in between: one of these, and an edit after it, would come to the same number. While the
-        drift goes on, the ledger alone can tell.
+        An edit that is undone within its minute leaves no trace in the ledger. So one count alone proves nothing: what
+        it found may be gone, and what the next one finds may be an edit that is yet to be judged. While the drift goes
+        on, the ledger alone can tell.
         """
         if found.confirmed != found.drift.drift:
             return found
-        again = self.count(found.counter, found.target)
+        again, first = self.count(found.counter, found.target), before[0]
         newest = history.newest(self.store, found.counter.name, found.target)
-        if found.drift.upto >= first.minute or newest != first.repaired:
-            raise NotProvenError(f"{found.name} was edited or repaired after the first count: try again.")
         if again.unclear and not found.differs:
             raise NotProvenError(f"{found.name}: cannot tell yet: {again.unclear}.")
-        if again.unclear:
+        if again.unclear or (found.differs and again.low == found.difference):
             return found
-        if again.low != first.low:
-            said = f"the first count found {first.low:+d}, and the second one {again.low:+d}"
-            raise NotProvenError(f"{found.name}: {said}: try again.")
+        if found.drift.upto >= first.minute or newest != first.repaired:
+            raise NotProvenError(f"{found.name} was edited or repaired after the first count: try again.")
+        for one in [*before, again]:
+            if one.low != first.low:
+                said = f"the first count found {first.low:+d}, and a later one {one.low:+d}"
+                raise NotProvenError(f"{found.name}: {said}: try again.")
+        if again.low != found.difference and len(before) < COUNTS_BEFORE:
+            raise NotProvenError(f"{found.name}: one count before does not prove {again.low:+d}: try again.")
         return replace(found, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
     def _check_judged(self, seen: Watermark, asked: int) -> None:

@@ -94,7 +94,7 @@ def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> 
     post(store, "off", off_by=5)
     drifts(store, "likes", "off", 5)
     code, out, _ = run("repair", "likes", "off", *SIGNED, "--yes")
-    assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by recount", "all is well"])
+    assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by ledger", "all is well"])
     assert run("check")[0] == 0
     assert json.loads(run("get", "likes", "off", "--json")[1]) == {
         "counter": "likes", "id": "off", "value": 2, "shards": {"0": 2}, "drift": 0,
@@ -102,9 +102,22 @@ def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> 
     entry = json.loads(run("history", "off", "--json")[1])
     assert entry | {"at": 0} == {
         "counter": "likes", "id": "off", "at": 0,
-        "by": "ann", "why": "edited by hand", "how": "recount", "amount": -5, "before": 7, "after": 2, "added": 0,
+        "by": "ann", "why": "edited by hand", "how": "ledger", "amount": -5, "before": 7, "after": 2, "added": 0,
     }  # fmt: skip
-    assert "likes off: -5 (7 to 2) by ann (recount): edited by hand" in run("history", "off")[1]
+    assert "likes off: -5 (7 to 2) by ann (ledger): edited by hand" in run("history", "off")[1]
+
+
+def test_what_the_ledger_does_not_explain_waits_for_one_more_count(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was wrong before the streams."""
+    waited: list[int] = []
+    monkeypatch.setattr(reconcile.Reconciler, "wait", lambda self, asked, tell: waited.append(asked))
+    post(store, "off", off_by=5)
+    code, out, err = run("repair", "likes", "off", *SIGNED, "--yes")
+    assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by recount", "all is well"])
+    assert "tally: the ledger does not explain 1 of 1: their children are counted once more\n" in err
+    assert len(waited) == 2
 
 
 def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(

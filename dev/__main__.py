@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -17,9 +18,22 @@ class StopError(KeyboardInterrupt):
     """Ctrl-C. CPython ends by SIGINT after a plain KeyboardInterrupt in an `exec`, and each dataclass runs one."""
 
 
+def leave(number: int, frame: FrameType | None) -> None:
+    """Handle SIGINT and SIGTERM while modules are imported: nothing is started yet. An exception would not do: CPython
+    makes a TypeError of one that meets an import."""
+    os.write(sys.stdout.fileno(), b"tally: stopped\n")
+    os._exit(0)
+
+
 def stop(number: int, frame: FrameType | None) -> None:
     """Handle SIGINT and SIGTERM until the server has its own handlers."""
     raise StopError
+
+
+def handle(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Handle SIGINT and SIGTERM so from now on."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def say(line: str) -> None:
@@ -32,8 +46,7 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    handle(leave)
     try:
         run(Options.read(sys.argv[1:], os.environ, Path.cwd()))
         say("stopped")
@@ -46,7 +59,7 @@ def main() -> int:
 
 
 def run(options: Options) -> None:
-    """Start everything and serve. The imports take a second: here, Ctrl-C interrupts them cleanly."""
+    """Start everything and serve."""
     import asyncio
 
     from .functions import runtime
@@ -54,6 +67,7 @@ def run(options: Options) -> None:
     from .stack.prepared import prepared
 
     runtime.check()
+    handle(stop)
     with prepared(options) as stack:
         asyncio.run(serve(stack, say))
 

@@ -25,7 +25,7 @@ from tests.contexts import Context
 from tests.integration.conftest import Invoke
 
 VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
-SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, read="anyone")
+SEATS = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, read="anyone")
 DECLARED = declared([*COUNTERS.values(), VIEWS, SEATS])
 Ask = Callable[..., dict[str, Any]]
 PAGE = "https://example.com/a"
@@ -67,13 +67,13 @@ def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_
 
 
 def test_the_etag_of_a_versioned_counter_stays_its_version_for_anyone_too(ask: Ask) -> None:
-    ask("seats", amount=2, idempotency_key="a")
-    answer = ask("seats")
+    ask("tested", amount=2, idempotency_key="a")
+    answer = ask("tested")
     assert answer["headers"]["etag"] == '"1"'
     assert answer["headers"]["cache-control"] == "public, max-age=1"
-    assert ask("seats", {"if-none-match": '"1"'})["statusCode"] == 304
-    ask("seats", amount=-2, idempotency_key="b")
-    moved = ask("seats", {"if-none-match": '"1"'})
+    assert ask("tested", {"if-none-match": '"1"'})["statusCode"] == 304
+    ask("tested", amount=-2, idempotency_key="b")
+    moved = ask("tested", {"if-none-match": '"1"'})
     assert (moved["statusCode"], moved["headers"]["etag"]) == (200, '"2"')
 
 
@@ -132,16 +132,16 @@ def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(invoke: Invo
     stored(store, VIEWS, "7c20", shard0=1)
     meter.reset()
     answer = invoke(
-        refs("seats:7c20", "plays:9f3a", "views:7c20", "seats:none", "plays:none", "plays:9f3a", "seats:7c20"),
+        refs("tested:7c20", "plays:9f3a", "views:7c20", "tested:none", "plays:none", "plays:9f3a", "tested:7c20"),
     )
     assert numbers(answer) == [7, 7, 1, 0, 0, 7, 7]
     first = events.body_of(answer)["tallies"][0]
-    assert first == {"counter": "seats", "id": "7c20", "value": 7}
+    assert first == {"counter": "tested", "id": "7c20", "value": 7}
     assert meter.requests == 4, "one for those with one item, one for each other tally"
     assert meter.read_units <= 5
     assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest of its counters"
-    again = refs("seats:7c20")
-    again["headers"]["if-none-match"] = invoke(refs("seats:7c20"))["headers"]["etag"]
+    again = refs("tested:7c20")
+    again["headers"]["if-none-match"] = invoke(refs("tested:7c20"))["headers"]["etag"]
     assert invoke(again)["statusCode"] == 304
 
 

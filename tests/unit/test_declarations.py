@@ -21,7 +21,7 @@ LAMBDAS = Path(counters.__file__).parent
 OPEN = ("increments_open", "children_open")
 HEAD = "from tally.counter import Counter, declared\nfrom tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS\n"
 OWN = """
-SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
+SEATS = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, SEATS])
 """
 
@@ -39,12 +39,12 @@ def test_the_file_of_the_checkout_declares_what_handlers_import() -> None:
 
 def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: Path) -> None:
     found = Declarations.load(written(tmp_path, HEAD + OWN))
-    assert list(found.counters) == ["plays", "likes", "visits", "bot_visits", "seats"]
+    assert list(found.counters) == ["plays", "likes", "visits", "bot_visits", "tested"]
     assert Need("UpdateItem", Table.COUNTS, "SHOW#") in found.needs["holds"]
     assert Need("UpdateItem", Table.COUNTS, "ITEM#") not in found.needs["holds"]
     assert Need("Query", Table.COUNTS, "SHOW#") in operator_needs(found.counters)
     assert [path.name for path in tmp_path.iterdir()] == ["counters.py"]
-    assert "seats" not in counters.COUNTERS
+    assert "tested" not in counters.COUNTERS
     assert found.pages is AS_SPELT
 
 

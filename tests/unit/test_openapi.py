@@ -179,13 +179,13 @@ def test_examples_are_what_their_schemas_say() -> None:
 
 
 def test_a_counter_that_a_team_declares_is_in_it() -> None:
-    mine = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, start=80)
+    mine = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)
     made = document(OPERATIONS, declared([*COUNTERS.values(), mine]))["paths"]
     for path in ("/counters/{counter}/{id}", "/counters/{counter}/{id}/holds"):
         [parameter] = [entry for entry in next(iter(made[path].values()))["parameters"] if entry["name"] == "counter"]
-        assert "seats" in parameter["schema"]["enum"]
+        assert "tested" in parameter["schema"]["enum"]
     described = made["/counters/{counter}/{id}/increments"]["post"]["description"]
-    assert "| `seats` | any amount | from 0, starts at 80 | now | 24 hours at least |" in described
+    assert "| `tested` | any amount | from 0, starts at 80 | now | 24 hours at least |" in described
 
 
 def test_the_file_that_the_build_made_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_callers_headers_reach_the_api_whatever_the_path(edge: Template) -> None
     """Token, key, agent and preflight. The name that they called must not: API Gateway would not know it."""
     methods = {route.method for route in ROUTES} | {"OPTIONS"}
     for found in behaviors(edge):
+        assert found["ViewerProtocolPolicy"] == "https-only", "a redirect would lose the body"
         assert found["OriginRequestPolicyId"] == ALL_VIEWER_EXCEPT_HOST
         assert methods <= set(found["AllowedMethods"])
         assert "CachedMethods" not in found, "the default is GET and HEAD: no preflight is kept"

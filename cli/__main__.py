@@ -39,11 +39,12 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _load() -> Path:
-    """Import the commands, which takes half a second. Returns the folder of the app."""
+    """Import all that a command needs, which takes half a second. Returns the folder of the app."""
     app = Path(os.environ.get("TALLY_APP") or Path.cwd())
     if str(app / "lambdas") not in sys.path:
         sys.path.insert(0, str(app / "lambdas"))  # the counting core, and the app's declarations
-    importlib.import_module("cli.commands")
+    for name in ("cli.commands", "declarations"):
+        importlib.import_module(name)
     return app
 
 

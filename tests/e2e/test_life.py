@@ -113,7 +113,8 @@ sys.meta_path.insert(0, Meets())
 
 
 @pytest.mark.parametrize(
-    ("module", "meets", "status"), [(dev, "asyncio", 0), (cli, "botocore", 130), (cli, "cli.commands", 130)]
+    ("module", "meets", "status"),
+    [(dev, "asyncio", 0), (cli, "botocore", 130), (cli, "cli.commands", 130), (cli, "declarations", 130)],
 )
 def test_ctrl_c_that_meets_an_import_is_one_line(module: ModuleType, meets: str, status: int, tmp_path: Path) -> None:
     """CPython 3.11 made a TypeError of the handler's exception, once in eight runs of all tests on a busy machine."""

@@ -25,8 +25,8 @@ from tests.contexts import Context
 from tests.integration.conftest import Invoke
 
 VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
-SEATS = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, read="anyone")
-DECLARED = declared([*COUNTERS.values(), VIEWS, SEATS])
+TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, read="anyone")
+DECLARED = declared([*COUNTERS.values(), VIEWS, TESTED])
 Ask = Callable[..., dict[str, Any]]
 PAGE = "https://example.com/a"
 TOKEN = {"authorization": "Bearer anything"}
@@ -35,7 +35,7 @@ TOKEN = {"authorization": "Bearer anything"}
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """The functions read the counters of this test too."""
-    for counter in (VIEWS, SEATS):
+    for counter in (VIEWS, TESTED):
         monkeypatch.setitem(COUNTERS, counter.name, counter)
     return Invoke(store)
 
@@ -128,7 +128,7 @@ def stored(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
 
 def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(invoke: Invoke, store: Store, meter: Meter) -> None:
     stored(store, COUNTERS["plays"], "9f3a", shard0=2, shard3=5)
-    stored(store, SEATS, "7c20", shard0=7)
+    stored(store, TESTED, "7c20", shard0=7)
     stored(store, VIEWS, "7c20", shard0=1)
     meter.reset()
     answer = invoke(

@@ -21,8 +21,8 @@ LAMBDAS = Path(counters.__file__).parent
 OPEN = ("increments_open", "children_open")
 HEAD = "from tally.counter import Counter, declared\nfrom tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS\n"
 OWN = """
-SEATS = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)
-COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, SEATS])
+TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, TESTED])
 """
 
 

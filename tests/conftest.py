@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -68,6 +69,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     length = len(items) // workers
     dealt = [[*own, *itertools.islice(spare, max(0, length - len(own)))] for own in first]
     items[:] = [*itertools.chain(*dealt), *spare]
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay as long as the process: no collection need look at them again."""
+    gc.freeze()
 
 
 def _begins(item: pytest.Item) -> int | None:

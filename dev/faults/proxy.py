@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 import time
 from collections import Counter, deque
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from ..base.listening import stop_listening
 from .answers import error, made_up
 from .plans import UNFORWARDED, Fault, Kind, Plan, no_faults
 
@@ -144,9 +146,11 @@ class FaultProxy:
 
     async def _serve(self, ready: Future[str]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await self._loop.create_server(lambda: _Client(self), "127.0.0.1", 0, backlog=256)
-        ready.set_result(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        server = await self._loop.create_server(lambda: _Client(self), sock=listener, backlog=256)
+        ready.set_result(f"http://127.0.0.1:{listener.getsockname()[1]}")
         await self._stop.wait()
+        await stop_listening(listener)
         server.close()
         for client in list(self.connections):
             client.stop()

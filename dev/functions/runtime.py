@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from aiohttp import web
 from ..base.account import ACCOUNT, REGION
 from ..base.engine import die_with_parent
 from ..base.errors import LocalError
+from ..base.listening import stop_listening
 from ..stack.template import Function
 
 INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that starts all functions at once is slower
@@ -122,6 +124,7 @@ class Worker:
         self._outcome: asyncio.Future[Outcome] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._runner: web.AppRunner | None = None
+        self._listener: socket.socket | None = None
         self._watch: asyncio.Task[None] | None = None
         self.retired = False
         """Whether the pool stops it when it is idle."""
@@ -146,12 +149,12 @@ class Worker:
             handler_cancellation=True,  # a process that ended waits for no invocation any more
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        port = self._runner.addresses[0][1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(self._runner, self._listener).start()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "awslambdaric", self.function.handler,
             cwd=self._variables["LAMBDA_TASK_ROOT"],
-            env=self._variables | {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{port}"},
+            env=self._variables | {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{self._listener.getsockname()[1]}"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -196,7 +199,7 @@ class Worker:
 
     async def _wait(self) -> None:
         """When the process ends, settle everything that waits for it."""
-        if self._process is None or self._runner is None:
+        if self._process is None or self._runner is None or self._listener is None:
             return
         status = await self._process.wait()
         ended = f"signal: {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
@@ -205,6 +208,7 @@ class Worker:
             self._started.set_result(failure)
         self._settle(failure)
         self._on_exit(self)
+        await stop_listening(self._listener)
         await self._runner.cleanup()
 
     def _settle(self, outcome: Outcome) -> None:

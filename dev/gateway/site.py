@@ -11,6 +11,7 @@ from aiohttp import web
 from yarl import URL
 
 from ..base import objects
+from ..base.listening import stop_listening
 from ..base.objects import Objects
 from ..base.wire import Wire, WireError
 from ..functions import invoke, metrics
@@ -62,6 +63,7 @@ async def site(
             await web.SockSite(runner, stack.listener).start()
             yield gateway
         finally:
+            await stop_listening(stack.listener)
             await runner.cleanup()
             await invoker.close()
 

@@ -171,7 +171,7 @@ class World(Tables):
 
     def sweep(self, client: Any = None) -> None:
         """As operations/sweep does it each minute."""
-        store, now_s = self.through(client), self.clock()
+        store, now_s = self.through(client or self.wire), self.clock()
         seen = watermark.read(store)
         if not seen.fresh(store.settings, now_s):
             watermark.renew(store, self.streams, seen, now_s)  # type: ignore[arg-type]

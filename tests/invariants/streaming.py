@@ -185,12 +185,12 @@ class StreamWorld(Stored):
 
 
 class Tables(Stored):
-    """The engine's own streams of the tables, and both consumers. `wire`: a client of the store's engine."""
+    """The engine's own streams of the tables, and both consumers. `wire`: a client of the engine, for the consumers."""
 
     def __init__(self, store: Store, wire: SyncWire) -> None:
         super().__init__(store, wire)
         self.wire = wire
-        self.handlers = {consumer: self.handler(consumer) for consumer in CONSUMERS}
+        self.handlers = {consumer: self.handler(consumer, self.through(wire)) for consumer in CONSUMERS}
         self._streams = {table: Stream(wire, self.name(table)) for table in TABLES}
 
     def delivery(self, consumer: str, table: str, shard: str, records: list[Record]) -> Delivery:

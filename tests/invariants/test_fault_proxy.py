@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +15,9 @@ from dev.base.engine import Engine
 from dev.faults import Fault, FaultProxy, Kind
 from tally.dynamo.client import dynamodb_client
 from tests.invariants.world import World
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.long  # it tests a tool
 
 LATE_S = 0.05
 FAULTS: dict[Kind, Fault] = {
@@ -92,3 +97,20 @@ def test_bug_in_a_plan_is_raised_at_the_end(engine: Engine) -> None:
 
     with pytest.raises(ZeroDivisionError, match="in the plan"):
         run()
+
+
+def test_connection_that_comes_as_it_stops_is_closed() -> None:
+    busy, go_on = threading.Event(), threading.Event()
+    with contextlib.ExitStack() as client:
+        with FaultProxy("http://127.0.0.1:1") as proxy:
+            assert proxy._loop is not None
+            assert proxy._stop is not None
+            proxy._loop.call_soon_threadsafe(busy.set)
+            proxy._loop.call_soon_threadsafe(go_on.wait)
+            busy.wait()
+            address = "127.0.0.1", int(proxy.endpoint.rpartition(":")[2])
+            connection = client.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+            proxy._loop.call_soon_threadsafe(proxy._stop.set)
+            go_on.set()
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""

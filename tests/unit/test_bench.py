@@ -17,10 +17,11 @@ from bench.designs import PLAIN_ADD, POWERTOOLS
 from bench.watch import Crasher, CrashError, Meter
 from dev.faults import LOSE_RESPONSE, FaultProxy, script
 
+pytestmark = pytest.mark.long  # it tests a tool
+
 ROWS = {"one": {"WCU": 4.0, "µs": 1200.0}, "two": {"WCU": 1.0}}
 
 
-@pytest.mark.long
 def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
     out = tmp_path / "made" / "results.json"
     run = subprocess.run(

@@ -92,7 +92,7 @@ soak: setup ## a million changes while requests fail and consumers are killed, t
 	@$(PY) -m bench.soak $(ARGS)
 
 test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the product (ARGS=tests/unit for some; ENGINE=dynamodb-local for another engine)
-	@$(PYTEST) -m "not long" $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
+	@$(PYTEST) -m "not long" --ignore=tests/emulator $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
 
 # On AWS's own engine: changes, limits, retries, keys and streams. On Python 3.14, which Lambda runs: the core.
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py numbers.py lost_answers.py keys.py cost.py streams_wire.py)

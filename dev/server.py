@@ -39,7 +39,7 @@ async def serve(stack: Stack, say: Say) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. Raises LocalError if the engine dies."""
     # The server answers bytes that are not HTTP with 400. That is not an error of this program.
     _server_log.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))
-    stopped, warm = asyncio.Event(), asyncio.Event()
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
@@ -49,8 +49,8 @@ async def serve(stack: Stack, say: Say) -> None:
         gathered = Metrics([stack.logs / f"{name}.log" for name in pools], stack.options.verbose)
         switches = Switches()
         gateway = await entered.enter_async_context(site(stack, pools, gathered, switches, say))
-        waiting = [stopped.wait(), _watch_engine(stack.engine), _warm_and_watch_code(stack, pools, gateway, warm, say)]
-        waiting += [gathered.run(), _pump(stack, pools, warm, switches, say)]
+        waiting = [stopped.wait(), _watch_engine(stack.engine), _watch_code(stack, pools, gateway, say)]
+        waiting += [gathered.run(), _pump(stack, pools, switches, say)]
         for schedule in stack.template.schedules:
             every_s = schedule.every_s * stack.options.minute_s / 60
             waiting.append(_run_on_schedule(every_s, pools[schedule.function]))
@@ -76,9 +76,8 @@ async def _pools(stack: Stack) -> AsyncIterator[dict[str, Pool]]:
             await asyncio.gather(*(pool.close() for pool in pools.values()))
 
 
-async def _pump(stack: Stack, pools: Mapping[str, Pool], warm: asyncio.Event, switches: Switches, say: Say) -> None:
-    """Once the functions' first processes run, run the event source mappings and keep the stream short."""
-    await warm.wait()
+async def _pump(stack: Stack, pools: Mapping[str, Pool], switches: Switches, say: Say) -> None:
+    """Run the event source mappings and keep the stream short."""
     file = stack.engine.db_path if stack.engine else None
     log = file and file.with_name(f"{file.name}-wal")
     positions = Positions(stack.options.data / "streams.json")
@@ -106,16 +105,9 @@ async def _watch_engine(engine: Engine | None) -> None:
     raise LocalError("the DynamoDB engine died; its file has every acknowledged write: start again")
 
 
-async def _warm_and_watch_code(
-    stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, warm: asyncio.Event, say: Say
-) -> None:
-    """Start a process of each function and report that the stack is ready. Then reload changed code."""
+async def _watch_code(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:
+    """Report that the stack is ready. Then reload changed code. A function's first call starts it, as in Lambda."""
     seen = _code_changed_at(stack.code)
-    started = await asyncio.gather(*(pool.warm() for pool in pools.values()))
-    for name, failure in zip(pools, started, strict=True):
-        if failure is not None:
-            say(f"{name} does not start: {failure.reason} (see {stack.logs / name}.log)")
-    warm.set()
     data = f"data in {stack.options.data}" if stack.engine else "with its own data"
     say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
     print(f"\n{console.commands(stack.url)}", flush=True)

@@ -43,10 +43,6 @@ class Pool:
         self._stopping: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def warm(self) -> Outcome | None:
-        """Start the first process before the first call. Returns the failure if it does not start."""
-        return await self._start()
-
     async def invoke(self, payload: bytes, request_id: str | None = None) -> Outcome:
         """Run one invocation with `payload`, a JSON document. Raises ThrottledError."""
         found = await self._worker()

@@ -12,7 +12,6 @@ import pytest
 
 from dev.functions import pool, runtime
 from dev.functions.pool import Pool, ThrottledError
-from dev.functions.runtime import Outcome
 from dev.stack.template import Function
 from tests.e2e.dev import running
 from tests.patience import PATIENCE_S
@@ -136,10 +135,9 @@ def test_code_that_does_not_load_is_reported_and_retried(task_root: Path) -> Non
     (task_root / "tried.py").write_text("import nothing_of_that_name")
 
     async def body(made: Pool) -> None:
-        failed = await made.warm()
-        assert isinstance(failed, Outcome)
-        assert "No module named 'nothing_of_that_name'" in failed.reason
-        assert (await failure(made))["errorType"] == "Runtime.ImportModuleError"
+        error = await failure(made)
+        assert error["errorType"] == "Runtime.ImportModuleError"
+        assert "No module named 'nothing_of_that_name'" in error["errorMessage"]
         (task_root / "tried.py").write_text(HANDLER)
         assert await call(made)
 
@@ -162,7 +160,6 @@ def test_new_code_runs_after_retiring_the_processes(task_root: Path) -> None:
 
 def test_the_pool_grows_up_to_its_bound(task_root: Path) -> None:
     async def body(made: Pool) -> None:
-        await made.warm()
         seen: set[int] = set()
         while len(seen) < 2:  # a second one is there after a while
             seen |= set(await asyncio.gather(*(call(made, do="sleep", s=0.1) for _ in range(4))))
@@ -174,7 +171,7 @@ def test_the_pool_grows_up_to_its_bound(task_root: Path) -> None:
 
 def test_a_caller_who_waits_too_long_is_refused(task_root: Path) -> None:
     async def body(made: Pool) -> None:
-        await made.warm()
+        await call(made)
         long = asyncio.create_task(call(made, do="wait"))
         await until((task_root / "waiting").exists)
         with pytest.raises(ThrottledError):
@@ -191,7 +188,6 @@ def test_a_second_process_is_not_started_for_callers_in_turn(task_root: Path, mo
     monkeypatch.setattr(pool, "GROW_AFTER_S", PATIENCE_S)  # this machine may be slow
 
     async def body(made: Pool) -> None:
-        assert await made.warm() is None
         assert len({await call(made) for _ in range(200)}) == 1
 
     run(body, task_root / "log")

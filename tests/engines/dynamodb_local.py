@@ -43,7 +43,7 @@ FAILS: dict[str, str] = {
     "test_cost.py::test_read_is_one_request_of_one_unit_whatever_the_number_of_shards[0]": NOTHING_IS_FREE,
     "test_cost.py::test_which_of_50_posts_a_user_likes_costs_a_unit_for_each": NOTHING_IS_FREE,
     "test_cost.py::test_the_calculator_packs_a_batch_for_what_it_costs": BY_TABLE,
-    "test_deletion.py::test_removal_costs_what_the_docs_say": BY_TABLE,
+    "test_deletion.py::test_removal_costs_what_the_docs_say[likes]": BY_TABLE,
     "test_holds.py::test_what_a_hold_costs_and_a_refusal_whatever_was_settled": BY_TABLE,
     "test_cost.py::test_change_costs_what_the_design_says[number]": BY_TABLE,
     "test_packs.py::test_90_plays_of_one_video_are_one_transaction_of_about_2_write_units_each": BY_TABLE,

@@ -126,12 +126,14 @@ def history(dev: Dev) -> Iterator[None]:
     Some names are markup. The API would refuse them, but the console must not rely on that.
     """
     store, now_s = connection.local(dev.port, {}).store, time.time()
-    table, hour = store.settings.ledger_table, int(now_s) // 3600
+    wait_for(lambda: begun(store))
+    table, hour = store.settings.ledger_table, progress.read(store).hour  # the hour before may still be summed up
     moves = [Moved.of("plays", VIDEO, 1234), *(Moved.of("plays", id_, 10) for id_ in HOSTILE)]
     board = top.Board()
     for move in moves:
         board.add(*move[1:])
-    listed = hour - 1 if hour % 24 else hour  # pages ask for the list of today
+    now_h = int(now_s) // 3600
+    listed = hour - 1 if (hour - 1) // 24 == now_h // 24 else now_h  # pages ask for the list of today
     top.write(store, listed, store.settings.minute(now_s), board, ["plays"])
     moves.append(Moved.of("plays", hours.TOTAL, 1294))
     moves.append(Moved.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
@@ -142,16 +144,15 @@ def history(dev: Dev) -> Iterator[None]:
     writes += [rows.moved(store, row, 5, now_s, store.settings.minute(now_s - 3600)) for row in drifts]
     for write in writes:
         apply(Call(store), [write])
-    since = progress.minutes_of(store.settings, hour - 20)[0]
-    wait_for(lambda: begun(store, since, hour))
     yield
     for row in drifts:
         store.client.delete_item(TableName=table, Key=rows.key(row.counter, row.target))
 
 
-def begun(store: Store, since: int, hour: int) -> bool:
-    """Let the series begin at the minute `since`. False if the sweep wrote at the same time."""
-    seen = progress.read(store)
+def begun(store: Store) -> bool:
+    """Let the series begin 20 hours ago. False if the sweep wrote at the same time."""
+    seen, hour = progress.read(store), int(time.time()) // 3600
+    since = progress.minutes_of(store.settings, hour - 20)[0]
     new = progress.Progress(since, store.settings.minute(time.time()) - 1, hour)
     new = replace(seen, since=since) if seen.since >= 0 else new
     was = seen.values if seen.since >= 0 else items.NO_ITEM

@@ -47,8 +47,8 @@ _numbers = itertools.count()
 
 @pytest.hookimpl(optionalhook=True)  # mutations run without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers more than there are cores: end-to-end tests mostly wait."""
-    return min(os.cpu_count() or 2, 6) + 2
+    """One worker more than there are cores: end-to-end tests mostly wait. A second one costs more than it brings."""
+    return min(os.cpu_count() or 2, 6) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -36,7 +36,7 @@ _server_log = logging.getLogger("aiohttp.server")
 
 
 async def serve(stack: Stack, say: Say) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP. Raises LocalError if the engine dies."""
+    """Serve until SIGINT, SIGTERM or SIGHUP; a first call starts its function. Raises LocalError if the engine dies."""
     # The server answers bytes that are not HTTP with 400. That is not an error of this program.
     _server_log.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))
     stopped = asyncio.Event()
@@ -55,6 +55,9 @@ async def serve(stack: Stack, say: Say) -> None:
             every_s = schedule.every_s * stack.options.minute_s / 60
             waiting.append(_run_on_schedule(every_s, pools[schedule.function]))
         tasks = [asyncio.ensure_future(one) for one in waiting]
+        data = f"data in {stack.options.data}" if stack.engine else "with its own data"
+        say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
+        print(f"\n{console.commands(stack.url)}", flush=True)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -106,11 +109,8 @@ async def _watch_engine(engine: Engine | None) -> None:
 
 
 async def _watch_code(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:
-    """Report that the stack is ready. Then reload changed code. A function's first call starts it, as in Lambda."""
+    """Reload changed code."""
     seen = _code_changed_at(stack.code)
-    data = f"data in {stack.options.data}" if stack.engine else "with its own data"
-    say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
-    print(f"\n{console.commands(stack.url)}", flush=True)
     while True:
         await asyncio.sleep(CODE_LOOK_S)
         now = _code_changed_at(stack.code)

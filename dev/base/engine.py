@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from .engine_file import index_stream_records
 from .errors import LocalError
 
 LOCKED, VERSION = "linux-x64", "1.2.1"  # package.json: `npm ci` fails if it lists what the registry does not serve
@@ -65,7 +66,7 @@ def _begin() -> None:
 
 
 class Engine:
-    """One engine process, in memory or on the file `db_path`. `endpoint` is its URL."""
+    """One engine process, in memory or on the file `db_path`, which it indexes. `endpoint` is its URL."""
 
     def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
         self.db_path = db_path
@@ -95,17 +96,20 @@ class Engine:
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            return self._until_ready()
+            self._until_ready()
+            if self.db_path is not None:
+                index_stream_records(self.db_path)
+            return self
         except BaseException:
             self.stop()
             raise
 
-    def _until_ready(self) -> Engine:
+    def _until_ready(self) -> None:
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s and self.alive():
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return self
+                    return
             time.sleep(0.005)
         output = b""
         if not self.alive() and self._process and self._process.stderr:

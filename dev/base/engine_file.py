@@ -4,7 +4,7 @@ A write costs dynoxide 1.2.1 time in proportion to the stream records of the tab
 module, each write of a long run would be slower than the one before. DynamoDB's are not.
 
 The file has a private schema, of another program. So this module is the only one that touches it, trims only the
-schema version that it knows, and touches only a file that `make dev` made itself. Its tests run on the pinned engine
+schema version that it knows, and touches only a file that `Engine` made itself. Its tests run on the pinned engine
 (package.json): an upgrade that changes the schema fails them, and until then a running `make dev` is slow but right.
 An engine that expires its stream records after a day, as DynamoDB does, would make this module superfluous: delete it.
 """

@@ -27,7 +27,7 @@ from ..base.errors import LocalError
 from ..base.listening import stop_listening
 from ..stack.template import Function
 
-INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that starts all functions at once is slower
+INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that is busy is slower
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out
 CLEANUP_S_MAX = 0.01  # a dead process needs no graceful end of its Runtime API (0 would wait for ever)
 _API = "/2018-06-01/runtime"
@@ -124,7 +124,6 @@ class Worker:
         self._outcome: asyncio.Future[Outcome] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._runner: web.AppRunner | None = None
-        self._listener: socket.socket | None = None
         self._watch: asyncio.Task[None] | None = None
         self.retired = False
         """Whether the pool stops it when it is idle."""
@@ -149,19 +148,19 @@ class Worker:
             handler_cancellation=True,  # a process that ended waits for no invocation any more
         )
         await self._runner.setup()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        await web.SockSite(self._runner, self._listener).start()
+        listener = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(self._runner, listener).start()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "awslambdaric", self.function.handler,
             cwd=self._variables["LAMBDA_TASK_ROOT"],
-            env=self._variables | {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{self._listener.getsockname()[1]}"},
+            env=self._variables | {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{listener.getsockname()[1]}"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
             preexec_fn=die_with_parent,
             start_new_session=True,  # Ctrl-C reaches this process, which ends the child
         )  # fmt: skip
-        self._watch = asyncio.create_task(self._wait())
+        self._watch = asyncio.create_task(self._wait(listener))
         try:
             async with asyncio.timeout(INIT_S_MAX):
                 return await self._started
@@ -197,9 +196,9 @@ class Worker:
         elif self._runner is not None:
             await self._runner.cleanup()
 
-    async def _wait(self) -> None:
-        """When the process ends, settle everything that waits for it."""
-        if self._process is None or self._runner is None or self._listener is None:
+    async def _wait(self, listener: socket.socket) -> None:
+        """When the process ends, settle everything that waits for it. `listener`: of its Runtime API."""
+        if self._process is None or self._runner is None:
             return
         status = await self._process.wait()
         ended = f"signal: {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
@@ -208,7 +207,7 @@ class Worker:
             self._started.set_result(failure)
         self._settle(failure)
         self._on_exit(self)
-        await stop_listening(self._listener)
+        await stop_listening(listener)
         await self._runner.cleanup()
 
     def _settle(self, outcome: Outcome) -> None:

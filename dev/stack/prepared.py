@@ -16,7 +16,6 @@ from typing import IO, Any
 from ..base import objects
 from ..base.account import REGION
 from ..base.engine import Engine
-from ..base.engine_file import index_stream_records
 from ..base.errors import LocalError
 from ..base.options import Options
 from . import tables
@@ -118,8 +117,6 @@ def prepared(options: Options) -> Iterator[Stack]:
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
         template = template.with_streams(tables.create(template.tables.values(), endpoint))
-        if engine and engine.db_path:
-            index_stream_records(engine.db_path)
         yield Stack(template, options, listener, endpoint, engine)
 
 

@@ -135,10 +135,9 @@ def test_the_engines_stream_records_are_indexed_while_it_runs(template: Template
     path = tmp_path / "engine.db"
     with Engine(path) as engine:
         tables.create(template.tables.values(), engine.endpoint)
-        for _ in range(2):
-            index_stream_records(path)
         with closing(sqlite3.connect(path)) as database:
             assert "tally_stream_order" in {row[1] for row in database.execute("PRAGMA index_list(_stream_records)")}
+        index_stream_records(path)
     index_stream_records(tmp_path / "of_another_version.db")
 
 

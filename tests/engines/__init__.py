@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dev.base.engine import Engine
-from dev.base.engine_file import index_stream_records
 from tests.engines.dynamodb_local import FAILS, DynamoDBLocal
 
 MEMORY = Path("/dev/shm")
@@ -18,16 +17,14 @@ FREE_BYTES_MIN = 1 << 30
 
 
 class Indexed(Engine):
-    """The embedded engine on a file in memory, indexed as that of `make dev`.
+    """The embedded engine on a file in memory.
 
-    Without the index, a write and a read of the stream take time in proportion to all its records.
+    On a file it has an index. Without it, writes and reads of a stream take time in proportion to all its records.
     """
 
     def start(self) -> Engine:
         self.db_path = Path(tempfile.mkdtemp(prefix="tally-test-", dir=MEMORY)) / "engine.db"
-        super().start()
-        index_stream_records(self.db_path)
-        return self
+        return super().start()
 
     def stop(self) -> None:
         super().stop()

@@ -42,7 +42,6 @@ def test_plays_of_many_callers_at_once_are_all_counted(dev: Dev) -> None:
         played = callers.map(lambda n: dev.play("many", f"{KEY}-{n // 2}"), range(64))
         assert {answer.status for answer in played} == {200}
     assert dev.plays("many") == 32
-    assert len(dev.workers("increments_open")) > 1  # it grew
 
 
 def test_a_body_that_is_not_text_reaches_the_function_in_base64(dev: Dev) -> None:

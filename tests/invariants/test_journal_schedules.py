@@ -1,5 +1,7 @@
 """However streams, consumers, sweeps and repairs go: no false drift, no edit missed, `as_of` never ahead.
 
+`make test` runs two of them, the long tier eight more.
+
 SCHEDULES=1000 pytest -n auto tests/invariants/test_journal_schedules.py      the seeds 0 to 999
 SCHEDULES=4000:5000 …                                                          those from 4000 on
 """
@@ -33,7 +35,9 @@ from tests.invariants.simulation import Clock, Plan, Stall, World, seeded
 from tests.invariants.traffic import Traffic
 from tests.invariants.truth import Tally, amount_of, tally_of
 
-FIRST, _, END = os.environ.get("SCHEDULES", "5").rpartition(":")
+FIRST, _, END = os.environ.get("SCHEDULES", "2").rpartition(":")
+SEEDS = range(int(FIRST or 0), int(END))
+LONG = [] if "SCHEDULES" in os.environ else [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 10)]
 PASSING = {"wrong row-minutes", "not confirmed"}
 """What commits that are minutes late make of the rows, for a while (journal.md, section 4)."""
 BEHIND_MAX = 10  # minutes that the judge is behind at rest: three to six, and more after a split
@@ -387,7 +391,7 @@ def stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Stall]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(int(FIRST or 0), int(END)))
+@pytest.mark.parametrize("seed", [*SEEDS, *LONG])
 def test_schedule(seed: int) -> None:
     plan = Plan(late=0.02) if seed % 10 == 9 else Plan(slow=0.2, gaps=0.5) if seed % 10 == 8 else Plan()
     clock = Clock()

@@ -30,12 +30,11 @@ class Pool:
         variables: Mapping[str, str],
         log: IO[bytes] | None,
         workers_max: int = WORKERS_MAX,
-        queue_s_max: float = QUEUE_S_MAX,
     ) -> None:
         self.function = function
         self._variables = dict(variables)
         self._log = log
-        self._workers_max, self._queue_s_max = workers_max, queue_s_max
+        self._workers_max = workers_max
         self._workers: set[Worker] = set()
         self._idle: list[Worker] = []
         self._waiting: deque[asyncio.Future[Worker | Outcome]] = deque()
@@ -77,7 +76,7 @@ class Pool:
         patience_s = GROW_AFTER_S if self._workers else 0.0
         asyncio.get_running_loop().call_later(patience_s, self._grow, waiting)
         try:
-            async with asyncio.timeout(self._queue_s_max):
+            async with asyncio.timeout(QUEUE_S_MAX):
                 return await waiting
         except TimeoutError:
             if waiting.done() and not waiting.cancelled():  # a process came at the last moment

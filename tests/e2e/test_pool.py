@@ -169,17 +169,18 @@ def test_the_pool_grows_up_to_its_bound(task_root: Path) -> None:
     run(body, task_root / "log", workers_max=2)
 
 
-def test_a_caller_who_waits_too_long_is_refused(task_root: Path) -> None:
+def test_a_caller_who_waits_too_long_is_refused(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(made: Pool) -> None:
-        await call(made)
         long = asyncio.create_task(call(made, do="wait"))
         await until((task_root / "waiting").exists)
-        with pytest.raises(ThrottledError):
-            await made.invoke(b"{}")
+        with monkeypatch.context() as hasty:
+            hasty.setattr(pool, "QUEUE_S_MAX", 0.3)
+            with pytest.raises(ThrottledError):
+                await made.invoke(b"{}")
         (task_root / "free").touch()
         assert await long == await call(made)  # nothing was lost on the way
 
-    run(body, task_root / "log", timeout_s=PATIENCE_S, workers_max=1, queue_s_max=0.3)
+    run(body, task_root / "log", timeout_s=PATIENCE_S, workers_max=1)
 
 
 def test_a_second_process_is_not_started_for_callers_in_turn(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_an_invocation_over_its_timeout_is_killed(task_root: Path) -> None:
         assert error["errorType"] == "Sandbox.Timedout"
         assert error["errorMessage"].endswith("Task timed out after 2.00 seconds")
         assert await call(made) != pid
-        assert not running([pid])
+        await until(lambda: not running([pid]))
 
     run(body, task_root / "log", timeout_s=2)
 

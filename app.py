@@ -22,8 +22,10 @@ ROOT = Path(__file__).parent
 LAMBDAS = ROOT / "lambdas"
 
 
-def build(context: Mapping[str, Any] | None = None, outdir: str | None = None) -> App:
-    """The CDK app: the stack, and with `cdn=true` a second one for the edge.
+def build(
+    context: Mapping[str, Any] | None = None, outdir: str | None = None, counters: Path = LAMBDAS / "counters.py"
+) -> App:
+    """The CDK app: the stack, and with `cdn=true` a second one for the edge. `counters`: the file that declares them.
 
     Raises OptionsError for a context that Tally cannot be deployed with, ConfigurationError for wrong declarations,
     BundlingError if the functions' packages cannot be installed.
@@ -31,7 +33,7 @@ def build(context: Mapping[str, Any] | None = None, outdir: str | None = None) -
     app = App(context=context, outdir=outdir, analytics_reporting=False)
     options = Options.from_context(app.node.get_all_context())
     options.check_region(os.environ.get("CDK_DEFAULT_REGION"))  # the command says where it deploys
-    declarations = Declarations.load(LAMBDAS / "counters.py")
+    declarations = Declarations.load(counters)
     bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
     if options.cdn:

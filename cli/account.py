@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,25 @@ class Account:
         """The resources of a stack that is there, as CloudFormation sums them up."""
         pages = self.client("cloudformation", region).get_paginator("list_stack_resources").paginate(StackName=stack)
         return [one for page in pages for one in page["StackResourceSummaries"]]
+
+    def concurrency(self) -> int | None:
+        """How many functions Lambda runs at once for the account in this region; None for who may not ask."""
+        try:
+            return int(self.client("lambda").get_account_settings()["AccountLimit"]["ConcurrentExecutions"])
+        except ClientError:
+            return None
+
+    def tables(self, names: Iterable[str]) -> list[str]:
+        """Those of the tables that are there."""
+        client, found = self.client("dynamodb"), []
+        for name in sorted(names):
+            try:
+                client.describe_table(TableName=name)
+                found.append(name)
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "ResourceNotFoundException":
+                    raise
+        return found
 
     def check_bootstrap(self, region: str, qualifier: str) -> None:
         """Raise CommandError where `cdk bootstrap` never ran. Who may not look is not stopped: `cdk` looks itself."""

@@ -13,21 +13,29 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from declarations import Declarations
 from stacks.options import EDGE_REGION, Options
 
-from . import account
+from . import account, destroy
 from .account import Account, Arguments
 from .connection import check_format
+from .cost.strangers import worst_day
 from .terminal import CommandError, answer, check_answerable
 
 CDK = Path("node_modules/.bin/cdk")
 ASSEMBLY = Path("cdk.out")
 ROOT = Path(__file__).parents[1]
-_TABLE = "AWS::DynamoDB::Table"
+# Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
+CONCURRENCY = 2 * 2 * 4 + 1 + 13
+UNRESERVED = 100  # AWS refuses to reserve the last hundred
+ADOPT = "--import-existing-resources"
+_NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
+_FOLLOWED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
+_TABLE, _API = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api"
 # The first of README.md. A video and a key of their own: the second line shows what the first one counted.
 PLAY = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
 PLAYS = "curl -s {url}/videos/9f3a/plays"
@@ -66,15 +74,8 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     context = account.context(given.context)
     options = Options.from_context(context)
     at = Account.found(given.profile, given.region)
-    qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
-    edge = [EDGE_REGION] if options.cdn else []
-    for region in dict.fromkeys([at.region, *edge]):
-        at.check_bootstrap(region, qualifier)
-    check_answerable(given.yes)
-    # CDK's own have `:` or `@` in their names.
-    own = [f"{key}={value}" for key, value in context.items() if ":" not in key and "@" not in key and value]
-    shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
-    print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
+    options.check_region(at.region)
+    _introduce(given, context, options, at)
     assembly = Path(given.app) if given.app else ASSEMBLY
     pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]
     if not given.app and _cdk(at, "synth", "--quiet", "--output", str(assembly), *pairs):
@@ -83,8 +84,17 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     for stack in stacks:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
-    importing = [option for option in others if option.startswith("--import-existing-resources")]
-    if running := at.stack(stacks[0].name):
+    importing = [option for option in others if option.startswith(ADOPT)]
+    running = at.stack(stacks[0].name)
+    if running and running["StackStatus"] in _NEVER_DEPLOYED:
+        adopted = _cleared(given, at, stacks[0])
+        if adopted is None:
+            return 1
+        if adopted and not importing:
+            importing = [ADOPT]
+            others = [*others, ADOPT]
+        running = None
+    if running:
         outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
         check_format(stacks[0].name, outputs.get("Format", stacks[0].format), stacks[0].format)
         if not importing:
@@ -94,7 +104,92 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     if not given.yes and answer("Deploy this? [y/N] ").lower() not in ("y", "yes"):
         print("nothing is deployed")
         return 1
+    if running:
+        _drop_left_throttles(at, stacks[0].name)
     return _deploy(assembly, stacks, at, others)
+
+
+def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: Options, at: Account) -> None:
+    """Check what the deploy needs, and say where it goes, with what, and what a person should know of that."""
+    qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
+    edge = [EDGE_REGION] if options.cdn else []
+    for region in dict.fromkeys([at.region, *edge]):
+        at.check_bootstrap(region, qualifier)
+    check_answerable(given.yes)
+    # CDK's own have `:` or `@` in their names.
+    own = [f"{key}={value}" for key, value in context.items() if ":" not in key and "@" not in key and value]
+    shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
+    print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
+    declared = Declarations.load(ROOT / "lambdas/counters.py")
+    for warning in warnings(options, declared, at):
+        print(f"note: {warning}", flush=True)
+
+
+def _drop_left_throttles(at: Account, stack: str) -> None:
+    """Delete the throttles of routes that are gone. A deploy that takes a route away leaves its throttle in the stage,
+    and API Gateway then refuses every update of the stage: "Unable to find Route by key"."""
+    apis = [one["PhysicalResourceId"] for one in at.resources(stack) if one["ResourceType"] == _API]
+    client = at.client("apigatewayv2")
+    for api in filter(None, apis):
+        stage = {"ApiId": api, "StageName": "$default"}
+        pages = client.get_paginator("get_routes").paginate(ApiId=api)
+        routes = {route["RouteKey"] for page in pages for route in page["Items"]}
+        for key in sorted(client.get_stage(**stage).get("RouteSettings", {}).keys() - routes):
+            print(f"deletes the throttle of a route that is gone: {key}", flush=True)
+            client.delete_route_settings(RouteKey=key, **stage)
+
+
+def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[str]:
+    """What a person should know before they say yes."""
+    needed = CONCURRENCY + (2 * options.reserved_concurrency + UNRESERVED if options.reserved_concurrency else 0)
+    runs = at.concurrency()
+    if runs is not None and runs < needed:
+        yield (
+            f"Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}: with fewer,"
+            " numbers are rolled up and judged late, and callers get 503. Ask AWS for more, which is free:"
+            f" aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
+            f" --desired-value 1000 --region {at.region}"
+        )
+    if options.keeps_data and not options.issuer and options.mfa != "REQUIRED":
+        yield "users sign in without a second factor: -c mfa=required asks for one"
+    if options.keeps_data and not options.alarm_email:
+        yield "no address gets the alarms by mail: -c alarmEmail=… names one; or subscribe to the topic yourself"
+    told = "a budget tells you" if options.budget_usd else "no budget tells you: -c budgetUsd=50 -c budgetEmail=… does"
+    usd = worst_day(declared, options.throttle_share)
+    yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day; {told}"
+
+
+def _cleared(given: argparse.Namespace, at: Account, stack: Deployed) -> list[str] | None:
+    """Delete what a first deploy left that failed: CloudFormation takes no other one over it. Says why, and asks.
+
+    The names of the tables that are there, which the next deploy adopts; None if the person said no.
+    """
+    print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
+    print("".join(f"  {reason}\n" for reason in _reasons(at, stack.name)), end="")
+    kept = at.tables(stack.tables)
+    print(f"what is left of it is deleted first, but not these tables, which are adopted: {', '.join(kept) or 'none'}")
+    if not given.yes and answer("Delete it, and deploy again? [y/N] ").lower() not in ("y", "yes"):
+        print("nothing is deleted, and nothing is deployed")
+        return None
+    left = destroy.stack(at, stack.name, at.region)
+    if left:
+        at.client("cloudformation").update_termination_protection(
+            EnableTerminationProtection=False, StackName=stack.name
+        )
+        destroy.delete(left, at)
+    return kept
+
+
+def _reasons(at: Account, stack: str) -> list[str]:
+    """What failed first in a stack's life, the oldest first."""
+    pages = at.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack)
+    events = [event for page in pages for event in page["StackEvents"]]
+    reasons = [
+        f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
+        for event in reversed(events)
+        if event["ResourceStatus"].endswith("_FAILED")
+    ]
+    return [reason for reason in dict.fromkeys(reasons) if _FOLLOWED not in reason]
 
 
 def _check_tables(at: Account, stack: Deployed) -> None:

@@ -73,7 +73,7 @@ def destroy(given: argparse.Namespace) -> int:
         return 1
     for one in stacks:
         note(f"deleting {one.name} in {one.region}: Ctrl-C stops the wait, and not the deletion")
-        _delete(one, at)
+        delete(one, at)
     print(what_remains(stage, stacks, at))
     return 0
 
@@ -114,7 +114,7 @@ def _check_protection(stacks: Sequence[Stack], at: Account) -> None:
         raise CommandError(f"{names}: protected from deletion. To delete, run first: {' && '.join(commands)}")
 
 
-def _delete(one: Stack, at: Account) -> None:
+def delete(one: Stack, at: Account) -> None:
     """Delete it and wait. Raises CommandError with the reasons of what cannot be deleted."""
     client = at.client("cloudformation", one.region)
     client.delete_stack(StackName=one.id)

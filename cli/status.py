@@ -115,6 +115,14 @@ def _alarms(stack: Stack) -> Seen:
     return looks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
 
 
+def _subscribers(stack: Stack) -> Seen:
+    """Who hears of them."""
+    if not stack.status:
+        return looks.no_alarms()
+    found = boto3.client("sns", config=PATIENT).get_topic_attributes(TopicArn=stack.outputs["AlarmTopicArn"])
+    return looks.subscribers(found["Attributes"], stack.outputs["Stage"])
+
+
 def _failed_events(stack: Stack) -> Seen:
     """The asynchronous events that Lambda gave up: those that wait, and those that a person has taken out just now."""
     if not stack.status:
@@ -129,6 +137,7 @@ def _failed_events(stack: Stack) -> Seen:
 
 LOOKS: Mapping[str, Callable[[Stack], Seen]] = {
     "version": _version, "API": _answers, "counters": _counters, "alarms": _alarms,
+    "subscribers": _subscribers,
     "lag": lambda stack: looks.lag(stack.store), "judged": lambda stack: looks.judged(stack.store),
     "drift": lambda stack: looks.drift(stack.store), "failed events": _failed_events,
     "dead letters": lambda stack: looks.aside(stack.store),

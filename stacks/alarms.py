@@ -63,10 +63,18 @@ HOLDS = Alarm("holds", "Expired holds could not be given back for 5 minutes", 0,
 FAILING = Alarm("5xx", "Over 1 % of the HTTP requests have failed for 10 minutes", 1, 2)
 LATENCY = Alarm("latency", "One HTTP request in a hundred has taken over a second for 10 minutes", 1000, 10)
 THROTTLES = Alarm("throttles", "DynamoDB has refused more than one write a second for 5 minutes", 60, 5)
+# What strangers cost: their requests are answered, so nothing else goes off. Thresholds follow the routes' throttles.
+TRAFFIC = Alarm("traffic", "For 10 minutes, more HTTP requests than four fifths of what the busiest route takes", 0, 2)
+REFUSING = Alarm(
+    "429", "A route has refused over 1,000 requests in 5 minutes, twice in a row: its throttle is used up", 1000, 2
+)
+WRITE_UNITS = Alarm("write-units", "For 10 minutes, write units as if the busiest route were used up", 0, 2)
 # SQS reports nothing about a queue that is idle for six hours. Its events are still there.
 FAILED_EVENTS = Alarm(
     "failed-events", "Lambda has given up asynchronous events: they may not be counted", 0, 1, _Missing.IGNORE
 )
+# Over a canary's five minutes; of the new code alone, or code that mends a failing one could not be deployed.
+NEW_CODE = Alarm("new-code", "Code that was just deployed has failed more than 5 requests in a minute", 5, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 
 
@@ -88,6 +96,11 @@ def watched(
         override_annotation_visibility=of is None,  # several lines of one kind would overlap
     )
     return CustomMetricWithAlarm(metric=metric, alarm_friendly_name=name, add_alarm={"Alarm": threshold})
+
+
+def counting_subscribers(topic: sns.Topic) -> iam.PolicyStatement:
+    """What lets somebody see how many hear of alarms."""
+    return iam.PolicyStatement(actions=["sns:GetTopicAttributes"], resources=[topic.topic_arn])
 
 
 class AlarmTopic(Construct):
@@ -129,6 +142,7 @@ class AlarmTopic(Construct):
             arn_format=ArnFormat.COLON_RESOURCE_NAME,
         )
         role.add_to_policy(iam.PolicyStatement(actions=["cloudwatch:DescribeAlarms"], resources=[own]))
+        role.add_to_policy(counting_subscribers(self.topic))
         resource = f"arn:<AWS::Partition>:cloudwatch:<AWS::Region>:<AWS::AccountId>:alarm:{self._names.alarm('*')}"
         reason = "It lists the alarms whose names begin with that of the stack, to show their states"
         Validations.of(role).acknowledge(Acknowledgment(id=f"AwsSolutions-IAM5[Resource::{resource}]", reason=reason))

@@ -26,8 +26,8 @@ CORS_EXPOSED = ["Date", "ETag", "Idempotency-Replayed", "Retry-After"]  # Date: 
 CORS_MAX_AGE = Duration.days(1)  # browsers keep a preflight for a day at most
 DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # for routes without a throttle; no route should be
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
-QUOTED = "$context.error.messageString"  # AWS quotes this text itself, so that a quote in it breaks no line
-# A line has no text from the caller (path, query, user agent), which could break the JSON or leak.
+# A line has no text from the caller (path, query, user agent), which could leak. Each value stands between quotes: API
+# Gateway writes a bare `-` where there is none, and escapes what would break the JSON.
 ACCESS_LOG_FIELDS = {
     "requestId": "$context.requestId",
     "time": "$context.requestTime",
@@ -38,7 +38,7 @@ ACCESS_LOG_FIELDS = {
     "tookMs": "$context.responseLatency",
     "functionMs": "$context.integrationLatency",
     "functionError": "$context.integrationErrorMessage",
-    "error": QUOTED,
+    "error": "$context.error.message",
     "authorizerError": "$context.authorizer.error",
 }
 
@@ -48,6 +48,8 @@ class Api(Construct):
 
     api: http.HttpApi
     domain: http.DomainName | None
+    refused: logs.MetricFilter
+    """The requests that a throttle refused, by the access log: AWS's metric has every 4xx."""
     users: Users | None = None
 
     def __init__(
@@ -88,6 +90,7 @@ class Api(Construct):
         shown = [one for route in routes if (one := route.shown(options.likers_visible))]
         made = [self._route(route, bound[functions[route.key]], authorizer) for route in shown]
         self.stage = self._stage(shown, made)
+        self._shown = shown
         self.domain = own_domain(self, options, self.api, self.stage) if options.domain_name else None
 
     @property
@@ -108,12 +111,15 @@ class Api(Construct):
         client = self.users.console.user_pool_client_id
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 
+    def busiest_per_s(self, *, writes: bool = False) -> int:
+        """How many requests a second the route with the highest throttle takes. `writes`: of those that change."""
+        found = [route for route in self._shown if route.operation.writes or not writes]
+        return max(route.throttle.at(self._options.throttle_share).rate_per_s for route in found)
+
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:
             return authorizers.HttpJwtAuthorizer("Jwt", self._options.issuer, jwt_audience=list(self._options.audience))
-        self.users = Users(
-            self, "Users", names=self._names, keeps_data=self._options.keeps_data, console_url=self.console_url
-        )
+        self.users = Users(self, "Users", names=self._names, options=self._options, console_url=self.console_url)
         return authorizers.HttpJwtAuthorizer(
             "Jwt",
             self.users.pool.user_pool_provider_url,
@@ -148,8 +154,18 @@ class Api(Construct):
         log_group = logs.LogGroup(
             self,
             "AccessLogs",
+            log_group_name=self._names.access_log,
             retention=ACCESS_LOG_RETENTION,
             removal_policy=RemovalPolicy.RETAIN if self._options.keeps_data else RemovalPolicy.DESTROY,
+        )
+        self.refused = logs.MetricFilter(
+            self,
+            "Refused",
+            log_group=log_group,
+            filter_pattern=logs.FilterPattern.string_value("$.status", "=", "429"),
+            metric_namespace=self._names.base,
+            metric_name="Throttled",
+            metric_value="1",
         )
         stage = http.HttpStage(
             self,
@@ -164,15 +180,16 @@ class Api(Construct):
         assert isinstance(resource, http.CfnStage)
         resource.access_log_settings = http.CfnStage.AccessLogSettingsProperty(
             destination_arn=log_group.log_group_arn,
-            format=json.dumps(ACCESS_LOG_FIELDS).replace(f'"{QUOTED}"', QUOTED),
+            format=json.dumps(ACCESS_LOG_FIELDS),
         )
         # The construct has no throttle for a route. The keys are CloudFormation's, and only a test checks them.
         resource.route_settings = {
             route.key: {
-                "ThrottlingRateLimit": route.throttle.rate_per_s,
-                "ThrottlingBurstLimit": route.throttle.burst,
+                "ThrottlingRateLimit": throttle.rate_per_s,
+                "ThrottlingBurstLimit": throttle.burst,
             }
             for route in shown
+            for throttle in [route.throttle.at(self._options.throttle_share)]
         }
         stage.node.add_dependency(*routes)  # a stage may only name routes that exist
         return stage

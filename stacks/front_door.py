@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 
-from aws_cdk import Acknowledgment, CfnOutput, Duration, Environment, Stack, Validations
+from aws_cdk import Acknowledgment, CfnOutput, Duration, Environment, RemovalPolicy, Stack, Validations
 from aws_cdk import aws_apigatewayv2 as http
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_cloudfront as cloudfront
@@ -61,6 +61,7 @@ class Edge(Stack):
             origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
         )
         kept = _as_the_answer_says(self)
+        logs = _logs(self, options.edge_logs_days) if options.edge_logs_days else None
         paths = _patterns(route for route in routes if route.cached)
         distribution = cloudfront.Distribution(
             self,
@@ -72,6 +73,8 @@ class Edge(Stack):
             http_version=cloudfront.HttpVersion.HTTP2_AND_3,
             # AWS WAF counts by address, and one client of IPv6 may have 2**64 of them. The API is IPv4 alone, too.
             enable_ipv6=False,
+            enable_logging=logs is not None,
+            log_bucket=logs,
             web_acl_id=_client_rate(self, options.client_rate).attr_arn,
             default_behavior=_forward(origin, cloudfront.CachePolicy.CACHING_DISABLED),
             additional_behaviors={path: _forward(origin, kept) for path in paths},
@@ -82,8 +85,28 @@ class Edge(Stack):
         if options.cdn_client_certificate_arn:
             _present(distribution, options.cdn_client_certificate_arn)
         _acknowledge(distribution)
+        if logs:
+            CfnOutput(self, "EdgeLogsBucketName", value=logs.bucket_name, description="CloudFront's access log")
         target = f"Set a CNAME of {options.domain_name} to this"
         CfnOutput(self, "CnameTarget", value=distribution.domain_name, description=target)
+
+
+def _logs(scope: Construct, days: int) -> s3.Bucket:
+    """Where CloudFront writes its access log. It writes by an access control list: buckets refuse those by default."""
+    bucket = s3.Bucket(
+        scope,
+        "Logs",
+        object_ownership=s3.ObjectOwnership.BUCKET_OWNER_PREFERRED,
+        block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+        encryption=s3.BucketEncryption.S3_MANAGED,
+        enforce_ssl=True,
+        lifecycle_rules=[s3.LifecycleRule(expiration=Duration.days(days))],
+        removal_policy=RemovalPolicy.RETAIN,
+    )
+    Validations.of(bucket).acknowledge(
+        Acknowledgment(id="AwsSolutions-S1", reason="It holds a log: a log of who read that has no end")
+    )
+    return bucket
 
 
 def _pattern(route: Route) -> str:
@@ -195,6 +218,6 @@ def _acknowledge(distribution: cloudfront.Distribution) -> None:
         ),
         Acknowledgment(
             id="AwsSolutions-CFR3",
-            reason="API Gateway logs what reaches it; a log of CloudFront would keep every visitor's address",
+            reason="API Gateway logs what reaches it; -c edgeLogs=30 keeps every visitor's address for so many days",
         ),
     )

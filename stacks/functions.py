@@ -49,6 +49,8 @@ class Functions(Construct):
     """Those that write what the consumers read: the operations', and the sweep, which gives back expired holds."""
     unattended: dict[str, lambda_.Alias]
     """Those whose failure no caller sees: the consumers and what runs on a schedule."""
+    busy: dict[str, lambda_.Alias]
+    """Those that serve the routes that strangers and programs call all the time."""
     version: str
     """Of their code: what `GET /health` says."""
 
@@ -73,6 +75,7 @@ class Functions(Construct):
         self.version = bundle.digest()[:12]
         self._needs = declarations.needs
         self._functions: dict[str, lambda_.Function] = {}
+        self.busy = {}
         self.aliases = {module: self._serving(module, found) for module, found in declarations.functions.items()}
         scheduled = {schedule.function: self._scheduled(schedule) for schedule in declarations.schedules}
         self.consumers = {consumer.function: self._consumer(consumer) for consumer in declarations.readers}
@@ -95,13 +98,16 @@ class Functions(Construct):
         """
         options = self._options
         busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in found)
-        return self._function(
+        alias = self._function(
             module,
             ", ".join(dict.fromkeys(route.operation.name for route in found)),
-            environment=_sampled(options.log_sampling),
+            environment={**_sampled(options.logged_share), **self._hosts(found)},
             snapshot=options.snapshots and busy,
-            traced=options.tracing != "off",
+            traced=options.traced != "off",
         )
+        if busy:
+            self.busy[module] = alias
+        return alias
 
     def _consumer(self, consumer: StreamReader) -> lambda_.Alias:
         alias = self._function(
@@ -151,7 +157,7 @@ class Functions(Construct):
         traced: bool | None = None,
     ) -> lambda_.Alias:
         """`traced`: None is the same as for all that no caller waits for."""
-        traced = self._options.tracing == "all" if traced is None else traced
+        traced = self._options.traced == "all" if traced is None else traced
         scope = Construct(self, camel(module))
         log_group = logs.LogGroup(
             scope,
@@ -181,6 +187,10 @@ class Functions(Construct):
             reserved_concurrent_executions=reserved,
             role=role,
             log_group=log_group,
+            # Lambda's own lines of a success (START, END, REPORT) are longer than the function's, and say what metrics
+            # say. It still writes those of a failure.
+            logging_format=lambda_.LoggingFormat.JSON,
+            system_log_level_v2=lambda_.SystemLogLevel.WARN,
             tracing=lambda_.Tracing.ACTIVE if traced else lambda_.Tracing.DISABLED,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snapshot else None,
             environment={**self._environment(), **environment},
@@ -189,8 +199,13 @@ class Functions(Construct):
         self._functions[module] = function
         return lambda_.Alias(scope, "Live", alias_name=ALIAS, version=function.current_version)
 
+    def _hosts(self, found: Sequence[Route]) -> dict[str, str]:
+        """The hosts whose pages count, for a function that looks at them: they may be most of its variables."""
+        knows = any(route.operation.knows_hosts for route in found)
+        return {"TALLY_PAGE_HOSTS": ",".join(self._options.page_hosts)} if knows and self._options.page_hosts else {}
+
     def _environment(self) -> dict[str, str]:
-        hosts, likers = ",".join(self._options.page_hosts), self._options.likers_visible
+        likers = self._options.likers_visible
         ttl_h = self._options.receipt_ttl_hours
         return {
             "TALLY_COUNTS_TABLE": self._tables.counts.table_name,
@@ -200,7 +215,6 @@ class Functions(Construct):
             "POWERTOOLS_SERVICE_NAME": self._names.base,
             "POWERTOOLS_METRICS_NAMESPACE": "Tally",
             "POWERTOOLS_LOG_LEVEL": "INFO",
-            **({"TALLY_PAGE_HOSTS": hosts} if hosts else {}),
             **({"TALLY_RECEIPT_TTL_S": str(ttl_h * 3600)} if ttl_h else {}),
             **({"TALLY_SERIES_DAYS": str(self._options.series_days)} if self._options.series_days else {}),
             **({} if likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),

@@ -39,6 +39,10 @@ class OwnMetrics:
         consumers = [consumer.function for consumer in self.declarations.readers]
         return {each: self._own(name, {observe.CONSUMER: each}, statistic, period, each) for each in consumers}
 
+    def by_version(self, name: str, version: str) -> cloudwatch.Metric:
+        """The metric of one version of the code."""
+        return self._own(name, {observe.VERSION: version}, "Sum", MINUTE, version)
+
     def _own(self, name: str, of: Mapping[str, str], statistic: str, period: Duration, label: str) -> cloudwatch.Metric:
         return cloudwatch.Metric(
             namespace=observe.NAMESPACE,
@@ -80,6 +84,23 @@ def of(
     )
 
 
+def errors_of_new_code(alias: lambda_.Alias) -> cloudwatch.Metric:
+    """The invocations of the newest version that gave no answer, as with code that does not load."""
+    function = alias.lambda_.function_name
+    return cloudwatch.Metric(
+        namespace="AWS/Lambda",
+        metric_name="Errors",
+        dimensions_map={
+            "FunctionName": function,
+            "Resource": f"{function}:{alias.alias_name}",
+            "ExecutedVersion": alias.version.version,
+        },
+        statistic="Sum",
+        period=MINUTE,
+        label="errors",
+    )
+
+
 def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
     """The percentage of HTTP requests that failed, in five minutes."""
     return cloudwatch.MathExpression(
@@ -90,6 +111,19 @@ def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
         },
         period=FIVE_MINUTES,
         label="5xx",
+    )
+
+
+def written(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
+    """The write units of all tables, in five minutes."""
+    return cloudwatch.MathExpression(
+        expression=" + ".join(tables),
+        using_metrics={
+            name: of(table, "ConsumedWriteCapacityUnits", period=FIVE_MINUTES, label=name)
+            for name, table in tables.items()
+        },
+        period=FIVE_MINUTES,
+        label="all tables",
     )
 
 

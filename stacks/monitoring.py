@@ -6,7 +6,7 @@ docs/operations.md lists the widgets and has a section for each alarm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -35,6 +35,8 @@ from .names import Names
 from .options import Options
 from .tables import Tables
 
+NEARLY_ALL = 0.8  # of what a route lets through
+WRITES_OF_A_CHANGE = 4  # write units, of one that is visible now
 Shown = cloudwatch.Metric | cloudwatch.MathExpression | CustomMetricWithAlarm
 
 
@@ -126,6 +128,18 @@ class Monitoring(Construct):
         self._section("Confirmed", "Which counters drift?", {"Drifting tallies, confirmed": found})
         unjudged = watched(self._names, self._own.of_stack(observe.SWEEP_UNFINISHED, "Maximum"), alarms.UNJUDGED)
         self._section("Unjudged", "Is all judged that could be?", {"Sweeps that did not come to the end": [unjudged]})
+
+        api, tables = self._parts.api, {table.value: made for table, made in self._parts.tables.by_name.items()}
+        seconds = NEARLY_ALL * metrics.FIVE_MINUTES.to_seconds()
+        requests = metrics.of(api.api, "Count", period=metrics.FIVE_MINUTES, label="requests")
+        refused = api.refused.metric(period=metrics.FIVE_MINUTES, statistic="Sum", label="refused")
+        written, of_writes = metrics.written(tables), seconds * WRITES_OF_A_CHANGE * api.busiest_per_s(writes=True)
+        found = [
+            watched(self._names, requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
+            watched(self._names, refused, alarms.REFUSING),
+            watched(self._names, written, replace(alarms.WRITE_UNITS, threshold=of_writes)),
+        ]
+        self._section("Costly", "Is somebody using up the routes?", {"What strangers cost": found})
 
     def _numbers(self) -> None:
         own = self._own

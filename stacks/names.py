@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aws_cdk import Aws, Stack
+from aws_cdk import Aws, Fn, Stack
 from constructs import Construct
 
 HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids
@@ -45,6 +45,16 @@ class Names:
     def alarm(self, kind: str) -> str:
         """An alarm: `Tally-prod-drift-likes`."""
         return f"{self.base}-{kind}"
+
+    @property
+    def access_log(self) -> str:
+        """The log group of the API: `/aws/vendedlogs/Tally-prod-1a2b3c4d`.
+
+        API Gateway writes the name of each access log into one policy of the region, which has 5,120 characters, but
+        for names that begin so. A stack that is made again has another id, and meets no log that was kept.
+        """
+        id_of_stack = Fn.select(2, Fn.split("/", Aws.STACK_ID))
+        return f"/aws/vendedlogs/{self.base}-{Fn.select(0, Fn.split('-', id_of_stack))}"
 
     def login_domain(self, account: str) -> str:
         """The domain prefix of the user pool, with the account's number because it is unique in the region."""

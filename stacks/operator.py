@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aws_cdk import Acknowledgment, ArnFormat, Stack, Validations
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -15,6 +16,7 @@ from api import needs as need
 from api.needs import Need, Needs
 from tally.counter import Counter
 
+from .alarms import counting_subscribers
 from .dead_letters import DeadLetters
 from .functions import statements
 from .tables import Tables
@@ -27,6 +29,7 @@ class Runbooks:
     failed_events: sqs.Queue
     mappings: Sequence[lambda_.CfnEventSourceMapping]
     sweep: lambda_.Alias
+    topic: sns.Topic
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What allows it. Counting again what was given up takes `InvokePolicy`."""
@@ -44,6 +47,7 @@ class Runbooks:
                 resources=[mapping.attr_event_source_mapping_arn for mapping in self.mappings],
             ),
             iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[self.sweep.function_arn]),
+            counting_subscribers(self.topic),
         ]
 
 

@@ -15,8 +15,15 @@ from urllib.parse import urlsplit
 from api.operation import Visible
 
 DEV = "dev"
+LOGGED_SHARE = 0.05  # of the successes, outside dev
+DEV_THROTTLE = 0.1  # strangers find a stage dev, too
+# Lambda takes 4,096 bytes of variables for a function: these, and up to 900 of others (tests/infra/rules.py).
+PAGE_HOSTS_BYTES_MAX = 3200
 EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs from here alone
 CLIENT_RATE_WINDOW_S = 300
+# Regions of AWS without Lambda SnapStart (Taipei, New Zealand), on 2026-11-23:
+# https://docs.aws.amazon.com/lambda/latest/dg/snapstart.html
+NO_SNAPSHOTS = ("ap-east-2", "ap-southeast-6")
 _STAGE = "[a-z][a-z0-9-]{0,15}"
 _KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
 _HOST = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"  # without a port, as lambdas/tally/fields.py compares it
@@ -114,6 +121,16 @@ def _is_origin(text: str) -> bool:
     return scheme in {"http", "https"} and bool(host) and text == f"{scheme}://{host}"
 
 
+def _hosts(name: str, text: str) -> tuple[str, ...] | None:
+    hosts: tuple[str, ...] | None = _all(re.compile(_HOST).fullmatch, "hosts like example.com")(name, text.lower())
+    if hosts and len(",".join(hosts)) > PAGE_HOSTS_BYTES_MAX:
+        raise OptionsError(
+            f"context {name} has {len(hosts)} hosts of {len(','.join(hosts))} bytes together: Lambda takes"
+            f" {PAGE_HOSTS_BYTES_MAX}; give * alone, and refuse others in front of the API"
+        )
+    return hosts
+
+
 def _moments(name: str, text: str) -> dict[str, str]:
     """The moment of each stage's tables: all stages share `cdk.json`."""
     moments: dict[str, str] = {}
@@ -145,11 +162,11 @@ class Options:
     issuer: str = _option("issuer", _issuer, "")
     """The issuer of the tokens. Without one the stack makes a Cognito user pool."""
     audience: tuple[str, ...] = _option("audience", _audience, ())
-    page_hosts: tuple[str, ...] = _option(
-        "pageHosts",
-        lambda name, text: _all(re.compile(_HOST).fullmatch, "hosts like example.com")(name, text.lower()),
-        (),
-    )
+    mfa: str = _option("mfa", _one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
+    """Whether the users of the stack's own pool need a second factor, an authenticator app."""
+    users_plan: str = _option("usersPlan", _one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
+    """Cognito's plan for the stack's own pool. Tally uses nothing that the dearer one adds."""
+    page_hosts: tuple[str, ...] = _option("pageHosts", _hosts, ())
     """The hosts whose pages count; `*` alone means any host."""
     cors_origins: tuple[str, ...] = _option("corsOrigins", _all(_is_origin, "origins like https://example.com"), ("*",))
     domain_name: str = _option("domainName", _name, "")
@@ -166,6 +183,8 @@ class Options:
     client_rate: int = _option("clientRate", _whole(10, 2_000_000_000), 2000)
     """Requests of one IP address in five minutes before it is refused. By default 6.7 a second: less than the lowest
     throttle of a route, which is 10."""
+    edge_logs_days: int = _option("edgeLogs", _whole(1, 3650), 0)
+    """For how many days CloudFront's access log is kept, which has the addresses of callers; 0: there is none."""
     cdn_client_certificate_arn: str = _option("cdnClientCertificateArn", _certificate, "")
     """The certificate that CloudFront presents to the API, in EDGE_REGION."""
     origin_trust_store: str = _option("originTrustStore", _like(_OBJECT, "s3://bucket/key"), "")
@@ -187,12 +206,16 @@ class Options:
     """How long a receipt lives, and so how long a retry is recognised; None: 24 hours."""
     snap_start: bool | None = _option("snapStart", _yes_no, None)
     """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
-    tracing: str = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), "callers")
-    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`)."""
-    log_sampling: float = _option(
-        "logSampling", _like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), 1.0
+    canary: bool | None = _option("canary", _yes_no, None)
+    """Whether a tenth of the calls goes to new code first, and back if it fails; None: not in dev."""
+    throttle: float | None = _option("throttle", _like(r"1|0?\.[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
+    """The share of each route's throttle that its callers get, all together; None: all, but a tenth in dev."""
+    tracing: str | None = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), None)
+    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`); None: `callers` in dev."""
+    log_sampling: float | None = _option(
+        "logSampling", _like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
     )
-    """The share of the invocations that log their successes. Errors and refusals are always logged."""
+    """The share of the invocations that log their successes. Errors and refusals always are. None: all in dev."""
     likers_visible: Visible = _option(  # noqa: RUF009 (a member of an Enum does not change)
         "likersVisible", _one_of({visible.value: visible for visible in Visible}), Visible.ANYONE
     )
@@ -208,6 +231,28 @@ class Options:
     def snapshots(self) -> bool:
         """Whether functions start from snapshots."""
         return self.stage != DEV if self.snap_start is None else self.snap_start
+
+    @property
+    def canaries(self) -> bool:
+        """Whether new code gets a tenth of the calls first."""
+        return self.stage != DEV if self.canary is None else self.canary
+
+    @property
+    def throttle_share(self) -> float:
+        """The share of each route's throttle."""
+        return self.throttle or (DEV_THROTTLE if self.stage == DEV else 1)
+
+    @property
+    def traced(self) -> str:
+        """Which functions X-Ray traces. Lambda traces 5 % of the calls, which costs more than it shows in prod."""
+        return self.tracing or ("callers" if self.stage == DEV else "off")
+
+    @property
+    def logged_share(self) -> float:
+        """The share of the invocations that log their successes."""
+        if self.log_sampling is None:
+            return 1 if self.stage == DEV else LOGGED_SHARE
+        return self.log_sampling
 
     @property
     def keeps_data(self) -> bool:
@@ -235,7 +280,9 @@ class Options:
         return self.cdn_certificate_arn or self.certificate_arn
 
     def check_region(self, region: str | None) -> None:
-        """Refuse to deploy to another region than that of the certificate. None: not known. Raises OptionsError."""
+        """Refuse a region that is not the certificate's, or has no snapshots. None: not known. Raises OptionsError."""
+        if region in NO_SNAPSHOTS and self.snapshots:
+            raise OptionsError(f"Lambda has no SnapStart in {region}: give snapStart=false")
         if region and self.certificate_arn and region != self.region:
             raise OptionsError(
                 f"context certificateArn is of {self.region}, and this deploys to {region}: "
@@ -280,6 +327,9 @@ def _check_together(given: Mapping[str, str]) -> None:
         ("domainName", "certificateArn", "neither"),
         ("cdnClientCertificateArn", "originTrustStore", "neither"),
     )
+    for name in ("mfa", "usersPlan"):
+        if name in given and "issuer" in given:
+            raise OptionsError(f"context {name} is for the stack's own user pool: with issuer there is none")
     for one, other, or_ in pairs:
         if (one in given) != (other in given):
             raise OptionsError(f"context {one} and {other} go together: give both, or {or_}")
@@ -292,7 +342,14 @@ def _check_together(given: Mapping[str, str]) -> None:
         if given["originName"] == given["domainName"]:
             raise OptionsError("context originName is domainName: the API needs a name that callers do not know")
     else:
-        for name in ("originName", "cdnCertificateArn", "clientRate", "cdnClientCertificateArn", "originTrustStore"):
+        for name in (
+            "originName",
+            "cdnCertificateArn",
+            "clientRate",
+            "edgeLogs",
+            "cdnClientCertificateArn",
+            "originTrustStore",
+        ):
             if name in given:
                 raise OptionsError(f"context {name} is for CloudFront: it needs cdn=true")
 

@@ -8,14 +8,17 @@ from constructs import Construct
 
 from api.operation import OPEN
 from declarations import Declarations
+from tally import observe
 from tally.dynamo.keys import FORMAT
 
 from .api import Api
 from .budget import Budget
 from .bundling import Bundle
+from .canary import Canary
 from .dead_letters import DeadLetters
 from .failed_events import FailedEvents
 from .functions import RUNTIME, Functions
+from .metrics import OwnMetrics
 from .monitoring import Monitoring, Parts
 from .names import Names, camel, stack_name
 from .operator import Operator, Runbooks, operator_needs
@@ -84,6 +87,9 @@ class Tally:
             parts=parts,
             options=options,
         )
+        if options.canaries:
+            failed = OwnMetrics(names, declarations).by_version(observe.FAILED, functions.version)
+            Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
         if options.budget_usd:
             Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)
         operator = Operator(
@@ -92,9 +98,9 @@ class Tally:
             needs=operator_needs(declarations.counters),
             tables=tables,
             dead_letters=dead_letters,
-            runbooks=Runbooks(failed_events.queue, streams.mappings, functions.unattended["sweep"]),
+            runbooks=Runbooks(failed_events.queue, streams.mappings, functions.unattended["sweep"], monitoring.topic),
         )
-        self._name_what_is_deployed(functions, declarations)
+        self._name_what_is_deployed(functions, declarations, options)
         self._name_what_callers_use(tables, functions, api, options)
         self._name_what_operators_use(dead_letters, failed_events, monitoring, operator)
 
@@ -109,7 +115,8 @@ class Tally:
             guarded = [module for module, found in declarations.functions.items() if any(one.scope for one in found)]
             functions.tell(guarded, "TALLY_CONSOLE_CLIENT", api.users.console.user_pool_client_id)
 
-    def _name_what_is_deployed(self, functions: Functions, declarations: Declarations) -> None:
+    def _name_what_is_deployed(self, functions: Functions, declarations: Declarations, options: Options) -> None:
+        self._output("Stage", options.stage, "The stage: any other than dev keeps its data")
         self._output("Version", functions.version, "The code that the functions run, as GET /health says it")
         self._output("Runtime", RUNTIME.name, "What the functions run on")
         self._output(

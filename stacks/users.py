@@ -9,6 +9,7 @@ from constructs import Construct
 from api.http import OPERATORS
 
 from .names import Names
+from .options import Options
 
 CONSOLE_REFRESH = Duration.hours(1)  # the least that Cognito takes: the console throws refresh tokens away
 
@@ -23,9 +24,10 @@ class Users(Construct):
     domain_url: str
     """Where people sign in, and programs get tokens."""
 
-    def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool, console_url: str) -> None:
+    def __init__(self, scope: Construct, id: str, *, names: Names, options: Options, console_url: str) -> None:
         """`console_url`: the address that the pool's page sends people back to."""
         super().__init__(scope, id)
+        keeps_data = options.keeps_data
         self.pool = cognito.UserPool(
             self,
             "Pool",
@@ -34,7 +36,8 @@ class Users(Construct):
             password_policy=cognito.PasswordPolicy(
                 min_length=12, require_lowercase=True, require_uppercase=True, require_digits=True, require_symbols=True
             ),
-            mfa=cognito.Mfa.OPTIONAL,
+            feature_plan=cognito.FeaturePlan[options.users_plan],
+            mfa=cognito.Mfa[options.mfa],
             mfa_second_factor=cognito.MfaSecondFactor(sms=False, otp=True),  # an authenticator app: costs nothing
             account_recovery=cognito.AccountRecovery.EMAIL_ONLY,
             deletion_protection=keeps_data,
@@ -47,7 +50,7 @@ class Users(Construct):
             Acknowledgment(
                 id="AwsSolutions-COG2",
                 reason="A token lets its user like posts and edit their own, and an operator read numbers, nothing"
-                " more: each user may turn MFA on",
+                " more: -c mfa=required asks everybody for a second factor",
             ),
             Acknowledgment(
                 id="AwsSolutions-COG8",

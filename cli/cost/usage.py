@@ -59,7 +59,7 @@ def usage(month: Month, stage: Stage) -> Usage:
     used["user"] = month.users
     used["token"] = units.TOKENS if month.holds and not month.batch else 0
     _count(month, used)
-    _requests(month, used)
+    _requests(month, stage, used)
     _consume(month, used)
     _sweeps(stage, used)
     used["log-kept"] = used["log"] * units.LOG_COMPRESSED
@@ -86,7 +86,7 @@ def _count(month: Month, used: Usage) -> None:
     used["recoverable"] = used["stored"]
 
 
-def _requests(month: Month, used: Usage) -> None:
+def _requests(month: Month, stage: Stage, used: Usage) -> None:
     """The requests: API, functions, logs, traces, data."""
     over_http = month.reads + (0 if month.batch else month.changed)
     changing = month.changed / units.BATCH if month.batch else month.changed
@@ -95,17 +95,18 @@ def _requests(month: Month, used: Usage) -> None:
     used["transfer"] += over_http * units.ANSWER_BYTES / GB
     _invoke(used, invoked, units.REQUEST_MS, FUNCTION_GB)
     used["gb-second"] += month.changed * units.BATCH_ENTRY_MS / 1000 * FUNCTION_GB if month.batch else 0
-    lines = over_http * units.ACCESS_LINE + (month.changed + month.reads) * units.ANSWER_LINE
-    used["log"] += (lines + changing * units.METRICS_LINE + invoked * units.TRACE_ID) / GB
-    traced = min(invoked, units.TRACED_PER_S * MONTH_S)
-    used["trace"] += traced + units.TRACED_SHARE * (invoked - traced)
+    answers = stage.logged * (month.changed + month.reads)
+    lines = over_http * units.ACCESS_LINE + answers * units.ANSWER_LINE
+    used["log"] += (lines + changing * units.METRICS_LINE) / GB
+    if stage.traced:
+        traced = min(invoked, units.TRACED_PER_S * MONTH_S)
+        used["trace"] += traced + units.TRACED_SHARE * (invoked - traced)
 
 
 def _invoke(used: Usage, invocations: float, ms: float, gb: float) -> None:
-    """Bill invocations with Lambda's own log lines."""
+    """Bill invocations. Lambda itself logs only those that fail."""
     used["invocation"] += invocations
     used["gb-second"] += invocations * ms / 1000 * gb
-    used["log"] += invocations * units.LAMBDA_LINES / GB
 
 
 def _consume(month: Month, used: Usage) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from ..base.account import ACCOUNT
 from ..stack.template import Route
@@ -30,8 +30,8 @@ class Request:
     """An HTTP request."""
 
     method: str
-    raw_path: str
-    """Percent-encoded, without the query."""
+    path: str
+    """Decoded, without the query."""
     query: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
@@ -62,12 +62,11 @@ def event(
         "x-forwarded-port": str(request.port),
         "x-forwarded-proto": "http",
     }
-    path = unquote(request.raw_path)
     now_s = time.time()
     made: dict[str, Any] = {
         "version": "2.0",
         "routeKey": route.key,
-        "rawPath": path,
+        "rawPath": request.path,
         "rawQueryString": request.query,
         "headers": headers,
         "requestContext": {
@@ -77,7 +76,7 @@ def event(
             "domainPrefix": host.partition(".")[0].partition(":")[0],
             "http": {
                 "method": request.method,
-                "path": path,
+                "path": request.path,
                 "protocol": request.protocol,
                 "sourceIp": request.source_ip,
                 "userAgent": headers.get("user-agent", ""),

@@ -23,7 +23,7 @@ from ..functions.runtime import PAYLOAD_BYTES_MAX
 from ..stack.template import Template
 from . import cors, event
 from .event import Request, Response
-from .routes import Bucket, Match, Routes
+from .routes import Bucket, Match, Routes, decoded
 from .tokens import Issuer, TokenRefusedError, claim_text, scopes
 
 BODY_BYTES_MAX = 10 * 1024 * 1024  # API Gateway's quota, as are the next two
@@ -57,9 +57,9 @@ class Entry:
         return _VARIABLE.sub(lambda found: self._value(found[1]), log_format) + "\n"
 
     def _value(self, name: str) -> str:
-        """The text of a variable. Only `messageString` has quotes of its own."""
-        if name == "error.messageString":
-            return json.dumps(self.values.get("error.message", "-"))
+        """The text of a variable. `messageString` has quotes of its own, but not where it is a bare `-`."""
+        if name == "error.messageString" and "error.message" in self.values:
+            return json.dumps(self.values["error.message"])
         return json.dumps(self.values.get(name, "-"))[1:-1]
 
 
@@ -135,7 +135,11 @@ class Gateway:
         line_bytes = len(request.method) + len(request.raw_path)
         if line_bytes + sum(len(name) + len(value) for name, value in request.raw_headers) > HEADER_BYTES_MAX:
             raise GatewayError(431, "Request Header Fields Too Large")
-        match = self._routes.match(request.method, raw_path)
+        try:
+            path = decoded(raw_path)
+        except ValueError:
+            raise GatewayError(400, "Bad Request") from None
+        match = self._routes.match(request.method, path)
         if match is None and self._cors and request.method == "OPTIONS":
             return Response(204, b"", tuple(cors.preflight(self._cors, headers).items()))
         if match is None:
@@ -147,7 +151,7 @@ class Gateway:
         authorizer = self._authorize(match, headers.get("authorization", ""))
         made = Request(
             method=request.method,
-            raw_path=raw_path,
+            path=path,
             query=query,
             headers=tuple(request.headers.items()),
             body=await _body(request),

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ..base.engine import die_with_parent
 from ..base.errors import LocalError
@@ -27,7 +28,8 @@ _INPUTS = (
     "lambdas/**/*.py",
     "lambdas/**/*.js",
 )
-_CONTEXT: dict[str, list[str]] = {"aws:cdk:bundling-stacks": []}  # bundle nothing: handlers run from lambdas/
+# Bundle nothing: handlers run from lambdas/. Strangers do not come here: nobody's throttle is lowered.
+_CONTEXT: dict[str, Any] = {"aws:cdk:bundling-stacks": [], "throttle": "1"}
 
 
 def assembly(app: Path, options: Mapping[str, str] = MappingProxyType({})) -> Path:

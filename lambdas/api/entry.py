@@ -293,6 +293,8 @@ def _record(request: Request | None, outcome: Outcome) -> None:
             "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
         },
     )
+    if _failed(outcome):
+        observe.count(observe.FAILED, version=observe.CODE)
     if request is None or not request.operation.counts:
         return
     if isinstance(outcome, CallerError):

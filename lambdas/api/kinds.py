@@ -65,6 +65,8 @@ class Kind:
     absent: str | None = None
     """What an HTTP request says that does not have it."""
     names_counter: bool = False
+    knows_hosts: bool = False
+    """Whether its check looks at the hosts that the deployment lists."""
     documented: bool = True
 
     def missing(self, wire: str) -> CallerError:
@@ -205,6 +207,7 @@ LISTED_PAGE = Kind(
     _PAGE,
     f"{_URL} The deployment must list its host.",
     PAGE_EXAMPLE,
+    knows_hosts=True,
 )
 LIMIT = Kind(
     _plain(fields.page_size),
@@ -274,6 +277,7 @@ TALLY = Kind(
     "`counter:id`, as `likes:a91f`, or `visits:` and a page's URL. Repeat it for each.",
     lambda asked: f"{next((one.name for one in asked.counters if one.public), 'plays')}:a91f",
 )
+LISTED_TALLY = replace(TALLY, knows_hosts=True)
 OF_SERIES = replace(TALLY, words="`counter:id`, as `plays:9f3a`; a counter alone is all of its numbers together.")
 TARGET = Kind(
     _plain(fields.target),

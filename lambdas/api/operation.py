@@ -65,6 +65,10 @@ class Throttle(NamedTuple):
     rate_per_s: int
     burst: int
 
+    def at(self, share: float) -> Throttle:
+        """This share of the rate, and at least one a second. A burst costs little."""
+        return self._replace(rate_per_s=max(1, round(self.rate_per_s * share)))
+
 
 READS = Throttle(rate_per_s=1000, burst=2000)
 WRITES = Throttle(rate_per_s=500, burst=1000)
@@ -161,6 +165,11 @@ class Operation:
     def keyed(self) -> bool:
         """Whether a change under an idempotency key leaves a receipt, which callers can ask for."""
         return self.counts and any(one.name == "idempotency_key" for one in self.fields)
+
+    @property
+    def knows_hosts(self) -> bool:
+        """Whether it looks at the hosts whose pages count."""
+        return any(one.kind.knows_hosts for one in self.fields)
 
     @property
     def summary(self) -> str:

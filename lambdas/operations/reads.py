@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
 from api import badge, kinds, needs
-from api.kinds import TALLY, ACounter, Id, Period
+from api.kinds import LISTED_TALLY, ACounter, Id, Period
 from api.operation import READS, SELDOM, Access, Answer, Call, operation
 from api.shapes import Unreadable, Value
 from api.texts import Text
@@ -18,7 +18,7 @@ from tally.errors import CallerError, ForbiddenError, InvalidInputError, NotFoun
 from tally.streams import watermark
 
 Asked = tuple[str, str]
-Of = Annotated[list[Asked], kinds.many(TALLY, 100)]
+Of = Annotated[list[Asked], kinds.many(LISTED_TALLY, 100)]
 
 
 class Values(TypedDict):

@@ -18,10 +18,13 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "tally")
 """The dimension of every metric, and a field of every log line: the name of the stack. The stack sets it."""
+CODE = os.environ.get("TALLY_VERSION", "dev")
+"""The version of the code that runs."""
 NAMESPACE = "Tally"
-COUNTER, CONSUMER = "counter", "consumer"  # the other dimensions: a metric has one of them, or none
+COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
 COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter
 WATERMARK_AGE, DEAD_LETTERS = "WatermarkAgeSeconds", "DeadLetters"  # of each consumer
+FAILED = "Failed"  # of each version of the code
 REPLAYED, REFUSED, CONFLICTS, SPILLED = (
     "Replayed",
     "Refused",
@@ -32,13 +35,13 @@ DRIFT_ABSOLUTE, DRIFTING_TALLIES, OLDEST_DRIFT = "DriftAbsolute", "DriftingTalli
 SWEEP_UNFINISHED, HOLDS_NOT_RETURNED = "SweepUnfinished", "HoldsNotReturned"
 JUDGED_AGE, JOURNAL_SEGMENTS, JOURNAL_BYTES = "JudgedAgeSeconds", "JournalSegments", "JournalBytes"
 
-logger = Logger(service=SERVICE)
+logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line
 
 _gathered: ContextVar[dict[tuple[str, str], Multiset[str]] | None] = ContextVar("gathered", default=None)
 
 
 def count(metric: str, amount: int = 1, **of: str) -> None:
-    """Add `amount` to a metric for this invocation: of the stack, of `counter=…` or of `consumer=…`.
+    """Add `amount` to a metric for this invocation: of the stack, or of `counter=…`, `consumer=…`, `version=…`.
 
     Outside of an invocation (tests of the core, the benchmark) this does nothing. 0 is not written: it would cost as
     much as a number, and says nothing new.

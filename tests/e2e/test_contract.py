@@ -64,9 +64,14 @@ def test_bodies_over_the_limits_are_413_of_function_and_gateway(dev: Dev) -> Non
     assert (for_lambda.status, for_lambda.body) == (413, {"message": "Request Entity Too Large"})
 
 
-@pytest.mark.parametrize("path", ["/videos/%FF/plays", "/videos/a%2Fb/plays", "/videos/%23/plays", "/visits?url=%FF"])
+@pytest.mark.parametrize("path", ["/videos/%FF/plays", "/videos/%23/plays", "/videos/50%25/plays", "/visits?url=%FF"])
 def test_paths_that_decode_to_nonsense_are_400(dev: Dev, path: str) -> None:
     assert dev.call("GET", path).status == 400
+
+
+def test_a_slash_in_an_id_is_another_path(dev: Dev) -> None:
+    """API Gateway decodes a path before it looks for a route."""
+    assert dev.call("GET", "/videos/a%2Fb/plays").status == 404
 
 
 def test_a_burst_is_throttled_and_passes_again_later(dev: Dev) -> None:

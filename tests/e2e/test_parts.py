@@ -12,7 +12,7 @@ import pytest
 from dev.base.wire import WireError
 from dev.gateway import cors, event
 from dev.gateway.event import AnswerError, Request, Response
-from dev.gateway.routes import Bucket, Routes
+from dev.gateway.routes import Bucket, Routes, decoded
 from dev.gateway.tokens import claim_text, scopes
 from dev.stack.mappings import StreamMapping
 from dev.stack.template import Cors, Route, Throttle
@@ -24,7 +24,7 @@ from tests.events import sample
 def request(**changes: Any) -> Request:
     fields: dict[str, Any] = {
         "method": "GET",
-        "raw_path": "/videos/a%20b/plays",
+        "path": "/videos/a b/plays",
         "query": "",
         "headers": (("Host", "x.example.com:8080"), ("User-Agent", "curl")),
         "body": b"",
@@ -126,7 +126,7 @@ ROUTES = Routes(Route("GET", path, path) for path in ("/pets/{id}", "/pets/dog",
     ("path", "function", "parameters"),
     [
         ("/pets/dog", "/pets/dog", {}),
-        ("/pets/cat%2F1", "/pets/{id}", {"id": "cat/1"}),
+        ("/pets/a b", "/pets/{id}", {"id": "a b"}),
         ("/pets/dog/toys", "/pets/{id}/toys", {"id": "dog"}),
     ],
 )
@@ -141,6 +141,30 @@ def test_the_most_specific_route_wins(path: str, function: str, parameters: dict
 )
 def test_what_no_route_names_matches_none(method: str, path: str) -> None:
     assert ROUTES.match(method, path) is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ("plain", "plain"),
+        ("space%20value", "space value"),
+        ("question%3Fvalue", "question"),
+        ("percent%25done", None),
+        ("hash%23value", "hash#value"),
+        ("slash%2Fvalue", "slash/value"),
+        ("unicode-%CE%BB-%E4%B8%96%E7%95%8C", "unicode-λ-世界"),
+        ("literal%252Fvalue", "literal/value"),
+        ("literal%253Fvalue", "literal?value"),
+        ("literal%2525value", "literal%value"),
+    ],
+)
+def test_a_path_is_decoded_as_an_http_api_does(sent: str, seen: str | None) -> None:
+    """a3: `make dev` split the path before it decoded it."""
+    if seen is None:
+        with pytest.raises(ValueError, match="percent"):
+            decoded(sent)
+    else:
+        assert decoded(sent) == seen
 
 
 def test_a_bucket_lets_the_burst_through_and_refills(monkeypatch: pytest.MonkeyPatch) -> None:

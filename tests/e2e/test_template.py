@@ -150,7 +150,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "app.py").write_text(
         "import json, os, pathlib, time\n"
         "context = json.loads(os.environ['CDK_CONTEXT_JSON'])\n"
-        "assert context == {'a': 1, 'aws:cdk:bundling-stacks': []}, context\n"
+        "assert context == {'a': 1, 'aws:cdk:bundling-stacks': [], 'throttle': '1'}, context\n"
         "with open('runs', 'a') as runs: runs.write('x')\n"
         "time.sleep(0.2)\n"
         "out = pathlib.Path(os.environ['CDK_OUTDIR'])\n"

@@ -72,6 +72,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for change in changes:
             change.apply(copy)
     run(copy, "-m", "api")
+    run(copy, "-m", "ruff", "format", "--check", "--quiet", ".")
     return copy
 
 
@@ -146,7 +147,7 @@ def test_the_new_route_metric_and_alarm_are_in_the_template(checkout: Path) -> N
         checkout,
         "tests/infra/test_new_route.py",
         f"{tests}::test_every_metric_that_the_code_emits_is_looked_at_and_no_other",
-        f"{tests}::test_dimensions_are_the_stack_and_counters_or_consumers_never_items",
+        f"{tests}::test_dimensions_are_the_stack_and_a_counter_consumer_or_version_never_an_item",
         f"{tests}::test_the_dashboard_is_in_the_free_tier",
         f"{tests}::test_the_page_lists_every_widget_under_the_question_that_it_answers",
         f"{tests}::test_an_alarm_leads_to_its_page_which_says_what_to_do",

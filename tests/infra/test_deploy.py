@@ -17,9 +17,10 @@ from botocore.exceptions import ClientError, WaiterError
 from cli import deploy, destroy
 from cli.account import Account
 from stacks import names
+from stacks.options import Options
 from tally.dynamo import keys
 from tests.commands import one_line
-from tests.infra.conftest import BEHIND_CDN, ROOT, Synthesize
+from tests.infra.conftest import BEHIND_CDN, DECLARED, ROOT, Synthesize
 from tests.infra.template import Template
 from tests.infra.test_tables import MOMENT
 from tests.patience import PATIENCE_S
@@ -27,6 +28,7 @@ from tests.patience import PATIENCE_S
 Json = dict[str, Any]
 ANN = "arn:aws:iam::123456789012:user/ann"
 Main = Callable[[list[str]], int]
+NO_BUDGET = " a day; no budget tells you"
 
 
 def refused(code: str, message: str) -> ClientError:
@@ -43,6 +45,13 @@ class Aws:
         self.deleted: list[str] = []
         self.stuck: list[Json] = []
         """The events of a deletion that fails."""
+        self.events: list[Json] = []
+        """Of a stack's life, the newest first."""
+        self.tables: set[str] = set()
+        self.concurrency: int | ClientError = 1000
+        self.routes = {"GET /health"}
+        self.throttled = {"GET /health"}
+        """The routes that the live stage has settings of."""
 
     def client(self, service: str, region_name: str, **_: Any) -> Any:
         return getattr(self, f"_{service}")(region_name)
@@ -57,6 +66,29 @@ class Aws:
             return _answer(self.bootstrapped.get(region, missing) or {"Parameter": {"Value": "30"}})
 
         return Answers(get_parameter=get_parameter)
+
+    def _lambda(self, region: str) -> Any:
+        limit = self.concurrency
+        answer = limit if isinstance(limit, ClientError) else {"AccountLimit": {"ConcurrentExecutions": limit}}
+        return Answers(get_account_settings=lambda: _answer(answer))
+
+    def _apigatewayv2(self, region: str) -> Any:
+        def pages(ApiId: str) -> list[Json]:
+            return [{"Items": [{"RouteKey": route}]} for route in self.routes]
+
+        return Answers(
+            get_paginator=lambda name: Answers(paginate={"get_routes": pages}[name]),
+            get_stage=lambda ApiId, StageName: {"RouteSettings": {key: {} for key in self.throttled}},
+            delete_route_settings=lambda RouteKey, ApiId, StageName: self.throttled.remove(RouteKey),
+        )
+
+    def _dynamodb(self, region: str) -> Any:
+        def describe_table(TableName: str) -> Json:
+            if TableName not in self.tables:
+                raise refused("ResourceNotFoundException", "not found")
+            return {}
+
+        return Answers(describe_table=describe_table)
 
     def _cloudformation(self, region: str) -> Any:
         def found(StackName: str) -> Json:
@@ -76,18 +108,34 @@ class Aws:
             ]
             return [{"StackResourceSummaries": summary}]
 
-        pages = {"list_stack_resources": resources, "describe_stack_events": lambda **_: [{"StackEvents": self.stuck}]}
+        def delete(StackName: str) -> None:
+            [name] = [one for (_, one), stack in self.stacks.items() if stack["StackId"] == StackName]
+            if self.stacks[region, name]["EnableTerminationProtection"]:
+                raise refused(
+                    "ValidationError", f"Stack [{name}] cannot be deleted while TerminationProtection is enabled"
+                )
+            self.deleted.append(StackName)
+
+        def events(**_: Any) -> list[Json]:
+            return [{"StackEvents": self.stuck or self.events}]
+
+        def protect(StackName: str, *, EnableTerminationProtection: bool) -> None:
+            self.stacks[region, StackName]["EnableTerminationProtection"] = EnableTerminationProtection
+
+        pages = {"list_stack_resources": resources, "describe_stack_events": events}
         return Answers(
             describe_stacks=lambda StackName: {"Stacks": [found(StackName)]},
             get_template=lambda StackName: {"TemplateBody": found(StackName)["template"]},
             get_paginator=lambda name: Answers(paginate=pages[name]),
             get_waiter=lambda _: Answers(wait=wait),
-            delete_stack=lambda StackName: self.deleted.append(StackName),
+            delete_stack=delete,
+            update_termination_protection=protect,
         )
 
     def deployed(self, name: str, template: Template, region: str = "eu-west-1", *, protected: bool = False) -> None:
         self.stacks[region, name] = {
             "StackId": f"id of {name}", "EnableTerminationProtection": protected, "template": template.body,
+            "StackStatus": "CREATE_COMPLETE",
             "Outputs": [{"OutputKey": "Format", "OutputValue": template.outputs["Format"]["Value"]}]
             if "Format" in template.outputs else [],
         }  # fmt: skip
@@ -269,6 +317,69 @@ def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) 
     return deploy.what_to_call(deploy.stacks_of(folder, "eu-west-1"), outputs, at)
 
 
+def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
+    aws: Aws, cdk: list[list[str]], dev: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """a5: the stage keeps it, and API Gateway then refuses each update: Unable to find Route by key."""
+    aws.deployed("Tally-dev", dev)
+    aws.throttled.add("GET /counters/hearts/{id}/children")
+    assert deploy.main(["--yes", "--app", str(dev.folder)]) == 0
+    assert aws.throttled == {"GET /health"}
+    assert "route that is gone: GET /counters/hearts/{id}/children\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "concurrency", "said"),
+    [
+        ({}, 10, ["Lambda runs 10 functions at once in this account and region, and Tally needs 30", NO_BUDGET]),
+        ({}, 1000, [NO_BUDGET]),
+        ({}, refused("AccessDenied", "no"), [NO_BUDGET]),
+        ({"reservedConcurrency": "40"}, 200, ["and Tally needs 210", NO_BUDGET]),
+        ({"stage": "prod"}, 1000, ["-c mfa=required", "-c alarmEmail", NO_BUDGET]),
+        ({"stage": "prod", "mfa": "required", "alarmEmail": "a@example.com", "budgetUsd": "9",
+          "budgetEmail": "a@example.com"}, 1000, [" a day; a budget tells you"]),
+    ],
+)  # fmt: skip
+def test_it_says_what_a_person_should_know_before_they_say_yes(
+    options: dict[str, str], concurrency: Any, said: list[str], aws: Aws
+) -> None:
+    aws.concurrency = concurrency
+    found = list(deploy.warnings(Options.from_context(options), DECLARED, Account.found(None, None)))
+    assert len(found) == len(said)
+    assert [part for part, whole in zip(said, found, strict=True) if part not in whole] == []
+
+
+@pytest.mark.parametrize(("text", "deploys"), [("y", True), ("no", False)])
+def test_a_first_deploy_that_was_rolled_back_is_done_again(
+    text: str,
+    deploys: bool,
+    aws: Aws,
+    cdk: list[list[str]],
+    typed: Callable[[str], None],
+    prod: Template,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """a1: the stack is protected, takes no update, and its tables are there under their fixed names."""
+    typed(text)
+    aws.deployed("Tally-prod", prod, protected=True)
+    aws.stacks["eu-west-1", "Tally-prod"]["StackStatus"] = "ROLLBACK_COMPLETE"
+    aws.tables = {"Tally-prod-counts", "Tally-prod-ledger", "other"}
+    failed = {"LogicalResourceId": "Stage", "ResourceStatus": "CREATE_FAILED", "PhysicalResourceId": "s"}
+    aws.events = [
+        failed | {"LogicalResourceId": "Late", "ResourceStatusReason": "Resource creation cancelled"},
+        failed | {"ResourceStatusReason": "policy document length exceeds"},
+    ]
+    assert deploy.main(["--app", str(prod.folder)]) == (0 if deploys else 1)
+    shown = capsys.readouterr().out
+    assert "the first deploy of Tally-prod failed" in shown
+    assert "  Stage: policy document length exceeds\n" in shown
+    assert "Late" not in shown
+    assert "which are adopted: Tally-prod-counts, Tally-prod-ledger\n" in shown
+    assert aws.deleted == ["id of Tally-prod"] * deploys
+    assert [call[0] for call in cdk] == ["diff", "deploy"] * deploys
+    assert all(call[-1] == "--import-existing-resources" for call in cdk)
+
+
 def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Template) -> None:
     url = "https://abc.execute-api.eu-west-1.amazonaws.com"
     of_pool = {"UserPoolId": "eu-west-1_x", "MachineClientId": "machine", "TokenUrl": "https://t/oauth2/token"}
@@ -324,7 +435,7 @@ def test_the_edge_goes_first_and_what_remains_is_named(
     for name in kept:
         assert name in before
         assert f"{name}  (eu-west-1)" in after
-    assert "deletes Tally-prod-edge-eu-west-1 in us-east-1: keeps nothing" in before
+    assert "deletes Tally-prod-edge-eu-west-1 in us-east-1: keeps 1\n  keeps bucket " in before
     assert after.splitlines()[-1] == '  make deploy ARGS="-c stage=prod --import-existing-resources"'
     assert "Tally-prod-counts" in kept, "CloudFormation adopts a table by its fixed name"
 

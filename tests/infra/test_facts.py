@@ -60,6 +60,9 @@ BY_DEFAULT: Facts = {
     | {
         "DeletionProtection": Stage("INACTIVE", "ACTIVE"),
         "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": True},
+        "UserPoolTier": "LITE",  # AWS's default is Essentials, at nearly three times the price
+        "MfaConfiguration": "OPTIONAL",
+        "EnabledMfas": ["SOFTWARE_TOKEN_MFA"],
     },
     "AWS::Cognito::UserPoolResourceServer": {
         "Identifier": "tally",
@@ -95,11 +98,6 @@ BY_DEFAULT: Facts = {
         "PolicyDocument.Statement.1": None,
     },
     "AWS::Logs::LogGroup": {"RetentionInDays": 30},
-    "AWS::IAM::Role": {
-        "AssumeRolePolicyDocument.Statement": [
-            {"Action": "sts:AssumeRole", "Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}
-        ]
-    },
     "AWS::Lambda::Function": {
         "Runtime": "python3.14",
         "Architectures": ["arm64"],
@@ -184,6 +182,7 @@ WITH_OPTIONS: dict[str, Facts] = {
         },
         "AWS::ApiGatewayV2::DomainName": OWN_NAME["AWS::ApiGatewayV2::DomainName"]
         | {"DomainName": "api.example.com", "MutualTlsAuthentication": None},
+        "UserPool": {"UserPoolTier": "ESSENTIALS", "MfaConfiguration": "ON"},
         "AWS::Budgets::Budget": {
             "Budget.BudgetLimit": {"Amount": 20, "Unit": "USD"},
             "Budget.TimeUnit": "MONTHLY",
@@ -207,7 +206,6 @@ WITH_OPTIONS: dict[str, Facts] = {
         "LedgerTable": {"WarmThroughput": None},
         "DeadLetterBucket": {"LifecycleConfiguration.Rules.0.ExpirationInDays": 30},
         "AWS::Lambda::Function": {
-            "Environment.Variables.TALLY_PAGE_HOSTS": "example.com,blog.example.org",
             "Environment.Variables.TALLY_RECEIPT_TTL_S": str(48 * 3600),
             "Environment.Variables.TALLY_SERIES_DAYS": "400",
             "Environment.Variables.TALLY_CONSOLE_CLIENT": None,
@@ -239,7 +237,13 @@ WITH_OPTIONS: dict[str, Facts] = {
                 for code in (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
             ],
             "DistributionConfig.WebACLId": Of("AWS::WAFv2::WebACL", "Arn"),
+            "DistributionConfig.Logging": {"Bucket": Of("AWS::S3::Bucket", "RegionalDomainName")},
             "DistributionConfig.IPV6Enabled": False,  # AWS WAF counts by address, and a client of IPv6 has plenty
+        },
+        "AWS::S3::Bucket": {
+            "LifecycleConfiguration.Rules": [{"ExpirationInDays": 30, "Status": "Enabled"}],
+            "OwnershipControls.Rules": [{"ObjectOwnership": "BucketOwnerPreferred"}],  # else CloudFront cannot write
+            "DeletionPolicy": "Retain",
         },
         "AWS::CloudFront::CachePolicy": {
             "CachePolicyConfig.MinTTL": 0,
@@ -289,6 +293,8 @@ def resolved(template: Template, context: str, value: Any) -> Any:
             return {"Fn::GetAtt": [name, value.attribute]} if value.attribute else {"Ref": name}
         case list():
             return [resolved(template, context, one) for one in value]
+        case dict():
+            return {name: resolved(template, context, one) for name, one in value.items()}
     return value
 
 

@@ -48,7 +48,10 @@ def test_beside_tables_a_role_allows_its_own_log_and_traces_and_who_reads_stream
         expected += [(["sqs:SendMessage"], [{"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]}])]
     if module == STATUS:
         parts = [":cloudwatch:", {"Ref": "AWS::Region"}, ":", {"Ref": "AWS::AccountId"}, ":alarm:Tally-dev-*"]
-        expected += [(["cloudwatch:DescribeAlarms"], [{"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, *parts]]}])]
+        expected += [
+            (["cloudwatch:DescribeAlarms"], [{"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, *parts]]}]),
+            (["sns:GetTopicAttributes"], [dev.outputs["AlarmTopicArn"]["Value"]]),
+        ]
     if module in (*CONSUMERS, "sweep"):
         streams = [{"Fn::GetAtt": [table, "StreamArn"]} for table in ("CountsTable", "ReceiptsTable")]
         expected += [(["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"], streams)]
@@ -70,6 +73,9 @@ def test_each_function_has_a_role_and_a_log_of_its_own(dev: Template) -> None:
     roles = {properties["Role"]["Fn::GetAtt"][0] for properties in found}
     logs = {properties["LoggingConfig"]["LogGroup"]["Ref"] for properties in found}
     assert len(roles) == len(logs) == len(MODULES)
+    by_lambda = [{"Action": "sts:AssumeRole", "Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}]
+    for role in roles:
+        assert dev.resources[role]["Properties"]["AssumeRolePolicyDocument"]["Statement"] == by_lambda
 
 
 def test_how_long_a_function_runs_and_with_how_much(dev: Template, prod: Template) -> None:
@@ -90,7 +96,7 @@ QUIET = {"POWERTOOLS_LOG_LEVEL": "WARNING"}
 # Which functions start from snapshots, which X-Ray traces, and how those that answer log.
 BY_OPTIONS: list[tuple[str, set[str], set[str], dict[str, str]]] = [
     ("dev", set(), set(CALLED), {"POWERTOOLS_LOG_LEVEL": "INFO"}),
-    ("prod", FROM_SNAPSHOTS, set(CALLED), {"POWERTOOLS_LOG_LEVEL": "INFO"}),
+    ("prod", FROM_SNAPSHOTS, set(), QUIET | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
     ("behind_cdn", set(), set(), QUIET | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
     ("lavish", FROM_SNAPSHOTS, set(MODULES), QUIET),
 ]
@@ -111,6 +117,16 @@ def test_snapshots_traces_and_logs_are_as_the_options_say(
         found = {key: value for key, value in variables.items() if key.startswith("POWERTOOLS_LOG")}
         assert found == (logs if module in CALLED else {"POWERTOOLS_LOG_LEVEL": "INFO"}), module
     assert ("xray:" in template.text) is bool(traced)
+
+
+def test_lambda_itself_logs_failures_alone(dev: Template, prod: Template) -> None:
+    """Its lines of a success (START, END, REPORT) are longer than the function's own, and AWS bills bytes."""
+    for template in (dev, prod):
+        for module, name in template.functions().items():
+            logging = template.resources[name]["Properties"]["LoggingConfig"]
+            # Without ApplicationLogLevel: what the function writes is all kept.
+            assert logging.keys() == {"LogGroup", "LogFormat", "SystemLogLevel"}, module
+            assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN"), module
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -157,6 +173,16 @@ def test_environment(dev: Template, module: str) -> None:
     }
 
 
+def test_the_hosts_of_pages_are_told_to_those_that_look_at_them(behind_cdn: Template) -> None:
+    """a6: 120 of them were more than Lambda takes, in every function."""
+    found = {
+        module: behind_cdn.resources[id_]["Properties"]["Environment"]["Variables"].get("TALLY_PAGE_HOSTS")
+        for module, id_ in behind_cdn.functions().items()
+    }
+    assert {module for module, hosts in found.items() if hosts} == {"reads", "visits"}
+    assert found["visits"] == "example.com,blog.example.org"
+
+
 def managed(template: Template, output: str) -> Json:
     """The managed policy that an output names."""
     properties: Json = template.resources[template.outputs[output]["Value"]["Ref"]]["Properties"]
@@ -184,6 +210,7 @@ def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Templat
         },
         str(["cloudwatch:DescribeAlarms", "lambda:ListEventSourceMappings"]): "*",  # neither can name what it shows
         "lambda:InvokeFunction": {"Ref": dev.alias_of(dev.functions()["sweep"])},
+        "sns:GetTopicAttributes": dev.outputs["AlarmTopicArn"]["Value"],
     }
 
 

@@ -16,7 +16,7 @@ from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import Json, Template, joined
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-NO_METRICS = {"SERVICE", "NAMESPACE", "COUNTER", "CONSUMER"}
+NO_METRICS = {"SERVICE", "CODE", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
 EMITTED = {
     value: name
     for name, value in vars(observe).items()
@@ -53,7 +53,7 @@ def watched(template: Template) -> dict[str, list[Series]]:
     """(namespace, metric, dimensions) that each alarm looks at, by its name."""
     return {
         name: [
-            (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric["Dimensions"]))
+            (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric.get("Dimensions", ())))
             for metric in (entry["MetricStat"]["Metric"] for entry in alarm["Metrics"] if "MetricStat" in entry)
         ]
         for name, alarm in alarms_of(template).items()
@@ -76,14 +76,15 @@ def slug(heading: str) -> str:
 ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)}
 
 
-def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(dev: Template) -> None:
+def test_every_metric_that_the_code_emits_is_looked_at_and_no_other(prod: Template) -> None:
     """CloudWatch bills each metric that has data, whether anybody looks at it or not."""
-    assert {name for _, name, _ in own(shown(dev)) | own(watched(dev))} == set(EMITTED)
-    assert {name for _, name, _ in own(watched(dev))} == {
-        "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReturned", "DeadLetters", "SweepUnfinished",
+    assert {name for _, name, _ in own(shown(prod)) | own(watched(prod))} == set(EMITTED)
+    assert {name for _, name, _ in own(watched(prod))} == {
+        "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReturned", "DeadLetters", "SweepUnfinished", "Failed",
     }  # fmt: skip
 
 
+BUSY = ("increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "visits")
 CONSUMERS = {found.function for found in DECLARED.readers}
 OF = {  # written out a second time; every other metric is of the stack
     "Counted": ("counter", {*counters.COUNTERS}),
@@ -94,13 +95,14 @@ OF = {  # written out a second time; every other metric is of the stack
 
 
 @pytest.mark.parametrize("metric", EMITTED)
-def test_dimensions_are_the_stack_and_counters_or_consumers_never_items(dev: Template, metric: str) -> None:
-    found = [dict(dimensions) for _, name, dimensions in own(shown(dev)) | own(watched(dev)) if name == metric]
-    assert {dimensions.pop("service") for dimensions in found} == {"Tally-dev"}
-    if metric not in OF:
+def test_dimensions_are_the_stack_and_a_counter_consumer_or_version_never_an_item(prod: Template, metric: str) -> None:
+    found = [dict(dimensions) for _, name, dimensions in own(shown(prod)) | own(watched(prod)) if name == metric]
+    assert {dimensions.pop("service") for dimensions in found} == {"Tally-prod"}
+    of = OF | {"Failed": ("version", {prod.outputs["Version"]["Value"]})}
+    if metric not in of:
         assert found == [{}]
     else:
-        dimension, names = OF[metric]
+        dimension, names = of[metric]
         assert sorted(map(dict.popitem, found)) == sorted((dimension, name) for name in names)
 
 
@@ -181,7 +183,15 @@ WHEN = {  # written out a second time, to check the declarations
     "throttles-counts": ("Sum", "> 60", 5, 60, "notBreaching"),
     "throttles-receipts": ("Sum", "> 60", 5, 60, "notBreaching"),
     "throttles-ledger": ("Sum", "> 60", 5, 60, "notBreaching"),
+    "traffic": ("Sum", "> 240000", 2, 300, "notBreaching"),  # four fifths of 1,000 reads a second
+    "429": ("Sum", "> 1000", 2, 300, "notBreaching"),
+    "write-units": ("counts + receipts + ledger", "> 480000", 2, 300, "notBreaching"),
     "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
+    **dict.fromkeys(("new-code", *(f"new-code-{busy}" for busy in BUSY)), ("Sum", "> 5", 1, 60, "notBreaching")),
+}
+IN_DEV = {  # its routes let a tenth through
+    "traffic": ("Sum", "> 24000", 2, 300, "notBreaching"),
+    "write-units": ("counts + receipts + ledger", "> 48000", 2, 300, "notBreaching"),
 }
 
 
@@ -189,7 +199,9 @@ def test_when_each_alarm_goes_off(dev: Template, prod: Template) -> None:
     """A stage without snapshots has no alarm of latency: cold starts alone would set it off."""
     assert {name.removeprefix("Tally-prod-"): judged(alarm) for name, alarm in alarms_of(prod).items()} == WHEN
     found = {name.removeprefix("Tally-dev-"): judged(alarm) for name, alarm in alarms_of(dev).items()}
-    assert found == {name: when for name, when in WHEN.items() if name != "latency"}
+    assert found == {
+        name: when for name, when in (WHEN | IN_DEV).items() if not name.startswith(("latency", "new-code"))
+    }
 
 
 def test_each_alarm_watches_a_resource_of_the_stack(prod: Template) -> None:
@@ -206,5 +218,10 @@ def test_each_alarm_watches_a_resource_of_the_stack(prod: Template) -> None:
     assert dimension("throttles-counts") == "${CountsTable}"
     assert dimension("throttles-receipts") == "${ReceiptsTable}"
     assert dimension("throttles-ledger") == "${LedgerTable}"
-    assert dimension("5xx") == dimension("latency") == f"${{{prod.only_name('AWS::ApiGatewayV2::Api')}}}"
+    assert (
+        dimension("5xx")
+        == dimension("latency")
+        == dimension("traffic")
+        == f"${{{prod.only_name('AWS::ApiGatewayV2::Api')}}}"
+    )
     assert dimension("failed-events") == f"${{{prod.only_name('AWS::SQS::Queue')}.QueueName}}"

@@ -29,8 +29,15 @@ BAD = [
     ({"issuer": "https://login.example.com", "audience": ","}, "audience is ',': it names nobody"),
     ({"pageHosts": "https://example.com"}, "context pageHosts has 'https://example.com'"),
     ({"pageHosts": "*,example.com"}, "context pageHosts has '*'"),
+    (
+        {"pageHosts": ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(120))},
+        "context pageHosts has 120 hosts of 3719 bytes together: Lambda takes 3200",
+    ),
     ({"corsOrigins": "example.com"}, "context corsOrigins has 'example.com'"),
     ({"corsOrigins": "https://example.com/"}, "context corsOrigins has 'https://example.com/'"),
+    ({"mfa": "on"}, "context mfa is 'on': it must be one of optional, required"),
+    ({"usersPlan": "plus"}, "context usersPlan is 'plus': it must be one of lite, essentials"),
+    ({"mfa": "required", "issuer": "https://a.example", "audience": "b"}, "mfa is for the stack's own user pool"),
     ({"budgetUsd": "20"}, "budgetUsd and budgetEmail go together"),
     ({"budgetUsd": "2.5", "budgetEmail": "a@example.com"}, "context budgetUsd is '2.5'"),
     ({"budgetUsd": "20", "budgetEmail": "me"}, "context budgetEmail is 'me'"),
@@ -41,6 +48,8 @@ BAD = [
     ({"tables": "Tally-prod-counts"}, "context tables has 'Tally-prod-counts': give what `tally restore` prints"),
     ({"tables": "Tally-dev-20261122T103000,Tally-dev-20261122T103001"}, "2 moments for the stage dev: give one"),
     ({"snapStart": "yes"}, "context snapStart is 'yes': it must be one of true, false"),
+    ({"throttle": "0"}, "context throttle is '0': it must be a share up to 1, as 0.1"),
+    ({"throttle": "2"}, "context throttle is '2'"),
     ({"logSampling": "1.1"}, "context logSampling is '1.1': it must be a share from 0 to 1"),
     ({"logSampling": "nan"}, "context logSampling is 'nan'"),
     ({"likersVisible": "friends"}, "likersVisible is 'friends': it must be one of anyone, signedIn, nobody"),
@@ -50,6 +59,7 @@ BAD = [
     (DOMAIN | {"certificateArn": "arn:aws:iam::123456789012:role/x"}, "certificateArn is 'arn:aws:iam"),
     (DOMAIN | {"cdn": "yes"}, "context cdn is 'yes': it must be one of true, false"),
     (DOMAIN | {"originName": "o.example.com"}, "originName is for CloudFront: it needs cdn=true"),
+    (DOMAIN | {"edgeLogs": "30"}, "edgeLogs is for CloudFront: it needs cdn=true"),
     (DOMAIN | {"cdn": "false", "clientRate": "500"}, "clientRate is for CloudFront: it needs cdn=true"),
     ({"cdn": "true"}, "cdn needs domainName: without names of its own the API can be called around"),
     (DOMAIN | {"cdn": "true"}, "cdn needs originName"),
@@ -86,6 +96,15 @@ def test_an_empty_value_counts_as_missing() -> None:
 def test_cdks_own_context_is_not_refused() -> None:
     context = {"aws:cdk:bundling-stacks": [], "@aws-cdk/core:checkSecretUsage": True, "hosted-zone:account=1": {}}
     assert Options.from_context(context) == Options()
+
+
+@pytest.mark.parametrize("region", ["ap-east-2", "ap-southeast-6"])
+def test_a_region_without_snapshots_is_refused_where_functions_need_them(region: str) -> None:
+    with pytest.raises(OptionsError, match=f"Lambda has no SnapStart in {region}: give snapStart=false"):
+        Options.from_context({"stage": "prod"}).check_region(region)
+    for context in ({}, {"stage": "prod", "snapStart": "false"}):
+        Options.from_context(context).check_region(region)
+    Options.from_context({"stage": "prod"}).check_region("eu-west-1")
 
 
 def test_only_dev_may_lose_its_data() -> None:

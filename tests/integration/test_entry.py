@@ -189,6 +189,20 @@ def test_a_bug_raises_so_that_lambda_sends_the_event_again_and_then_keeps_it(sto
         doing(store, broken)(event, Context())
 
 
+def test_what_is_the_codes_own_fault_is_metered_by_its_version(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By this a deployment of new code is taken back. What a caller has to correct says nothing of the code."""
+
+    def failing(call: Call, *, id: str, **_: Any) -> Any:
+        raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]
+
+    doing(store, failing)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, Context())
+    entry_on(store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
+    found = [line for line in emf(capsys.readouterr().out) if "Failed" in line]
+    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], observe.CODE)]
+
+
 def test_health_tells_whether_the_store_answers(invoke: Invoke, dead_store: Store) -> None:
     assert events.body_of(invoke.http("health"))["status"] == "ok"
     assert entry_on(dead_store, "health")(events.http("health"), Context())["statusCode"] == 503

@@ -96,22 +96,29 @@ class Looked:
         self.store = replace(store, settings=self.settings)
         self.alarms = {"Tally-prod-sweep": ("OK", TOPIC), "Tally-prod-2-sweep": ("ALARM", OTHER)}
         self.refuses = False
-        monkeypatch.setattr(looks, "_cloudwatch", self.client)
+        self.stack = "Tally-prod"
+        self.subscribers = {"SubscriptionsConfirmed": "2", "SubscriptionsPending": "1"}
+        monkeypatch.setattr(looks, "_client", self.client)
 
-    def client(self) -> Any:
-        made = boto3.client("cloudwatch", region_name="eu-west-1")
+    def client(self, service: str) -> Any:
+        made = boto3.client(service, region_name="eu-west-1")  # type: ignore[call-overload]
         stubber = Stubber(made)
+        if service == "sns":
+            stubber.add_response("get_topic_attributes", {"Attributes": self.subscribers}, {"TopicArn": TOPIC})
+            stubber.activate()
+            return made
         if self.refuses:
             stubber.add_client_error("describe_alarms", "AccessDenied", "not authorized", 403)
         listed = [
             {"AlarmName": name, "StateValue": state, "AlarmActions": [topic]}
             for name, (state, topic) in self.alarms.items()
         ]
-        stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"AlarmNamePrefix": "Tally-prod-"})
+        stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"AlarmNamePrefix": f"{self.stack}-"})
         stubber.activate()
         return made
 
     def answer(self, **settings: Any) -> dict[str, Any]:
+        self.stack = settings.get("stack", "Tally-prod")
         store = replace(self.store, settings=self.settings._replace(**settings))
         answer = Invoke(store).direct("get_status")
         assert answer["status"] == 200
@@ -136,7 +143,7 @@ def test_all_is_well_when_every_part_is(looked: Looked) -> None:
     body = looked.answer()
     assert body["well"] is True, body["parts"]
     assert [part["name"] for part in body["parts"]] == [
-        "store", "lag", "judged", "drift", "dead letters", "holds", "alarms",
+        "store", "lag", "judged", "drift", "dead letters", "holds", "alarms", "subscribers",
     ]  # fmt: skip
     lines = {part["name"]: part["line"] for part in body["parts"]}
     assert (lines["drift"], lines["alarms"]) == ("0 confirmed, 1 not yet", "0 of 1 in alarm")
@@ -147,6 +154,7 @@ def test_all_is_well_when_every_part_is(looked: Looked) -> None:
 
 def test_what_is_wrong_is_named(looked: Looked) -> None:
     looked.alarms["Tally-prod-drift-likes"] = ("ALARM", TOPIC)
+    looked.subscribers["SubscriptionsConfirmed"] = "0"
     drifts(looked.store, "likes", "a91f", 5)
     ledger, call = looked.settings.ledger_table, Call(looked.store)
     kept = dead_letters.keep(call, dead_letters.Objects("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test")
@@ -162,8 +170,16 @@ def test_what_is_wrong_is_named(looked: Looked) -> None:
         "dead letters": body["parts"][4]["line"],
         "holds": "2 expired and not given back",
         "alarms": "1 of 2 in alarm: Tally-prod-drift-likes",
+        "subscribers": "nobody hears of alarms; 1 not confirmed yet",
     }
     assert body["parts"][4]["line"].startswith("1, the oldest since ")
+
+
+def test_only_dev_may_be_silent(looked: Looked) -> None:
+    looked.subscribers["SubscriptionsConfirmed"] = "0"
+    assert looked.states() == (False, {"subscribers": "wrong"})
+    looked.alarms["Tally-dev-sweep"] = ("OK", TOPIC)
+    assert looked.states(stack="Tally-dev")[1] == {}
 
 
 def test_a_hold_that_expired_just_now_is_the_sweeps_to_give_back(looked: Looked) -> None:
@@ -177,13 +193,13 @@ def test_silence_is_not_called_well(looked: Looked) -> None:
     looked.store.client.delete_item(TableName=looked.settings.ledger_table, Key=watermark.JUDGE)
     assert looked.states() == (None, {"lag": "unknown", "judged": "unknown"})
     judged(looked.store, ahead=-2)
-    assert looked.states(alarm_topic="") == (None, {"alarms": "unknown"})
+    assert looked.states(alarm_topic="") == (None, {"alarms": "unknown", "subscribers": "unknown"})
     looked.alarms.pop("Tally-prod-sweep")
     assert looked.states() == (None, {"alarms": "unknown"})
     looked.refuses = True
     assert looked.states() == (None, {"alarms": "unknown"})
     [line] = [part["line"] for part in looked.answer()["parts"] if part["name"] == "alarms"]
-    assert line == "CloudWatch does not say: AccessDenied"
+    assert line == "AWS does not say: AccessDenied"
 
 
 def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Looked) -> None:
@@ -202,4 +218,5 @@ def test_a_stack_on_this_machine_says_how_the_command_finds_it(looked: Looked) -
     looked.refuses = True
     body = looked.answer(local_port=8081)
     assert (body["well"], body["where"]) == (True, "--local --port 8081")
-    assert body["parts"][-1] == {"name": "alarms", "state": "ok", "line": "`make dev` has none"}
+    said = {"state": "ok", "line": "`make dev` has none"}
+    assert body["parts"][-2:] == [{"name": name, **said} for name in ("alarms", "subscribers")]

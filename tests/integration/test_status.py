@@ -41,6 +41,7 @@ class Deployed:
         self.refuses = False
         """Whether CloudWatch refuses the caller."""
         self.failed_events = 0
+        self.subscribers = {"SubscriptionsConfirmed": "1", "SubscriptionsPending": "0"}
         self.judge(judged_s=240, known_s=70)
 
     def judge(self, judged_s: float, known_s: float) -> None:
@@ -62,6 +63,8 @@ class Deployed:
         elif service == "cloudwatch":
             listed = [{"AlarmName": name, "StateValue": state} for name, state in self.alarms.items()]
             stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"ActionPrefix": TOPIC})
+        elif service == "sns":
+            stubber.add_response("get_topic_attributes", {"Attributes": self.subscribers}, {"TopicArn": TOPIC})
         else:
             names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
             found = {"Attributes": dict(zip(names, (str(self.failed_events), "0"), strict=True))}
@@ -74,7 +77,8 @@ class Deployed:
         outputs = {
             "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
             "LedgerTableName": settings.ledger_table, "ApiUrl": "https://api.example.com", "AlarmTopicArn": TOPIC,
-            "FailedEventsUrl": QUEUE, "Version": "0123456789ab", "Format": str(keys.FORMAT), "Runtime": "python3.14",
+            "FailedEventsUrl": QUEUE, "Stage": "prod", "Version": "0123456789ab", "Format": str(keys.FORMAT),
+            "Runtime": "python3.14",
             "Counters": ", ".join(counters.COUNTERS),
         }  # fmt: skip
         listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
@@ -140,6 +144,8 @@ def test_make_dev_has_the_counters_that_it_runs_now(monkeypatch: pytest.MonkeyPa
         ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),
         ("alarms", lambda stack: stack.alarms.update({"Tally-prod-sweep": "ALARM"}), "1 of 2 in alarm, 1 without data:"
          " Tally-prod-sweep"),
+        ("subscribers", lambda stack: stack.subscribers.update(SubscriptionsConfirmed="0", SubscriptionsPending="1"),
+         "nobody hears of alarms; 1 not confirmed yet"),
         ("lag", lambda stack: stack.judge(judged_s=240, known_s=601), "bookkeeper 10 minutes ago"),
         ("judged", lambda stack: stack.judge(judged_s=1300, known_s=70), "minutes ago"),
         ("drift", lambda stack: drifts(stack.store, "likes", "p", 5), "1 confirmed, 0 not yet: likes p +5"),

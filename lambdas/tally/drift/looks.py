@@ -29,6 +29,7 @@ BEHIND = 10  # minutes without watermark: when the alarm `watermark-age` goes of
 UNJUDGED = 20  # minutes: a minute is judged about four minutes after its end, and `unjudged` waits for fifteen
 UNRETURNED = 5  # minutes after a hold has expired: when the alarm `holds` goes off
 READ_MAX = 1000  # rows that drift, and dead letters: an answer comes within seconds
+DEV = "dev"  # the stage that may be silent: it may also lose its data
 STACK_START = "Tally-"  # how the name of a stage's stack begins
 SHOWN_MAX = 5  # names in a line: `tally check` and CloudWatch list them all
 _DECLARED = (
@@ -113,9 +114,17 @@ def alarms(states: Mapping[str, str]) -> Seen:
     return Seen(line + _listed(on), {"alarms": dict(states), "in_alarm": on}, bool(on))
 
 
+def subscribers(topic: Mapping[str, str], stage: str) -> Seen:
+    """Who hears of alarms, by the attributes of their topic. An address that was not confirmed hears nothing."""
+    confirmed, pending = (int(topic[f"Subscriptions{which}"]) for which in ("Confirmed", "Pending"))
+    waiting = f"; {pending} not confirmed yet" if pending else ""
+    line = f"{confirmed} hear of alarms{waiting}" if confirmed else f"nobody hears of alarms{waiting}"
+    return Seen(line, {"confirmed": confirmed, "pending": pending}, not confirmed and stage != DEV)
+
+
 def no_alarms() -> Seen:
     """Those of a stack that runs on this machine."""
-    return Seen("`make dev` has none", {"alarms": None})
+    return Seen("`make dev` has none", {})
 
 
 def moment(epoch_s: int) -> str:
@@ -173,7 +182,8 @@ def _parts(call: Call) -> dict[str, Seen]:
     reached = _reached(store)
     untold = Seen("the store does not answer", {}, None)
     found = {name: untold if reached.wrong else _tried(look) for name, look in parts.items()}
-    return {"store": reached, **found, "alarms": _alarms(store.settings)}
+    told = {"alarms": _alarms, "subscribers": _subscribers}
+    return {"store": reached, **found, **{name: _of_topic(look, store.settings) for name, look in told.items()}}
 
 
 def _reached(store: Store) -> Seen:
@@ -194,32 +204,42 @@ def _tried(look: Callable[[], Seen]) -> Seen:
         return Seen(error.detail, {}, None)
 
 
-def _alarms(settings: Settings) -> Seen:
-    """The alarms that publish to the stack's topic. The role may list those of the stack's own name."""
+def _of_topic(look: Callable[[Settings], Seen], settings: Settings) -> Seen:
+    """A look at what belongs to the topic of the stack's alarms."""
     if settings.local_port:
         return no_alarms()
     if not settings.alarm_topic:
         return Seen("this stack does not say which alarms are its own", {}, None)
     try:
-        pages = _cloudwatch().get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
-        found = [alarm for page in pages for alarm in page["MetricAlarms"]]
+        return look(settings)
     except (ClientError, BotoCoreError) as error:
-        observe.logger.warning("CloudWatch does not answer", exc_info=error)
+        observe.logger.warning("AWS does not answer", exc_info=error)
         code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
-        return Seen(f"CloudWatch does not say: {code}", {}, None)
+        return Seen(f"AWS does not say: {code}", {}, None)
+
+
+def _alarms(settings: Settings) -> Seen:
+    """The alarms that publish to the stack's topic. The role may list those of the stack's own name."""
+    pages = _client("cloudwatch").get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
+    found = [alarm for page in pages for alarm in page["MetricAlarms"]]
     # `Tally-shop-` is also how those of a stage `shop-2` begin.
     own = (alarm for alarm in found if settings.alarm_topic in alarm["AlarmActions"])
     return alarms({alarm["AlarmName"]: alarm["StateValue"] for alarm in own})
 
 
+def _subscribers(settings: Settings) -> Seen:
+    found = _client("sns").get_topic_attributes(TopicArn=settings.alarm_topic)["Attributes"]
+    return subscribers(found, settings.stack.removeprefix(STACK_START))
+
+
 @functools.cache
-def _cloudwatch() -> Any:
+def _client(service: str) -> Any:
     """Made when somebody first asks: it adds 50 ms to a cold start."""
     import boto3
     from botocore.config import Config
 
     config = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2, "mode": "standard"})
-    return boto3.client("cloudwatch", config=config)
+    return boto3.client(service, config=config)  # type: ignore[call-overload]
 
 
 def _described(counter: Counter) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""New code serves a tenth of the calls first, and none if it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.infra.template import Json, Template, joined
+from tests.infra.test_functions import CALLED, CONSUMERS, FROM_SNAPSHOTS, MODULES
+
+BUSY = FROM_SNAPSHOTS  # the same reason: visitors wait for them, all the time
+
+
+def group_of(template: Template, module: str) -> Json | None:
+    """The properties of the deployment group that moves the callers of a function; None if they move at once."""
+    alias = template.resources[template.alias_of(template.functions()[module])]
+    if "UpdatePolicy" not in alias:
+        return None
+    update = alias["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
+    group: Json = template.resources[update["DeploymentGroupName"]["Ref"]]["Properties"]
+    assert update["ApplicationName"] == group["ApplicationName"]
+    return group
+
+
+def failing(template: Template, module: str = "") -> tuple[str, Json]:
+    """The logical id and the properties of an alarm that takes a deployment back: of all answers, or of a function."""
+    wanted = f"Tally-prod-new-code-{module}".rstrip("-")
+    [(name, found)] = [
+        (name, found["Properties"])
+        for name, found in template.of_type("AWS::CloudWatch::Alarm").items()
+        if found["Properties"]["AlarmName"] == wanted
+    ]
+    return name, found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_takes_it_back(
+    prod: Template, module: str
+) -> None:
+    group = group_of(prod, module)
+    if module not in BUSY:
+        assert group is None
+        return
+    assert group is not None
+    assert group["DeploymentConfigName"] == "CodeDeployDefault.LambdaCanary10Percent5Minutes"
+    alarms = [{"Name": {"Ref": failing(prod, name)[0]}} for name in ("", module)]
+    assert group["AlarmConfiguration"] == {"Alarms": alarms, "Enabled": True}
+    assert group["AutoRollbackConfiguration"] == {
+        "Enabled": True,
+        "Events": ["DEPLOYMENT_FAILURE", "DEPLOYMENT_STOP_ON_ALARM"],
+    }
+
+
+def test_consumers_have_new_code_before_anybody_writes_what_they_must_know(prod: Template) -> None:
+    consumers = {prod.alias_of(prod.functions()[module]) for module in CONSUMERS}
+    for module in BUSY - {"reads"}:
+        assert consumers <= set(prod.resources[prod.alias_of(prod.functions()[module])]["DependsOn"]), module
+
+
+def test_the_alarms_look_at_the_new_code_alone(prod: Template) -> None:
+    """An alarm on all failures would take back the code that mends them. Code that does not load writes no metric."""
+    answers, version = metric_of(failing(prod)[1]), prod.outputs["Version"]["Value"]
+    assert (answers["Namespace"], answers["MetricName"]) == ("Tally", "Failed")
+    assert dimensions(answers) == {"service": "Tally-prod", "version": version}
+    for module in BUSY:
+        errors, function = metric_of(failing(prod, module)[1]), prod.functions()[module]
+        newest = prod.resources[prod.alias_of(function)]["Properties"]["FunctionVersion"]
+        assert (errors["Namespace"], errors["MetricName"]) == ("AWS/Lambda", "Errors")
+        assert dimensions(errors) == {
+            "FunctionName": f"${{{function}}}", "Resource": f"${{{function}}}:live", "ExecutedVersion": joined(newest),
+        }  # fmt: skip
+    variables = [
+        prod.resources[prod.functions()[module]]["Properties"]["Environment"]["Variables"] for module in CALLED
+    ]
+    assert {each["TALLY_VERSION"] for each in variables} == {version}
+
+
+@pytest.mark.parametrize("stack", ["dev", "behind_cdn"])
+def test_dev_and_who_does_not_want_it_have_none(request: pytest.FixtureRequest, stack: str) -> None:
+    template: Template = request.getfixturevalue(stack)
+    assert "CodeDeploy" not in template.text
+    assert "new-code" not in template.text
+
+
+def test_a_stage_dev_may_have_it(lavish: Template) -> None:
+    assert group_of(lavish, "reads")
+
+
+def metric_of(alarm: Json) -> Json:
+    """The one metric that an alarm looks at."""
+    [found] = alarm["Metrics"]
+    metric: Json = found["MetricStat"]["Metric"]
+    return metric
+
+
+def dimensions(metric: Json) -> dict[str, str]:
+    return {each["Name"]: joined(each["Value"]) for each in metric["Dimensions"]}

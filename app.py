@@ -32,7 +32,7 @@ def build(
     """
     app = App(context=context, outdir=outdir, analytics_reporting=False)
     options = Options.from_context(app.node.get_all_context())
-    options.check_region(os.environ.get("CDK_DEFAULT_REGION"))  # the command says where it deploys
+    options.check_region(*map(os.environ.get, ("CDK_DEFAULT_REGION", "CDK_DEFAULT_ACCOUNT")))  # the command says them
     declarations = Declarations.load(counters)
     bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)

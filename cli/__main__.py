@@ -63,7 +63,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         counters = Declarations.load(app / "lambdas/counters.py").counters
         given = commands.parsed(sys.argv[1:] if arguments is None else arguments, commands.parser(counters))
         command = commands.COMMANDS[given.command]
-        if not command.stack:
+        if not command.stack or getattr(given, command.without_stack, None):
             return command.run(given)
         if given.local:
             return command.run(given, connection.local(given.port, counters))

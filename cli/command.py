@@ -58,6 +58,8 @@ class Command:
     """`--by` and `--why` go with what writes: the option that does, or empty if every run does. None: nothing does."""
     stack: bool = True
     """Whether it looks at a stack."""
+    without_stack: str = ""
+    """The option with which it looks at none; empty: there is no such option."""
 
     def add(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
         """Add it to the command line."""

@@ -91,6 +91,12 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         ) from None
 
 
+def tables(names: Mapping[str, str], region: str) -> Store:
+    """Tables of a region that no stack has. `names`: of counts, receipts and ledger."""
+    client = boto3.client("dynamodb", config=CLIENT_CONFIG, region_name=region)
+    return Store(client, _settings(names, "", MINUTE_DEFAULT_S))
+
+
 def check_format(stack: str, found: str, read: str) -> None:
     """Raise CommandError if a stack stores its data in another format than the one that this checkout reads."""
     if found != read:
@@ -99,7 +105,7 @@ def check_format(stack: str, found: str, read: str) -> None:
         )
 
 
-def _settings(tables: dict[str, str], bucket: str, minute_s: int) -> Settings:
+def _settings(tables: Mapping[str, str], bucket: str, minute_s: int) -> Settings:
     return Settings(
         counts_table=tables["counts"],
         receipts_table=tables["receipts"],

@@ -74,7 +74,7 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     context = account.context(given.context)
     options = Options.from_context(context)
     at = Account.found(given.profile, given.region)
-    options.check_region(at.region)
+    options.check_region(at.region, at.id)
     _introduce(given, context, options, at)
     assembly = Path(given.app) if given.app else ASSEMBLY
     pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]

@@ -24,6 +24,7 @@ _KEPT = ("Retain", "RetainExceptOnCreate")
 _KINDS = {
     "AWS::DynamoDB::Table": "table", "AWS::S3::Bucket": "bucket", "AWS::Cognito::UserPool": "user pool",
     "AWS::Logs::LogGroup": "log group", "AWS::SQS::Queue": "queue",
+    "AWS::Backup::BackupVault": "vault",
 }  # fmt: skip
 _RESTORED = re.compile(r".+-[0-9]{8}T[0-9]{6}(?=-counts$)")
 

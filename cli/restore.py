@@ -3,16 +3,21 @@
 It changes nothing that is live. It restores each table to the same second under a new name, puts the tallies right
 while nobody writes to these tables, and gives the tables the settings that a restore leaves out: stream, TTL, backups,
 protection, tags. Each step looks whether it is done: after Ctrl-C the same command continues.
+
+With `--from-vault` it makes the tables from copies in a vault of AWS Backup, where the stack need not be any more. Then
+each table is of a moment of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
 from botocore.exceptions import ClientError
@@ -23,10 +28,11 @@ from tally.drift.reconcile import NotProvenError
 from tally.dynamo.client import Store
 from tally.settings import Settings
 
-from . import values
-from .command import Command, Counters, Parser
+from . import connection, values
+from .command import Command, Counters, Parser, UsageError
 from .connection import PATIENT, Stack
 from .terminal import CommandError, bar, note, say
+from .vault import TABLES, Vault
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -34,24 +40,58 @@ if TYPE_CHECKING:
 LOOK_S = 10.0  # between two looks at tables that are being made: a restore takes from minutes to hours
 LOOKS_MAX = 48 * 360  # two days
 _SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
-_STAGE = re.compile(r"Tally-(.+)")
+WHAT_IS_OFF = "docs/restore.md#what-may-be-off"
+_STAGE = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
+
+
+class Missing(NamedTuple):
+    """The settings of a table that a restore leaves out."""
+
+    ttl_attribute: str
+    """Empty: nothing expires."""
+    stream: dict[str, Any]
+    """Empty: it has none."""
+    protected: bool
+    tags: list[Any]
+
+
+_IMAGES = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+OF_TEMPLATE = {
+    "counts": Missing("expiration", _IMAGES, True, []),
+    "receipts": Missing("expiration", _IMAGES, True, []),
+    "ledger": Missing("expiration", {}, True, []),
+}
+"""As stacks/tables.py has them for a restored table: the tables that were copied may be lost."""
 
 
 def _arguments(made: Parser, counters: Counters) -> None:
     made.add_argument("--to", metavar="TIME", type=values.second, required=True, help="like 2026-11-22T10:30:00Z")
     made.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters at that moment")
+    made.add_argument(
+        "--from-vault",
+        metavar="ARN",
+        type=values.vault,
+        help="from the newest copies of then in this vault (AWS Backup)",
+    )
 
 
-def _restore(given: argparse.Namespace, stack: Stack) -> int:
+def _check(given: argparse.Namespace) -> None:
+    if given.from_vault and given.local:
+        raise UsageError("--from-vault does not go with --local: `make dev` has no vault")
+
+
+def _restore(given: argparse.Namespace, stack: Stack | None = None) -> int:
     """Make the tables, put them right, and print what adopts them. Returns 0."""
     if given.local:
         raise CommandError("`make dev` has no backups to restore: name a stack in AWS with --stack")
-    client = boto3.client("dynamodb", config=PATIENT)
     try:
-        prefix = _restored(client, given, stack)
+        if stack is None:
+            prefix = _restored_from_vault(given, Vault(given.from_vault))
+        else:
+            prefix = _restored(boto3.client("dynamodb", config=PATIENT), given, stack)
     except ClientError as error:
         raise CommandError(f"AWS refuses it: {error.response['Error'].get('Message', error)}") from None
-    _say_what_adopts_them(given.stack, prefix)
+    _say_what_adopts_them(prefix)
     return 0
 
 
@@ -59,8 +99,7 @@ def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -
     """Make the tables and put them right; how their names begin."""
     old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
     prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
-    names = {f"{table}_table": f"{prefix}-{table}" for table in ("counts", "receipts", "ledger")}
-    new = old._replace(**names)  # type: ignore[arg-type]
+    new = old._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
     tables = dict(zip(_tables(old), _tables(new), strict=True))
     missing = [source for source, target in tables.items() if not _made_before(client, source, target, given.to)]
     for source in missing:
@@ -70,10 +109,30 @@ def _restored(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -
             SourceTableName=source, TargetTableName=tables[source], RestoreDateTime=when
         )
     _wait(client, list(tables.values()))
-    _settle(given, stack, replace(stack.store, settings=new))
+    _settle(given, stack.counters, replace(stack.store, settings=new), given.to)
     for source, target in tables.items():
-        _set(client, source, target)
+        _set(client, target, _settings_of(client, source))
         say(f"ready    {target}")
+    return prefix
+
+
+def _restored_from_vault(given: argparse.Namespace, vault: Vault) -> str:
+    """Make the tables of the copies in a vault, and put them right; how their names begin."""
+    base, copies = vault.copies(given.stack, given.to)
+    to_s = max(int(copy.made_s) for copy in copies.values())
+    prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
+    client = boto3.client("dynamodb", config=PATIENT, region_name=vault.region)
+    names = {table: f"{prefix}-{table}" for table in TABLES}
+    made = {table: _described(client, name) is not None for table, name in names.items()}
+    for table, copy in copies.items():
+        say(f"copy     {table}: {moment(int(copy.made_s))}")
+    jobs = [vault.begin(copies[table], name, there=made[table]) for table, name in names.items()]
+    _wait(client, list(names.values()), lambda: vault.check(jobs))
+    new = connection.tables(names, vault.region)
+    _settle(given, given.declared, new, to_s, apart=True)
+    for table, name in names.items():
+        _set(client, name, OF_TEMPLATE[table])
+        say(f"ready    {name}")
     return prefix
 
 
@@ -111,10 +170,14 @@ def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
         raise CommandError(f"{source} can be restored to any second from {moment(first)} to {moment(last)}")
 
 
-def _wait(client: DynamoDBClient, names: list[str]) -> None:
-    """Wait until every table is there, with a bar on a terminal. Ctrl-C stops the wait and nothing else."""
+def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] = lambda: None) -> None:
+    """Wait until every table is there, with a bar on a terminal. Ctrl-C stops the wait and nothing else.
+
+    `check` raises CommandError if one never will be.
+    """
     with bar(None, "table", "restored", len(names)) as shown:
         for look in range(LOOKS_MAX):
+            check()
             found = [_described(client, name) for name in names]
             made = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in found)
             shown.update(made - shown.n)
@@ -129,54 +192,83 @@ def _wait(client: DynamoDBClient, names: list[str]) -> None:
     raise CommandError("the tables are still not there: run the same command again")
 
 
-def _settle(given: argparse.Namespace, stack: Stack, new: Store) -> None:
-    """Put the restored tables right, if they are at rest. Those with a stream have been put right."""
+def _settle(given: argparse.Namespace, counters: Counters, new: Store, to_s: int, *, apart: bool = False) -> None:
+    """Put the restored tables right, if they are at rest. Those with a stream have been put right.
+
+    `apart`: each table is of a moment of its own.
+    """
     names = (new.settings.counts_table, new.settings.receipts_table)
     if any((_described(new.client, name) or {}).get("StreamSpecification", {}).get("StreamEnabled") for name in names):
         return
+    if apart and not restored.settled(new, to_s):
+        _say_what_is_apart(new)
     why = restored.Why(given.by, given.why)
     try:
         with bar(None, "item", "put right") as scanned:
             how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
-            for one in restored.settle(new, stack.counters, why, given.to, time.time(), **how):
+            for one in restored.settle(new, counters, why, to_s, time.time(), apart=apart, **how):
                 after = one.tally + one.difference
                 say(f"put right {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except NotProvenError as error:
         raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
 
 
-def _set(client: DynamoDBClient, source: str, target: str) -> None:
-    """Give a restored table the settings of its source that a restore leaves out. The stream comes last."""
-    was, table = _described(client, source) or {}, _described(client, target) or {}
+def _say_what_is_apart(new: Store) -> None:
+    """Print up to when each table was written, how far apart that is, and the drift that is forgotten for it."""
+    moments = restored.moments(new)
+    say("as of    " + ", ".join(f"{table} {moment(at_s) if at_s else 'unknown'}" for table, at_s in moments.items()))
+    far = "an unknown time, for want of heartbeats"
+    if all(moments.values()):  # each is as it was then, or up to a minute later
+        far = f"at most {math.ceil((max(moments.values()) - min(moments.values())) / 60) + 1} minutes"
+    say(f"apart    {far}: {WHAT_IS_OFF} says what may be off by it")
+    for row in restored.known(new):
+        say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
+
+
+def _settings_of(client: DynamoDBClient, source: str) -> Missing:
+    """Those of a table that is there."""
+    was = _described(client, source) or {}
     ttl: Any = client.describe_time_to_live(TableName=source)["TimeToLiveDescription"]
+    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=was["TableArn"])
+    stream = was.get("StreamSpecification", {})
+    return Missing(
+        ttl_attribute=ttl["AttributeName"] if ttl["TimeToLiveStatus"] == "ENABLED" else "",
+        stream=stream if stream.get("StreamEnabled") else {},
+        protected=bool(was.get("DeletionProtectionEnabled")),
+        tags=[tag for page in pages for tag in page["Tags"] if not tag["Key"].startswith("aws:")],
+    )
+
+
+def _set(client: DynamoDBClient, target: str, wanted: Missing) -> None:
+    """Give a restored table the settings that a restore leaves out. The stream comes last."""
+    table = _described(client, target) or {}
     has: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
-    if ttl["TimeToLiveStatus"] == "ENABLED" and has.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-        there = {"Enabled": True, "AttributeName": ttl["AttributeName"]}
+    if wanted.ttl_attribute and has.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        there = {"Enabled": True, "AttributeName": wanted.ttl_attribute}
         client.update_time_to_live(TableName=target, TimeToLiveSpecification=there)  # type: ignore[arg-type]
     client.update_continuous_backups(
         TableName=target, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
     )
-    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=was["TableArn"])
-    tags = [tag for page in pages for tag in page["Tags"] if not tag["Key"].startswith("aws:")]
-    if tags:
-        client.tag_resource(ResourceArn=table["TableArn"], Tags=tags)
-    if was.get("DeletionProtectionEnabled") and not table.get("DeletionProtectionEnabled"):
+    if wanted.tags:
+        client.tag_resource(ResourceArn=table["TableArn"], Tags=wanted.tags)
+    if wanted.protected and not table.get("DeletionProtectionEnabled"):
         client.update_table(TableName=target, DeletionProtectionEnabled=True)
         _wait(client, [target])
-    stream = was.get("StreamSpecification", {})
-    if stream.get("StreamEnabled") and not table.get("StreamSpecification", {}).get("StreamEnabled"):
-        client.update_table(TableName=target, StreamSpecification=stream)
+    if wanted.stream and not table.get("StreamSpecification", {}).get("StreamEnabled"):
+        client.update_table(TableName=target, StreamSpecification=wanted.stream)  # type: ignore[arg-type]
         _wait(client, [target])
 
 
-def _say_what_adopts_them(stack: str, prefix: str) -> None:
-    stage = _STAGE.fullmatch(stack)
-    if stage and prefix.startswith(f"{stack}-"):
+def _say_what_adopts_them(prefix: str) -> None:
+    stage = _STAGE.fullmatch(prefix)
+    if stage:
         say(f'adopt    make deploy ARGS="-c stage={stage[1]} -c tables={prefix} --import-existing-resources"')
         say(f'then     write "tables": "{prefix}" into the context of cdk.json: every later deploy needs it')
 
 
 RESTORE = Command(
-    "restore", "make new tables from the backups of a moment, ready to be adopted", _restore, _arguments, signed="",
-    examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n',
+    "restore", "make new tables from the backups of a moment, ready to be adopted", _restore, _arguments, _check,
+    signed="", without_stack="from_vault",
+    examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n'
+    "  tally restore --from-vault arn:aws:backup:… --to 2026-11-23T00:00:00Z --by ann --why … --stack Tally-prod\n",
 )  # fmt: skip

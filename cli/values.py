@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
@@ -16,6 +17,7 @@ from tally.errors import InvalidInputError
 from tally.pages import Pages
 
 RUN_CHARACTERS_MAX = 64
+_VAULT = re.compile(r"arn:aws(-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}")
 TIME_MAX_S = 95_617_584_000  # the year 5000
 
 
@@ -82,6 +84,13 @@ def second(value: str) -> int:
     if found is None or found.tzinfo is None or found.microsecond:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
     return int(found.timestamp())
+
+
+def vault(value: str) -> str:
+    """The ARN of a vault of AWS Backup."""
+    if not _VAULT.fullmatch(value):
+        raise argparse.ArgumentTypeError(f"{value!r} is not arn:aws:backup:<region>:<account>:backup-vault:<name>")
+    return value
 
 
 def date_time(value: str) -> datetime:

@@ -53,8 +53,20 @@ class Names:
         API Gateway writes the name of each access log into one policy of the region, which has 5,120 characters, but
         for names that begin so. A stack that is made again has another id, and meets no log that was kept.
         """
+        return f"/aws/vendedlogs/{self._of_this_stack}"
+
+    @property
+    def vault(self) -> str:
+        """The vault of copies, and their plan: `Tally-prod-1a2b3c4d`. AWS Backup takes 50 characters.
+
+        A vault outlives its stack, so a stack that is made again needs another one.
+        """
+        return self._of_this_stack
+
+    @property
+    def _of_this_stack(self) -> str:
         id_of_stack = Fn.select(2, Fn.split("/", Aws.STACK_ID))
-        return f"/aws/vendedlogs/{self.base}-{Fn.select(0, Fn.split('-', id_of_stack))}"
+        return f"{self.base}-{Fn.select(0, Fn.split('-', id_of_stack))}"
 
     def login_domain(self, account: str) -> str:
         """The domain prefix of the user pool, with the account's number because it is unique in the region."""

@@ -29,6 +29,7 @@ _KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domai
 _HOST = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"  # without a port, as lambdas/tally/fields.py compares it
 _NAME = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
+_VAULT = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
 _OBJECT = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
 _TABLES = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
 
@@ -150,6 +151,7 @@ def _option(name: str, read: Read, default: Any) -> Any:
 
 _name = _like(_NAME, "a name like api.example.com, in lower case")
 _certificate = _like(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
+_vault = _like(_VAULT, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
 _email = _like(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
 _yes_no = _one_of({"true": True, "false": False})
 
@@ -226,6 +228,8 @@ class Options:
     """For how many days series are kept; None: for ever."""
     restored: str = _option("tables", _moments, "")
     """The moment to which the stack's tables were restored: `20261122T103000`; empty: they were never restored."""
+    backup_to: str = _option("backupTo", _vault, "")
+    """The vault of AWS Backup, in another region or account, that gets copies of the tables."""
 
     @property
     def snapshots(self) -> bool:
@@ -279,14 +283,20 @@ class Options:
         """The certificate of CloudFront: one can serve both names if the stack is in EDGE_REGION."""
         return self.cdn_certificate_arn or self.certificate_arn
 
-    def check_region(self, region: str | None) -> None:
-        """Refuse a region that is not the certificate's, or has no snapshots. None: not known. Raises OptionsError."""
+    def check_region(self, region: str | None, account: str | None = None) -> None:
+        """Refuse a region that is not the certificate's, has no snapshots, or loses its backups with itself. None: not
+        known. Raises OptionsError."""
         if region in NO_SNAPSHOTS and self.snapshots:
             raise OptionsError(f"Lambda has no SnapStart in {region}: give snapStart=false")
         if region and self.certificate_arn and region != self.region:
             raise OptionsError(
                 f"context certificateArn is of {self.region}, and this deploys to {region}: "
                 "API Gateway takes only certificates of its own region"
+            )
+        if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:
+            raise OptionsError(
+                f"context backupTo is in {region} of account {account}, where this deploys to: what is lost with it"
+                " would be lost with its copies; give a vault of another region or account"
             )
 
     @classmethod

@@ -33,13 +33,15 @@ class Tables(Construct):
     ledger: dynamodb.Table
     by_name: dict[Table, dynamodb.Table]
     """The same tables by the names that needs use."""
+    restored: str
+    """The moment to which they were restored; empty: they were not."""
 
     def __init__(self, scope: Construct, id: str, *, names: Names, options: Options) -> None:
         super().__init__(scope, id)
         self._names = names
-        self._restored = options.restored
+        self.restored = options.restored
         # CloudFormation adopts no table that it may delete.
-        self._keeps_data = options.keeps_data or bool(self._restored)
+        self._keeps_data = options.keeps_data or bool(self.restored)
         warm = _warm(options)  # not for the ledger: it takes a few writes a batch, and AWS's start is plenty
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
         # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
@@ -71,7 +73,7 @@ class Tables(Construct):
         table = dynamodb.Table(
             self,
             name,
-            table_name=self._names.table(name.lower(), self._restored),
+            table_name=self._names.table(name.lower(), self.restored),
             partition_key=_string(partition_key),
             sort_key=_string(sort_key) if sort_key else None,
             stream=stream,
@@ -87,7 +89,7 @@ class Tables(Construct):
         # A table under another logical id is a new, empty table: no refactoring of the constructs may cause that.
         resource = table.node.default_child
         assert isinstance(resource, dynamodb.CfnTable)
-        resource.override_logical_id(self._names.logical_id(f"{name}Table{self._restored}"))
+        resource.override_logical_id(self._names.logical_id(f"{name}Table{self.restored}"))
         return table
 
 

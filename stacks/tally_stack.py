@@ -12,6 +12,7 @@ from tally import observe
 from tally.dynamo.keys import FORMAT
 
 from .api import Api
+from .backup import Backup
 from .budget import Budget
 from .bundling import Bundle
 from .canary import Canary
@@ -92,6 +93,9 @@ class Tally:
             Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
         if options.budget_usd:
             Budget(scope, "Budget", names=names, usd=options.budget_usd, email=options.budget_email)
+        if options.backup_to:
+            vault, topic = options.backup_to, monitoring.topic
+            Backup(scope, "Backup", names=names, tables=tables, vault_arn=vault, topic=topic)
         operator = Operator(
             scope,
             "Operator",

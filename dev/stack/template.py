@@ -148,7 +148,11 @@ class _Reader(Document):
             functions={function.name: function for function in functions},
             routes=tuple(self._route(id_, stage) for id_ in self.ids("AWS::ApiGatewayV2::Route")),
             cors=self._cors(api.get("CorsConfiguration")),
-            schedules=tuple(self._schedule(id_) for id_ in self.ids("AWS::Events::Rule")),
+            schedules=tuple(
+                self._schedule(id_)
+                for id_ in self.ids("AWS::Events::Rule")
+                if "EventPattern" not in self.properties(id_)
+            ),
             mappings=tuple(self._mapping(id_) for id_ in self.ids("AWS::Lambda::EventSourceMapping")),
             buckets=tuple(self.bucket_name(id_) for id_ in self.ids("AWS::S3::Bucket")),
             access_log_format=stage.get("AccessLogSettings", {}).get("Format"),

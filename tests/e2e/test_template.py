@@ -106,6 +106,12 @@ def test_an_unreadable_part_is_named(document: Any, type_: str, change: dict[str
         parse(changed)
 
 
+def test_a_rule_for_events_of_aws_is_no_schedule(document: Any, template: Template) -> None:
+    changed = copy.deepcopy(document)
+    changed["Resources"]["Failed"] = {"Type": RULE, "Properties": {"EventPattern": {"source": ["aws.backup"]}}}
+    assert parse(changed).schedules == template.schedules
+
+
 def test_tables_are_created_once_with_stream_and_ttl_and_keep_what_they_hold(template: Template) -> None:
     found = template.tables
     with Engine() as engine, closing(tables.client(engine.endpoint)) as client:

@@ -46,10 +46,14 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
 def bridged(template: Json) -> Json:
     """The template without what the emulator cannot do.
 
-    Alarms on expressions go, the issuer is spelled out, there is no SnapStart, and mappings do not deliver (streams.py
-    does it in their place). A minute of the ledger is short.
+    Alarms on expressions go, and so does what names the tables to AWS Backup. The issuer is spelled out, there is no
+    SnapStart, and mappings do not deliver (streams.py does it in their place). A minute of the ledger is short.
     """
-    resources = {name: found for name, found in template["Resources"].items() if not is_math_alarm(found)}
+    resources = {
+        name: found
+        for name, found in template["Resources"].items()
+        if not is_math_alarm(found) and found["Type"] != "AWS::Backup::BackupSelection"
+    }
     bridging = {**template, "Resources": json.loads(json.dumps(resources), object_hook=_spelled_out)}
     for found in bridging["Resources"].values():
         if found["Type"] == "AWS::Lambda::EventSourceMapping":

@@ -2,6 +2,9 @@
 
 The emulator's restore copies a table as it is, one after the other: traffic goes on in between. It knows no other
 moment than now. It makes a table over one that exists, so what AWS refuses is not tried here.
+
+Its AWS Backup takes a vault and a plan, and copies nothing. So the copies of a vault are made here, and
+the jobs that make tables of them (tests/vaults.py).
 """
 
 from __future__ import annotations
@@ -12,23 +15,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cli import restore
+from cli import vault as vaults
 from cli.__main__ import main
 from tally.dynamo.keys import Item
 from tally.streams import watermark
-from tests.emulator.server import Emulator
+from tests.emulator.server import ACCOUNT, REGION, Emulator
 from tests.emulator.stack import Json, Stack, bridged, synthesize
 from tests.emulator.steps import step
 from tests.emulator.streams import Streams
 from tests.emulator.traffic import Traffic
 from tests.patience import wait_for
+from tests.vaults import VAULT, Vault
 
 pytestmark = pytest.mark.long
 
 DAY_S = 24 * 3600
+PROD = {"stage": "prod", "pageHosts": "example.com", "canary": "false"}
 SWEPT_S = 5.0
 
 
@@ -43,7 +50,7 @@ def patient(template: Json) -> Json:
 
 def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with step("synthesize prod"):
-        first = synthesize(tmp_path / "first", stage="prod", pageHosts="example.com")
+        first = synthesize(tmp_path / "first", **PROD)
     emulator = Emulator(tmp_path)
     try:
         stack = Stack(emulator, tmp_path, "prod")
@@ -51,7 +58,7 @@ def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             stack.bootstrap()
             deploy(stack, first)
         prefix = restored(stack, first, monkeypatch)
-        second = synthesize(tmp_path / "second", stage="prod", pageHosts="example.com", tables=prefix)
+        second = synthesize(tmp_path / "second", **PROD, tables=prefix)
         with step("adopted by cdk deploy") as notes:
             deploy(stack, second, adopting=True)
             assert stack.outputs["CountsTableName"] == f"{prefix}-counts"
@@ -67,6 +74,43 @@ def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             deploy(stack, second, adopting=True)
             assert numbers(stack, prefix) == before
             assert stack.call("GET", "/videos/busy/plays").body["value"] == before["plays"][0]
+    finally:
+        emulator.stop()
+
+
+def test_the_runbook_of_a_lost_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with step("synthesize prod"):
+        first = synthesize(tmp_path / "first", **PROD, backupTo=VAULT)
+    emulator = Emulator(tmp_path)
+    try:
+        stack = Stack(emulator, tmp_path, "prod")
+        with step("deploy prod"):
+            stack.bootstrap()
+            deploy(stack, first)
+        for name, value in stack.environment.items():
+            monkeypatch.setenv(name, value)
+        copies: dict[str, list[Item]] = {}
+        vault = Vault(lambda copy, target: made(stack, copies[copy], target), REGION)
+        with traffic(stack, first) as counting, step("copied under traffic"):
+            counting.wait_for("visits", 40)
+            older(stack)
+            copies |= copied(stack, stack.name, vault)
+        with step("the stack is lost"):
+            stack.client("cloudformation").update_termination_protection(
+                StackName=stack.name, EnableTerminationProtection=False
+            )
+            stack.destroy("-c stage=prod")
+        with step("tally restore --from-vault") as notes:
+            prefix = restored_from_vault(vault, monkeypatch)
+            found = numbers(stack, prefix)
+            notes.append(say(found))
+        for counter in ("likes", "visits"):
+            assert found[counter][0] == found[counter][1], found
+        with step("adopted by a new stack"):
+            second = synthesize(tmp_path / "second", **PROD, tables=prefix)
+            deploy(stack, second, adopting=True)
+            assert stack.call("GET", "/videos/busy/plays").body["value"] == found["plays"][0]
+        counted_on(stack, second, prefix)
     finally:
         emulator.stop()
 
@@ -95,6 +139,40 @@ def restored(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> s
     for counter in ("likes", "visits"):
         assert found[counter][0] == found[counter][1], found
     return prefix
+
+
+def copied(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]]:
+    """Put a copy of each table into the vault, seconds apart, while traffic goes on; the items by the copy's ARN."""
+    copies: dict[str, list[Item]] = {}
+    for table in ("counts", "ledger", "receipts"):
+        vault.copy(time.time(), table, source=f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{prefix}")
+        copies[vault.copies[-1]["RecoveryPointArn"]] = scan(stack, f"{prefix}-{table}")
+        time.sleep(SWEPT_S)
+    return copies
+
+
+def made(stack: Stack, items: list[Item], target: str) -> None:
+    """A table as AWS Backup makes it of a copy: with the items, and without any of the settings."""
+    client = stack.client("dynamodb")
+    names = [name for name in ("PK", "SK", "id") if name in items[0]]
+    client.create_table(
+        TableName=target, BillingMode="PAY_PER_REQUEST",
+        KeySchema=[
+            {"AttributeName": name, "KeyType": kind} for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+        ],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
+    )  # fmt: skip
+    for item in items:
+        client.put_item(TableName=target, Item=item)
+
+
+def restored_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Restore the newest copies; how the new tables' names begin."""
+    monkeypatch.setattr(vaults, "boto3", SimpleNamespace(client=vault.client))
+    to_s = max(copy["CreationDate"] for copy in vault.copies)
+    who = ("--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
+    assert main(("restore", "--from-vault", vault.arn, "--to", "2100-01-01T00:00:00Z", *who)) == 0
+    return f"Tally-prod-{to_s:%Y%m%dT%H%M%S}"
 
 
 def older(stack: Stack) -> None:

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 UNBUNDLED = {"aws:cdk:bundling-stacks": []}
 CERTIFICATE = "arn:aws:acm:eu-west-1:123456789012:certificate/11111111-2222-4333-8444-555555555555"
 EDGE_CERTIFICATE = CERTIFICATE.replace("eu-west-1", "us-east-1")
+VAULT = "arn:aws:backup:eu-central-1:210987654321:backup-vault:tally"
 # Options that have nothing to do with each other share a template: each takes seconds.
 LAVISH = {
     "domainName": "api.example.com", "certificateArn": CERTIFICATE,
@@ -40,7 +41,7 @@ BEHIND_CDN = {
     "issuer": "https://login.example.com/", "audience": "tally, other", "likersVisible": "nobody",
     "deadLetterDays": "30", "seriesDays": "400", "snapStart": "false", "tracing": "off", "logSampling": "0.05",
     "warmWrites": "20000", "reservedConcurrency": "40", "alarmEmail": "ops@example.com", "receiptTtlHours": "48",
-    "pageHosts": "Example.com, blog.example.org,", "canary": "false",
+    "pageHosts": "Example.com, blog.example.org,", "canary": "false", "backupTo": VAULT,
 }  # fmt: skip
 
 CROWD = """

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.infra.conftest import CERTIFICATE, DECLARED, EDGE_CERTIFICATE
+from tests.infra.conftest import CERTIFICATE, DECLARED, EDGE_CERTIFICATE, VAULT
 from tests.infra.template import Json, Template
 
 
@@ -209,6 +209,24 @@ WITH_OPTIONS: dict[str, Facts] = {
             "Environment.Variables.TALLY_RECEIPT_TTL_S": str(48 * 3600),
             "Environment.Variables.TALLY_SERIES_DAYS": "400",
             "Environment.Variables.TALLY_CONSOLE_CLIENT": None,
+        },
+        "AWS::Backup::BackupVault": {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"},
+        "AWS::Backup::BackupPlan": {
+            "BackupPlan.BackupPlanRule.0.ScheduleExpression": "cron(0 3 * * ? *)",
+            "BackupPlan.BackupPlanRule.0.StartWindowMinutes": 60,  # AWS's lowest
+            "BackupPlan.BackupPlanRule.0.TargetBackupVault": Of("AWS::Backup::BackupVault"),
+            "BackupPlan.BackupPlanRule.0.Lifecycle": {"DeleteAfterDays": 3},
+            "BackupPlan.BackupPlanRule.0.CopyActions": [
+                {"DestinationBackupVaultArn": VAULT, "Lifecycle": {"DeleteAfterDays": 7}}
+            ],
+            "BackupPlan.BackupPlanRule.1": None,
+        },
+        "AWS::Backup::BackupSelection": {
+            "BackupPlanId": Of("AWS::Backup::BackupPlan"),
+            "BackupSelection.Resources": [
+                {"Fn::GetAtt": [f"{table}Table", "Arn"]} for table in ("Counts", "Receipts", "Ledger")
+            ],
+            "BackupSelection.ListOfTags": None,
         },
         "AWS::SNS::Subscription": {
             "Protocol": "email",

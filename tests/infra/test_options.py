@@ -11,8 +11,9 @@ from dataclasses import fields
 
 import pytest
 
+from app import build
 from stacks.options import Options, OptionsError
-from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, Synthesize
+from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, ROOT, VAULT, Synthesize
 
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
 CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
@@ -47,6 +48,8 @@ BAD = [
     ({"warmReads": "11999"}, "context warmReads is '11999': it must be a whole number from 12000 to 10000000"),
     ({"tables": "Tally-prod-counts"}, "context tables has 'Tally-prod-counts': give what `tally restore` prints"),
     ({"tables": "Tally-dev-20261122T103000,Tally-dev-20261122T103001"}, "2 moments for the stage dev: give one"),
+    ({"backupTo": "tally"}, "backupTo is 'tally': it must be arn:aws:backup:<region>:<account>:backup-vault:<name>"),
+    ({"backupTo": VAULT.replace("backup-vault", "recovery-point")}, "context backupTo is 'arn:aws:backup:"),
     ({"snapStart": "yes"}, "context snapStart is 'yes': it must be one of true, false"),
     ({"throttle": "0"}, "context throttle is '0': it must be a share up to 1, as 0.1"),
     ({"throttle": "2"}, "context throttle is '2'"),
@@ -105,6 +108,26 @@ def test_a_region_without_snapshots_is_refused_where_functions_need_them(region:
     for context in ({}, {"stage": "prod", "snapStart": "false"}):
         Options.from_context(context).check_region(region)
     Options.from_context({"stage": "prod"}).check_region("eu-west-1")
+
+
+def test_copies_that_would_be_lost_with_the_tables_are_refused() -> None:
+    """A vault of another region or of another account will do."""
+    options = Options.from_context({"backupTo": VAULT})
+    with pytest.raises(OptionsError, match="context backupTo is in eu-central-1 of account 210987654321") as refused:
+        options.check_region("eu-central-1", "210987654321")
+    assert "\n" not in str(refused.value)
+    options.check_region("eu-central-1", "123456789012")
+    options.check_region("eu-west-1", "210987654321")
+    options.check_region("eu-central-1")
+    options.check_region(None)
+
+
+def test_the_app_is_told_the_account_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `cdk`, and `make deploy` looks before it synthesizes."""
+    monkeypatch.setenv("CDK_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setenv("CDK_DEFAULT_ACCOUNT", "210987654321")
+    with pytest.raises(OptionsError, match="context backupTo is in eu-central-1"):
+        build({"backupTo": VAULT})
 
 
 def test_only_dev_may_lose_its_data() -> None:

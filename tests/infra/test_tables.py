@@ -8,6 +8,7 @@ import re
 import pytest
 from aws_cdk import Stack, assertions
 
+from cli.restore import OF_TEMPLATE
 from stacks.names import Names
 from stacks.options import Options
 from stacks.tables import Tables
@@ -35,6 +36,17 @@ def test_cloudformation_can_adopt_restored_tables(prod: Template, restored: Temp
         assert adopted["Properties"]["TableName"] == f"Tally-prod-{MOMENT}-{kind}"
         same = {**adopted["Properties"], "TableName": f"Tally-prod-{kind}"}
         assert same == prod.resources[name]["Properties"]
+
+
+def test_a_restore_from_a_vault_knows_the_settings_of_the_template(restored: Template) -> None:
+    """The tables that were copied, and the stack, may be lost."""
+    for kind, wanted in OF_TEMPLATE.items():
+        found = restored.resources[f"{kind.capitalize()}Table{MOMENT}"]["Properties"]
+        assert found["TimeToLiveSpecification"] == {"AttributeName": wanted.ttl_attribute, "Enabled": True}
+        stream = found.get("StreamSpecification", {})
+        assert stream == {name: value for name, value in wanted.stream.items() if name != "StreamEnabled"}
+        assert found["DeletionProtectionEnabled"] is wanted.protected
+        assert found["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
 
 
 def versions_alike(text: str) -> Json:

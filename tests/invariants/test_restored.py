@@ -323,3 +323,94 @@ def test_writes_to_the_restored_tables_stop_it(world: Deployment) -> None:
 
     with pytest.raises(NotAtRestError, match="plays v changed while it was put right"):
         settle(world, replace(rest, client=interrupted(world.wire, 0, roll_up)))
+
+
+APART = [TABLES, ("ledger", "receipts", "counts"), ("receipts", "counts", "ledger")]
+
+
+@pytest.mark.parametrize("order", APART, ids="-".join)
+def test_of_copies_minutes_apart_each_number_is_of_a_moment_between(
+    world: Deployment, adopt: Adopt, order: tuple[str, ...]
+) -> None:
+    """Numbers that are visible now and likes are those of counts. What is rolled up is of no older moment than counts
+    and receipts both are, and of no newer one."""
+    users, known = itertools.count(), dict[str, dict[str, int]]()
+
+    def traffic() -> None:
+        world.like(f"u{next(users)}")
+        world.like_alone(f"u{next(users)}")
+        world.play("now", 2)
+        world.spill(times=2)
+        world.spill(PAGE, 3, VISITS)
+
+    def between() -> None:
+        known[order[len(known)]] = {
+            "now": world.tally(PLAYS, "now"),
+            "p": sum(item["SK"]["S"].startswith("LIKE#") for item in everything(world.store, "counts")),
+            **{target: of_receipts(world.store, target) for target in ("v", PAGE)},
+        }
+        world.run(4, traffic)
+
+    world.post(1)
+    world.run(6, traffic)
+    lose(world, ROLLUP, traffic)
+    world.run(2, traffic)
+    rest = copied(world, order, between)
+    newest_s = world.now_s
+    settle(world, rest, newest_s, apart=True)
+    after = adopt(rest)
+    assert after.tally(PLAYS, "now") == known["counts"]["now"]
+    assert after.tally() == known["counts"]["p"] == children(rest, "p")
+    first, last = sorted(("counts", "receipts"), key=order.index)
+    for counter, target in ((PLAYS, "v"), (VISITS, PAGE)):
+        number = after.tally(counter, target)
+        assert known[first][target] <= number <= known[last][target]
+        if last == "receipts":
+            assert number == known["receipts"][target], "every receipt that is there is counted"
+    numbers = {target: after.tally(counter, target) for counter, target in ((PLAYS, "v"), (VISITS, PAGE))}
+    after.spill(times=5)
+    after.run(14)
+    judge_on(after, 3)
+    assert {target: after.tally(PLAYS if target == "v" else VISITS, target) for target in numbers} == {
+        "v": numbers["v"] + 5, PAGE: numbers[PAGE],
+    }  # fmt: skip
+    assert after.drifts() == losses(after.reconciler()) == {}
+
+
+def test_tables_tell_up_to_when_they_were_written(world: Deployment) -> None:
+    """To the minute, by the heartbeats of the sweep: nothing else says of which moment a copy is."""
+    world.run(3)
+    made: dict[str, float] = {}
+
+    def between() -> None:
+        made[TABLES[len(made)]] = world.now_s
+        world.run(5)
+
+    rest = copied(world, between=between)
+    found = restored.moments(rest)
+    assert list(found) == list(TABLES)
+    for table, at_s in found.items():
+        assert 0 <= made[table] - at_s <= 61, table
+    empty = world.store.settings.ledger_table
+    unknown = replace(
+        rest, settings=rest.settings._replace(counts_table=empty, ledger_table=rest.settings.counts_table)
+    )
+    assert [restored.moments(unknown)[table] for table in ("counts", "ledger")] == [0, 0]
+
+
+def test_drift_that_a_ledger_of_another_moment_knows_is_forgotten(world: Deployment, adopt: Adopt) -> None:
+    """The edit came after the copy of counts: a repair by this drift would take back what is not there."""
+    world.play(times=2)
+    world.run(2)
+
+    def edited() -> None:
+        world.edit(5, PLAYS, "v")
+        world.run(14)
+
+    edits = iter([edited])
+    rest = copied(world, between=lambda: next(edits, lambda: None)())
+    assert [(row.counter, row.target, row.drift) for row in restored.known(rest)] == [("plays", "v", 5)]
+    settle(world, rest, apart=True)
+    after = adopt(rest)
+    after.run(14)
+    assert (after.tally(PLAYS, "v"), after.drifts()) == (2, {})

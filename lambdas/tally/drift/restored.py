@@ -7,6 +7,10 @@ to be waited for. Every receipt and every child that is there either is in its t
 What the ledger knows of the old streams is forgotten: checkpoints, and segments that nobody judged. It begins again as
 in a new stack. The history stays, and so does drift that was confirmed. Other drift goes: it may be half of a late
 change whose other half is in a segment that nobody judges any more. Half of it may also be a dead letter.
+
+Copies of a vault are of three moments, which may be minutes apart. Numbers are as counts has them then, and what was
+written alone is added by the receipts. Of the ledger only the history and the holds are kept: a drift that it knew may
+have come, or have been repaired, between its moment and that of counts.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
 from . import history, rebuild, recount, rows
 from .rebuild import Accepted, Window
 from .reconcile import Finding, NotProvenError, writes
+from .rows import DriftRow
 
 DELETED_AT_ONCE = 100  # items in a transaction
 EVER = float("inf")
@@ -45,6 +50,34 @@ class Why(NamedTuple):
     why: str
 
 
+def moments(store: Store) -> dict[str, int]:
+    """Up to when each table was written, epoch seconds, to the minute: by the newest heartbeat that a sweep has left in
+    it. 0: it has none. Not after `settle`.
+    """
+
+    def newest(table: str, key: str, start: str) -> int:
+        pages = queries.scan(
+            store,
+            table,
+            FilterExpression="begins_with(#key, :start)",
+            ProjectionExpression="#at",
+            ExpressionAttributeNames={"#key": key, "#at": "at"},
+            ExpressionAttributeValues={":start": {"S": start}},
+        )
+        return max((items.number(item, "at") for page in pages for item in page), default=0)
+
+    return {
+        COUNTS: newest(store.settings.counts_table, "PK", keys.HEARTBEAT_START),
+        RECEIPTS: newest(store.settings.receipts_table, "id", keys.RECEIPT_HEARTBEAT_START),
+        "ledger": int(watermark.read(store).noted_s),
+    }
+
+
+def known(store: Store) -> list[DriftRow]:
+    """The drift that the ledger knows and that `settle` forgets if the tables are of different moments."""
+    return [row for row in rows.every(store) if row.drift]
+
+
 def settled(store: Store, restored_s: float) -> bool:
     """Whether all is put right since the tables were restored to this moment."""
     return items.number(watermark.read(store).item, "restored") == int(restored_s)
@@ -57,12 +90,14 @@ def settle(
     restored_s: float,
     now_s: float,
     *,
+    apart: bool = False,
     without_dead_letters: bool = False,
     tell: Tell = lambda scanned: None,
 ) -> Iterator[Finding]:
     """Put every tally right and begin the ledger again; what each lacked. A second run continues an interrupted one.
 
-    `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read.
+    `restored_s`: the moment that the tables were restored to. `tell` gets how many items were read. `apart`: the tables
+    are of different moments, so no drift is known.
     `without_dead_letters`: give up the dead letters. Raises NotProvenError if there are any otherwise: a
     redrive would add again what is added here. Raises NotAtRestError if somebody writes to the tables.
     """
@@ -71,7 +106,7 @@ def settle(
     waits = dead_letters.any_left(store)
     if waits and not without_dead_letters:
         raise NotProvenError("There were dead letters at that moment, and a redrive would add them once more.")
-    _drop_drift(store, everything=waits)
+    _drop_drift(store, everything=waits or apart)
     _forget(store, keys.DEAD_LETTER_KEY)
     for found in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
         _write(store, found.name, writes(store, found, *why, now_s))

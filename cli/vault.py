@@ -1,0 +1,116 @@
+"""The copies of the tables in a vault of AWS Backup, and the jobs that make tables of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import boto3
+
+from tally.drift.looks import moment
+
+from .connection import PATIENT
+from .terminal import CommandError
+
+TABLES = ("counts", "receipts", "ledger")
+ONE_DAYS_S = 12 * 3600  # copies of one day begin within an hour; those of two days are 23 hours apart
+_COPY = re.compile(r"(arn:.+:table/.+?(?:-[0-9]{8}T[0-9]{6})?)-(counts|receipts|ledger)")
+_RESTORED = re.compile(r"-[0-9]{8}T[0-9]{6}$")
+_READY = ("COMPLETED", "AVAILABLE")
+_ROLE = "service-role/AWSBackupDefaultServiceRole"
+_FAILED, _AT_WORK = ("ABORTED", "FAILED"), ("PENDING", "RUNNING")
+
+
+class Copy(NamedTuple):
+    """A copy of one table. `made_s`: when AWS Backup made it, epoch seconds; the table may be as it was later."""
+
+    arn: str
+    made_s: float
+
+
+class Vault:
+    """A vault, in the region and account that its ARN names."""
+
+    def __init__(self, arn: str) -> None:
+        _, self._partition, _, self.region, self._account, _, self.name = arn.split(":")
+        self._client: Any = boto3.client("backup", config=PATIENT, region_name=self.region)
+
+    def copies(self, stack: str, to_s: int) -> tuple[str, Mapping[str, Copy]]:
+        """How the tables' names begin, and the newest copy of each that was made by then.
+
+        `stack`: the name of the stack, or the ARN that one of two such stacks has before `-counts`. Raises
+        CommandError if a copy is missing or if they are not of one day.
+        """
+        found: dict[str, dict[str, Copy]] = {}
+        for tables, table, copy in self._copies():
+            if stack in (_first(tables), _first(tables).rpartition("/")[2]) and int(copy.made_s) <= to_s:
+                of_stack = found.setdefault(tables, {})
+                of_stack[table] = max(of_stack.get(table, copy), copy, key=lambda one: one.made_s)
+        whole = {tables: copies for tables, copies in found.items() if len(copies) == len(TABLES)}
+        if not whole:
+            raise CommandError(f"the vault {self.name} has no copies of {stack}'s three tables by {moment(to_s)}")
+        stacks = sorted({_first(tables) for tables in whole})
+        if len(stacks) > 1:
+            raise CommandError(f"the vault {self.name} has copies of {' and '.join(stacks)}: give one as --stack")
+        tables = max(whole, key=lambda tables: min(copy.made_s for copy in whole[tables].values()))
+        copies = whole[tables]
+        made = sorted((int(copy.made_s), table) for table, copy in copies.items())
+        if made[-1][0] - made[0][0] > ONE_DAYS_S:
+            said = ", ".join(f"{table} {moment(made_s)}" for made_s, table in made)
+            raise CommandError(f"the newest copies are not of one day ({said}): choose a time before the last ones")
+        return _first(tables).rpartition("/")[2], copies
+
+    def _copies(self) -> Iterator[tuple[str, str, Copy]]:
+        pages = self._client.get_paginator("list_recovery_points_by_backup_vault").paginate(
+            BackupVaultName=self.name, ByResourceType="DynamoDB"
+        )
+        for one in (one for page in pages for one in page["RecoveryPoints"]):
+            named = _COPY.fullmatch(one["ResourceArn"])
+            if named and one["Status"] in _READY:
+                yield named[1], named[2], Copy(one["RecoveryPointArn"], one["CreationDate"].timestamp())
+
+    def begin(self, copy: Copy, target: str, *, there: bool) -> str:
+        """Begin to make a table of a copy, if it is not begun; the job's id.
+
+        `there`: a table of that name is there. Raises CommandError if no job of this copy makes or has made it.
+        """
+        jobs = [job for job in self._jobs() if job["RecoveryPointArn"] == copy.arn]
+        if there:
+            ours = [job for job in jobs if job["Status"] in _AT_WORK or _made(job, target)]
+            if not ours:
+                raise CommandError(f"there is a table {target} that this command has not made: choose another time")
+            return str(ours[0]["RestoreJobId"])
+        failed = sum(job["Status"] in _FAILED for job in jobs)
+        # With the token of a job that failed, AWS would answer with that job. A job at work has the same token.
+        token = hashlib.sha256(f"{copy.arn} {target} {failed}".encode()).hexdigest()
+        begun = self._client.start_restore_job(
+            RecoveryPointArn=copy.arn,
+            # As the template has it: DynamoDB's own key.
+            Metadata={"targetTableName": target, "encryptionType": "Default", "kmsMasterKeyArn": "Not Applicable"},
+            IamRoleArn=f"arn:{self._partition}:iam::{self._account}:role/{_ROLE}",
+            IdempotencyToken=token,
+            ResourceType="DynamoDB",
+        )
+        return str(begun["RestoreJobId"])
+
+    def _jobs(self) -> Iterator[Any]:
+        pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
+        return (job for page in pages for job in page["RestoreJobs"])
+
+    def check(self, jobs: Iterable[str]) -> None:
+        """Raise CommandError if one of the jobs has failed, with what AWS Backup says."""
+        for job in jobs:
+            found = self._client.describe_restore_job(RestoreJobId=job)
+            if found["Status"] in _FAILED:
+                raise CommandError(f"AWS Backup made no table: {found.get('StatusMessage') or found['Status']}")
+
+
+def _first(tables: str) -> str:
+    """How the names of the first tables of this stack began: restored ones have a moment."""
+    return _RESTORED.sub("", tables)
+
+
+def _made(job: Any, target: str) -> bool:
+    return str(job.get("CreatedResourceArn", "")).endswith(f":table/{target}")

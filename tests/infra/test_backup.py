@@ -1,0 +1,65 @@
+"""Copies of the tables in a vault elsewhere: who hears of one that fails. test_facts.py has the rest."""
+
+from __future__ import annotations
+
+from aws_cdk import Stack, assertions
+from aws_cdk import aws_sns as sns
+
+from stacks.backup import Backup
+from stacks.names import Names
+from stacks.options import Options
+from stacks.tables import Tables
+from tests.infra.conftest import VAULT
+from tests.infra.template import Template
+
+STATES = ["FAILED", "ABORTED", "EXPIRED"]
+
+
+def test_a_copy_that_fails_is_told_and_one_of_another_table_is_not(behind_cdn: Template) -> None:
+    [rule] = [
+        rule["Properties"]
+        for rule in behind_cdn.of_type("AWS::Events::Rule").values()
+        if "EventPattern" in rule["Properties"]
+    ]
+    tables = [{"Fn::GetAtt": [f"{name}Table", "Arn"]} for name in ("Counts", "Receipts", "Ledger")]
+    assert rule["EventPattern"] == {
+        "source": ["aws.backup"],
+        "detail-type": ["Backup Job State Change", "Copy Job State Change"],
+        "detail": {"state": STATES, "resourceArn": tables},
+    }
+    topic = {"Ref": behind_cdn.only_name("AWS::SNS::Topic")}
+    assert [target["Arn"] for target in rule["Targets"]] == [topic]
+    [policy] = behind_cdn.of_type("AWS::SNS::TopicPolicy").values()
+    told = [
+        statement["Resource"]
+        for statement in policy["Properties"]["PolicyDocument"]["Statement"]
+        if statement["Principal"] == {"Service": "events.amazonaws.com"} and statement["Action"] == "sns:Publish"
+    ]
+    assert told == [topic]
+
+
+def test_only_aws_backup_takes_the_role_that_copies(behind_cdn: Template) -> None:
+    [selection] = behind_cdn.of_type("AWS::Backup::BackupSelection").values()
+    role = behind_cdn.resources[selection["Properties"]["BackupSelection"]["IamRoleArn"]["Fn::GetAtt"][0]]["Properties"]
+    assert role["AssumeRolePolicyDocument"]["Statement"] == [
+        {"Action": "sts:AssumeRole", "Effect": "Allow", "Principal": {"Service": "backup.amazonaws.com"}}
+    ]
+    assert "Policies" not in role
+
+
+def test_without_the_option_nothing_is_copied(dev: Template, prod: Template) -> None:
+    for template in (dev, prod):
+        assert not [each for each in template.resources.values() if each["Type"].startswith("AWS::Backup::")]
+
+
+def test_a_selection_of_adopted_tables_has_a_name_of_its_own() -> None:
+    """CloudFormation makes it before it deletes that of the old tables, in one plan."""
+    names = set()
+    for moment in ("", "20261122T103000"):
+        stack = Stack()
+        tables = Tables(stack, "Tables", names=Names.of(stack), options=Options(restored=moment))
+        topic = sns.Topic(stack, "Topic")
+        Backup(stack, "Backup", names=Names.of(stack), tables=tables, vault_arn=VAULT, topic=topic)
+        [made] = assertions.Template.from_stack(stack).find_resources("AWS::Backup::BackupSelection").values()
+        names.add(made["Properties"]["BackupSelection"]["SelectionName"])
+    assert names == {"tables", "tables20261122T103000"}

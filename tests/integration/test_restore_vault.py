@@ -1,0 +1,229 @@
+"""`tally restore --from-vault`: the region of the stack is lost, and a vault elsewhere has copies.
+
+That the numbers are right, and what may be off, is tested in tests/invariants/test_restored.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+import counters
+from cli import restore, vault
+from cli.restore import OF_TEMPLATE
+from tally.counting import receipts, tallies
+from tally.drift import rows
+from tally.dynamo.client import Call, Store
+from tally.dynamo.transactions import put_receipt
+from tally.settings import Settings
+from tally.streams import watermark
+from tests.commands import ran
+from tests.events import KEY
+from tests.integration.test_restore import PAGE, TABLES, Run, facts
+from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault
+
+MADE_S = int(time.time()) // 86400 * 86400
+TO = "2100-01-01T00:00:00Z"
+PREFIX = f"Tally-prod-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(MADE_S))}"
+WHO = ("--to", TO, "--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
+COMMAND = ("restore", "--from-vault", VAULT, *WHO)
+
+
+def store(prefix: str, region: str) -> Store:
+    names = {f"TALLY_{name.upper()}_TABLE": f"{prefix}-{name.lower()}" for name in TABLES}
+    client = boto3.client("dynamodb", region_name=region)
+    return Store(client, Settings.from_environment(names))
+
+
+def create(client: Any, name: str) -> None:
+    kinds = zip(TABLES[name.rpartition("-")[2].capitalize()], ("HASH", "RANGE"), strict=False)
+    shape = [{"AttributeName": key, "KeyType": kind} for key, kind in kinds]
+    attributes = [{"AttributeName": one["AttributeName"], "AttributeType": "S"} for one in shape]
+    client.create_table(TableName=name, KeySchema=shape, AttributeDefinitions=attributes, BillingMode="PAY_PER_REQUEST")
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
+    """Copies of a stack with a page that lacks two visits, made in another region."""
+    with mock_aws():
+        old = boto3.client("dynamodb", region_name="eu-west-1")
+        for name in TABLES:
+            create(old, f"Tally-prod-{name.lower()}")
+        count(store("Tally-prod", "eu-west-1"))
+
+        def made(copy: str, target: str) -> None:
+            new = boto3.client("dynamodb", region_name=REGION)
+            create(new, target)
+            for item in old.scan(TableName=f"Tally-prod-{target.rpartition('-')[2]}")["Items"]:
+                new.put_item(TableName=target, Item=item)
+
+        elsewhere = Vault(made)
+        monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=elsewhere.client))
+        monkeypatch.setattr(restore, "LOOK_S", 0)
+        monkeypatch.setattr(restore, "LOOKS_MAX", 20)
+        yield elsewhere
+
+
+def count(tables: Store) -> None:
+    call, now_s, names = Call(tables), int(time.time()), tables.settings
+    for number in range(2):
+        stamp = receipts.stamp(call, receipts.Keyed("visit", PAGE, f"{KEY}{number}", {}))
+        put_receipt(call, stamp.alone(call, {}, **tallies.facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))))
+    judge = {"began": {"N": str(now_s - 3 * 24 * 3600)}, "noted": {"N": str(MADE_S + 130)}}
+    tables.client.put_item(TableName=names.ledger_table, Item=watermark.JUDGE | judge)
+    drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
+    tables.client.put_item(TableName=names.ledger_table, Item=rows.key("plays", "9f3a") | drift)
+    for table, at_s in ((watermark.COUNTS, MADE_S), (watermark.RECEIPTS, MADE_S + 60)):
+        write = watermark.heartbeat(names, table, "a", at_s)["Put"]
+        tables.client.put_item(TableName=write["TableName"], Item=write["Item"])
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return partial(ran, capsys)
+
+
+def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault, run: Run) -> None:
+    aws.copy(MADE_S - 86400)
+    aws.copy(MADE_S)
+    aws.copy(MADE_S + 86400 * 36500 * 2)
+    code, out, _ = run(*COMMAND)
+    made = time.strftime("%Y-%m-%d", time.gmtime(MADE_S))
+    assert out.splitlines() == [
+        *[f"copy     {table}: {made} 00:00:00 UTC" for table in OF_TEMPLATE],
+        f"as of    counts {made} 00:00:00 UTC, receipts {made} 00:01:00 UTC, ledger {made} 00:02:10 UTC",
+        "apart    at most 4 minutes: docs/restore.md#what-may-be-off says what may be off by it",
+        "forgets  the drift of plays 9f3a: +5",
+        "put right visits https://example.com/a: +2 (0 to 2), by rebuild",
+        *[f"ready    {PREFIX}-{table}" for table in OF_TEMPLATE],
+        f'adopt    make deploy ARGS="-c stage=prod -c tables={PREFIX} --import-existing-resources"',
+        f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
+    ]
+    assert code == 0
+    assert tallies.read(Call(store(PREFIX, REGION)), counters.VISITS, PAGE) == 2
+    client = boto3.client("dynamodb", region_name=REGION)
+    for table, wanted in OF_TEMPLATE.items():
+        found = facts(client, f"{PREFIX}-{table}")
+        assert found["stream"] == (None if table == "ledger" else "NEW_AND_OLD_IMAGES")
+        assert found["ttl"] == {"TimeToLiveStatus": "ENABLED", "AttributeName": wanted.ttl_attribute}
+        assert (found["backups"], found["protected"]) == ("ENABLED", True)
+
+
+def test_each_job_is_asked_for_the_table_and_the_key_of_the_template(aws: Vault, run: Run) -> None:
+    aws.copy(MADE_S)
+    assert run(*COMMAND)[0] == 0
+    assert [(asked["RecoveryPointArn"], asked["Metadata"]["targetTableName"]) for asked in aws.asked] == [
+        (copy["RecoveryPointArn"], f"{PREFIX}-{table}") for copy, table in zip(aws.copies, OF_TEMPLATE, strict=True)
+    ]
+    for asked in aws.asked:
+        assert asked["Metadata"]["encryptionType"] == "Default"
+        assert asked["IamRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/service-role/AWSBackupDefaultServiceRole"
+
+
+def test_the_same_command_continues_and_starts_no_second_job(
+    aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.copy(MADE_S)
+    real, stopped = restore._wait, []
+
+    def wait(*arguments: Any) -> None:
+        if not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    monkeypatch.setattr(restore, "_wait", wait)
+    assert run(*COMMAND)[0] == 130
+    for job in aws.jobs.values():
+        job |= {"Status": "RUNNING"}
+    assert "put right" in run(*COMMAND)[1]
+    for job in aws.jobs.values():
+        job |= {"Status": "COMPLETED"}
+    code, out, _ = run(*COMMAND)
+    assert (code, "put right" in out, len(aws.asked)) == (0, False, 3)
+    assert tallies.read(Call(store(PREFIX, REGION)), counters.VISITS, PAGE) == 2
+
+
+def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault, run: Run) -> None:
+    aws.copy(MADE_S)
+    aws.fails = "the role cannot be assumed"
+    code, _, err = run(*COMMAND)
+    assert (code, err) == (2, "tally: AWS Backup made no table: the role cannot be assumed\n")
+    aws.fails = ""
+    assert run(*COMMAND)[0] == 0
+
+
+def test_tables_that_another_made_are_not_taken(aws: Vault, run: Run) -> None:
+    aws.copy(MADE_S)
+    create(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger")
+    said = f"tally: there is a table {PREFIX}-ledger that this command has not made: choose another time\n"
+    assert run(*COMMAND)[::2] == (2, said)
+
+
+def test_copies_of_one_day_alone_go_together(aws: Vault, run: Run) -> None:
+    aws.copy(MADE_S - 86400)
+    aws.copy(MADE_S, "counts", "receipts")
+    code, out, err = run(*COMMAND)
+    assert (code, out, len(aws.asked)) == (2, "", 0)
+    assert err.startswith("tally: the newest copies are not of one day (ledger ")
+    earlier = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(MADE_S - 3600))
+    assert run(*COMMAND[:4], earlier, *COMMAND[5:])[0] == 0
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda aws: None,
+        lambda aws: aws.copy(MADE_S, "counts", "receipts"),
+        lambda aws: aws.copy(MADE_S, status="CREATING"),
+        lambda aws: aws.copy(MADE_S, source=SOURCE.replace("prod", "prod-eu")),
+        lambda aws: aws.copy(MADE_S + 86400 * 36500 * 2),
+    ],
+    ids=["none", "two tables", "not ready", "another stack", "later"],
+)
+def test_without_copies_of_all_three_tables_nothing_is_made(aws: Vault, run: Run, copied: Any) -> None:
+    copied(aws)
+    said = "tally: the vault tally-copies has no copies of Tally-prod's three tables by 2100-01-01 00:00:00 UTC\n"
+    assert run(*COMMAND) == (2, "", said)
+    assert not aws.asked
+
+
+def test_of_two_stacks_of_one_name_a_person_says_which(aws: Vault, run: Run) -> None:
+    other = SOURCE.replace("eu-west-1", "us-east-1")
+    aws.copy(MADE_S, source=f"{SOURCE}-20260101T000000")
+    aws.copy(MADE_S + 60, source=other)
+    said = f"tally: the vault tally-copies has copies of {SOURCE} and {other}: give one as --stack\n"
+    assert run(*COMMAND) == (2, "", said)
+    code, out, _ = run(*COMMAND[:-1], SOURCE)
+    assert (code, f"ready    {PREFIX}-counts" in out) == (0, True)
+
+
+def test_a_vault_is_named_by_its_arn_and_make_dev_has_none(aws: Vault, run: Run) -> None:
+    code, _, err = run("restore", "--from-vault", "tally-copies", *WHO)
+    assert code == 2
+    assert "'tally-copies' is not arn:aws:backup:<region>:<account>:backup-vault:<name>" in err
+    code, _, err = run(*COMMAND[:-2], "--local")
+    assert (code, "--from-vault does not go with --local" in err) == (2, True)
+    assert len(err.splitlines()) == 1
+
+
+def test_what_aws_refuses_is_one_line(aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**_: Any) -> Any:
+        return SimpleNamespace(status_code=403), {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
+
+    real = aws.client
+
+    def client(*given: Any, **how: Any) -> Any:
+        made = real(*given, **how)
+        made.meta.events.register_first("before-call.backup", refused)
+        return made
+
+    monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=client))
+    assert run(*COMMAND) == (2, "", "tally: AWS refuses it: no\n")

@@ -1,0 +1,83 @@
+"""AWS Backup as a test needs it: a vault with copies, and jobs that make tables of them.
+
+botocore checks each request against AWS's own model of the service, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+
+ACCOUNT, REGION = "210987654321", "us-west-2"
+NAME = "tally-copies"
+VAULT = f"arn:aws:backup:{REGION}:{ACCOUNT}:backup-vault:{NAME}"
+SOURCE = "arn:aws:dynamodb:eu-west-1:123456789012:table/Tally-prod"
+TABLES = ("counts", "receipts", "ledger")
+
+
+class Vault:
+    """The vault. `restore` makes a table: it gets the copy's ARN and the table's name."""
+
+    def __init__(self, restore: Callable[[str, str], object], region: str = REGION) -> None:
+        self.region, self.arn = region, VAULT.replace(REGION, region)
+        self.copies: list[dict[str, Any]] = []
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.asked: list[dict[str, Any]] = []
+        """What was asked for, one for each job that began."""
+        self.fails = ""
+        """Why jobs fail; empty: they do not."""
+        self._restore = restore
+
+    def copy(self, made_s: float, *tables: str, source: str = SOURCE, status: str = "COMPLETED") -> None:
+        """Put copies of these tables into it; without any, of all three."""
+        for table in tables or TABLES:
+            number = len(self.copies)
+            self.copies.append({
+                "RecoveryPointArn": f"arn:aws:backup:{self.region}:{ACCOUNT}:recovery-point:{number}",
+                "ResourceArn": f"{source}-{table}", "Status": status,
+                "CreationDate": datetime.fromtimestamp(made_s, UTC),
+            })  # fmt: skip
+
+    def client(self, service: str, **how: Any) -> Any:
+        """In place of `boto3.client`."""
+        assert (service, how["region_name"]) == ("backup", self.region)
+        made = boto3.client("backup", **how)
+        made.meta.events.register("before-call.backup", self._answer)
+        return made
+
+    def _answer(self, model: Any, params: Any, **_: Any) -> tuple[Any, Any]:
+        body = json.loads(params["body"]) if params["body"] else {}
+        answers = {
+            "ListRecoveryPointsByBackupVault": lambda: {"RecoveryPoints": self.copies},
+            "ListRestoreJobs": lambda: {"RestoreJobs": list(self.jobs.values())},
+            "DescribeRestoreJob": lambda: self.jobs[params["url_path"].rpartition("/")[2]],
+            "StartRestoreJob": lambda: self._start(body),
+        }
+        if model.name == "ListRecoveryPointsByBackupVault":
+            assert params["url_path"] == f"/backup-vaults/{NAME}/recovery-points/"
+        return SimpleNamespace(status_code=200), answers[model.name]()
+
+    def _start(self, asked: Any) -> dict[str, Any]:
+        """A second request with one token does nothing more."""
+        for job in self.jobs.values():
+            if job["token"] == asked["IdempotencyToken"]:
+                return {"RestoreJobId": job["RestoreJobId"]}
+        self.asked.append(asked)
+        made = {"RestoreJobId": f"job{len(self.jobs)}", "RecoveryPointArn": asked["RecoveryPointArn"]}
+        made |= {"token": asked["IdempotencyToken"], "Status": "RUNNING"}
+        self.jobs[made["RestoreJobId"]] = made
+        if self.fails:
+            made |= {"Status": "FAILED", "StatusMessage": self.fails}
+        else:
+            target = asked["Metadata"]["targetTableName"]
+            self._restore(asked["RecoveryPointArn"], target)
+            made |= {
+                "Status": "COMPLETED",
+                "CreatedResourceArn": f"arn:aws:dynamodb:{self.region}:{ACCOUNT}:table/{target}",
+            }
+        return made

@@ -21,7 +21,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests dev demo bench soak test test-all emulator mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
+.PHONY: help setup setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -103,8 +103,11 @@ test-all: test ## `make test`, and what tests the tools or takes long: soak, qui
 	@if command -v python3.14; then $(MAKE) test PYTHON=python3.14 VENV=.build/python3.14 ARGS="tests/unit tests/invariants"; \
 	else echo "tally: LEFT OUT: the core's tests on Python 3.14, which is what Lambda runs: there is no python3.14 here" >&2; fi
 
-emulator: setup-tests ## the whole stack in an emulator of AWS, by the real cdk: deploy, change under traffic, roll back, restore, destroy
+emulator: setup-tests ## the whole stack in an emulator of AWS, by the real cdk: deploy, change under traffic, roll back, restore, rehearse
 	@$(PY) -m pytest -rP --tb=short tests/emulator $(ARGS)
+
+rehearse: setup-tests ## play docs/first-deploy.md on the emulator: every command must print what the page says
+	@$(PY) -m pytest -q -s --tb=short tests/emulator/test_rehearsal.py
 
 mutations: setup-tests ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)

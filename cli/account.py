@@ -95,6 +95,11 @@ class Account:
         pages = self.client("cloudformation", region).get_paginator("list_stack_resources").paginate(StackName=stack)
         return [one for page in pages for one in page["StackResourceSummaries"]]
 
+    def events(self, stack: str, region: str = "") -> list[Any]:
+        """What happened to a stack, by its name or ARN, the newest first."""
+        pages = self.client("cloudformation", region).get_paginator("describe_stack_events").paginate(StackName=stack)
+        return [one for page in pages for one in page["StackEvents"]]
+
     def concurrency(self) -> int | None:
         """How many functions Lambda runs at once for the account in this region; None for who may not ask."""
         try:

@@ -85,15 +85,21 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
     importing = [option for option in others if option.startswith(ADOPT)]
-    running = at.stack(stacks[0].name)
-    if running and running["StackStatus"] in _NEVER_DEPLOYED:
-        adopted = _cleared(given, at, stacks[0])
+    described = [at.stack(stack.name, stack.region) for stack in stacks]
+    running = described[0]
+    failed = [
+        stack
+        for stack, found in zip(stacks, described, strict=True)
+        if found and found["StackStatus"] in _NEVER_DEPLOYED
+    ]
+    if failed:
+        adopted = _cleared(given, at, failed)
         if adopted is None:
             return 1
         if adopted and not importing:
             importing = [ADOPT]
             others = [*others, ADOPT]
-        running = None
+        running = None if stacks[0] in failed else running
     if running:
         outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
         check_format(stacks[0].name, outputs.get("Format", stacks[0].format), stacks[0].format)
@@ -159,31 +165,35 @@ def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[
     yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day; {told}"
 
 
-def _cleared(given: argparse.Namespace, at: Account, stack: Deployed) -> list[str] | None:
-    """Delete what a first deploy left that failed: CloudFormation takes no other one over it. Says why, and asks.
+def _cleared(given: argparse.Namespace, at: Account, failed: Sequence[Deployed]) -> list[str] | None:
+    """Delete what first deploys left that failed: CloudFormation takes no other one over it. Says why, and asks.
 
     The names of the tables that are there, which the next deploy adopts; None if the person said no.
     """
-    print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
-    print("".join(f"  {reason}\n" for reason in _reasons(at, stack.name)), end="")
-    kept = at.tables(stack.tables)
-    print(f"what is left of it is deleted first, but not these tables, which are adopted: {', '.join(kept) or 'none'}")
+    tables = at.tables(table for stack in failed for table in stack.tables)
+    for stack in failed:
+        print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
+        events = at.events(stack.name, stack.region)
+        print("".join(f"  {reason}\n" for reason in _reasons(events)), end="")
+        kept = [destroy.Kept.of(event) for event in events if event["ResourceStatus"] == "DELETE_SKIPPED"]
+        left = [f"  {one.kind:9}  {one.name}\n" for one in sorted(set(kept)) if one.name not in tables]
+        if left:
+            print(f"the deploy below makes others in place of these, so you may delete them:\n{''.join(left)}", end="")
+    print(f"the stack is deleted first. These tables stay, and are adopted: {', '.join(tables) or 'none'}", flush=True)
     if not given.yes and answer("Delete it, and deploy again? [y/N] ").lower() not in ("y", "yes"):
         print("nothing is deleted, and nothing is deployed")
         return None
-    left = destroy.stack(at, stack.name, at.region)
-    if left:
-        at.client("cloudformation").update_termination_protection(
+    for stack in reversed(failed):  # an edge before what it leads to
+        at.client("cloudformation", stack.region).update_termination_protection(
             EnableTerminationProtection=False, StackName=stack.name
         )
-        destroy.delete(left, at)
-    return kept
+        if found := destroy.stack(at, stack.name, stack.region):
+            destroy.delete(found, at)
+    return tables
 
 
-def _reasons(at: Account, stack: str) -> list[str]:
+def _reasons(events: Sequence[Any]) -> list[str]:
     """What failed first in a stack's life, the oldest first."""
-    pages = at.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack)
-    events = [event for page in pages for event in page["StackEvents"]]
     reasons = [
         f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
         for event in reversed(events)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from botocore.exceptions import WaiterError
 
@@ -34,6 +34,12 @@ class Kept(NamedTuple):
 
     kind: str
     name: str
+
+    @classmethod
+    def of(cls, resource: Mapping[str, Any]) -> Kept:
+        """As CloudFormation lists it, or tells of it."""
+        kind = resource["ResourceType"]
+        return cls(_KINDS.get(kind, kind), resource["PhysicalResourceId"])
 
 
 class Stack(NamedTuple):
@@ -92,7 +98,7 @@ def stack(at: Account, name: str, region: str) -> Stack | None:
     template = at.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
     kept = {id for id, one in template["Resources"].items() if one.get("DeletionPolicy") in _KEPT}
     names = {
-        Kept(_KINDS.get(one["ResourceType"], one["ResourceType"]), one["PhysicalResourceId"])
+        Kept.of(one)
         for one in at.resources(name, region)
         if one["LogicalResourceId"] in kept and one.get("PhysicalResourceId")
     }
@@ -124,11 +130,9 @@ def delete(one: Stack, at: Account) -> None:
             StackName=one.id, WaiterConfig={"Delay": LOOK_S, "MaxAttempts": LOOKS_MAX}
         )
     except WaiterError as error:
-        pages = client.get_paginator("describe_stack_events").paginate(StackName=one.id)
-        events = [event for page in pages for event in page["StackEvents"]]
         why = {
             f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
-            for event in events
+            for event in at.events(one.id, one.region)
             if event["ResourceStatus"] == "DELETE_FAILED" and event["PhysicalResourceId"] != one.id
         }
         raise CommandError(f"{one.name} is not deleted: {'; '.join(sorted(why)) or error}") from None

@@ -94,14 +94,19 @@ class Emulator:
             self.process.wait()
 
     def client(self, service: str) -> Any:
-        """A boto3 client of it."""
+        """A boto3 client of it. An invocation without an answer is sent again, as AWS's pollers and schedules do."""
+        attempts = 4 if service == "lambda" else 1
         return boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.url,
             region_name=REGION,
             aws_access_key_id=ACCOUNT,  # it takes a number as the account
             aws_secret_access_key="local",
-            config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S, max_pool_connections=20),
+            config=Config(
+                retries={"mode": "standard", "total_max_attempts": attempts},
+                read_timeout=PATIENCE_S / attempts,
+                max_pool_connections=20,
+            ),
         )
 
     def environment(self, home: Path) -> dict[str, str]:

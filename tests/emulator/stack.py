@@ -30,6 +30,8 @@ from tests.patience import PATIENCE_S
 Json = dict[str, Any]
 MINUTE_S = 3  # of the ledger, as in `make dev`: nobody waits minutes for it to close
 TEMPLATE = "Tally.template.json"
+UNKNOWN = ("AWS::CodeDeploy::", "AWS::Budgets::", "AWS::Backup::BackupSelection")
+SILENT = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum", "Period": 60}
 
 
 def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **options: str) -> Path:
@@ -46,16 +48,16 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
 def bridged(template: Json) -> Json:
     """The template without what the emulator cannot do.
 
-    Alarms on expressions go, and so does what names the tables to AWS Backup. The issuer is spelled out, there is no
+    CodeDeploy goes, so new code gets all calls at once. So do a budget, and what names the tables to AWS Backup. An
+    alarm looks at a metric that nobody writes, in place of an expression. The issuer is spelled out, there is no
     SnapStart, and mappings do not deliver (streams.py does it in their place). A minute of the ledger is short.
     """
-    resources = {
-        name: found
-        for name, found in template["Resources"].items()
-        if not is_math_alarm(found) and found["Type"] != "AWS::Backup::BackupSelection"
-    }
+    resources = {name: found for name, found in template["Resources"].items() if not found["Type"].startswith(UNKNOWN)}
     bridging = {**template, "Resources": json.loads(json.dumps(resources), object_hook=_spelled_out)}
     for found in bridging["Resources"].values():
+        found.get("UpdatePolicy", {}).pop("CodeDeployLambdaAliasUpdate", None)
+        if found["Type"] == "AWS::CloudWatch::Alarm" and found["Properties"].pop("Metrics", None):
+            found["Properties"] |= SILENT
         if found["Type"] == "AWS::Lambda::EventSourceMapping":
             found["Properties"]["Enabled"] = False
         if found["Type"] == "AWS::Lambda::Function":
@@ -64,35 +66,42 @@ def bridged(template: Json) -> Json:
     return bridging
 
 
-def is_math_alarm(resource: Json) -> bool:
-    """Whether it is an alarm on an expression over metrics."""
-    return resource["Type"] == "AWS::CloudWatch::Alarm" and "Metrics" in resource["Properties"]
-
-
 def _spelled_out(node: Json) -> Json:
     match node:
         case {"Fn::GetAtt": [pool, "ProviderURL"]}:
-            return {"Fn::Sub": f"https://cognito-idp.${{AWS::Region}}.${{AWS::URLSuffix}}/${{{pool}}}"}
+            issuer = [
+                "https://cognito-idp.",
+                {"Ref": "AWS::Region"},
+                ".",
+                {"Ref": "AWS::URLSuffix"},
+                "/",
+                {"Ref": pool},
+            ]
+            return {"Fn::Join": ["", issuer]}
     return node
 
 
 def rewritten(assembly: Path, change: Callable[[Json], Json]) -> Path:
-    """The assembly with its template changed, beside it.
+    """The assembly with its template changed, beside it."""
+    changed = assembly.with_name(f"{assembly.name}-{change.__name__}")
+    shutil.copytree(assembly, changed, dirs_exist_ok=True)
+    rewrite(changed, change)
+    return changed
+
+
+def rewrite(assembly: Path, change: Callable[[Json], Json]) -> None:
+    """Change the template of an assembly.
 
     The command uploads a template under the hash that CDK gave it, once: another template needs another hash.
     """
-    changed = assembly.with_name(f"{assembly.name}-{change.__name__}")
-    shutil.copytree(assembly, changed, dirs_exist_ok=True)
-    template = json.dumps(change(json.loads((assembly / TEMPLATE).read_text())))
-    (changed / TEMPLATE).write_text(template)
-    before, after = (
-        hashlib.sha256(text.encode()).hexdigest() for text in ((assembly / TEMPLATE).read_text(), template)
-    )
+    old = (assembly / TEMPLATE).read_text()
+    new = json.dumps(change(json.loads(old)))
+    (assembly / TEMPLATE).write_text(new)
+    before, after = (hashlib.sha256(text.encode()).hexdigest() for text in (old, new))
     for name in ("manifest.json", "Tally.assets.json"):
         text = (assembly / name).read_text()
         assert before in text, f"{name} does not name the template's hash"
-        (changed / name).write_text(text.replace(before, after))
-    return changed
+        (assembly / name).write_text(text.replace(before, after))
 
 
 @dataclass(frozen=True)

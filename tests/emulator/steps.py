@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import subprocess
 import sys
 import time
@@ -105,12 +104,3 @@ def play_from_the_bundle(stack: Stack, folder: Path) -> None:
     packages = [Path(file).parts for file in result["files"] if "site-packages" in file]
     beside = {parts[parts.index("site-packages") + 1].removesuffix(".py") for parts in packages}
     assert beside <= set(RUNTIME), beside - set(RUNTIME)
-
-
-def smoke(stack: Stack, token: str) -> str:
-    """`make smoke`: every operation works, none is skipped, and the visit is rolled up."""
-    told = {"URL": stack.url, "TOKEN": token, "PAGE": "https://example.com/smoke", "WAIT": "60"}
-    said = stack.make("smoke", **told).stdout
-    ways = re.findall(r"^(ok|skipped|failed) ", said, re.MULTILINE)
-    assert set(ways) == {"ok"}, said
-    return f"{len(ways)} calls, all ok"

@@ -1,4 +1,4 @@
-"""Delivers the deployed tables' streams to the deployed consumers, as the template's mappings say.
+"""Delivers the deployed tables' streams to the deployed consumers, as the template's mappings say; runs the sweep.
 
 The emulator delivers without tumbling windows, so without the shard that consumers need. `make dev`'s pump takes its
 place: the tables, their streams and the functions behind their aliases are the deployed ones.
@@ -7,6 +7,7 @@ place: the tables, their streams and the functions behind their aliases are the 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from dev.stack import template
 from dev.stack.cloudformation import STACK
 from dev.streams.positions import Positions
 from dev.streams.pump import Pump
-from tests.emulator.stack import Stack
+from tests.emulator.stack import MINUTE_S, TEMPLATE, Stack
 
 
 class Alias:
@@ -43,7 +44,11 @@ class Streams:
     """The mappings of a deployed stack, at work while `running()`."""
 
     def __init__(self, stack: Stack, assembly: Path) -> None:
-        resources, mappings = stack.resources(), template.read(assembly).mappings
+        resources, document = stack.resources(), json.loads((assembly / TEMPLATE).read_text())
+        for found in document["Resources"].values():
+            if found["Type"] == "AWS::Lambda::EventSourceMapping":
+                found["Properties"].pop("Enabled", None)  # the emulator's is off: this one delivers
+        mappings = template.parse(document).mappings
         self.said: list[str] = []
         """What the pump had to report: a failed or throttled invocation."""
         self._mappings = [
@@ -81,3 +86,24 @@ class Streams:
         async with Wire(self._url, self._url) as wire:
             pools = cast("dict[str, Pool]", self._aliases)
             await Pump(self._mappings, pools, wire, Positions(None), self.said.append).run()
+
+
+@contextmanager
+def swept(stack: Stack, said: list[str]) -> Iterator[None]:
+    """The sweep runs as its schedule runs it, once a (short) minute. What ends it is said."""
+    alias, stop = stack.alias("sweep"), threading.Event()
+
+    def sweep() -> None:
+        try:
+            while not stop.wait(MINUTE_S / 3):
+                stack.invoke(alias, {})
+        except Exception as error:
+            said.append(f"the sweep ended: {error!r}")
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

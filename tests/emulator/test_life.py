@@ -1,14 +1,12 @@
-"""The life of a stack in the emulator, from bootstrap to destroy: `make emulator` runs it, with the time of each step.
+"""A stack in the emulator that changes: `make emulator` runs it, with the time of each step.
 
 Nothing is lost or counted twice while a stack changes under traffic: a broken deploy rolls back, a new counter comes.
+test_rehearsal.py plays the rest of a stack's life, as a person does.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,10 +16,11 @@ from api.needs import PUT_RECEIPT
 from declarations import Declarations
 from stacks.names import camel
 from tally.streams import watermark
+from tests.emulator import cdk_app
 from tests.emulator.server import Emulator
-from tests.emulator.stack import MINUTE_S, Json, Stack, bridged, rewritten, synthesize
-from tests.emulator.steps import begin, deployed, play, smoke, step
-from tests.emulator.streams import Streams
+from tests.emulator.stack import MINUTE_S, Json, Stack, bridged, synthesize
+from tests.emulator.steps import begin, deployed, step
+from tests.emulator.streams import Streams, swept
 from tests.emulator.traffic import PAGE, Traffic
 from tests.patience import wait_for
 
@@ -38,38 +37,24 @@ def test_the_life_of_a_stack(tmp_path: Path) -> None:
     with step("synthesize, and with a new counter"):
         first = synthesize(tmp_path / "first", pageHosts="example.com")
         second = synthesize(tmp_path / "second", with_a_new_counter(tmp_path), pageHosts="example.com")
-    with step("synthesize for prod"):
-        prod = synthesize(tmp_path / "prod", stage="prod")
     with step("start the emulator"):
         emulator = Emulator(tmp_path)
     try:
         live(Stack(emulator, tmp_path), first, second)
-        with step("prod deployed and destroyed: data stays"):
-            keep(Stack(emulator, tmp_path, "prod"), prod)
     finally:
         emulator.stop()
 
 
 def live(stack: Stack, first: Path, second: Path) -> None:
-    """Begin, change under traffic, end."""
+    """Begin, and change under traffic."""
     begin(stack, first)
-    token = stack.machine_token()
-    with step("make deploy: no difference, and what to call"):
-        said = stack.make("deploy", ARGS=f"--yes --method=direct --app {rewritten(first, bridged)}").stdout
-        assert f"{stack.name} answers at {stack.outputs['ApiUrl']}" in said
-        assert stack.outputs["TokenUrl"] in said
-    change(stack, token, first, second)
-    with step("make destroy"):
-        assert "deleted; nothing remains" in stack.destroy().stdout
-        assert left_over(stack) == []
+    change(stack, stack.machine_token(), first, second)
 
 
 def change(stack: Stack, token: str, first: Path, second: Path) -> None:
     """A broken deploy and a good one under traffic; then everything is judged."""
     traffic, streams = Traffic(stack, token, NEW), Streams(stack, first)
-    with streams.running(), swept(stack):
-        with step("make smoke") as notes:
-            notes.append(smoke(stack, token))
+    with streams.running(), swept(stack, streams.said):
         with traffic.running():
             traffic.wait_for("visits", 20)
             with step("a broken deploy rolls back under traffic") as notes:
@@ -84,34 +69,13 @@ def change(stack: Stack, token: str, first: Path, second: Path) -> None:
                 notes.append(f"accepted so far: {dict(traffic.accepted)}")
         ended_s = time.time()
         with step("judged: no drift, no dead letters") as notes:
-            until_judged(stack, ended_s)
+            until_judged(stack, streams, ended_s)
             assert stack.items("Ledger", "DEADLETTER") == []
             assert counted(stack, token) == dict(traffic.accepted)
             assert stack.call("GET", "/drift", token=token).body["drift"] == []
             notes.append(f"counted: {counted(stack, token)}")
     assert not traffic.failures
     assert not streams.said
-
-
-def keep(stack: Stack, assembly: Path) -> None:
-    """A prod stage cannot be destroyed by mistake, and keeps its tables with what was counted when it is destroyed.
-
-    test_restoring.py adopts such tables.
-    """
-    deployed(stack, assembly)
-    play(stack)
-    counts = stack.items("Counts", "VID#9f3a")
-    assert "Tally-prod: protected from deletion" in stack.destroy("-c stage=prod", check=False).stderr
-    assert stack.status == "CREATE_COMPLETE"
-    cloudformation = stack.client("cloudformation")
-    cloudformation.update_termination_protection(StackName=stack.name, EnableTerminationProtection=False)
-    said = stack.destroy("-c stage=prod").stdout
-    assert stack.client("lambda").list_functions()["Functions"] == []
-    kept = stack.client("dynamodb").list_tables()["TableNames"]
-    assert set(kept) == {stack.outputs[f"{table}TableName"] for table in ("Counts", "Receipts", "Ledger")}
-    assert all(f"table      {table}" in said.partition("deleted;")[2] for table in kept)
-    assert said.strip().endswith('make deploy ARGS="-c stage=prod --import-existing-resources"')
-    assert stack.items("Counts", "VID#9f3a") == counts
 
 
 def consumers_first(aliases: list[str]) -> None:
@@ -137,12 +101,8 @@ def with_a_new_counter(folder: Path) -> Path:
 
 
 def broken(template: Json) -> Json:
-    """The template with an alarm that lacks its comparison, made after every function has changed."""
-    changed = bridged(template)
-    aliases = [name for name, found in changed["Resources"].items() if found["Type"] == "AWS::Lambda::Alias"]
-    half = {"MetricName": "Drift", "Namespace": "Tally", "Threshold": 0, "EvaluationPeriods": 1}
-    changed["Resources"]["Broken"] = {"Type": "AWS::CloudWatch::Alarm", "Properties": half, "DependsOn": aliases}
-    return changed
+    """The template with a fault."""
+    return cdk_app.broken(bridged(template))
 
 
 def rolled_back(stack: Stack, assembly: Path) -> str:
@@ -155,32 +115,23 @@ def rolled_back(stack: Stack, assembly: Path) -> str:
     return stack.status
 
 
-@contextmanager
-def swept(stack: Stack) -> Iterator[None]:
-    """The sweep runs as its schedule runs it, once a (short) minute."""
-    alias, stop = stack.alias("sweep"), threading.Event()
-
-    def sweep() -> None:
-        while not stop.wait(MINUTE_S / 3):
-            stack.client("lambda").invoke(FunctionName=alias, Payload=b"{}")
-
-    thread = threading.Thread(target=sweep)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def until_judged(stack: Stack, epoch_s: float) -> None:
-    """Wait until every minute until then is judged."""
+def until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
+    """Wait until every minute until then is judged. If it waits in vain, it prints the watermark."""
 
     def judged() -> bool:
+        assert not streams.said, streams.said
         found = stack.items("Ledger", watermark.JUDGE["PK"]["S"])
         return any(int(item.get("judged", {"N": "0"})["N"]) > epoch_s // MINUTE_S for item in found)
 
-    wait_for(judged, every_s=0.5)
+    try:
+        wait_for(judged, every_s=0.5)
+    except AssertionError:
+        print(
+            f"wanted {epoch_s:.0f}, now {time.time():.0f}:",
+            *stack.items("Ledger", watermark.JUDGE["PK"]["S"]),
+            sep="\n",
+        )
+        raise
 
 
 def counted(stack: Stack, token: str) -> dict[str, int]:
@@ -190,18 +141,3 @@ def counted(stack: Stack, token: str) -> dict[str, int]:
         "visits": stack.call("GET", f"/visits?url={PAGE}").body["value"],
         NEW: stack.call("GET", f"/counters/{NEW}/busy", token=token).body["value"],
     }
-
-
-def left_over(stack: Stack) -> list[str]:
-    """What a deleted stack has left in the account, of what costs or counts."""
-    listed = {
-        "dynamodb": ("list_tables", "TableNames"), "lambda": ("list_functions", "Functions"),
-        "apigatewayv2": ("get_apis", "Items"), "cloudwatch": ("describe_alarms", "MetricAlarms"),
-        "events": ("list_rules", "Rules"), "logs": ("describe_log_groups", "logGroups"),
-        "sqs": ("list_queues", "QueueUrls"), "sns": ("list_topics", "Topics"),
-    }  # fmt: skip
-    found = {service: getattr(stack.client(service), call)().get(key, []) for service, (call, key) in listed.items()}
-    roles = [role["RoleName"] for role in stack.client("iam").list_roles()["Roles"]]
-    return [f"{service}: {kept}" for service, kept in found.items() if kept] + [
-        role for role in roles if role.startswith(stack.name)
-    ]

@@ -368,16 +368,45 @@ def test_a_first_deploy_that_was_rolled_back_is_done_again(
     aws.events = [
         failed | {"LogicalResourceId": "Late", "ResourceStatusReason": "Resource creation cancelled"},
         failed | {"ResourceStatusReason": "policy document length exceeds"},
-    ]
+        *(
+            {"LogicalResourceId": "X", "ResourceStatus": "DELETE_SKIPPED", "ResourceType": type_,
+             "PhysicalResourceId": name}
+            for type_, name in (("AWS::DynamoDB::Table", "Tally-prod-counts"), ("AWS::S3::Bucket", "empty"))
+        ),
+    ]  # fmt: skip
     assert deploy.main(["--app", str(prod.folder)]) == (0 if deploys else 1)
     shown = capsys.readouterr().out
     assert "the first deploy of Tally-prod failed" in shown
     assert "  Stage: policy document length exceeds\n" in shown
     assert "Late" not in shown
-    assert "which are adopted: Tally-prod-counts, Tally-prod-ledger\n" in shown
+    assert "  bucket     empty\n" in shown
+    assert "  table " not in shown
+    assert "These tables stay, and are adopted: Tally-prod-counts, Tally-prod-ledger\n" in shown
     assert aws.deleted == ["id of Tally-prod"] * deploys
     assert [call[0] for call in cdk] == ["diff", "deploy"] * deploys
     assert all(call[-1] == "--import-existing-resources" for call in cdk)
+
+
+def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
+    aws: Aws,
+    cdk: list[list[str]],
+    typed: Callable[[str], None],
+    behind_cdn: Template,
+    edge: Template,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The stack before it stays as it is, with its tables: nothing is adopted."""
+    typed("y")
+    aws.bootstrapped |= {"us-east-1": None}
+    aws.tables = {"Tally-prod-counts"}
+    aws.deployed("Tally-prod", behind_cdn, protected=True)
+    aws.deployed("Tally-prod-edge-eu-west-1", edge, "us-east-1", protected=True)
+    aws.stacks["us-east-1", "Tally-prod-edge-eu-west-1"]["StackStatus"] = "ROLLBACK_COMPLETE"
+    assert deploy.main(["--app", str(behind_cdn.folder)]) == 0
+    assert "the first deploy of Tally-prod-edge-eu-west-1 failed" in capsys.readouterr().out
+    assert aws.deleted == ["id of Tally-prod-edge-eu-west-1"]
+    assert [call[0] for call in cdk] == ["diff", "deploy"]
+    assert not any("--import-existing-resources" in call for call in cdk)
 
 
 def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Template) -> None:

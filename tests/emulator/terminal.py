@@ -1,0 +1,67 @@
+"""A shell for a session, with a terminal to ask at: its commands share variables, as those of a person do."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pty
+import re
+import select
+import subprocess
+import termios
+from collections.abc import Mapping, Sequence
+
+from tests.emulator.page import QUESTION
+from tests.emulator.server import ROOT
+from tests.patience import PATIENCE_S
+
+ASKS = re.compile(rf"{QUESTION} \Z")
+END = re.compile(r"\n--- ended: (\d+) ---\n\Z")
+
+
+class Terminal:
+    """`bash` in the checkout. What it prints and what it asks come in the order in which a person sees them."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._keyboard, self._input = pty.openpty()
+        modes = termios.tcgetattr(self._input)
+        modes[3] &= ~termios.ECHO
+        termios.tcsetattr(self._input, termios.TCSANOW, modes)
+        self._process = subprocess.Popen(
+            ["bash"], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def run(self, command: str, answers: Sequence[str] = ()) -> tuple[int, str]:
+        """The exit status of a command, and what it printed. `answers`: to its questions; then only Enter."""
+        assert self._process.stdin is not None
+        terminal = os.ttyname(self._input)
+        line = f"{{ {command}\n}} <{terminal}; printf '\\n--- ended: %s ---\\n' $?\n"
+        self._process.stdin.write(line.encode())
+        self._process.stdin.flush()
+        printed, waiting = "", list(answers)
+        while not (ended := END.search(printed)):
+            printed += self._read(command, printed)
+            if ASKS.search(printed):
+                typed = waiting.pop(0) if waiting else ""
+                os.write(self._keyboard, f"{typed}\n".encode())
+                printed += f"{typed}\n"
+        return int(ended[1]), printed[: ended.start()].strip()
+
+    def _read(self, command: str, printed: str) -> str:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        assert ready, f"silent for {PATIENCE_S} s: {command}\n{printed[-2000:]}"
+        found = os.read(self._process.stdout.fileno(), 65536)
+        assert found, f"the shell ended: {command}\n{printed[-2000:]}"
+        return self._decoder.decode(found)
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(PATIENCE_S)
+        self._process.stdout.close()
+        os.close(self._keyboard)
+        os.close(self._input)

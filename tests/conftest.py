@@ -25,6 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import boto3
+import hypothesis
 import pytest
 from botocore.config import Config
 
@@ -34,6 +35,9 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
 from tests.engines import expect_failures, new_engine
 from tests.patience import PATIENCE_S
+
+# The same examples in each run, however long one takes: a busy machine is no failure.
+hypothesis.settings.load_profile("ci")
 
 # On a busy machine the engine answers late. What tests a late answer has a client that waits for less.
 dynamo.CLIENT_CONFIG = dynamo.CLIENT_CONFIG.merge(Config(read_timeout=PATIENCE_S))

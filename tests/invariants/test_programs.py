@@ -176,8 +176,6 @@ def begin(world: World, *, strip_tokens: bool) -> Model:
 
 @settings(
     max_examples=EXAMPLES,
-    derandomize=True,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(program=st.lists(steps(), min_size=3, max_size=15), strip_tokens=st.booleans())

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.watch import Meter
@@ -307,7 +307,6 @@ def check_bound(found: Sequence[Mapping[str, Any]], error_max: int, truth: Mappi
 MOVES = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-9, 9).filter(bool)), max_size=6)
 
 
-@settings(derandomize=True, deadline=None)
 @given(months=st.lists(MOVES, max_size=3), up=st.integers(1, 4), down=st.integers(1, 3))
 def test_the_error_of_a_merged_list_is_a_bound_in_both_directions(
     months: list[list[dict[str, int]]], up: int, down: int

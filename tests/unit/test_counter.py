@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import counters
@@ -158,7 +158,6 @@ def test_a_read_of_a_post_takes_in_the_shards_of_its_tally_alone(neighbour: str)
     assert not low <= neighbour <= high
 
 
-@settings(derandomize=True, max_examples=100)
 @given(
     st.from_regex(r"[A-Z][A-Z0-9.]{0,8}(#[A-Z][A-Z0-9.]{0,8})?", fullmatch=True), st.integers(0, MAX_SHARDS_LIMIT - 1)
 )

@@ -24,7 +24,7 @@ def test_ids_that_could_forge_a_key_are_refused(bad: object) -> None:
     assert caught.value.members["field"] == "id"
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(max_examples=300)
 @given(st.text(max_size=140))
 def test_no_text_gets_the_separator_into_a_key(text: str) -> None:
     for check in (fields.identifier, fields.user, partial(fields.page, pages=AS_SPELT), fields.cursor):
@@ -88,7 +88,6 @@ def test_cursors_that_were_not_given_out_are_refused(bad: object) -> None:
         fields.cursor(bad, "cursor")
 
 
-@settings(derandomize=True, max_examples=100)
 @given(st.text(min_size=1, max_size=40))
 def test_cursors_come_back_as_the_user_that_they_stand_for(name: str) -> None:
     try:

@@ -39,7 +39,7 @@ def test_spellings_of_one_page_become_one_and_of_two_pages_two() -> None:
     assert {name for name, _, _ in found} == set(DECLARATIONS)
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.lists(st.sampled_from(["a", "", "index.html", "index.php", ".", "..", "%69ndex.html"]), max_size=5),
     st.lists(st.sampled_from(["a=1", "", "utm_source=x", "UTM_x", "fbclid", "utm%5Fa=b", "?", "q=%26"]), max_size=5),

@@ -17,7 +17,6 @@ from tally.errors import InvalidInputError
 from tally.pages import Pages
 
 RUN_CHARACTERS_MAX = 64
-_VAULT = re.compile(r"arn:aws(-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}")
 TIME_MAX_S = 95_617_584_000  # the year 5000
 
 
@@ -88,7 +87,9 @@ def second(value: str) -> int:
 
 def vault(value: str) -> str:
     """The ARN of a vault of AWS Backup."""
-    if not _VAULT.fullmatch(value):
+    from stacks.options import VAULT  # not for each command: it imports the operations
+
+    if not re.fullmatch(VAULT, value):
         raise argparse.ArgumentTypeError(f"{value!r} is not arn:aws:backup:<region>:<account>:backup-vault:<name>")
     return value
 

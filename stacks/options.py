@@ -29,7 +29,7 @@ _KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domai
 _HOST = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"  # without a port, as lambdas/tally/fields.py compares it
 _NAME = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
-_VAULT = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
+VAULT = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
 _OBJECT = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
 _TABLES = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
 
@@ -151,7 +151,7 @@ def _option(name: str, read: Read, default: Any) -> Any:
 
 _name = _like(_NAME, "a name like api.example.com, in lower case")
 _certificate = _like(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
-_vault = _like(_VAULT, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
+_vault = _like(VAULT, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
 _email = _like(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
 _yes_no = _one_of({"true": True, "false": False})
 

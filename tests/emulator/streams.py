@@ -89,13 +89,13 @@ class Streams:
 
 
 @contextmanager
-def swept(stack: Stack, said: list[str]) -> Iterator[None]:
-    """The sweep runs as its schedule runs it, once a (short) minute. What ends it is said."""
+def swept(stack: Stack, said: list[str], every_s: float = MINUTE_S / 3) -> Iterator[None]:
+    """The sweep runs as its schedule runs it, by default at least once a (short) minute. What ends it is said."""
     alias, stop = stack.alias("sweep"), threading.Event()
 
     def sweep() -> None:
         try:
-            while not stop.wait(MINUTE_S / 3):
+            while not stop.wait(every_s):
                 stack.invoke(alias, {})
         except Exception as error:
             said.append(f"the sweep ended: {error!r}")

@@ -27,7 +27,7 @@ from tally.streams import watermark
 from tests.emulator.server import ACCOUNT, REGION, Emulator
 from tests.emulator.stack import Json, Stack, bridged, synthesize
 from tests.emulator.steps import step
-from tests.emulator.streams import Streams
+from tests.emulator.streams import Streams, swept
 from tests.emulator.traffic import Traffic
 from tests.patience import wait_for
 from tests.vaults import VAULT, Vault
@@ -51,12 +51,7 @@ def patient(template: Json) -> Json:
 def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with step("synthesize prod"):
         first = synthesize(tmp_path / "first", **PROD)
-    emulator = Emulator(tmp_path)
-    try:
-        stack = Stack(emulator, tmp_path, "prod")
-        with step("deploy prod"):
-            stack.bootstrap()
-            deploy(stack, first)
+    with deployed(tmp_path, first) as stack:
         prefix = restored(stack, first, monkeypatch)
         second = synthesize(tmp_path / "second", **PROD, tables=prefix)
         with step("adopted by cdk deploy") as notes:
@@ -74,19 +69,12 @@ def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             deploy(stack, second, adopting=True)
             assert numbers(stack, prefix) == before
             assert stack.call("GET", "/videos/busy/plays").body["value"] == before["plays"][0]
-    finally:
-        emulator.stop()
 
 
 def test_the_runbook_of_a_lost_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with step("synthesize prod"):
         first = synthesize(tmp_path / "first", **PROD, backupTo=VAULT)
-    emulator = Emulator(tmp_path)
-    try:
-        stack = Stack(emulator, tmp_path, "prod")
-        with step("deploy prod"):
-            stack.bootstrap()
-            deploy(stack, first)
+    with deployed(tmp_path, first) as stack:
         for name, value in stack.environment.items():
             monkeypatch.setenv(name, value)
         copies: dict[str, list[Item]] = {}
@@ -110,6 +98,18 @@ def test_the_runbook_of_a_lost_region(tmp_path: Path, monkeypatch: pytest.Monkey
             deploy(stack, second, adopting=True)
             assert stack.call("GET", "/videos/busy/plays").body["value"] == found["plays"][0]
         counted_on(stack, second, prefix)
+
+
+@contextmanager
+def deployed(home: Path, assembly: Path) -> Iterator[Stack]:
+    """The prod stack in an emulator of its own."""
+    emulator = Emulator(home)
+    try:
+        stack = Stack(emulator, home, "prod")
+        with step("deploy prod"):
+            stack.bootstrap()
+            deploy(stack, assembly)
+        yield stack
     finally:
         emulator.stop()
 
@@ -204,20 +204,11 @@ def counted_on(stack: Stack, assembly: Path, prefix: str) -> None:
 @contextmanager
 def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
     """Callers, likes, consumers and sweeps."""
-    counting, streams, stop = (
-        Traffic(stack, stack.machine_token(), "usage"),
-        Streams(stack, assembly),
-        threading.Event(),
-    )
-    sweep, children = stack.alias("sweep"), stack.outputs["ChildrenFunctionArn"]
-    posts = stack.outputs["PostsFunctionArn"]
+    counting, streams = Traffic(stack, stack.machine_token(), "usage"), Streams(stack, assembly)
+    children, posts, stop = stack.outputs["ChildrenFunctionArn"], stack.outputs["PostsFunctionArn"], threading.Event()
     run = time.time_ns()
     posted = stack.invoke(posts, {"operation": "put_post", "id": "p", "body": "Hello", "caller": "ann"})
     assert posted["body"]["id"] == "p", posted
-
-    def swept() -> None:
-        while not stop.wait(SWEPT_S):
-            stack.client("lambda").invoke(FunctionName=sweep, Payload=b"{}")
 
     def liked() -> None:
         number = 0
@@ -227,16 +218,14 @@ def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
                 children, {"operation": "put_mine", "counter": "likes", "id": "p", "caller": f"u{run}-{number}"}
             )
 
-    threads = [threading.Thread(target=each) for each in (swept, liked)]
-    for thread in threads:
-        thread.start()
+    liking = threading.Thread(target=liked)
+    liking.start()
     try:
-        with streams.running(), counting.running():
+        with swept(stack, streams.said, SWEPT_S), streams.running(), counting.running():
             yield counting
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        liking.join()
     assert not streams.said
 
 

@@ -149,7 +149,8 @@ def facts(client: Any, name: str) -> dict[str, Any]:
     }
 
 
-def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C meets the first wait for a table; the later ones are as they are."""
     real, stopped = restore._wait, []
 
     def wait(*arguments: Any) -> None:
@@ -159,6 +160,10 @@ def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, m
         real(*arguments)
 
     monkeypatch.setattr(restore, "_wait", wait)
+
+
+def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped_once(monkeypatch)
     assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 130
     assert "put right" in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
     code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)

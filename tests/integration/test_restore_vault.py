@@ -26,7 +26,7 @@ from tally.settings import Settings
 from tally.streams import watermark
 from tests.commands import ran
 from tests.events import KEY
-from tests.integration.test_restore import PAGE, TABLES, Run, facts
+from tests.integration.test_restore import PAGE, TABLES, Run, facts, stopped_once
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault
 
 MADE_S = int(time.time()) // 86400 * 86400
@@ -131,15 +131,7 @@ def test_the_same_command_continues_and_starts_no_second_job(
     aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws.copy(MADE_S)
-    real, stopped = restore._wait, []
-
-    def wait(*arguments: Any) -> None:
-        if not stopped:
-            stopped.append(True)
-            raise KeyboardInterrupt
-        real(*arguments)
-
-    monkeypatch.setattr(restore, "_wait", wait)
+    stopped_once(monkeypatch)
     assert run(*COMMAND)[0] == 130
     for job in aws.jobs.values():
         job |= {"Status": "RUNNING"}

@@ -83,6 +83,7 @@ SWEEP_COMPUTES_MS = 60.0  # with a whole CPU
 CPU_MB = 1769  # the memory that comes with one
 
 # Bytes.
+EVENT = 26  # that CloudWatch adds to each line
 ACCESS_LINE, ANSWER_LINE, METRICS_LINE = 244, 276, 215
 SWEEP_LINES = 3450
 LOG_COMPRESSED = 0.15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from . import units
@@ -96,8 +96,7 @@ def _requests(month: Month, stage: Stage, used: Usage) -> None:
     _invoke(used, invoked, units.REQUEST_MS, FUNCTION_GB)
     used["gb-second"] += month.changed * units.BATCH_ENTRY_MS / 1000 * FUNCTION_GB if month.batch else 0
     answers = stage.logged * (month.changed + month.reads)
-    lines = over_http * units.ACCESS_LINE + answers * units.ANSWER_LINE
-    used["log"] += (lines + changing * units.METRICS_LINE) / GB
+    used["log"] += (over_http * units.ACCESS_LINE + answers * units.ANSWER_LINE) / GB
     if stage.traced:
         traced = min(invoked, units.TRACED_PER_S * MONTH_S)
         used["trace"] += traced + units.TRACED_SHARE * (invoked - traced)
@@ -110,16 +109,20 @@ def _invoke(used: Usage, invocations: float, ms: float, gb: float) -> None:
 
 
 def _consume(month: Month, used: Usage) -> None:
-    """The two consumers, on both streams of each table, heartbeats and ends of windows included."""
+    """The two consumers, on both streams of each table, heartbeats and ends of windows included.
+
+    The bookkeeper meters the changes of a batch in a line for each counter.
+    """
     shards = max(units.SHARDS, math.ceil(used["write"] / MONTH_S / units.SHARD_WRITES_PER_S))
 
-    def consume(records: float, moving: float, cost: Callable[[float], float]) -> float:
-        """Bill a consumer's batches of one stream. Returns how many tallies they move."""
+    def consume(records: float, moving: float, cost: Callable[[float], float], metered: Sequence[float] = ()) -> float:
+        """Bill a consumer's batches of one stream. Returns how many tallies they move. `metered`: each counter's."""
         batches = units.batches_per_s(records / MONTH_S / shards + 1 / 60) * MONTH_S * shards  # a heartbeat each minute
         tallies = units.distinct(moving / batches, month.items)
         used["write"] += batches * (1 - min(1.0, tallies))  # where nothing moves, a batch moves its checkpoint only
         used["write"] += batches * cost(tallies)
         used["read"] += batches  # of the checkpoint
+        used["log"] += sum(min(batches, changes) for changes in metered) * units.METRICS_LINE / GB
         _invoke(used, batches, units.CONSUMER_MS, FUNCTION_GB)
         _invoke(used, MONTH_S / units.WINDOW_S * shards, units.WINDOW_END_MS, FUNCTION_GB)
         return batches * tallies
@@ -128,8 +131,8 @@ def _consume(month: Month, used: Usage) -> None:
     counts = sum(amount * change.counts for change, amount in month.changes)
     updated = consume(receipts, month.soon, units.rolled_up)
     consume(sum(amount * change.counts_new for change, amount in month.changes), 0, units.rolled_up)
-    booked = consume(receipts, receipts, units.booked)
-    booked += consume(counts + updated, counts + updated, units.booked)
+    booked = consume(receipts, receipts, units.booked, (month.now, month.soon, month.holds))
+    booked += consume(counts + updated, counts + updated, units.booked, (month.children,))
     used["read"] += booked * units.ENTRY_BYTES / KB / 4 * units.SEGMENT_READS
 
 

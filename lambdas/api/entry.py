@@ -53,8 +53,6 @@ class Request(NamedTuple):
     needs_caller: bool
     caller: object
     raw: Mapping[str, object]
-    counters: Collection[str]
-    """The declared counters that it names."""
     started_s: float
 
 
@@ -115,7 +113,7 @@ class Entry:
             client = self.store.settings.console_client
             caller = http.caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route)
-            return Request(route.operation, route.needs_caller, caller, raw, self._named(raw), time.monotonic())
+            return Request(route.operation, route.needs_caller, caller, raw, time.monotonic())
 
         (answer,) = self._answer([read], deadline_s)
         if isinstance(answer, TallyError):
@@ -154,7 +152,7 @@ class Entry:
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
         needs_caller = self._needs_caller(operation, raw)
-        return Request(operation, needs_caller, event.get("caller"), raw, self._named(raw), time.monotonic())
+        return Request(operation, needs_caller, event.get("caller"), raw, time.monotonic())
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
         """Whether a direct event must say for whom it is: for a change, unless anyone may make it."""
@@ -168,13 +166,6 @@ class Entry:
         if counter.name in self.served:
             return None
         return ForbiddenError(f"Only services change {counter.name}.", field="counter")
-
-    def _named(self, raw: Mapping[str, object]) -> Collection[str]:
-        """The declared counters that a request names, in its fields or in its list of changes."""
-        listed = raw.get("changes")
-        named = [raw, *listed] if isinstance(listed, list) else [raw]
-        found = [one.get("counter") for one in named if isinstance(one, Mapping)]
-        return {name for name in found if isinstance(name, str) and name in self.counters}
 
     def _answer(self, readers: Sequence[Callable[[], Request]], deadline_s: float) -> list[Outcome]:
         """Answer each request in order. Increments in a row share as few transactions as possible."""
@@ -246,7 +237,7 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
         else:
             outcomes[place] = Answer(_body(one, result.body), one.increment.status, replayed=result.replayed)
         # The counter that it moved: a crawler's visit counts as one of bot_visits.
-        _record(one.request._replace(counters=(one.increment.counter.name,)), outcomes[place])
+        _record(one.request, outcomes[place])
     waiting.clear()
     return outcomes
 
@@ -279,7 +270,10 @@ def _as_error(error: Exception) -> TallyError:
 
 
 def _record(request: Request | None, outcome: Outcome) -> None:
-    """Write the log line of one answer, and count it in the metrics. Successes may be sampled, refusals never are."""
+    """Write the log line of one answer, which may be sampled if it is a success. Meter replays, refusals and failures.
+
+    The bookkeeper meters what is counted: a line for each batch of a stream costs less than one for each request.
+    """
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed
     log = logger.warning if failed else logger.info
@@ -301,9 +295,6 @@ def _record(request: Request | None, outcome: Outcome) -> None:
         observe.count(observe.REFUSED)
     elif replayed:
         observe.count(observe.REPLAYED)
-    elif not failed:
-        for counter in request.counters:
-            observe.count(observe.COUNTED, counter=counter)
 
 
 def _text(answer: Answer[Any]) -> Text:

@@ -135,7 +135,7 @@ class Operation:
     success: tuple[int, ...]
     """The statuses of its successful answers."""
     counts: bool
-    """Whether it changes a number. Metrics then show its answers as Counted, Replayed or Refused."""
+    """Whether it changes a number. Metrics then show which of its answers were replayed or refused."""
     increments: bool
     """Whether the entry counts what its function returns."""
     media_type: str

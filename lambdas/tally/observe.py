@@ -22,7 +22,7 @@ CODE = os.environ.get("TALLY_VERSION", "dev")
 """The version of the code that runs."""
 NAMESPACE = "Tally"
 COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # the other dimensions: a metric has one, or none
-COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter
+COUNTED, DRIFT_CONFIRMED = "Counted", "DriftConfirmed"  # of each counter, by the bookkeeper and by the sweep
 WATERMARK_AGE, DEAD_LETTERS = "WatermarkAgeSeconds", "DeadLetters"  # of each consumer
 FAILED = "Failed"  # of each version of the code
 REPLAYED, REFUSED, CONFLICTS, SPILLED = (

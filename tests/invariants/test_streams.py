@@ -14,9 +14,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 import counters
+from cli.cost import units
 from dev import faults
 from dev.faults import FaultProxy
 from dev.streams.delivery import refused
+from tally import observe
 from tally.counting import tallies
 from tally.dynamo import keys
 from tally.dynamo.client import Store
@@ -322,3 +324,36 @@ def test_a_metric_says_what_became_a_dead_letter_and_nothing_if_nothing_was(
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
     metrics = json.loads(line)
     assert (metrics["consumer"], metrics["DeadLetters"]) == ("rollup", [1.0])
+
+
+def test_the_bookkeeper_meters_each_change_once_in_a_line_for_each_counter(
+    stream: StreamWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Delivered again it is no other change, nor if the checkpoint moved meanwhile. An import is no traffic."""
+
+    def metered(consumer: str, table: str, records: list[Any], store: Store | None = None) -> dict[str, float]:
+        stream.deliver(consumer, table, SHARD, records, store=store)
+        printed = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
+        assert all(len(line) + units.EVENT == pytest.approx(units.METRICS_LINE, rel=0.15) for line in printed)
+        lines = [json.loads(line) for line in printed]
+        assert all(len(line["_aws"]["CloudWatchMetrics"]) == len(line["Counted"]) == 1 for line in lines)
+        assert {line["service"] for line in lines} <= {observe.SERVICE}
+        return {line["counter"]: line["Counted"][0] for line in lines}
+
+    imported = {"imported": {"BOOL": True}}
+    receipts = [play(1, amount=5), play(2, amount=-2), play(3, "w"), play(4, **imported), heartbeat(5)]
+    assert metered("rollup", "receipts", receipts) == {}
+    store, client = stream.watched()
+    first = iter([receipts[:2]])
+
+    def meanwhile(*_: object) -> None:
+        for records in first:
+            assert metered("bookkeeper", "receipts", records) == {"plays": 2}
+
+    client.before = meanwhile
+    assert metered("bookkeeper", "receipts", receipts, store) == {"plays": 1}
+    assert metered("bookkeeper", "receipts", receipts) == {}
+    key = tallies.key(counters.PLAYS, "v", 0)
+    moved = record(5, "INSERT", {"Keys": key, "NewImage": key | {"play_count": {"N": "7"}}})
+    likes = [like(1, "ann"), like(2, "bob"), like(3, "ann", "REMOVE"), like(4, "cy", **imported), moved]
+    assert metered("bookkeeper", "counts", likes) == {"likes": 3}

@@ -159,6 +159,7 @@ class SegmentRun(Run):
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
+            self.counted[effect.counter] += effect.accepted != 0 and effect.day < 0  # an import is no traffic
             if effect.minute <= self.place.past:
                 effect = effect._replace(minute=self.place.unjudged, pair="")
             key = (effect.minute, effect.counter, effect.id, effect.pair, effect.day)

@@ -146,6 +146,8 @@ class Batch:
                     continue
                 return self._warn("stopped", run.first, error)
             self._report(run.dead_letters)
+            for counter, changes in run.counted.items():
+                observe.count(observe.COUNTED, changes, counter=counter)
             records, seen, most = records[run.records :], after, 2 * most
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter as Multiset
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -65,6 +66,7 @@ class Run(ABC):
     through_s: float | None = None  # when the last record was made that says so
     heartbeat: str = ""  # the key of the newest one
     note: str = ""  # the newest record that is for the rollup
+    counted: Multiset[str] = field(default_factory=Multiset)  # by counter, the changes that the bookkeeper meters
 
     @abstractmethod
     def takes(self, effects: Sequence[Effect]) -> bool:

@@ -105,7 +105,7 @@ async def _watch_engine(engine: Engine | None) -> None:
     """Raise LocalError when the embedded engine dies. An engine of the person's own is theirs to watch."""
     while engine is None or engine.alive():
         await asyncio.sleep(ENGINE_LOOK_S)
-    raise LocalError("the DynamoDB engine died; its file has every acknowledged write: start again")
+    raise LocalError(f"the DynamoDB engine died; its file has every acknowledged write: start again ({engine.ended()})")
 
 
 async def _watch_code(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:

@@ -111,14 +111,18 @@ class Engine:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.005)
-        output = b""
-        if not self.alive() and self._process and self._process.stderr:
-            output = self._process.stderr.read()[-500:]
-        raise LocalError(f"the DynamoDB engine did not start: {output.decode(errors='replace').strip() or 'no answer'}")
+        raise LocalError(f"the DynamoDB engine did not start: {self.ended() or 'no answer'}")
 
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
+
+    def ended(self) -> str:
+        """Its exit status and the last of its output, once, after it ended by itself; empty while it runs."""
+        if self._process is None or self._process.poll() is None or not self._process.stderr:
+            return ""
+        output = self._process.stderr.read()[-500:].decode(errors="replace")
+        return " ".join([f"exit status {self._process.returncode}", *output.split()])
 
     def kill(self) -> None:
         """Kill it, as a crash would."""

@@ -132,7 +132,9 @@ def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
     [engine] = [pid for pid in below if "dynoxide" in command(pid)]
     os.kill(engine, signal.SIGKILL)
     assert dev.end() == 1
-    assert dev.text.splitlines()[-1].startswith("tally: the DynamoDB engine died")
+    last = dev.text.splitlines()[-1]
+    assert last.startswith("tally: the DynamoDB engine died")
+    assert "(exit status -9 Dynoxide listening" in last
     assert "Traceback" not in dev.text
     assert not running(below)
 

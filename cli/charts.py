@@ -15,7 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .terminal import Look, Point, offset
+from tally.series.progress import HOUR_S
+
+from .terminal import Gap, Look, Point, offset
 
 SPACE = (0, 1, 0, 0)  # right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: what is known in part
@@ -41,6 +43,29 @@ def series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) 
         colour = OPEN if point.part else DOWN if point.value < 0 else UP
         bar = Bar(size, min(point.value, 0) - low, max(point.value, 0) - low, color=colour)
         table.add_row(at, f"{point.value:,}", Text(point.part, style=OPEN), _drawn(console, bar))
+    console.print(table)
+
+
+def gaps(title: str, found: Sequence[Gap], zone: tzinfo) -> None:
+    """A row for each span between two readings, with a bar for how far the old number is off."""
+    console, offs = Console(highlight=False), [gap.off for gap in found if gap.off is not None]
+    low = min([0, *offs])
+    size = max(1, *(off - low for off in [0, *offs]))
+    console.print(Text(title, style="bold"))
+    table = Table.grid(padding=SPACE, expand=True)
+    for justify in ("left", "left", "right", "right", "right"):
+        table.add_column(no_wrap=True, justify=justify)
+    table.add_column(ratio=1)
+    table.add_row("", "", *(Text(name, style="dim") for name in ("old", "Tally", "off")), "")
+    for gap in found:
+        at = datetime.fromtimestamp(gap.from_s, zone).strftime("%a %m-%d %H:%M %z")
+        hours = (gap.to_s - gap.from_s) // HOUR_S
+        longer = Text(f"{hours} hours" if hours > 1 else "", style=OPEN)
+        if gap.off is None:
+            table.add_row(at, longer, f"{gap.old:,}", *[Text("unknown", style=OPEN)] * 2, "")
+        else:
+            bar = Bar(size, min(gap.off, 0) - low, max(gap.off, 0) - low, color=DOWN if gap.off else UP)
+            table.add_row(at, longer, f"{gap.old:,}", f"{gap.tally:,}", f"{gap.off:+,}", _drawn(console, bar))
     console.print(table)
 
 

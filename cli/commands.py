@@ -9,7 +9,7 @@ import shtab
 
 from tally.errors import InvalidInputError
 
-from . import check, exports, forget, get, history, imports, receipt, repair, restore, series, status, watch
+from . import check, exports, forget, get, history, imports, receipt, repair, restore, series, shadow, status, watch
 from .command import EXIT_STATUS, STACK_DEFAULT, Command, Counters, Parser, UsageError
 from .cost import command as cost
 from .terminal import say
@@ -52,7 +52,7 @@ COMPLETION = Command(
 PURPOSES = {
     "Is all well, and if not, what repairs it?": (status.STATUS, check.CHECK, repair.REPAIR, history.HISTORY),
     "What is the number, and how did it move?": (get.GET, receipt.RECEIPT, series.SERIES, series.TOP, watch.WATCH),
-    "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, exports.EXPORT),
+    "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, shadow.SHADOW, exports.EXPORT),
     "Going back, and forgetting a user": (restore.RESTORE, forget.FORGET),
     "Without a stack": (cost.COST, HELP, COMPLETION),
 }

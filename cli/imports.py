@@ -11,14 +11,10 @@ import argparse
 import hashlib
 import io
 import json
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 
 from tally.counter import Counter
@@ -31,7 +27,7 @@ from tally.dynamo.client import Call, Store
 from tally.errors import RetryableError, StoreRefusedError, TallyError
 
 from . import rows, values
-from .command import Command, Counters, Parser, add_counter
+from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .rows import counted
 from .terminal import CommandError, bar, note, say, show
@@ -54,6 +50,7 @@ def _arguments(made: Parser, counters: Counters) -> None:
         "--run", metavar="NAME", type=values.run, help="the name of the run (default: from the SHA-256 of its rows)"
     )
     made.add_argument("--format", choices=rows.FORMATS, help="default: by the file's name; csv for stdin")
+    rows.add_columns(made)
     made.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
 
 
@@ -86,13 +83,15 @@ class Source:
     form: str
     counter: Counter
     children: bool
+    named: rows.Named
 
     def rows(self) -> Iterator[Number | Child | Refused]:
         """Every row, from the first one on."""
         self.file.seek(0)
         text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
         try:
-            yield from (rows.children if self.children else rows.numbers)(text, self.form, self.counter)
+            read = rows.children if self.children else rows.numbers
+            yield from read(text, self.form, self.counter, self.named)
         finally:
             text.detach()
 
@@ -108,8 +107,9 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     if wrong := imports.refused(counter, children=bool(given.children)):
         raise CommandError(wrong)
     store = stack.store
-    with _opened(given.file) as file:
-        source = Source(file, rows.form_of(given.file, given.format), counter, bool(given.children))
+    with rows.opened(given.file) as file:
+        form, named = rows.form_of(given.file, given.format), rows.named(given)
+        source = Source(file, form, counter, bool(given.children), named)
         found = _check(source, store)
         name = given.run or found.digest[:RUN_CHARACTERS]
         for bad in found.bad:
@@ -125,17 +125,11 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         return _import(source, store, begun)
 
 
-def _opened(name: str) -> IO[bytes]:
-    """The file; for `-` a copy of stdin, because it is read more than once. Raises CommandError."""
-    try:
-        if name != "-":
-            return Path(name).open("rb")
-        copy = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        copy.seek(0)
-        return copy
-    except OSError as error:
-        raise CommandError(f"{name}: {error.strerror or error}") from None
+def _check_columns(given: argparse.Namespace) -> None:
+    """Raise UsageError for a column that such rows do not have."""
+    other, option = (rows.VALUE, "--counter") if given.children else (rows.CHILD, "--children")
+    if other in rows.named(given):
+        raise UsageError(f"--{other}-column goes with {option}")
 
 
 def _check(source: Source, store: Store) -> Checked:
@@ -268,6 +262,9 @@ def _told(entry: Mapping[str, Any]) -> str:
 
 
 IMPORT = Command(
-    "import", "check the numbers in a file; with --yes, import them, each row once", _run, _arguments, signed="--yes",
-    examples="  tally import plays.csv --counter plays         what is in the file; with --yes, import it\n",
+    "import", "check the numbers in a file; with --yes, import them, each row once", _run, _arguments, _check_columns,
+    signed="--yes",
+    examples="""  tally import plays.csv --counter plays         what is in the file; with --yes, import it
+  psql --csv -c 'SELECT * FROM stats' | tally import - --counter plays --id-column slug --value-column views
+""",
 )  # fmt: skip

@@ -1,37 +1,80 @@
-"""The rows of a file that is imported: numbers (id, value), or children (parent, child, time), as CSV or JSON lines.
+"""The rows of a file: numbers (id, value, perhaps a time), or children (parent, child, time), as CSV or JSON lines.
 
 A row that cannot be imported comes as a Refused, with the number of its line and the reason.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from tally import fields
 from tally.counter import Counter
 from tally.counting.imports import VALUE_MAX, Child, Number, Refused
+from tally.counting.receipts import DAY_S
 from tally.errors import CallerError, InvalidInputError
 
+from .terminal import CommandError
 from .values import stored_id
 
 CSV, JSONL = "csv", "jsonl"
 FORMATS = (CSV, JSONL)
 TIME_MAX_S = 10**11 - 1  # a larger number is in milliseconds
-_NUMBER = (("id", "video", "videoid", "page", "url"), ("value", "count", "plays", "visits"))
-_CHILD = (
-    ("post", "id", "postid", "parent"),
-    ("user", "child", "userid", "member"),
-    ("likedat", "at", "createdat", "time"),
-)
+ID, VALUE, CHILD, AT = COLUMNS = ("id", "value", "child", "at")
+_NUMBER = {
+    ID: ("id", "video", "videoid", "page", "url"),
+    VALUE: ("value", "count", "plays", "visits"),
+    AT: (),  # only if it is named
+}
+_CHILD = {
+    ID: ("post", "id", "postid", "parent"),
+    CHILD: ("user", "child", "userid", "member"),
+    AT: ("likedat", "at", "createdat", "time"),
+}
 """The names that each column may have: lower case, letters only."""
+_READING = {**_NUMBER, AT: ("at", "time", "readat")}
+_ABOUT = {ID: "the id", VALUE: "the value", CHILD: "the child: who liked", AT: "the time"}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _Record = tuple[int, Sequence[Any]] | Refused
+Named = Mapping[str, str]
+"""The columns that a person named: the name of each."""
+
+
+class Reading(NamedTuple):
+    """A row of a file: what an old counter said of an id at a time. `line`: its number in the file."""
+
+    line: int
+    id: str
+    value: int
+    at_s: int
+
+
+class Column(NamedTuple):
+    """A column: which one it is, the names that it may have, and the one that a person gave it."""
+
+    which: str
+    known: Sequence[str]
+    given: str | None = None
+
+    def place(self, names: Sequence[str]) -> int | None:
+        """Where it is; None if it is not there. Raises InvalidInputError if two could be it."""
+        if self.given is not None:
+            found = [place for place, name in enumerate(names) if name == self.given]
+        else:
+            found = [place for place, name in enumerate(names) if re.sub(r"[^a-z]", "", name.lower()) in self.known]
+        if len(found) > 1:
+            both = " and ".join(names[place] for place in found[:2])
+            raise InvalidInputError(f"{both} could both be it: --{self.which}-column must name one of its own")
+        return found[0] if found else None
 
 
 def form_of(name: str | None, given: str | None) -> str:
@@ -44,18 +87,53 @@ def counted(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
 
 
-def numbers(lines: Iterable[str], form: str, counter: Counter) -> Iterator[Number | Refused]:
-    """What was counted of each id. The ids are as the counter stores them."""
-    return _read(lines, form, _NUMBER, lambda line, row: _number(line, row, counter))
+def numbers(lines: Iterable[str], form: str, counter: Counter, named: Named) -> Iterator[Number | Refused]:
+    """What was counted of each id. The ids are as the counter stores them. Raises CommandError for missing columns."""
+    return _read(lines, form, columns(_NUMBER, named), lambda line, row: _number(line, row, counter))
 
 
-def children(lines: Iterable[str], form: str, counter: Counter) -> Iterator[Child | Refused]:
-    """The items that a counter counts, each with its parent and the time when it was made."""
-    return _read(lines, form, _CHILD, lambda line, row: _child(line, row, counter))
+def children(lines: Iterable[str], form: str, counter: Counter, named: Named) -> Iterator[Child | Refused]:
+    """The items that a counter counts, each with its parent and the time when it was made. Raises as `numbers`."""
+    return _read(lines, form, columns(_CHILD, named), lambda line, row: _child(line, row, counter))
+
+
+def readings(lines: Iterable[str], form: str, counter: Counter, named: Named) -> Iterator[Reading | Refused]:
+    """What an old counter said of each id, and when. Raises as `numbers`."""
+    return _read(lines, form, columns(_READING, named), lambda line, row: _reading(line, row, counter))
+
+
+def add_columns(made: argparse.ArgumentParser, which: Iterable[str] = COLUMNS) -> None:
+    """The options that name columns."""
+    for one in which:
+        made.add_argument(f"--{one}-column", metavar="NAME", help=f"the column, or the key of JSON, of {_ABOUT[one]}")
+
+
+def named(given: argparse.Namespace) -> Named:
+    """The columns that a person named."""
+    names = {which: getattr(given, f"{which}_column", None) for which in COLUMNS}
+    return {which: name for which, name in names.items() if name is not None}
+
+
+def opened(name: str) -> IO[bytes]:
+    """The file; for `-` a copy of stdin, because it may be read more than once. Raises CommandError."""
+    try:
+        if name != "-":
+            return Path(name).open("rb")
+        copy = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.seek(0)
+        return copy
+    except OSError as error:
+        raise CommandError(f"{name}: {error.strerror or error}") from None
+
+
+def columns(known: Mapping[str, Sequence[str]], named: Named) -> list[Column]:
+    """The columns to look for: those that have names of their own, and those that a person named."""
+    return [Column(which, names, named.get(which)) for which, names in known.items() if names or which in named]
 
 
 def _read(
-    lines: Iterable[str], form: str, columns: Sequence[Sequence[str]], make: Callable[[int, Sequence[Any]], Any]
+    lines: Iterable[str], form: str, columns: Sequence[Column], make: Callable[[int, Sequence[Any]], Any]
 ) -> Iterator[Any]:
     for record in (_from_csv if form == CSV else _from_json)(lines, columns):
         try:
@@ -65,18 +143,28 @@ def _read(
 
 
 def _number(line: int, row: Sequence[Any], counter: Counter) -> Number:
-    id_, value = row
+    id_, value, *at = row
+    found = _value(value)
+    if counter.delta is not None and (found % counter.delta or found * counter.delta < 0) and not counter.start:
+        raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
+    return Number(line, stored_id(counter, id_), found, seconds(at[0]) // DAY_S if at else None)
+
+
+def _reading(line: int, row: Sequence[Any], counter: Counter) -> Reading:
+    id_, value, at = row
+    return Reading(line, stored_id(counter, id_), _value(value), seconds(at))
+
+
+def _value(value: object) -> int:
     found = _whole(value)
     if found is None or abs(found) > VALUE_MAX:
         raise InvalidInputError(f"value must be a whole number from -{VALUE_MAX} to {VALUE_MAX}")
-    if counter.delta is not None and (found % counter.delta or found * counter.delta < 0) and not counter.start:
-        raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
-    return Number(line, stored_id(counter, id_), found)
+    return found
 
 
 def _child(line: int, row: Sequence[Any], counter: Counter) -> Child:
     parent, child, at = row
-    return Child(line, stored_id(counter, parent), fields.user(child, "child"), _seconds(at))
+    return Child(line, stored_id(counter, parent), fields.user(child, "child"), seconds(at))
 
 
 def _whole(value: object) -> int | None:
@@ -85,7 +173,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _seconds(value: object) -> int:
+def seconds(value: object) -> int:
     """Epoch seconds of a time: these, or ISO 8601. One without a zone is UTC."""
     found = int(value) if isinstance(value, float) and value.is_integer() else _whole(value)
     if found is None and isinstance(value, str):
@@ -99,10 +187,11 @@ def _seconds(value: object) -> int:
     return found
 
 
-def _from_csv(lines: Iterable[str], columns: Sequence[Sequence[str]]) -> Iterator[_Record]:
+def _from_csv(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Record]:
     """The first line may name the columns: then they come in any order, among others."""
     reader = csv.reader(lines, strict=True)
     places: Sequence[int] | None = None
+    width = len(columns)
     while True:
         try:
             row = next(reader, None)
@@ -110,22 +199,38 @@ def _from_csv(lines: Iterable[str], columns: Sequence[Sequence[str]]) -> Iterato
             yield Refused(reader.line_num, str(error))
             continue
         if row is None:
+            if places is None and any(column.given for column in columns):
+                raise CommandError("the file is empty: its first line must name the columns")
             return
-        if places is None:
-            places = _places(row, columns)
-            if places:
-                continue
         if not row:
             continue
-        if places and len(row) > max(places):
-            yield reader.line_num, [row[place] for place in places]
-        elif not places and len(row) == len(columns):
-            yield reader.line_num, row
+        if places is None:
+            places = _header(row, columns)
+            if places:
+                width = len(row)
+                continue
+        if len(row) != width:
+            how = "" if places else "; a first line may name them (--id-column and others)"
+            yield Refused(reader.line_num, f"there must be {width} columns, and there are {len(row)}{how}")
         else:
-            yield Refused(reader.line_num, f"there must be {len(columns)} columns, and there are {len(row)}")
+            yield reader.line_num, [row[place] for place in places] if places else row
 
 
-def _from_json(lines: Iterable[str], columns: Sequence[Sequence[str]]) -> Iterator[_Record]:
+def _header(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
+    """Where the columns are; empty if this is no header. Raises CommandError if it lacks one that a person named."""
+    try:
+        places = [column.place(names) for column in columns]
+    except InvalidInputError as error:
+        raise CommandError(error.detail) from None
+    if None in places and any(column.given for column in columns):
+        missing = columns[places.index(None)]
+        wanted = f"no column {missing.given}" if missing.given else f"no column for the {missing.which}"
+        more = "" if missing.given else f"; --{missing.which}-column names it"
+        raise CommandError(f"there is {wanted}: there are {', '.join(names)}{more}")
+    return [place for place in places if place is not None] if None not in places else []
+
+
+def _from_json(lines: Iterable[str], columns: Sequence[Column]) -> Iterator[_Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -137,15 +242,12 @@ def _from_json(lines: Iterable[str], columns: Sequence[Sequence[str]]) -> Iterat
             yield Refused(number, "is no JSON object")
             continue
         names = list(document)
-        places = _places(names, columns)
-        if places:
-            yield number, [document[names[place]] for place in places]
+        try:
+            places = [column.place(names) for column in columns]
+        except InvalidInputError as error:
+            yield Refused(number, error.detail)
+            continue
+        if None in places:
+            yield Refused(number, f"must have {', '.join(one.given or one.known[0] for one in columns)}")
         else:
-            yield Refused(number, f"must have {', '.join(known[0] for known in columns)}")
-
-
-def _places(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[int]:
-    """Where the columns are; empty if these are no names of all of them."""
-    plain = [re.sub(r"[^a-z]", "", name.lower()) for name in names]
-    places = [next((place for place, name in enumerate(plain) if name in known), None) for known in columns]
-    return [place for place in places if place is not None] if None not in places else []
+            yield number, [document[names[place]] for place in places if place is not None]

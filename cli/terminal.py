@@ -26,6 +26,36 @@ class Point(NamedTuple):
     part: str = ""
 
 
+class Gap(NamedTuple):
+    """What an old counter and Tally counted of so many ids from `from_s` to `to_s`. `tally`: None if it is unknown."""
+
+    from_s: int
+    to_s: int
+    ids: int
+    old: int
+    tally: int | None
+
+    @property
+    def off(self) -> int | None:
+        """By how much the old number is too high; None if it is unknown."""
+        return None if self.tally is None else self.old - self.tally
+
+    @property
+    def body(self) -> dict[str, int | None]:
+        """What --json prints."""
+        return {
+            "from": self.from_s,
+            "to": self.to_s,
+            **dict(zip(self._fields[2:], self[2:], strict=True)),
+            "off": self.off,
+        }
+
+    def plus(self, other: Gap) -> Gap:
+        """Both together, of the same time."""
+        tally = None if self.tally is None or other.tally is None else self.tally + other.tally
+        return self._replace(ids=self.ids + other.ids, old=self.old + other.old, tally=tally)
+
+
 class Look(NamedTuple):
     """What one look saw at `at_s` (epoch seconds): the number, and by how much it moved since the look before.
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import counters
+from cli import commands
 from cli.__main__ import main
+from cli.connection import Stack
+from tally.dynamo.client import Store
+
+BY = ("--yes", "--by", "ann", "--why", "INC-9")
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -32,3 +40,30 @@ def one_line(main: Callable[[list[str]], int], arguments: list[str], capsys: pyt
     assert printed.err.startswith("tally: ")
     assert printed.err.count("\n") == 1
     return printed.err.removeprefix("tally: ").strip()
+
+
+@dataclass
+class Command:
+    """The command on these tables, and files for it."""
+
+    store: Store
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: object) -> int:
+        """Its exit status."""
+        given = commands.parsed([str(one) for one in arguments], commands.parser(counters.COUNTERS))
+        return commands.COMMANDS[given.command].run(given, Stack(self.store, None, counters.COUNTERS))
+
+    def file(self, *lines: str, name: str = ".csv") -> Path:
+        made = self.folder / f"{len(list(self.folder.iterdir()))}{name}"
+        made.write_text("".join(f"{line}\n" for line in lines))
+        return made
+
+    def import_(self, path: Path, counter: str = "plays", *more: str) -> int:
+        """Import the file, by somebody and for a reason."""
+        return self("import", path, "--children" if counter == "likes" else "--counter", counter, *BY, *more)
+
+    def said(self) -> tuple[str, str]:
+        """What was printed since, and what went to stderr."""
+        return self.capsys.readouterr()

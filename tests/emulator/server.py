@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,30 +14,11 @@ import boto3
 from botocore.config import Config
 
 from dev.base.engine import die_with_parent, free_port
+from tests.environments import environment
 from tests.patience import PATIENCE_S
 
-ROOT = Path(__file__).parents[2]
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 ACCOUNT, REGION = "123456789012", "eu-west-1"
-
-
-def environment_of_its_own() -> Path:
-    """The Python of the emulator's virtual environment, made on first use and again when the pins change."""
-    name = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = ROOT / ".build" / f"emulator-{name}"
-    python, ready = folder / "bin" / "python", folder / ".ready"
-    folder.parent.mkdir(exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not ready.exists():
-            uv = [sys.executable, "-m", "uv"]
-            for arguments in (
-                ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-                ["pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(REQUIREMENTS)],
-            ):
-                subprocess.run([*uv, *arguments], check=True)
-            ready.touch()
-    return python
 
 
 class Emulator:
@@ -50,7 +28,7 @@ class Emulator:
         self.port = free_port()
         self.url = f"http://localhost:{self.port}"
         self.log = home / "emulator.log"
-        python, temporary = environment_of_its_own(), home / "temporary"
+        python, temporary = environment(REQUIREMENTS), home / "temporary"
         temporary.mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
         own = {

@@ -23,7 +23,8 @@ from stacks.bundling import Bundle
 from stacks.names import camel
 from stacks.options import Options
 from stacks.tally_stack import TallyStack
-from tests.emulator.server import ACCOUNT, REGION, ROOT, Emulator
+from tests.emulator.server import ACCOUNT, REGION, Emulator
+from tests.environments import ROOT
 from tests.infra.conftest import context_of_cdk_json
 from tests.patience import PATIENCE_S
 

@@ -12,7 +12,7 @@ import termios
 from collections.abc import Mapping, Sequence
 
 from tests.emulator.page import QUESTION
-from tests.emulator.server import ROOT
+from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
 ASKS = re.compile(rf"{QUESTION} \Z")

@@ -19,10 +19,11 @@ import pytest
 
 from tests.emulator import cdk_app
 from tests.emulator.page import ANY, Step, differs, steps
-from tests.emulator.server import ROOT, Emulator, environment_of_its_own
+from tests.emulator.server import REQUIREMENTS, Emulator
 from tests.emulator.stack import MINUTE_S, Stack
 from tests.emulator.streams import Streams, swept
 from tests.emulator.terminal import Terminal
+from tests.environments import ROOT, environment
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
@@ -39,13 +40,13 @@ class Rehearsal:
 
     def __init__(self, emulator: Emulator, home: Path) -> None:
         self._emulator, self._home = emulator, home
-        environment = {name: text for name, text in emulator.environment(home).items() if not name.startswith("MAKE")}
-        tools = environment_of_its_own().parent
+        inherited = {name: text for name, text in emulator.environment(home).items() if not name.startswith("MAKE")}
+        tools = environment(REQUIREMENTS).parent
         self._terminal = Terminal(
-            environment
+            inherited
             | {
                 "CDK_APP": f"{sys.executable} -m {cdk_app.__name__}",
-                "PATH": f"{tools}{os.pathsep}{environment['PATH']}",
+                "PATH": f"{tools}{os.pathsep}{inherited['PATH']}",
             }
         )
         self._terminal.run(BEGIN)

@@ -420,6 +420,9 @@ def test_the_command_does_what_its_policy_allows(
     """Each command once."""
     plays, likes = tmp_path / "plays.csv", tmp_path / "likes.csv"
     plays.write_text("new,9\n")
+    readings = tmp_path / "readings.csv"
+    hour_s = int(time.time()) // 3600 * 3600
+    readings.write_text(f"id,value,at\n9f3a,1,{hour_s - 3600}\n9f3a,2,{hour_s}\n")
     likes.write_text("a91f,carol,1700000000\n")
     bucket = Bucket()
     objects = dead_letters.Objects("bucket", lambda: bucket)
@@ -434,7 +437,8 @@ def test_the_command_does_what_its_policy_allows(
     stack = Stack(store, objects, counters.COUNTERS)
     for line, code in {
         "status": 1, "get likes a91f": 0, "check": 1, "check --only drift": 1,
-        "repair --by ann --why test --yes": 0, "history a91f": 0,
+        "repair --by ann --why test --yes": 0, "history a91f": 0, f"shadow plays {readings}": 1,
+        "export plays --changes-since 2026-01-01T00:00:00Z": 0,
         f"import {likes} --children likes --yes --by ann --why test": 0, "export plays": 0,
         f"import {plays} --counter plays --yes --by ann --why test": 0, "history --imports": 0,
         f"import {plays} --counter contest --yes --by ann --why test": 0,

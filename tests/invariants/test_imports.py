@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import counters
-from cli import commands, imports
-from cli.connection import Stack
+from cli import imports
 from cli.terminal import CommandError
 from dev import faults
 from tally.counter import Counter
@@ -24,13 +24,13 @@ from tally.dynamo.client import Call, Store
 from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import HOUR, Range
+from tests.commands import BY, Command
 from tests.conftest import fresh_tables
 from tests.invariants.judged import Deployment
 from tests.invariants.threads import at_once
 from tests.invariants.world import World, killed
 
 LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, counters.USAGE
-BY = ("--yes", "--by", "ann", "--why", "INC-9")
 
 
 @pytest.fixture
@@ -38,33 +38,6 @@ def judged(judged: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     """Its time is later than that of Powertools."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     return judged
-
-
-@dataclass
-class Command:
-    """The command on these tables, and files for it."""
-
-    store: Store
-    folder: Path
-    capsys: pytest.CaptureFixture[str]
-
-    def __call__(self, *arguments: object) -> int:
-        """Its exit status."""
-        given = commands.parsed([str(one) for one in arguments], commands.parser(counters.COUNTERS))
-        return commands.COMMANDS[given.command].run(given, Stack(self.store, None, counters.COUNTERS))
-
-    def file(self, *lines: str, name: str = ".csv") -> Path:
-        made = self.folder / f"{len(list(self.folder.iterdir()))}{name}"
-        made.write_text("".join(f"{line}\n" for line in lines))
-        return made
-
-    def import_(self, path: Path, counter: str = "plays", *more: str) -> int:
-        """Import the file, by somebody and for a reason."""
-        return self("import", path, "--children" if counter == "likes" else "--counter", counter, *BY, *more)
-
-    def said(self) -> tuple[str, str]:
-        """What was printed since, and what went to stderr."""
-        return self.capsys.readouterr()
 
 
 @pytest.fixture
@@ -258,6 +231,29 @@ def test_what_is_imported_is_no_traffic_however_it_comes_and_wherever_the_run_is
     judged.even()
 
 
+def test_numbers_whose_day_is_known_are_imported_into_it_wherever_the_run_is_killed(
+    judged: Deployment, run_judged: Command
+) -> None:
+    judged.series = True
+    judged.run(2)
+    lines = ["v,2024-05-03,7", "w,2024-05-03 23:59:59,1", "v,1714780800,9", "v,99999999999,2", "v,2024-05-03,3"]
+    for counter, *rows in (("plays", *lines), ("contest", "x,2024-05-04T00:30:00+02:00,97")):
+        path = run_judged.file("video,on,count", *rows)
+        columns = ("--at-column", "on")
+        for at in itertools.count(2):
+            with killed(judged.store, at, before=False) as made:
+                run_judged.import_(path, counter, *columns)
+            if len(made) != at:
+                break
+    assert (value(judged.store, PLAYS, "v"), value(judged.store, counters.CONTEST, "x")) == (21, 97)
+    judged.run(60)
+    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
+    assert told(judged, PLAYS, "v") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2}), "no such day: today"
+    assert told(judged, PLAYS, "w") == (0, {"2024-05-03": 1})
+    assert told(judged, counters.CONTEST, "x") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
+    judged.even()
+
+
 def test_children_are_imported_into_their_own_days_and_one_that_goes_today_is_todays(
     judged: Deployment, run_judged: Command
 ) -> None:
@@ -331,6 +327,8 @@ BAD_JSON = ['{"id": "a", "value": 1}', '{"id": "b", "value": true}', "[]", "x", 
                            (6, "value"), (7, "a dot or two"), (8, "multiple of 1"), (9, "value must be")]),
         (["value,id", "1,a", "x,b"], ".csv", [(3, "value must be a whole number")]),
         (["a,1", "b,2,3"], ".csv", [(2, "there must be 2 columns, and there are 3")]),
+        (["id,value,by", "a,1,x", "b,7,8,x"], ".csv", [(3, "there must be 3 columns, and there are 4")]),
+        (['{"id": "a", "value": 1}', '{"id": "b", "plays": 1, "visits": 2}'], ".jsonl", [(2, "could both be it")]),
         (BAD_JSON, ".jsonl", [(2, "value"), (3, "is no JSON object"), (4, "is no JSON object"),
                               (5, "must have id, value"), (6, "a string")]),
     ],
@@ -349,6 +347,48 @@ def test_bad_lines_are_named_and_nothing_is_imported_unless_they_are_skipped(
     assert run.import_(path, "plays", "--skip-bad") == 0
     assert value(store, PLAYS, "a") == 1
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 1
+
+
+NAMED = ("--id-column", "Slug", "--value-column", "hits (all)")
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (["id,hits (all),Slug,value", "1,5,a,70", '2,6,"b",80'], ".csv"),
+        (['{"id": 1, "hits (all)": 5, "Slug": "a", "value": 70}', '{"Slug": "b", "hits (all)": "6"}'], ".jsonl"),
+    ],
+)
+def test_columns_have_the_names_that_a_person_gives_them(
+    store: Store, run: Command, lines: list[str], name: str
+) -> None:
+    assert run.import_(run.file(*lines, name=name), "plays", *NAMED) == 0
+    assert (value(store, PLAYS, "a"), value(store, PLAYS, "b")) == (5, 6)
+    posts.write_post(Call(store, "author"), LIKES, "p", "hello")
+    path = run.file("article,person,id,clicked", "p,ann,9,2024-05-03")
+    named = ("--id-column", "article", "--child-column", "person", "--at-column", "clicked")
+    assert run.import_(path, "likes", *named) == 0
+    assert children.listed(Call(store), LIKES, "p", 100, None)[0] == [("ann", 1_714_694_400)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "said"),
+    [
+        (["slug,hits (all)", "a,1"], NAMED, "there is no column Slug: there are slug, hits (all)"),
+        (["Slug,total", "a,1"], NAMED[:2], "there is no column for the value: there are Slug, total; --value-column"),
+        (["a,1"], NAMED, "there is no column Slug: there are a, 1"),
+        (["Slug,Slug,hits (all)", "a,b,1"], NAMED, "Slug and Slug could both be it: --id-column must name one"),
+        (["id,plays,visits", "a,1,2"], (), "plays and visits could both be it: --value-column must name one"),
+        ([], NAMED, "the file is empty: its first line must name the columns"),
+    ],
+)
+def test_a_column_that_is_missing_or_not_clear_is_one_line_and_nothing_is_imported(
+    store: Store, run: Command, lines: list[str], more: tuple[str, ...], said: str
+) -> None:
+    for how in ((), BY, (*BY, "--skip-bad")):
+        with pytest.raises(CommandError, match=re.escape(said)):
+            run("import", run.file(*lines), "--counter", "plays", *more, *how)
+    assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 0
 
 
 def test_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Command) -> None:

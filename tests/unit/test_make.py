@@ -16,7 +16,8 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
 LOCKS = ("requirements.txt", "tests/requirements.txt", "package-lock.json")
-AUDITED = ("requirements.txt", "lambdas/requirements.txt", "tests/requirements.txt", "tests/emulator/requirements.txt")
+OF_TESTS = ("tests", "tests/emulator", "tests/old_numbers")
+AUDITED = ("requirements.txt", "lambdas/requirements.txt", *(f"{folder}/requirements.txt" for folder in OF_TESTS))
 
 
 def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +56,7 @@ def test_only_what_tests_comes_with_the_packages_of_the_tests() -> None:
         assert "--requirement tests/requirements.txt" in planned(target, everything), target
 
 
-@pytest.mark.parametrize("folder", [".", "lambdas", "tests", "tests/emulator"])
+@pytest.mark.parametrize("folder", [".", "lambdas", *OF_TESTS])
 def test_each_lock_has_a_hash_for_each_pin_and_no_address(folder: str) -> None:
     lock = ROOT / folder / "requirements.txt"
     text = lock.read_text()

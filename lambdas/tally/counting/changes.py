@@ -93,8 +93,18 @@ def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bo
     return counter
 
 
-def count(call: Call, changes: Changes, *, operation: str, key: str, soon: bool, days: int | None = None) -> Counted:
+def count(
+    call: Call,
+    changes: Changes,
+    *,
+    operation: str,
+    key: str,
+    soon: bool,
+    days: int | None = None,
+    own_day: int | None = None,
+) -> Counted:
     """Make all of the changes once, or none of them. The receipt lives for `days`, or as long as the counters say.
+    `own_day`: of an import.
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
     show all of them now. Raises LimitReachedError, which names an entry and how much is left; it leaves no receipt.
@@ -102,7 +112,7 @@ def count(call: Call, changes: Changes, *, operation: str, key: str, soon: bool,
     """
     if days is None:
         days = -(-max(receipts.lives_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
-    keyed = Keyed(operation, TARGET, key, changes.payload, days)
+    keyed = Keyed(operation, TARGET, key, changes.payload, days, own_day)
     return once(call, keyed, lambda stamp: _commit(call, changes, stamp, soon=soon))
 
 

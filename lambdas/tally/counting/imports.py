@@ -9,6 +9,8 @@ receipts and children carry a mark, so series have it beside the traffic, and to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from .. import fields
@@ -34,11 +36,13 @@ PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 
 class Number(NamedTuple):
-    """A row of a file: what was counted of an id. `line`: its number in the file."""
+    """A row of a file: what was counted of an id. `line`: its number in the file. `day`: since 1970, in which it was
+    counted; None: nobody knows, so it belongs to the day of the import."""
 
     line: int
     id: str
     value: int
+    day: int | None = None
 
 
 class Child(NamedTuple):
@@ -84,9 +88,14 @@ def refused(counter: Counter, *, children: bool) -> str:
 
 
 def chunks(counter: Counter, rows: Iterable[Number]) -> Iterator[Chunk[Number]]:
-    """The rows in chunks, in their order. A number with limits is alone in its chunk: its refusal holds up no other."""
+    """The rows in chunks, in their order, each of one day. A number with limits is alone in its chunk: its refusal
+    holds up no other."""
     rows_max = 1 if counter.known else ROWS_MAX
-    return _chunked(rows, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX)
+    number = 0
+    for _, same in groupby(rows, attrgetter("day")):
+        for chunk in _chunked(same, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX):
+            yield chunk._replace(number=number)
+            number += 1
 
 
 def families(rows: Iterable[Child]) -> Iterator[Chunk[Child]]:
@@ -113,6 +122,7 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Re
     Raises KeyReusedError if the run has counted another content under this number, and the errors of changes.count.
     """
     name = f"{run}/{chunk.number}"
+    own_day = chunk.rows[0].day
     sums: dict[Tally, int] = {}
     for row in chunk.rows:
         tally = Tally(counter, row.id)
@@ -120,10 +130,13 @@ def add(call: Call, counter: Counter, run: str, chunk: Chunk[Number]) -> list[Re
     try:
         if sets(counter):
             for (_, id_), value in sums.items():
-                increments.set_value(call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS)
+                increments.set_value(
+                    call, counter, id_, value, 0, operation=IMPORT, key=name, days=KEPT_DAYS, own_day=own_day
+                )
             return []
         moved = Changes(len(chunk.rows), sums, dict.fromkeys(sums, 0))
-        changes.count(call, moved, operation=IMPORT, key=f"{counter.name}/{name}", soon=False, days=KEPT_DAYS)
+        key_ = f"{counter.name}/{name}"
+        changes.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, own_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
         why = error.detail.rpartition(": ")[2]  # what stands before it names the change, and here the line does
         return [Refused(row.line, why) for row in chunk.rows]

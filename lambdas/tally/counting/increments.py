@@ -148,12 +148,14 @@ def set_value(
     operation: str,
     key: str | None,
     days: int | None = None,
+    own_day: int | None = None,
 ) -> Counted:
     """Compare-and-set: `value` if the counter still has `version` (0: it was never written).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
     key: the same request again is a replay. A numbered counter moves forward only, or it would give numbers out again;
     before its first change it takes any value. The receipt lives for `days`, or as long as the counter says.
+    `own_day`: of an import.
 
     Raises PreconditionFailedError when the counter has moved, LimitReachedError for a value out of its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.
@@ -181,7 +183,7 @@ def set_value(
 
     payload = {"value": value, "version": version}
     keyed = Keyed(
-        operation, f"{counter.name}/{id_}", key or f"version-{version}", payload, days or counter.receipt_days
+        operation, f"{counter.name}/{id_}", key or f"version-{version}", payload, days or counter.receipt_days, own_day
     )
     try:
         return once(call, keyed, change)

@@ -37,7 +37,8 @@ DAY_S = 24 * 3600
 IMPORT = "import"
 """The operation of imports, in the names of their receipts."""
 IMPORTED: Item = {"imported": {"BOOL": True}}
-"""The mark of what an import writes, a receipt or a child: no traffic."""
+"""The mark of what an import writes, a receipt or a child: no traffic. That of numbers whose day is known has the day
+in place of it: `{"N": "19846"}`."""
 ALONE_KEPT_S = 8 * DAY_S  # longer than checkpoints: what no checkpoint covers can be recounted from the receipts
 
 
@@ -96,6 +97,8 @@ class Keyed(NamedTuple):
     payload: dict[str, Any]
     days: int | None = None
     """For how many days its receipt lives; None: for as long as the deployment says."""
+    own_day: int | None = None
+    """The day since 1970 that an import belongs to; None: that of its record."""
 
     def data(self, call: Call) -> dict[str, Any]:
         """What Powertools hashes: `key` names the receipt, `payload` is validated."""
@@ -119,6 +122,8 @@ def stamp(call: Call, keyed: Keyed) -> Stamp:
     life_s = call.store.settings.receipt_ttl_s if keyed.days is None else keyed.days * DAY_S
     id_ = layer._get_hashed_idempotency_key(data) or ""
     mark = IMPORTED if keyed.operation == IMPORT else {}
+    if keyed.own_day is not None:
+        mark = {name: {"N": str(keyed.own_day)} for name in mark}
     return Stamp(id_, layer._get_hashed_payload(data), int(time.time()) + life_s, mark)
 
 

@@ -64,8 +64,17 @@ def read_receipt(declared: Declared, record: Record) -> Sequence[Effect]:
         for name, id_, _ in changes(image, alone=True):
             rollup.declared_now(declared, name, id_)
     booked = [change for change in changes(image) if _is_booked(declared.by_name.get(change[0]), change[1])]
-    day = int(created_s(record)) // DAY_S if image.keys() >= IMPORTED.keys() else -1
+    day = _day_of_import(image, record)
     return rollup.counted(declared, booked, record, image, day) if booked else ()
+
+
+def _day_of_import(receipt: Image, record: Record) -> int:
+    """The day that imported numbers belong to: the one that the receipt has, or that of its record; -1: no import."""
+    if not receipt.keys() >= IMPORTED.keys():
+        return -1  # traffic
+    [mark] = (receipt[name] for name in IMPORTED)
+    day = int(mark["N"]) if "N" in mark else -1
+    return day if 0 <= day < CREATED_S_MAX // DAY_S else int(created_s(record)) // DAY_S
 
 
 def _is_booked(counter: Counter | None, id_: str) -> bool:

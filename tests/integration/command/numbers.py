@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import counters
@@ -11,7 +11,9 @@ from tally.counting import children, posts, tallies
 from tally.drift import rows
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
-from tally.streams import watermark
+from tally.dynamo.transactions import apply_once, put
+from tally.series import hours, progress
+from tally.streams import segments, watermark
 
 SINCE = "2027-01-15 08:00:00 UTC"
 SIGNED = ("--by", "ann", "--why", "edited by hand")
@@ -48,3 +50,13 @@ def drifts(store: Store, counter: str, target: str, amount: int, ago: int = 9) -
     facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
     item = rows.key(counter, target) | items.wire({**facts, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
+
+
+def summed_up(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
+    """The series have these plays (minute, id, amount, the day of an import), from one minute up to another."""
+    at = progress.Progress(since=since, through=since - 1, hour=progress.hour_of(store.settings, since))
+    apply_once(store, [items.update(store.settings.ledger_table, progress.PROGRESS, at.values, was=items.NO_ITEM)])
+    for number, (minute, id_, amount, *day) in enumerate(plays):
+        entries = [segments.Booked("plays", id_, "", amount, amount, *day)]
+        put(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
+    hours.sum_up(store, through, until_s=float("inf"))

@@ -30,14 +30,13 @@ from operations.receipts import KEYED
 from tally.counting import increments, tallies
 from tally.counting.increments import Increment
 from tally.drift import history
-from tally.dynamo import items, keys
+from tally.dynamo import keys
 from tally.dynamo.client import CLIENT_CONFIG, Call, Store
-from tally.dynamo.transactions import apply_once, put
-from tally.series import hours, progress
-from tally.streams import fold, segments
+from tally.dynamo.transactions import apply_once
+from tally.streams import fold
 from tests.commands import one_line, ran
 from tests.conftest import create_tables, new_engine
-from tests.integration.command.numbers import SIGNED, Run, edit, judged, post
+from tests.integration.command.numbers import SIGNED, Run, edit, judged, post, summed_up
 from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
 
@@ -111,6 +110,8 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["repair"], "required: --by, --why"),
         (["repair", "--by", "a\nb", "--why", "x"], "argument --by"),
         (["import", "f", "--counter", "plays", "--yes"], "--yes needs --by NAME and --why TEXT"),
+        (["import", "f", "--counter", "plays", "--child-column", "x"], "--child-column goes with --children"),
+        (["import", "f", "--children", "likes", "--value-column", "x"], "--value-column goes with --counter"),
         (["forget", "--user", "u", "--yes", "--by", "ann"], "--yes needs --by NAME and --why TEXT"),
         (["forget", "--user", "u", "--yes", "--by", "u", "--why", "x"], "must not name the user"),
         (["get", "plays"], "required: ID"),
@@ -143,15 +144,10 @@ HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC
 def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Series since 06:55: plays of a in the hours 6 to 8, the last of them up to 08:20, of b once; a repair."""
     monkeypatch.setattr(fold, "BUCKETS", 1)  # the others would be empty
-    table, since = store.settings.ledger_table, HOUR * 60 - 65
-    at = progress.Progress(since=since, through=since - 1, hour=HOUR - 2)
-    apply_once(store, [items.update(table, progress.PROGRESS, at.values, was=items.NO_ITEM)])
+    since = HOUR * 60 - 65
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR * 60, "a", 40)]
     rows = [(since, "b", 500, HOUR // 24), (HOUR * 60, "a", 70, HOUR // 24), (HOUR * 60, "a", 900, 19_846)]
-    for number, (minute, id_, amount, *day) in enumerate([*plays, *rows]):
-        entries = [segments.Booked("plays", id_, "", amount, amount, *day)]
-        put(Call(store), segments.write(store.settings, minute, 0, f"s#{number}", entries, int(time.time())))
-    hours.sum_up(store, HOUR * 60 + 20, until_s=float("inf"))
+    summed_up(store, since, HOUR * 60 + 20, [*plays, *rows])
     repaired = {"before": 900, "amount": -5, "added": 0}
     apply_once(
         store, [history.entry(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")]
@@ -330,6 +326,7 @@ EVERY: dict[str, list[str]] = {
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
     "receipt": ["plays", "a", "k"], "series": ["plays", "a"], "top": ["plays"], "watch": ["plays", "a"],
+    "shadow": ["plays", os.devnull],
 }  # fmt: skip
 
 

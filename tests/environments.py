@@ -1,0 +1,30 @@
+"""Virtual environments of their own, for packages that do not go with the others or that few tests need."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def environment(requirements: Path) -> Path:
+    """The Python of an environment with what this lock pins, made on first use and again when the pins change."""
+    name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    folder = ROOT / ".build" / f"{requirements.parent.name}-{name}"
+    python, ready = folder / "bin" / "python", folder / ".ready"
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            uv = [sys.executable, "-m", "uv"]
+            for arguments in (
+                ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
+                ["pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(requirements)],
+            ):
+                subprocess.run([*uv, *arguments], check=True)
+            ready.touch()
+    return python

@@ -1,0 +1,168 @@
+"""`tally shadow` compares what an old counter and Tally counted between two readings, and takes no silence for 0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from cli import shadow
+from tally.drift import history
+from tally.dynamo.client import Store
+from tally.dynamo.transactions import apply_once
+from tally.streams import fold
+from tests.integration.command.numbers import Run, summed_up
+
+HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC
+UTC = ("--tz", "UTC")
+HEAD = "from,to,ids,old,tally,off"
+
+
+@pytest.fixture(autouse=True)
+def series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Series since 05:55, up to 10:20: of a 100, 200, 300 and 400 plays from 06:00 on, of b 10 at 07:30."""
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # the others would be empty
+    plays = [((HOUR - 2 + of) * 60 + 5, "a", 100 * (of + 1)) for of in range(4)]
+    summed_up(store, HOUR * 60 - 125, HOUR * 60 + 140, [(HOUR * 60 - 122, "a", 9), *plays, (HOUR * 60 - 30, "b", 10)])
+
+
+class Files:
+    """Writes readings: at the full hours from 06:00 on, or some seconds beside them; None: there is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *lines: str, head: str = "id,value,at") -> str:
+        path = self.folder / f"{len(list(self.folder.iterdir()))}.csv"
+        path.write_text("".join(f"{line}\n" for line in [head, *lines]))
+        return str(path)
+
+    def of(self, id_: str, values: Iterable[int | None], beside_s: int = 0) -> str:
+        """A file with the readings of one id."""
+        at_s = [(HOUR - 2 + of) * 3600 + beside_s for of in range(99)]
+        return self(*(f"{id_},{value},{at}" for at, value in zip(at_s, values, strict=False) if value is not None))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def rows(out: str) -> list[str]:
+    """The rows of CSV, each with its hours alone."""
+    head, *lines = out.splitlines()
+    assert head == HEAD
+    return [line.replace("2027-01-15T", "").replace(":00:00+00:00", "") for line in lines]
+
+
+def test_each_hour_says_by_how_much_the_old_number_is_off_and_the_sum_does(run: Run, files: Files) -> None:
+    code, out, err = run("shadow", "plays", files.of("a", [1000, 1090, 1295, 1595]), files.of("b", [7, 7, 17]), *UTC)
+    assert (code, rows(out)) == (1, ["06,07,2,90,100,-10", "07,08,2,215,210,5", "08,09,1,300,300,0"])
+    assert err.splitlines()[:3] == [
+        "tally: the old number is off by -5 (-0.82%): it counted 605, Tally 610",
+        "tally: its hours have 5 too many, and 10 too few", "tally: off most: a -5",
+    ]  # fmt: skip
+    assert "tally: Tally's hours are complete from 2027-01-15 05:55 up to 2027-01-15 10:20 (UTC)" in err
+
+
+def test_an_old_number_that_is_right_is_0_and_one_whose_errors_cancel_out_is_not(run: Run, files: Files) -> None:
+    code, _, err = run("shadow", "plays", files.of("a", [5, 105, 305]), *UTC)
+    assert (code, err.splitlines()[0]) == (0, "tally: the old number is right: 300, as Tally")
+    code, out, err = run("shadow", "plays", files.of("a", [5, 104, 305]), *UTC)
+    assert (code, rows(out)) == (1, ["06,07,1,99,100,-1", "07,08,1,201,200,1"])
+    assert "off by +0 (+0.00%)" in err
+    assert "its hours have 1 too many, and 1 too few" in err
+    two = (files.of("a", [5, 105, 304]), files.of("b", [5, 5, 16]))
+    code, out, err = run("shadow", "plays", *two, *UTC)
+    assert (code, rows(out)) == (1, ["06,07,2,100,100,0", "07,08,2,210,210,0"])
+    assert "off most: a -1, b +1" in err
+
+
+def test_hours_that_tally_does_not_have_whole_are_unknown(run: Run, files: Files) -> None:
+    before = files("a,1,1799989200", "a,5,1799992800")  # 06:00 is the second one
+    code, out, err = run("shadow", "plays", before, files.of("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
+    assert (code, rows(out)) == (1, [
+        "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",
+        "10,11,1,0,,", "11,12,1,0,,",
+    ])  # fmt: skip
+    assert "off by -5 (-0.50%): it counted 995, Tally 1,000" in err
+    assert "3 rows unknown: Tally has not summed up all of these hours" in err
+    both = (files.of(id_, [*[None] * 4, 1000, 1000]) for id_ in "ab")
+    code, out, err = run("shadow", "plays", *both, *UTC)
+    assert (code, rows(out)) == (2, ["10,11,2,0,,"])
+    assert "there is nothing to compare" in err
+
+
+def test_an_hour_without_a_reading_is_compared_with_those_beside_it_alone(run: Run, files: Files) -> None:
+    code, out, err = run("shadow", "plays", files.of("a", [0, None, None, 590]), files.of("b", [0, 0, 10]), *UTC)
+    assert (code, rows(out)) == (1, ["06,07,1,0,0,0", "06,09,1,590,600,-10", "07,08,1,10,10,0"])
+    assert "1 row of several hours: no reading between, so each of these is unknown alone" in err
+    code, out, err = run("shadow", "plays", files.of("a", [0, 100]), files.of("b", [None, None, 10]), *UTC)
+    assert (code, rows(out)) == (0, ["06,07,1,100,100,0"])
+    assert "1 ids have no two readings at full hours: they are in no row" in err
+
+
+def test_a_reading_away_from_a_full_hour_is_in_no_row_and_the_nearest_one_counts(run: Run, files: Files) -> None:
+    late, near = files.of("a", [0, 100, 300], 70), files.of("a", [7, 109, 300], 20)
+    code, out, err = run("shadow", "plays", late, *UTC)
+    assert (code, rows(out)) == (2, [])
+    assert "3 readings are over 60 s from a full hour: they are in no row" in err
+    assert rows(run("shadow", "plays", late, *UTC, "--within", "70")[1]) == ["06,07,1,100,100,0", "07,08,1,200,200,0"]
+    for given in ((late, near), (near, late)):
+        out = run("shadow", "plays", *given, *UTC, "--within", "70")[1]
+        assert rows(out) == ["06,07,1,102,100,2", "07,08,1,191,200,-9"]
+
+
+def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> None:
+    good = files.of("a", [0, 100])
+    bad = files("a,x,1800000000", "a,7,yesterday", "a,7", "a b,7,1800000000", "a,1,1800000000", "a,2,1800000000")
+    code, out, err = run("shadow", "plays", good, bad)
+    assert (code, out) == (2, "")
+    assert [line.split(": ")[2] for line in err.splitlines()[:-1]] == [f"line {line}" for line in (2, 3, 4, 5, 7)]
+    assert err.splitlines()[-2].endswith("a has another value at the same time")
+    assert err.splitlines()[-1] == "tally: 5 rows cannot be read: nothing is compared"
+    same = files("a,1,1800000000", "a,1,1800000000")
+    assert run("shadow", "plays", same)[0] == 2
+    for arguments, said in {
+        ("plays", "nowhere.csv"): "nowhere.csv: No such file",
+        ("plays", good, "--at-column", "when"): "there is no column when: there are id, value, at",
+        ("calls", good): "calls has periods",
+        ("plays", good, "--within", "1800"): "'1800' is not a whole number from 0 to 1799",
+    }.items():
+        code, out, err = run("shadow", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+
+
+def test_json_has_every_id_and_a_terminal_draws(
+    run: Run, files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repaired = {"before": 900, "amount": -5, "added": -3}
+    at_s = (HOUR - 1) * 3600 + 5
+    apply_once(store, [history.entry(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")])
+    given = ("shadow", "plays", files.of("b", [0, 0, 10, 10]), files.of("a", [0, 90, 305, 605, 999, 999]), *UTC)
+    code, out, _ = run(*given, "--json")
+    body = json.loads(out)
+    assert (code, body["old"], body["tally"], body["off"], body["added"]) == (1, 1009, 1010, -1, -3)
+    assert body["ids"] == [
+        {"id": "a", "old": 999, "tally": 1000, "off": -1, "over": 15, "under": -16, "unknown": 1},
+        {"id": "b", "old": 10, "tally": 10, "off": 0, "over": 0, "under": 0, "unknown": 0},
+    ]
+    assert body["rows"][-1] == {"from": HOUR * 3600 + 7200, "to": HOUR * 3600 + 10800, "ids": 1, "old": 0,
+                                "tally": None, "off": None}  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(shadow, "draws", lambda given: True)
+    code, out, err = run(*given)
+    assert (code, err) == (1, "")
+    assert [line.rstrip() for line in out.splitlines()[:7]] == [
+        "the old number beside plays, UTC",
+        "                       old   Tally     off",
+        "Fri 01-15 06:00 +0000   90     100     -10 ██████▊",
+        "Fri 01-15 07:00 +0000  225     210     +15       ▕██████████",
+        "Fri 01-15 08:00 +0000  300     300      +0",
+        "Fri 01-15 09:00 +0000  394     400      -6   ▐███▊",
+        "Fri 01-15 10:00 +0000    0 unknown unknown",
+    ]
+    assert "repairs of Tally added -3 that no hour has" in out

@@ -13,6 +13,7 @@ from pathlib import Path
 from aws_cdk import AssetHashType
 from aws_cdk import aws_lambda as lambda_
 
+from api import scripts
 from declarations import Declarations
 
 SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
@@ -23,6 +24,7 @@ UPLOT_FILES = {
     "console/uPlot.min.css": UPLOT / "dist" / "uPlot.min.css",
     "console/uPlot.LICENSE": UPLOT / "LICENSE",
 }
+CLIENT_FILES = {f"client/{name}": scripts.CLIENT / name for name in scripts.SERVED}
 COUNTERS = "counters.py"
 PYTHON_VERSION = "3.14"
 PLATFORM = "aarch64-manylinux2014"
@@ -54,7 +56,7 @@ class Bundle:
             for path in self.lambdas.rglob("*")
             if path.suffix in SOURCE_SUFFIXES
         }
-        return dict(sorted({**found, **UPLOT_FILES, COUNTERS: self.declarations.path}.items()))
+        return dict(sorted({**found, **UPLOT_FILES, **CLIENT_FILES, COUNTERS: self.declarations.path}.items()))
 
     @property
     def requirements(self) -> Path:

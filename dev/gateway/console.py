@@ -37,7 +37,7 @@ def commands(url: str) -> str:
 
 def page(template: Template, url: str) -> str:
     """The text at /dev: where things are, the routes of the template, and commands to paste."""
-    places = "/console /dev/token /dev/openapi /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
+    places = "/console /dev/token /dev/openapi /dev/elements /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
     lines = ["Tally on this machine:", *(f"  {url}{place}" for place in places.split()), ""]
     for route in template.routes:
         who = " ".join(["signed in" if route.authorizer else "anyone", *route.scopes])

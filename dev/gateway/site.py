@@ -126,15 +126,20 @@ def _of_dev(stack: Stack, gateway: Gateway, issuer: tokens.Issuer, gathered: Met
         return web.json_response(gathered.document())
 
     store = Objects(stack.options.data / "objects", stack.template.buckets)
-    # It loads nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
-    openapi = files(__package__).joinpath("openapi.html")
+
+    # They load nothing from elsewhere. Swagger UI would be 8 MB, and its package that can be pinned is of 2022.
+    def page(name: str) -> Handler:
+        text = files(__package__).joinpath(name)
+        return _answering(lambda: web.Response(body=text.read_bytes(), content_type="text/html"))
+
     return [
         web.route("*", objects.PREFIX + _ANY, store.handle),
         web.get(metrics.PATH, numbers),
         web.get("/dev/stack", _answering(lambda: web.json_response(stack.where()))),
         web.get("/", root),
         web.get("/dev", _answering(lambda: web.Response(text=console.page(gateway.template, stack.url)))),
-        web.get("/dev/openapi", _answering(lambda: web.Response(body=openapi.read_bytes(), content_type="text/html"))),
+        web.get("/dev/openapi", page("openapi.html")),
+        web.get("/dev/elements", page("elements.html")),
         web.get("/.well-known/openid-configuration", _answering(lambda: web.json_response(issuer.configuration()))),
         web.get("/dev/jwks.json", _answering(lambda: web.json_response(issuer.jwks))),
         web.post("/dev/token", token),

@@ -14,7 +14,7 @@ import operations
 from counters import COUNTERS
 from declarations import OPERATIONS
 
-from . import client, document, samples
+from . import client, document, javascript, samples
 from .operation import Operation
 
 EVENTS = Path(__file__).resolve().parents[2] / "events"
@@ -22,7 +22,7 @@ EVENTS = Path(__file__).resolve().parents[2] / "events"
 
 def files() -> dict[Path, str]:
     """Every file that follows from the operations, with its text."""
-    found = {client.FILE: formatted(client.source(OPERATIONS))}
+    found = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
     for operation in OPERATIONS:
         for name, event in _events(operation).items():
             path = EVENTS / operation.module / f"{name.replace('_', '-')}.json"

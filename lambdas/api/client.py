@@ -35,27 +35,32 @@ from .request import Request, key, sends
 
 def source(operations: Iterable[Operation]) -> str:
     """The text of the file."""
-    listed = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
-    listed = [one for one in listed if one.module not in ("console",) and one.name != "get_openapi"]
-    keyed = {answer.__name__ for one in listed if one.keyed for answer in _typed(one.answer)}
-    answers = {answer.__name__: answer for one in listed for answer in _typed(one.answer)}
-    parts = [_HEAD, *(_answer(answer, name in keyed) for name, answer in answers.items()), *map(_function, listed)]
-    methods = "\n".join(f"    {one.name} = sends({one.name})" for one in listed)
+    found = listed(operations)
+    keyed = {answer.__name__ for one in found if one.keyed for answer in typed(one.answer)}
+    answers = {answer.__name__: answer for one in found for answer in typed(one.answer)}
+    parts = [_HEAD, *(_answer(answer, name in keyed) for name, answer in answers.items()), *map(_function, found)]
+    methods = "\n".join(f"    {one.name} = sends({one.name})" for one in found)
     parts.append(
         f'class Methods:\n    """A method for each request above: it makes the request and sends it."""\n\n{methods}\n'
     )
     return "\n\n".join(parts)
 
 
-def _typed(kind: Any) -> list[Any]:
+def listed(operations: Iterable[Operation]) -> list[Operation]:
+    """Those that other functions call: they answer JSON, and are not for browsers."""
+    found = [one for one in operations if one.answer is not Text and one.media_type == "application/json"]
+    return [one for one in found if one.module not in ("console",) and one.name != "get_openapi"]
+
+
+def typed(kind: Any) -> list[Any]:
     """The TypedDicts in a type, those that others refer to first."""
     found: dict[Any, None] = {}
     if typing.is_typeddict(kind):
         for hint in typing.get_type_hints(kind).values():
-            found |= dict.fromkeys(_typed(hint))
+            found |= dict.fromkeys(typed(hint))
         found[kind] = None
     for one in typing.get_args(kind):
-        found |= dict.fromkeys(_typed(one))
+        found |= dict.fromkeys(typed(one))
     return list(found)
 
 

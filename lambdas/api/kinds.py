@@ -331,6 +331,7 @@ TOP_SIZE = Kind(
     10,
 )
 FILE = replace(ID, words="The name of the file.", example="app.js")
+CLIENT_FILE = replace(FILE, example="tally.js")
 
 Id = Annotated[str, ID]
 ACounter = Annotated[Counter, COUNTER]

@@ -41,6 +41,13 @@ export async function show(root, { config, signal }) {
       run: (say) => edited(say, config, signal),
       signal,
     }),
+    make(
+      "section.card",
+      {},
+      make("h2", {}, "Elements for your pages"),
+      make("p", {}, "A like button, a player that counts its plays, and a number that follows. They count through reloads and lost answers."),
+      make("p", {}, make("a", { href: "/dev/elements" }, "Open the page of elements")),
+    ),
   );
 }
 

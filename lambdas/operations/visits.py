@@ -1,11 +1,10 @@
 """Visits of pages: counted by a script in the page, read, and drawn as a badge."""
 
 import os
-from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
-from api import badge, crawlers, needs
-from api.kinds import LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
+from api import badge, crawlers, needs, scripts
+from api.kinds import CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
 from api.operation import READS, WRITES, Access, Answer, Call, operation
 from api.shapes import AsOf, Count, WhenVisible
 from api.texts import Text
@@ -13,14 +12,11 @@ from counters import PAGES
 from tally import fields
 from tally.counting import tallies
 from tally.counting.increments import Increment
-from tally.errors import ForbiddenError
+from tally.errors import ForbiddenError, NotFoundError
 from tally.shipped import BOT_VISITS, VISITS
 from tally.streams import watermark
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
-BEACON_MAX_AGE_S = 3600  # a new version is everywhere within the hour
-BEACON = Path(__file__).with_name("beacon.js")
-SCRIPT = "text/javascript"
 
 # Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
@@ -104,26 +100,19 @@ def get_visits_badge(call: Call, *, url: Annotated[str, LISTED_PAGE]) -> Answer[
     return Answer(Text(badge.svg("visits", tallies.read(call, VISITS, url)), badge.SVG, BADGE_MAX_AGE_S))
 
 
-def deployed(source: str) -> str:
-    """The script for browsers: without indentation, and without comments, which all have lines of their own."""
-    lines = (line.strip() for line in source.splitlines())
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
-
-
-_SCRIPT = Text(deployed(BEACON.read_text(encoding="utf-8")), SCRIPT, BEACON_MAX_AGE_S)
-
-
 @operation(
-    "GET /beacon.js",
+    "GET /client/{file}",
     access=Access.ANYONE,
     throttle=READS,
-    example="(function () {})();",
-    media_type=SCRIPT,
+    raises=[NotFoundError],
+    example="export class Tally {}",
+    media_type=scripts.TYPE,
     cached=True,
 )
-def get_beacon(call: Call) -> Answer[Text]:
-    """The script that counts a page's visits
+def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[Text]:
+    """A script for pages of other sites
 
-    Embed it: `<script src="…/beacon.js" async></script>`.
+    `beacon.js` counts a page's visits: embed it with `<script src="…/client/beacon.js" async></script>`. `tally.js` is
+    the client that counts each change exactly once, and `elements.js` shows it.
     """
-    return Answer(_SCRIPT)
+    return Answer(scripts.file(file))

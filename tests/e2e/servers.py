@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from api import scripts
 from counters import PAGES
-from operations import visits
 from tally import fields
 
 LOST = -1
@@ -52,7 +52,7 @@ class Server:
                 self.end_headers()
                 self.wfile.write(reply.body)
 
-            do_POST = do_PUT = do_DELETE = do_GET
+            do_POST = do_PUT = do_DELETE = do_OPTIONS = do_GET
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Say nothing."""
@@ -88,9 +88,7 @@ class Api:
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         cors = {"access-control-allow-origin": "*"}
         if method == "GET":
-            return Reply(
-                200, visits.deployed(visits.BEACON.read_text()).encode(), {**cors, "content-type": "text/javascript"}
-            )
+            return Reply(200, scripts.file("beacon.js").text.encode(), {**cors, "content-type": "text/javascript"})
         self.visits.append(json.loads(body))
         self.types.add(headers["content-type"])
         return Reply(self.plan.pop(0) if self.plan else 202, b"{}", cors)
@@ -105,7 +103,7 @@ class Site:
     """Somebody's web site. Every path is a page that embeds the script; `head` is what else pages have, by path."""
 
     def __init__(self, api_origin: str) -> None:
-        self.tag = f'<script src="{api_origin}/beacon.js" async></script>'
+        self.tag = f'<script src="{api_origin}/client/beacon.js" async></script>'
         self.head: dict[str, str] = {}
         self.server = Server(self._answer)
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
 from tests.e2e.servers import LOST, Api, Site
 from tests.patience import PATIENCE_S, wait_for
 
-OUTBOX = Path(__file__).resolve().parents[2] / "docs/examples/outbox.js"
 PLAYS_ON_LEAVING = 24
 PLAYS_OF = "{}/videos/left/plays"
 STAYS_S = 1.5  # a late or double visit would come with the next batch, a second later
@@ -153,7 +150,6 @@ def test_through_the_whole_local_stack_visits_show_once_and_the_badge_is_a_pictu
             return dev.visits(url)[:2]
 
         assert plays_of_pages_that_are_left(page, site, dev.url) == PLAYS_ON_LEAVING
-        assert plays_of_an_outbox(page, site, dev.url) == 3
         date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAYS_OF.format(dev.url))
         assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S  # the gateway exposes it
         wait_for(lambda: counted() >= (2, 0))
@@ -182,43 +178,6 @@ def plays_of_pages_that_are_left(page: Page, site: Site, api_url: str) -> int:
         page.wait_for_timeout(10)
     page.wait_for_timeout(QUIET_MS)
     return counted()
-
-
-def plays_of_an_outbox(page: Page, site: Site, api_url: str) -> int:
-    """Play three times with docs/examples/outbox.js, through what can happen to a play; how many are counted."""
-    url, life_s = (
-        f"{api_url}/videos/kept/plays",
-        page.request.get(f"{api_url}/health").json()["receipts_live_s"]["plays"],
-    )
-    outbox = f"{OUTBOX.read_text()}; const plays = outbox('{api_url}', {life_s})"
-    # A clock that is a year behind, and set right while plays wait.
-    wrong = "const right = Date.now; if (location.search) Date.now = () => right() - 365 * 86400e3;"
-    site.head["/outbox"] = f"<script>{wrong}{outbox}</script>"
-    kept = "Object.keys(localStorage).filter((name) => name.startsWith('tally-play:')).length"
-
-    def lose_the_answer(route: Route) -> None:
-        if route.request.method == "POST":
-            route.fetch()
-            route.abort()
-        else:
-            route.continue_()
-
-    page.goto(f"{site.server.origin}/outbox?wrong")
-    page.evaluate("plays.play('kept')")  # answered
-    assert page.evaluate(kept) == 0
-    page.route(url, lose_the_answer)
-    page.evaluate("plays.play('kept')")  # counted, and the answer is lost
-    page.route(url, lambda route: route.abort())
-    page.evaluate("plays.play('kept')")  # offline
-    page.evaluate("plays.flush()")
-    old = {"video": "kept", "atMs": (time.time() - life_s) * 1000, "clockMs": 0}  # given up: it may have been counted
-    page.evaluate(f"localStorage.setItem('tally-play:{'k' * 30}', JSON.stringify({json.dumps(old)}))")
-    assert page.evaluate(kept) == 3
-    page.unroute(url)
-    page.goto(f"{site.server.origin}/outbox")
-    page.evaluate("plays.flush()")
-    assert page.evaluate(kept) == 0
-    return int(page.request.get(url).json()["value"])
 
 
 HISTORIES = {"Navigation API": "", "patched history": NO_NAVIGATION_API}

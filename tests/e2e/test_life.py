@@ -190,7 +190,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
 def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, tmp_path: Path) -> None:
     app = tmp_path / "app"
     app.mkdir()
-    for name in ("lambdas", "stacks", "dev", "cli"):
+    for name in ("lambdas", "stacks", "dev", "cli", "clients"):
         shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in filter(Path.is_file, ROOT.iterdir()):
         shutil.copy(file, app)

@@ -96,8 +96,8 @@ FOR_ANYONE = {
     "POST /counters/plays/{id}/increments", "POST /videos/{id}/plays", "GET /counters/plays/{id}",
     "GET /videos/{id}/plays", "GET /counters/likes/{id}", "GET /counters/hearts/{id}",
     "GET /counters/{counter}/{id}/badge.svg", "GET /tallies", *LIKERS, "GET /posts/{id}", "POST /visits", "GET /visits",
-    "GET /visits/badge.svg", "GET /beacon.js", "GET /receipts", "GET /series", "GET /top", "GET /console",
-    "GET /console/{file}", "GET /console/config.json", "GET /health", "GET /openapi.json",
+    "GET /visits/badge.svg", "GET /receipts", "GET /series", "GET /top", "GET /console",
+    "GET /console/{file}", "GET /console/config.json", "GET /client/{file}", "GET /health", "GET /openapi.json",
 }  # fmt: skip
 FOR_THE_CALLER = {
     "PUT /counters/{counter}/{id}/mine", "DELETE /counters/{counter}/{id}/mine", "GET /counters/{counter}/{id}/mine",

@@ -46,7 +46,7 @@ def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
         assert (bundle / name).read_bytes() == path.read_bytes()
     assert (bundle / "operations" / "increments.py").is_file()
     assert (bundle / "tally" / "dynamo" / "transactions.py").is_file()
-    assert (bundle / "operations" / "beacon.js").is_file()
+    assert (bundle / "client" / "beacon.js").is_file()
     for name in ("index.html", "app.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
         assert (bundle / "console" / name).is_file()
     assert json.loads((bundle / "operations" / "openapi.json").read_text(encoding="utf-8")) == document(

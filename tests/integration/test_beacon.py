@@ -12,15 +12,14 @@ import crawleruseragents
 import pytest
 
 import counters
-from api import crawlers
+from api import crawlers, scripts
 from cli import commands
-from operations import visits
 from tally.dynamo.client import Store
 from tests import events
 from tests.integration.conftest import Invoke
 
 GZIP = {"accept-encoding": "gzip"}
-SCRIPT = visits._SCRIPT.text
+SCRIPT = scripts.file("beacon.js").text
 LAMBDAS = Path(__file__).parents[2] / "lambdas"
 PAGE = "https://example.com/a"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -47,7 +46,7 @@ def counted(store: Store, url: str = PAGE) -> tuple[int, int]:
 
 
 def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> None:
-    answer = invoke.http("get_beacon", headers=GZIP)
+    answer = invoke.http("get_client_file", file="beacon.js", headers=GZIP)
     headers = answer["headers"]
     assert (answer["statusCode"], headers["content-type"]) == (200, "text/javascript; charset=utf-8")
     assert headers["cache-control"] == "public, max-age=3600"
@@ -60,18 +59,18 @@ def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> Non
 
 @pytest.mark.parametrize("accepted", ["", "br", "gzip; q=0.000", "x-gzip"])
 def test_who_takes_no_gzip_gets_the_script_as_it_is(accepted: str, invoke: Invoke) -> None:
-    answer = invoke.http("get_beacon", headers={"accept-encoding": accepted})
+    answer = invoke.http("get_client_file", file="beacon.js", headers={"accept-encoding": accepted})
     assert (answer["body"], answer["isBase64Encoded"]) == (SCRIPT, False)
     assert "content-encoding" not in answer["headers"]
 
 
 def test_who_has_the_script_is_told_so(invoke: Invoke) -> None:
-    tag = invoke.http("get_beacon", headers=GZIP)["headers"]["etag"]
+    tag = invoke.http("get_client_file", file="beacon.js", headers=GZIP)["headers"]["etag"]
     for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
-        answer = invoke.http("get_beacon", headers={"If-None-Match": sent})
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": sent})
         assert (answer["statusCode"], answer["body"], answer["headers"]["etag"]) == (304, "", tag)
     for sent in ('"other"', "", "W/"):
-        answer = invoke.http("get_beacon", headers={"If-None-Match": sent})
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": sent})
         assert answer["statusCode"] == 200
 
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "bench/data/README.md"]
-FOLDERS = ("bench", "cli", "dev", "docs", "events", "lambdas", "stacks", "tests")
+FOLDERS = ("bench", "cli", "clients", "dev", "docs", "events", "lambdas", "stacks", "tests")
 
 
 def without_code(page: Path) -> str:

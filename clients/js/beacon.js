@@ -1,11 +1,11 @@
-// Counts the visits of the page that embeds it: <script src="https://…/beacon.js" async></script>.
+// Counts the visits of the page that embeds it: <script src="https://…/client/beacon.js" async></script>.
 // docs/beacon.md defines a visit. The script stores nothing, keeps nothing about the visitor, and throws nothing into
-// the page. beacon.py removes comments and indentation.
+// the page. The API serves it without comments and indentation.
 (() => {
   try {
     const nav = navigator;
     const script = document.currentScript;
-    const endpoint = new URL("visits", script.src).href;
+    const endpoint = new URL("../visits", script.src).href;
     // The last address, without its fragment; the first one, and the page's own name for that.
     let seen, first, name;
 

@@ -1,0 +1,31 @@
+import type { Requests } from "./requests.js";
+import type { Problem } from "./tally.js";
+
+/** Tally refused, or all attempts failed. After one that is `retryable` the change may be counted: it is safe to send it
+ * again with the same key. */
+export class TallyError extends Error {
+  readonly problem: Problem;
+  readonly retryable: boolean;
+}
+
+export interface FunctionsOptions {
+  /** The name or ARN of each function that you use: `{ increments: "arn:…:live" }`. The stack's outputs have them. */
+  functions?: Readonly<Record<string, string>>;
+  /** Instead: `tally-prod-` means `tally-prod-increments`, `tally-prod-reads` …; empty under `make dev`. */
+  prefix?: string;
+  /** With the prefix: an alias or version. */
+  qualifier?: string;
+  /** Who asks, unless a request says: a service's name, or a user's `sub`. */
+  caller?: string;
+  /** Your own `LambdaClient` of the AWS SDK. Without it: a new one, by the environment. */
+  lambda?: { send(command: any): Promise<any> };
+}
+
+/** Tally for other Lambda functions: a method for each operation. Each is sent up to 6 times, with one key.
+ *
+ * A method rejects with TallyError, with TypeError for a function without a name, and with the SDK's own error if Lambda
+ * refuses the call. */
+export interface TallyFunctions extends Requests {}
+export class TallyFunctions {
+  constructor(options?: FunctionsOptions);
+}

@@ -1,0 +1,70 @@
+// Invokes Tally's functions from another function, as tally.client does in Python. requests.d.ts has a method for each
+// operation; `make generate` writes it from the operations.
+
+import { randomUUID } from "node:crypto";
+import { InvokeCommand, LambdaClient } from "@aws-sdk/client-lambda";
+import { KEYED, SERVED_BY } from "./requests.js";
+
+const ATTEMPTS_MAX = 6;
+const PAUSE_FIRST_MS = 100;
+const PAUSE_MS_MAX = 2000;
+
+export class TallyError extends Error {
+  constructor(problem) {
+    super(problem.detail);
+    this.name = "TallyError";
+    this.problem = problem;
+  }
+
+  get retryable() {
+    return this.problem.status >= 500;
+  }
+}
+
+const unreachable = (detail) => new TallyError({ type: "urn:problem-type:tally:unreachable", title: "Try again", status: 503, detail });
+
+export class TallyFunctions {
+  constructor({ functions = {}, prefix, qualifier, caller, lambda = new LambdaClient() } = {}) {
+    Object.assign(this, { functions, prefix, qualifier, caller, lambda });
+  }
+
+  async send(operation, fields) {
+    const event = { operation, caller: this.caller, ...fields };
+    // The key is there from the start: all attempts are one change.
+    if (KEYED.has(operation)) event.idempotency_key ??= randomUUID();
+    for (let attempt = 1; ; attempt++)
+      try {
+        const { body, replayed } = await this.#invoke(SERVED_BY[operation], event);
+        return KEYED.has(operation) ? { ...body, replayed } : body;
+      } catch (error) {
+        if (!error.retryable || attempt === ATTEMPTS_MAX) throw error;
+        const most = Math.min(PAUSE_MS_MAX, PAUSE_FIRST_MS * 2 ** attempt);
+        await new Promise((done) => setTimeout(done, Math.random() * most));
+      }
+  }
+
+  async #invoke(name, event) {
+    const FunctionName =
+      this.functions[name] ?? (this.prefix == null ? null : `${this.prefix}${name}${this.qualifier ? `:${this.qualifier}` : ""}`);
+    if (!FunctionName) throw new TypeError(`tally: give \`functions\` the name or ARN of ${name}, or give \`prefix\``);
+    let answer;
+    try {
+      const said = await this.lambda.send(new InvokeCommand({ FunctionName, Payload: JSON.stringify(event) }));
+      if (said.FunctionError) throw unreachable("The function failed. Send the request again.");
+      answer = JSON.parse(new TextDecoder().decode(said.Payload));
+    } catch (error) {
+      // Lambda's own refusals, as of a role that may not invoke, are no answer of Tally's.
+      const status = error.$metadata?.httpStatusCode;
+      if (error instanceof TallyError || (status >= 400 && status < 500 && status !== 429)) throw error;
+      throw unreachable(`No answer came: ${error.message}`);
+    }
+    if (!answer?.body) throw new TypeError("tally: the answer does not come from one of Tally's functions");
+    if (answer.status >= 400) throw new TallyError(answer.body);
+    return answer;
+  }
+}
+
+for (const operation of Object.keys(SERVED_BY))
+  TallyFunctions.prototype[operation] = function (fields) {
+    return this.send(operation, fields);
+  };

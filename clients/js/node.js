@@ -1,0 +1,50 @@
+// A folder as the storage of a client in Node: a file for each change. A file is written whole or not at all, and is on
+// the disk before the call returns: a process that is killed loses nothing, nor does a machine.
+
+import { createHash } from "node:crypto";
+import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, writeSync } from "node:fs";
+import { join } from "node:path";
+
+const UNFINISHED = ".part";
+
+const synced = (path, flags, text) => {
+  const file = openSync(path, flags);
+  try {
+    if (text !== undefined) writeSync(file, text);
+    fsyncSync(file);
+  } finally {
+    closeSync(file);
+  }
+};
+
+/** The text of a file; null if another process has removed it. */
+const read = (path) => {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    if (error.code === "ENOENT") return null;
+    throw error;
+  }
+};
+
+export const folder = (path) => {
+  mkdirSync(path, { recursive: true });
+  // A name may be longer than a file's. The first line of a file is its name, the rest the text.
+  const at = (name) => join(path, createHash("sha256").update(name).digest("hex"));
+  let files = [];
+  return {
+    get length() {
+      files = readdirSync(path).filter((file) => !file.endsWith(UNFINISHED));
+      return files.length;
+    },
+    key: (place) => read(join(path, files[place]))?.split("\n", 1)[0] ?? null,
+    getItem: (name) => read(at(name))?.slice(name.length + 1) ?? null,
+    setItem: (name, text) => {
+      const unfinished = `${at(name)}.${process.pid}${UNFINISHED}`;
+      synced(unfinished, "w", `${name}\n${text}`);
+      renameSync(unfinished, at(name));
+      synced(path, "r");
+    },
+    removeItem: (name) => rmSync(at(name), { force: true }),
+  };
+};

@@ -1,0 +1,549 @@
+// `make generate` writes this file from the operations: do not edit it.
+
+/** The change was counted. */
+export interface Counted {
+  counter: string;
+  id: string;
+  counted: true;
+  visible: "now" | "soon";
+  period?: string;
+  number?: number;
+  last?: boolean;
+  value?: number;
+}
+
+/** The value was set. */
+export interface NewState {
+  counter: string;
+  id: string;
+  value: number;
+  version: number;
+}
+
+/** All of the changes were counted: how many, and of how many numbers. */
+export interface Changed {
+  counted: true;
+  changes: number;
+  tallies: number;
+  visible: "now" | "soon";
+}
+
+/** A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon. */
+export interface Value {
+  counter: string;
+  id: string;
+  value: number;
+  period?: string;
+  version?: number;
+  as_of?: number | null;
+}
+
+/** A number that cannot be read, and why. */
+export interface Unreadable {
+  counter: string;
+  id: string;
+  error: Record<string, unknown>;
+}
+
+/** Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment. */
+export interface Values {
+  tallies: (Value | Unreadable)[];
+}
+
+/** Whether the child is there now, and whether this request changed that. */
+export interface ChangedChild {
+  counter: string;
+  id: string;
+  child: string;
+  present: boolean;
+  changed: boolean;
+  visible: "now" | "soon";
+  value?: number;
+}
+
+/** Whether the child is there, and so counts. */
+export interface Child {
+  counter: string;
+  id: string;
+  child: string;
+  present: boolean;
+}
+
+/** One child. */
+export interface Listed {
+  child: string;
+  since: number | null;
+}
+
+/** The children, in the order of their percent-encoded names. `cursor` is null on the last page. */
+export interface Children {
+  counter: string;
+  id: string;
+  children: (Listed)[];
+  cursor: string | null;
+}
+
+/** Whether the caller is a child of each, in the order asked. */
+export interface Mine {
+  mine: (Child | Unreadable)[];
+}
+
+/** It is removed, with its children. `changed`: by this request, and not by an earlier one. */
+export interface Removed {
+  counter: string;
+  id: string;
+  removed: true;
+  changed: boolean;
+}
+
+/** The amount is taken, and held until `expires_at`. */
+export interface Held {
+  counter: string;
+  id: string;
+  hold: string;
+  amount: number;
+  expires_at: number;
+}
+
+/** The state of a hold, and whether this request changed it. */
+export interface Settled {
+  counter: string;
+  id: string;
+  hold: string;
+  state: "committed" | "released" | "expired";
+  changed: boolean;
+}
+
+/** A post. `likes` is the sum over its shards; `revision` counts edits. */
+export interface Post {
+  id: string;
+  author: string;
+  created_at: number;
+  revision: number;
+  likes: number;
+  body: string;
+}
+
+/** The post is removed. `changed`: by this request, and not by an earlier one. */
+export interface RemovedPost {
+  id: string;
+  removed: true;
+  changed: boolean;
+}
+
+/** A visit was counted. The answer does not repeat the URL, so that the receipt stores it only once. */
+export interface Visited {
+  counted: true;
+  visible: "now" | "soon";
+}
+
+/** How often a page was visited: `value` by people, `bots` by crawlers. `id` is its normalised URL. */
+export interface Visits {
+  counter: "visits";
+  id: string;
+  value: number;
+  bots: number;
+  as_of: number | null;
+}
+
+/** Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live. */
+export interface Receipt {
+  operation: "increment" | "change" | "set_counter" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "hold" | "visit";
+  target: string;
+  key: string;
+  state: "counted" | "unknown";
+  answer?: Record<string, unknown>;
+}
+
+/** Whether each change was counted, in the order of the request. */
+export interface Receipts {
+  receipts: (Receipt)[];
+}
+
+/** One hour or day. */
+export interface Point {
+  from: number;
+  value: number;
+}
+
+/** A repair: no traffic. */
+export interface RepairOfSeries {
+  at: number;
+  value: number;
+  how: string;
+  added: number;
+}
+
+/** By how much a number moved in each hour or day. `from` is when it begins. `id` is empty for all ids together. */
+export interface Series {
+  counter: string;
+  id: string;
+  by: "hour" | "day";
+  series: (Point)[];
+  imports: (Point)[];
+  repairs: (RepairOfSeries)[];
+  since: number | null;
+  as_of: number | null;
+}
+
+/** One id. */
+export interface Place {
+  id: string;
+  value: number;
+}
+
+/** The ids that moved most, the first one first. */
+export interface Top {
+  counter: string;
+  by: "hour" | "day" | "month";
+  span: string | null;
+  top: (Place)[];
+  error_max: number;
+  as_of: number | null;
+}
+
+/** One number: how far it is above the counted one, since when, and whether that is confirmed. */
+export interface Drifting {
+  counter: string;
+  id: string;
+  period?: string;
+  drift: number;
+  since: number;
+  confirmed: boolean;
+}
+
+/** The numbers that drift now. `cursor` is null on the last page. */
+export interface Drifts {
+  drift: (Drifting)[];
+  cursor: string | null;
+}
+
+/** How much of a number was imported. */
+export interface Imported {
+  amount: number;
+  as_of: number;
+}
+
+/** One of the items that a number is spread over. */
+export interface Shard {
+  shard: number;
+  value: number;
+}
+
+/** How far it is off, as `GET /drift` says it. */
+export interface Drift {
+  drift: number;
+  since: number;
+  confirmed: boolean;
+}
+
+/** One repair: by how much, by what evidence, by whom and why. */
+export interface Repair {
+  at: number;
+  amount: number;
+  how: string;
+  who: string;
+  why: string;
+}
+
+/** One number. `drift` is null if it does not drift. `imported` is null before anything is summed up, and for a counter with periods. */
+export interface Details {
+  counter: string;
+  id: string;
+  period?: string;
+  value: number;
+  imported: Imported | null;
+  shards: (Shard)[];
+  drift: Drift | null;
+  judged_up_to: number | null;
+  repairs: (Repair)[];
+}
+
+/** One part. */
+export interface Part {
+  name: string;
+  state: "ok" | "wrong" | "unknown";
+  line: string;
+}
+
+/** One counter. `public`: anyone may read it. `pages`: its ids are URLs. `children`: it counts items. */
+export interface Declared {
+  name: string;
+  visible: "now" | "soon";
+  changes: "anyone" | "caller" | "service";
+  public: boolean;
+  pages: boolean;
+  children: boolean;
+  retired: boolean;
+  numbered: boolean;
+  max_shards: number;
+  delta: number | null;
+  start: number;
+  floor: number | null;
+  ceiling: number | null;
+  period: string | null;
+}
+
+/** Whether all is well. `where`: the options that lead the command `tally` to this stack. */
+export interface Status {
+  well: boolean | null;
+  parts: (Part)[];
+  at: number;
+  as_of: number | null;
+  judged_up_to: number | null;
+  stack: string;
+  stage: string;
+  where: string;
+  counters: (Declared)[];
+}
+
+/** Tally reaches its store. */
+export interface Health {
+  status: "ok";
+  version: string;
+  receipts_live_s: Record<string, number>;
+}
+
+/** Whether an earlier request with the same key had counted the change. */
+export interface Replayed {
+  replayed: boolean;
+}
+
+/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */
+export interface Requests {
+  /** Move a counter. Refused as not-found, limit-reached, counter-retired. */
+  increment(fields: {
+    counter: string;
+    id: string;
+    amount?: number;
+    value?: boolean;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<Counted & Replayed>;
+  /** Set a counter that has not moved. Refused as not-found, limit-reached, counter-retired, precondition-failed, precondition-required. */
+  set_counter(fields: {
+    counter: string;
+    id: string;
+    value: number;
+    version: number;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<NewState & Replayed>;
+  /** Move many counters together. Refused as limit-reached, counter-retired. */
+  change(fields: {
+    changes: Record<string, unknown>[];
+    visible?: string;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<Changed & Replayed>;
+  /** The value of a counter. Refused as not-found. */
+  get_counter(fields: {
+    counter: string;
+    id: string;
+    period?: string;
+    caller?: string;
+  }): Promise<Value>;
+  /** Many numbers that anyone may read. */
+  get_tallies(fields: {
+    of: string[];
+    caller?: string;
+  }): Promise<Values>;
+  /** Many numbers of any counters. */
+  get_any_tallies(fields: {
+    of: string[];
+    caller?: string;
+  }): Promise<Values>;
+  /** Put a child, which then counts. Refused as not-found, counter-retired, parent-removed. */
+  put_child(fields: {
+    counter: string;
+    id: string;
+    name: string;
+    value?: boolean;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<ChangedChild & Replayed>;
+  /** Remove a child, which then counts no more. Refused as not-found, counter-retired, parent-removed. */
+  delete_child(fields: {
+    counter: string;
+    id: string;
+    name: string;
+    value?: boolean;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<ChangedChild & Replayed>;
+  /** Whether a child counts. Refused as not-found. */
+  get_child(fields: {
+    counter: string;
+    id: string;
+    name: string;
+    caller?: string;
+  }): Promise<Child>;
+  /** The children that count, a page at a time. Refused as not-found. */
+  list_children(fields: {
+    counter: string;
+    id: string;
+    limit?: number;
+    cursor?: string;
+    caller?: string;
+  }): Promise<Children>;
+  /** Be counted yourself, as by a like. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  put_mine(fields: {
+    counter: string;
+    id: string;
+    value?: boolean;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<ChangedChild & Replayed>;
+  /** Be counted no more, as by an unlike. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  delete_mine(fields: {
+    counter: string;
+    id: string;
+    value?: boolean;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<ChangedChild & Replayed>;
+  /** Whether you are counted. Refused as not-found, forbidden. */
+  get_mine(fields: {
+    counter: string;
+    id: string;
+    caller?: string;
+  }): Promise<Child>;
+  /** Which of these count you. */
+  list_mine(fields: {
+    of: string[];
+    caller?: string;
+  }): Promise<Mine>;
+  /** Remove an id with all its children. Refused as not-found, counter-retired. */
+  remove_parent(fields: {
+    counter: string;
+    id: string;
+    caller?: string;
+  }): Promise<Removed>;
+  /** Take an amount and hold it. Refused as not-found, limit-reached, counter-retired. */
+  hold(fields: {
+    counter: string;
+    id: string;
+    amount: number;
+    ttl_s: number;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<Held & Replayed>;
+  /** Keep the amount of a hold. Refused as not-found, hold-settled. */
+  commit_hold(fields: {
+    counter: string;
+    id: string;
+    hold: string;
+    caller?: string;
+  }): Promise<Settled>;
+  /** Give back the amount of a hold. Refused as not-found, hold-settled, limit-reached. */
+  release_hold(fields: {
+    counter: string;
+    id: string;
+    hold: string;
+    caller?: string;
+  }): Promise<Settled>;
+  /** Create a post, or edit your own. Refused as forbidden, edit-conflict, parent-removed. */
+  put_post(fields: {
+    id: string;
+    body: string;
+    caller?: string;
+  }): Promise<Post>;
+  /** A post with its likes. Refused as not-found. */
+  get_post(fields: {
+    id: string;
+    caller?: string;
+  }): Promise<Post>;
+  /** Delete your own post. Refused as not-found, forbidden. */
+  delete_post(fields: {
+    id: string;
+    caller?: string;
+  }): Promise<RemovedPost>;
+  /** Count a visit. Refused as forbidden. */
+  visit(fields: {
+    url: string;
+    user_agent?: string;
+    idempotency_key?: string;
+    caller?: string;
+  }): Promise<Visited & Replayed>;
+  /** How often a page was visited. */
+  get_visits(fields: {
+    url: string;
+    caller?: string;
+  }): Promise<Visits>;
+  /** Did these anonymous changes count?. Refused as not-committed. */
+  get_receipts(fields: {
+    of: string;
+    target: string[];
+    key: string[];
+    caller?: string;
+  }): Promise<Receipts>;
+  /** Did these changes of mine count?. Refused as not-committed. */
+  get_own_receipts(fields: {
+    of: string;
+    target: string[];
+    key: string[];
+    caller?: string;
+  }): Promise<Receipts>;
+  /** Did these changes of a caller count?. Refused as not-committed. */
+  get_any_receipts(fields: {
+    of: string;
+    target: string[];
+    key: string[];
+    caller?: string;
+  }): Promise<Receipts>;
+  /** A number by the hour or by the day. Refused as not-found, forbidden. */
+  get_series(fields: {
+    of: string;
+    by?: string;
+    from?: number;
+    to?: number;
+    tz?: string;
+    caller?: string;
+  }): Promise<Series>;
+  /** A number of any counter by the hour or by the day. Refused as not-found. */
+  get_any_series(fields: {
+    of: string;
+    by?: string;
+    from?: number;
+    to?: number;
+    tz?: string;
+    caller?: string;
+  }): Promise<Series>;
+  /** What moved most in an hour, a day or a month. Refused as not-found, forbidden. */
+  get_top(fields: {
+    counter: string;
+    by?: string;
+    span?: string;
+    limit?: number;
+    caller?: string;
+  }): Promise<Top>;
+  /** What moved most of any counter. Refused as not-found. */
+  get_any_top(fields: {
+    counter: string;
+    by?: string;
+    span?: string;
+    limit?: number;
+    caller?: string;
+  }): Promise<Top>;
+  /** The numbers that drift, a page at a time. */
+  get_drift(fields: {
+    limit?: number;
+    cursor?: string;
+    caller?: string;
+  }): Promise<Drifts>;
+  /** One number: its shards, its drift, who repaired it, and how much of it was imported. Refused as not-found. */
+  get_details(fields: {
+    counter: string;
+    id: string;
+    period?: string;
+    caller?: string;
+  }): Promise<Details>;
+  /** Whether all is well. */
+  get_status(fields: {
+    caller?: string;
+  }): Promise<Status>;
+  /** Whether Tally reaches its store. */
+  health(fields: {
+    caller?: string;
+  }): Promise<Health>;
+}

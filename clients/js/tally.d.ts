@@ -1,0 +1,123 @@
+/** Counts each change exactly once, from the button to the number. docs/javascript.md says what holds and what cannot. */
+
+/** Where changes wait: the part of `localStorage` that the client uses. It must store before it returns. */
+export interface Store {
+  readonly length: number;
+  key(at: number): string | null;
+  getItem(name: string): string | null;
+  setItem(name: string, text: string): void;
+  removeItem(name: string): void;
+}
+
+export interface Options {
+  /** The address of your API, as `https://api.example.com`. Without it: where this module was loaded from. */
+  api?: string;
+  /** Who is signed in: the `sub` of their tokens; nothing if nobody is. */
+  user?: () => string | null | undefined;
+  /** A token of that user. `fresh`: the last one was refused (401). */
+  token?: (fresh: boolean) => string | null | undefined | Promise<string | null | undefined>;
+  /** Where changes wait. Without it: `localStorage`; in Node, the memory. `node.js` has a folder. */
+  storage?: Store;
+}
+
+/** A change that waits for Tally's answer. */
+export interface Entry {
+  readonly counter: string;
+  readonly id: string;
+  /** The change's own name: the same key never counts twice. */
+  readonly key: string;
+  /** Of an increment: by how much; absent: by the counter's own step. */
+  readonly amount?: number;
+  /** Of a like: whether the user wants to be counted; absent: it is an increment. */
+  readonly present?: boolean;
+  /** Whose change it is, and with whose token alone it is sent; absent: it is anonymous. */
+  readonly user?: string;
+  /** When it was made, in ms since 1970. */
+  readonly at: number;
+  /** When it was first sent, in ms since 1970; 0: never. */
+  readonly sent: number;
+  /** How often it was sent. */
+  readonly tries: number;
+}
+
+/** RFC 9457, as Tally refuses: `type` begins with `urn:problem-type:tally:`. */
+export interface Problem {
+  readonly type: string;
+  readonly title: string;
+  readonly status: number;
+  readonly detail: string;
+  readonly [member: string]: unknown;
+}
+
+/** How a change ended.
+ *
+ * `counted`: Tally said so; `replayed` if it had counted it before, and `answer` is what the API answers.
+ * `refused`: Tally said why. It did not count, and is not sent again.
+ * `superseded`: a like that was never sent, because the user changed their mind.
+ * `doubt`: it was sent, no answer came, and the receipt may be gone. Nobody can tell whether it counted.
+ * `forgotten`: `forget()` took it away.
+ */
+export type Outcome =
+  | { readonly state: "counted"; readonly replayed: boolean; readonly answer: Readonly<Record<string, unknown>> }
+  | { readonly state: "refused"; readonly answer: Problem }
+  | { readonly state: "superseded" | "doubt" | "forgotten" };
+
+/** One number, or why it cannot be read. `as_of`: it holds every change before, in seconds since 1970. */
+export type Value =
+  | { readonly counter: string; readonly id: string; readonly value: number; readonly as_of?: number | null }
+  | { readonly counter: string; readonly id: string; readonly error: Problem };
+
+/** Whether a user is counted, or why that cannot be read. */
+export type Mine =
+  | { readonly counter: string; readonly id: string; readonly child: string; readonly present: boolean }
+  | { readonly counter: string; readonly id: string; readonly error: Problem };
+
+/** A change was made or sent (`outcome` is absent), or ended; in this tab or in another one of the same origin. */
+export type ChangeEvent = CustomEvent<{ readonly entry: Entry; readonly outcome?: Outcome }>;
+
+/** The client. Make one for each page, or for each process. It sends what earlier ones left. */
+export class Tally extends EventTarget {
+  /** Throws TypeError if `api` is no http or https address. */
+  constructor(options?: Options);
+  /** The address of the API, without a slash at its end. */
+  readonly api: string;
+
+  /** Move a counter. The change is stored before this returns, and the promise resolves when Tally has answered.
+   *
+   * `amount`: by how much; leave it out for a counter with a fixed step. `key`: your own name for the event, such as the
+   * id of a playback; the same key counts once, from however many tabs and processes. A change of a stranger needs a key
+   * of at least 22 characters. `signed`: send it with the user's token, for a counter that not anyone may change.
+   * Throws TypeError for a counter or id that Tally would refuse, and Error if it is `signed` and nobody is signed in.
+   */
+  increment(
+    counter: string,
+    id: string,
+    options?: { amount?: number; key?: string; signed?: boolean },
+  ): Promise<Outcome>;
+
+  /** Be counted, or be counted no more (`present` false). The last wish wins. Throws as `increment` does. */
+  like(counter: string, id: string, present?: boolean): Promise<Outcome>;
+
+  /** Numbers that anyone may read, each asked for as `plays:9f3a`, in that order. They may be as old as the
+   * counter's `max_age_s` says; `fresh` asks no cache of the browser's. Rejects if Tally does not answer. */
+  values(of: readonly string[], options?: { fresh?: boolean }): Promise<Value[]>;
+
+  /** Which of these, asked for as `hearts:article-1`, count the user who is signed in. Rejects as `values`. */
+  mine(of: readonly string[]): Promise<Mine[]>;
+
+  /** The changes that wait, also those of other tabs, in the order in which they were made. */
+  waiting(): Entry[];
+
+  /** Send now what waits for a pause to end. A browser that comes online, and a page that is shown again, do it too. */
+  retry(): void;
+
+  /** Take the changes of a user away that still wait, as when they sign out on a machine that others use. */
+  forget(user: string): void;
+
+  addEventListener(type: "change", listener: (event: ChangeEvent) => void, options?: AddEventListenerOptions): void;
+  addEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+}

@@ -1,0 +1,86 @@
+"""Makes the types of the JavaScript client that invokes functions: `make generate` writes clients/js/requests.*."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from .client import listed, typed
+from .operation import Field, Operation
+
+FOLDER = Path(__file__).parents[2] / "clients" / "js"
+_HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
+_PLAIN = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
+_OPTIONAL = ("idempotency_key", "caller")
+
+
+def sources(operations: Iterable[Operation]) -> dict[Path, str]:
+    """The texts of the two files, by their paths: which function serves an operation, and the types."""
+    found = listed(operations)
+    named = "".join(f'  {one.name}: "{one.module}",\n' for one in found)
+    keyed = "".join(f'  "{one.name}",\n' for one in found if one.keyed)
+    answers = {answer.__name__: answer for one in found for answer in typed(one.answer)}
+    methods = "".join(map(_method, found))
+    types_ = "\n".join(map(_answer, answers.values()))
+    return {
+        FOLDER / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
+        f"export const KEYED = new Set([\n{keyed}]);\n",
+        FOLDER / "requests.d.ts": f"{_HEAD}{types_}\n"
+        "/** Whether an earlier request with the same key had counted the change. */\n"
+        "export interface Replayed {\n  replayed: boolean;\n}\n\n"
+        f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"
+        f"export interface Requests {{\n{methods}}}\n",
+    }
+
+
+def _answer(kind: Any) -> str:
+    members = "".join(
+        f"  {name}{'?' if typing.get_origin(hint) is NotRequired else ''}: {_type(hint)};\n"
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items()
+    )
+    return f"{_said(inspect.getdoc(kind) or '', '')}export interface {kind.__name__} {{\n{members}}}\n"
+
+
+def _method(operation: Operation) -> str:
+    fields = "".join(f"    {_member(operation, one)}\n" for one in operation.fields if one.name not in _OPTIONAL)
+    fields += "    idempotency_key?: string;\n" if operation.keyed else ""
+    answer = _type(operation.answer) + (" & Replayed" if operation.keyed else "")
+    raised = ", ".join(error.slug for error in operation.raises)
+    about = _said(f"{operation.summary}." + (f" Refused as {raised}." if raised else ""), "  ")
+    return f"{about}  {operation.name}(fields: {{\n{fields}    caller?: string;\n  }}): Promise<{answer}>;\n"
+
+
+def _member(operation: Operation, field: Field) -> str:
+    """A field of an event: it has counters by their names, and `counter:id` in one string."""
+    hint = typing.get_type_hints(operation.function, include_extras=True)[field.argument]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = typing.get_args(hint)[0]
+    [plain, *_] = typing.get_args(hint)
+    taken = _PLAIN.get(plain.__name__, "string")
+    if typing.get_origin(plain) is list:
+        [one] = typing.get_args(plain)
+        taken = "Record<string, unknown>[]" if typing.get_origin(one) is dict else "string[]"
+    return f"{field.name}{'' if field.required else '?'}: {taken};"
+
+
+def _type(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Annotated, NotRequired):
+        return _type(arguments[0])
+    if origin is Literal:
+        return " | ".join(f'"{one}"' if isinstance(one, str) else str(one).lower() for one in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(_type, arguments))
+    if origin is list:
+        return f"({_type(arguments[0])})[]"
+    if origin is dict:
+        return f"Record<{_type(arguments[0])}, {_type(arguments[1])}>"
+    return "unknown" if hint is Any else _PLAIN.get(hint.__name__, hint.__name__)
+
+
+def _said(text: str, indent: str) -> str:
+    return f"{indent}/** {' '.join(text.split())} */\n" if text else ""

@@ -1,0 +1,71 @@
+"""A server between pages and `make dev` that fails as networks, gateways and captive portals do, by a seed.
+
+It fails the requests that change something, and those that ask whether it counted; it passes all others on.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+
+from tests.e2e.dev import Dev
+from tests.e2e.servers import LOST, Reply, Server
+from tests.patience import PATIENCE_S
+
+CORS = {"access-control-allow-origin": "*", "access-control-expose-headers": "Date,Idempotency-Replayed,Retry-After"}
+STORM: Mapping[str, float] = {
+    "answer lost": 0.20, "request lost": 0.05, "503": 0.05, "429": 0.03, "portal": 0.02,
+}  # fmt: skip
+"""How likely each fault is. The rest is passed on, and so is what loses its answer."""
+MADE_UP = {
+    "503": Reply(503, b'{"message":"Service Unavailable"}', {**CORS, "content-type": "application/json"}),
+    "429": Reply(429, b'{"message":"Too Many Requests"}', {**CORS, "content-type": "application/json"}),
+    "portal": Reply(200, b"<!doctype html><h1>Sign in to the Wi-Fi</h1>", {**CORS, "content-type": "text/html"}),
+    "request lost": Reply(LOST, b"", {}),
+}
+_OWN = ("connection", "content-length", "transfer-encoding", "keep-alive", "server", "date")
+
+
+class FaultyApi:
+    """The API of `dev` at `server.origin`, with these faults while `failing`. `met` counts them."""
+
+    def __init__(self, dev: Dev, seed: int, faults: Mapping[str, float] = STORM) -> None:
+        self._dev, self._faults = dev, faults
+        self._random, self._lock = random.Random(seed), threading.Lock()
+        self.failing = True
+        self.met: Counter[str] = Counter()
+        self.server = Server(self._answer)
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        fault = self._fault(method, target)
+        if fault in MADE_UP:
+            return MADE_UP[fault]
+        reply = self._passed_on(method, target, headers, body)
+        return Reply(LOST, b"", {}) if fault == "answer lost" else reply
+
+    def _fault(self, method: str, target: str) -> str:
+        changes = method in ("POST", "PUT", "DELETE")
+        if not (changes or target.startswith("/receipts")):
+            return ""
+        with self._lock:
+            left, fault = self._random.random(), "none"
+            for name, chance in self._faults.items() if self.failing else ():
+                left -= chance
+                if left < 0:
+                    fault = name
+                    break
+            self.met[fault] += 1
+            return fault
+
+    def _passed_on(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
+        """The answer of `make dev`."""
+        passed = {name: value for name, value in headers.items() if name not in ("host", "connection")}
+        with closing(http.client.HTTPConnection("127.0.0.1", self._dev.port, timeout=PATIENCE_S)) as connection:
+            connection.request(method, target, body or None, passed)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders() if name.lower() not in _OWN}
+            return Reply(answer.status, answer.read(), found)

@@ -1,0 +1,171 @@
+"""The elements for pages, in Chromium, on the page of `make dev` that shows them all."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from tests.e2e import chromium
+from tests.e2e.dev import Dev
+
+AXE = Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"
+AXE_RUN = """async () => (await axe.run()).violations.map(
+    one => `${one.id}: ${one.nodes.map(node => node.html + ' ' + node.any.map(why => why.message)).join(' | ')}`)"""
+NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1280, "height": 800}
+LOOKED_AT = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
+LOOK = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
+
+
+@pytest.fixture
+def page(browser: Browser, dev: Dev) -> Iterator[Page]:
+    """The page of elements. It must throw nothing."""
+    errors: list[str] = []
+    with chromium.visitor(browser, viewport=WIDE) as context:
+        context.add_init_script(LOOKED_AT)
+        made = context.new_page()
+        made.on("pageerror", lambda error: errors.append(str(error)))
+        made.goto(f"{dev.url}/dev/elements")
+        expect(count(made, "tally-count")).to_have_text(re.compile(r"\d"))
+        yield made
+    assert errors == []
+
+
+def count(page: Page, element: str) -> Locator:
+    return page.locator(f"{element} [part=count]").first
+
+
+def pending(page: Page, element: str) -> Locator:
+    return page.locator(f"{element} [part=pending]").first
+
+
+def like(page: Page) -> Locator:
+    return page.get_by_role("button", name="Like")
+
+
+def sign_in(page: Page, name: str) -> None:
+    page.get_by_label("Your name").fill(name)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("button", name=f"Sign {name} out")).to_be_visible()
+
+
+def number(dev: Dev, counter: str, id_: str) -> int:
+    return int(dev.call("GET", f"/counters/{counter}/{id_}").body["value"])
+
+
+def test_a_like_shows_what_waits_beside_what_tally_said(page: Page, dev: Dev) -> None:
+    sign_in(page, f"ann-{secrets.token_hex(4)}")
+    before = number(dev, "hearts", "article-1")
+    expect(count(page, "tally-like")).to_have_text(str(before))
+    expect(like(page)).to_have_attribute("aria-pressed", "false")
+    held: list[Route] = []
+    page.route("**/mine", lambda route: held.append(route))
+    like(page).press("Space")
+    expect(like(page)).to_have_attribute("aria-pressed", "true")
+    expect(pending(page, "tally-like")).to_have_text("+1 waiting")
+    expect(count(page, "tally-like")).to_have_text(str(before))
+    reads: list[Route] = []
+    page.route("**/tallies?*", lambda route: reads.append(route))
+    held[0].continue_()
+    page.unroute("**/mine")
+    page.wait_for_function("!Object.keys(localStorage).some((name) => name.includes(' hearts '))")
+    expect(pending(page, "tally-like")).to_have_text("+1 waiting")  # it counted, and the number does not have it yet
+    for route in reads:
+        route.continue_()
+    page.unroute("**/tallies?*")
+    expect(pending(page, "tally-like")).to_have_text("")
+    expect(count(page, "tally-like")).to_have_text(str(before + 1))
+    like(page).dblclick()  # one change of mind
+    expect(count(page, "tally-like")).to_have_text(str(before))
+    expect(like(page)).to_have_attribute("aria-pressed", "false")
+    page.reload()
+    assert number(dev, "hearts", "article-1") == before
+
+
+def test_who_is_not_signed_in_is_sent_to_sign_in_and_finds_their_likes_afterwards(page: Page, dev: Dev) -> None:
+    name = f"bob-{secrets.token_hex(4)}"
+    dev.call("PUT", "/counters/hearts/article-1/mine", token=dev.token(name))
+    like(page).click()
+    expect(page.get_by_label("Your name")).to_be_focused()
+    expect(like(page)).to_have_attribute("aria-pressed", "false")
+    sign_in(page, name)
+    expect(like(page)).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name=f"Sign {name} out").click()
+    expect(like(page)).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_refusal_is_said(page: Page) -> None:
+    sign_in(page, "ann")
+    problem = '{"type":"urn:problem-type:tally:counter-retired","title":"","status":409,"detail":"hearts is retired."}'
+    page.route("**/mine", lambda route: route.fulfill(status=409, body=problem))
+    like(page).click()
+    expect(page.locator("tally-like").first.get_by_role("status")).to_have_text("hearts is retired.")
+    expect(like(page)).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_playback_counts_once_however_often_it_pauses(page: Page, dev: Dev) -> None:
+    before = number(dev, "plays", "9f3a")
+    page.evaluate("window.audio = document.querySelector('audio'); audio.muted = true; audio.play()")
+    expect(count(page, "tally-plays")).to_have_text(str(before + 1))
+    page.evaluate("audio.pause(); audio.currentTime = 0; audio.play()")
+    page.wait_for_function("audio.currentTime > 1.5")
+    page.evaluate("audio.currentTime = 3.9")
+    page.wait_for_function("audio.ended")
+    assert number(dev, "plays", "9f3a") == before + 1
+    page.evaluate("audio.play()")
+    expect(count(page, "tally-plays")).to_have_text(str(before + 2))
+
+
+def test_a_live_number_follows_while_somebody_looks_and_all_are_read_with_one_request(page: Page, dev: Dev) -> None:
+    before = number(dev, "plays", "9f3a")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/tallies" in request.url else None)
+    dev.play("9f3a", secrets.token_urlsafe(24))
+    expect(count(page, "tally-count")).to_have_text(str(before + 1))
+    page.evaluate(LOOK, True)
+    page.wait_for_load_state("networkidle")
+    asked.clear()
+    dev.play("9f3a", secrets.token_urlsafe(24))
+    page.wait_for_timeout(2_500)  # longer than it waits between two looks
+    assert asked == []
+    page.evaluate(LOOK, False)
+    expect(count(page, "tally-count")).to_have_text(str(before + 2))
+    asked.clear()
+    page.reload()
+    expect(count(page, "tally-count")).to_have_text(str(before + 2))
+    # article-1, article-2 and 9f3a, which two elements show; then those that are live
+    assert [url.count("of=") for url in asked][:2] in ([3], [3, 2])
+
+
+def test_a_number_that_cannot_be_read_is_not_made_up(page: Page, dev: Dev) -> None:
+    page.route("**/tallies?*", lambda route: route.abort())
+    page.reload()
+    expect(count(page, "tally-count")).to_have_text("–")
+    page.unroute("**/tallies?*")
+    page.evaluate("document.querySelector('tally-count').setAttribute('of', 'other')")
+    expect(count(page, "tally-count")).to_have_text("0")
+    page.evaluate("document.querySelector('tally-count').setAttribute('counter', 'stock')")
+    expect(page.locator("tally-count").get_by_role("status")).to_contain_text("stock")
+
+
+def test_the_elements_are_accessible_and_fit_in_light_and_dark_narrow_and_wide(page: Page) -> None:
+    sign_in(page, "ann")
+    page.route("**/mine", lambda route: None)  # an answer that never comes: something waits
+    like(page).click()
+    expect(pending(page, "tally-like")).not_to_be_empty()
+    page.add_script_tag(path=AXE)
+    found = {}
+    for size in (NARROW, WIDE):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            broken = page.evaluate(AXE_RUN)
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                broken.append("it scrolls sideways")
+            if broken:
+                found[f"{scheme}, {size['width']} px"] = broken
+    assert found == {}

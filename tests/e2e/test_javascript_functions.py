@@ -1,0 +1,73 @@
+"""The JavaScript client that invokes functions, with AWS's own SDK, against the Invoke API of `make dev`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from dev.running import bare_environment
+from tests.e2e.dev import Dev
+from tests.patience import PATIENCE_S
+
+LAMBDA = Path(__file__).resolve().parents[2] / "clients/js/lambda.js"
+PROGRAM = """
+import { TallyFunctions } from %s;
+const tally = new TallyFunctions({ prefix: "", caller: "shop" });
+const said = ({ name, message, problem, retryable }) => [name, problem?.type, retryable, message];
+const refused = (asked) => asked.then(() => null, said);
+const key = { idempotency_key: "order-1" };
+console.log(JSON.stringify([
+  await tally.increment({ counter: "usage", id: "js", amount: 7, ...key }),
+  await tally.increment({ counter: "usage", id: "js", amount: 7, ...key }),
+  await tally.increment({ counter: "usage", id: "js", amount: 1 }),
+  await tally.get_counter({ counter: "usage", id: "js" }),
+  await tally.put_mine({ counter: "hearts", id: "js", caller: "ann" }),
+  await refused(tally.increment({ counter: "stock", id: "js", amount: -1 })),
+  await refused(new TallyFunctions({ functions: {} }).health({})),
+]));
+"""
+
+LOSING = """
+import { LambdaClient } from "@aws-sdk/client-lambda";
+import { TallyFunctions } from %s;
+const real = new LambdaClient();
+let lost = 2;
+const lambda = { send: async (command) => {
+  const answer = await real.send(command);
+  if (lost-- > 0) throw new Error("connection reset");
+  return answer;
+} };
+const tally = new TallyFunctions({ prefix: "", lambda });
+console.log(JSON.stringify(await tally.increment({ counter: "plays", id: "lost-js" })));
+"""
+
+
+def run(dev: Dev, program: str) -> Any:
+    """What the program prints, in a Node that finds `make dev`."""
+    environment = bare_environment(
+        AWS_ENDPOINT_URL_LAMBDA=dev.url, AWS_REGION="eu-west-1", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x"
+    )
+    ended = subprocess.run(
+        ["node", "--input-type=module"], input=program % json.dumps(LAMBDA.as_uri()), env=environment,
+        cwd=LAMBDA.parent, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_each_operation_is_a_method_and_a_lost_answer_counts_once(dev: Dev) -> None:
+    first, again, other, read, liked, refused, unnamed = run(dev, PROGRAM)
+    assert [one["replayed"] for one in (first, again, other)] == [False, True, False]
+    assert read["value"] == 8
+    assert (liked["child"], liked["present"]) == ("ann", True)
+    assert refused[:3] == ["TallyError", "urn:problem-type:tally:limit-reached", False]
+    assert unnamed[0] == "TypeError"
+    assert "name or ARN of health" in unnamed[3]
+
+
+def test_a_change_whose_answers_are_lost_is_sent_with_its_key_until_it_is_answered(dev: Dev) -> None:
+    """What stands in for the SDK's client loses the first two answers."""
+    assert run(dev, LOSING)["replayed"] is True
+    assert dev.plays("lost-js") == 1

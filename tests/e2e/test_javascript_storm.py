@@ -1,0 +1,195 @@
+"""The JavaScript client in Chromium, through everything that happens to pages: each play counts once.
+
+The same visitors, with what one writes first, show what the client is for.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.e2e import chromium
+from tests.e2e.dev import Dev
+from tests.e2e.faulty_api import STORM, FaultyApi
+from tests.e2e.servers import Site
+from tests.patience import wait_for
+
+pytestmark = pytest.mark.long
+
+SEED = int(os.environ.get("SEED", "1"))
+PLAYS = int(os.environ.get("PLAYS", "3000"))
+NAIVE_PLAYS = 300
+VIDEOS, POSTS = ("storm-a", "storm-b", "storm-c"), ("post-1", "post-2", "post-3", "post-4")
+# Pauses of a tenth: the storm is about what happens, and not about how long it takes.
+HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);"
+CLIENT = """
+<script type="module">
+import { Tally } from "%(api)s/client/tally.js";
+const who = new URLSearchParams(location.search);
+window.tally = new Tally({ user: () => who.get("user"), token: () => who.get("token") });
+</script>"""
+# A key of its own for each attempt, and a few attempts: what one writes first.
+NAIVE = """
+<script>
+const play = async (video) => {
+  for (let tries = 0; tries < 5; tries++)
+    try {
+      const headers = { "idempotency-key": crypto.randomUUID() };
+      const answer = await fetch(`%(api)s/counters/plays/${video}/increments`, { method: "POST", headers });
+      if (answer.ok) return;
+    } catch {}
+};
+window.going = 0;
+window.tally = { increment: (_, video) => (window.going++, play(video).finally(() => window.going--)) };
+</script>"""
+
+
+@dataclass
+class Visitor:
+    """A person with a browser of their own and tabs, what they have played, and what they like now."""
+
+    user: str
+    token: str
+    url: str
+    context: BrowserContext
+    tabs: list[Page] = field(default_factory=list)
+    played: int = 0
+    likes: dict[str, bool] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def open(self) -> Page:
+        """Open a tab."""
+        page = self.context.new_page()
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.tabs.append(page)
+        self.load(page)
+        return page
+
+    def load(self, page: Page) -> None:
+        """Load the page, as by a click on its name."""
+        page.goto(f"{self.url}?user={self.user}&token={self.token}")
+        page.wait_for_function("window.tally")
+
+    def play(self, page: Page, video: str, times: int) -> None:
+        """Play a video some times at once."""
+        page.evaluate("([video, times]) => { while (times--) tally.increment('plays', video) }", [video, times])
+        self.played += times
+
+    def like(self, page: Page, post: str, *wishes: bool) -> None:
+        """Change one's mind about a post, as often as there are wishes."""
+        script = "([post, wishes]) => { for (const wish of wishes) tally.like('hearts', post, wish) }"
+        page.evaluate(script, [post, list(wishes)])
+        self.likes[post] = wishes[-1]
+
+    def waiting(self) -> int:
+        """How many changes wait for an answer."""
+        return int(self.tabs[0].evaluate("tally.waiting().length"))
+
+
+@pytest.fixture
+def api(dev: Dev) -> Iterator[FaultyApi]:
+    made = FaultyApi(dev, SEED)
+    with made.server.running():
+        yield made
+
+
+@pytest.fixture
+def visitors(browser: Browser, dev: Dev) -> Iterator[Callable[..., Visitor]]:
+    """Make a visitor. Their pages must throw nothing."""
+    made: list[Visitor] = []
+
+    def visitor(site: Site, user: str) -> Visitor:
+        context = chromium.visitor(browser)
+        context.add_init_script(HASTE)
+        made.append(Visitor(user, dev.token(user), f"{site.server.origin}/page", context))
+        made[-1].open()
+        return made[-1]
+
+    yield visitor
+    for one in made:
+        one.context.close()
+        assert one.errors == []
+
+
+def weather(chance: random.Random, person: Visitor, plays: int) -> None:
+    """Let one person do one thing."""
+    page = chance.choice(person.tabs)
+    video, post = chance.choice(VIDEOS), chance.choice(POSTS)
+    match chance.choices(
+        ["play", "burst", "like", "reload", "close", "leave", "offline"], [30, 20, 20, 7, 5, 5, 3], k=1
+    ):
+        case ["play"]:
+            person.play(page, video, min(plays, chance.choice((1, 1, 2))))
+        case ["burst"]:
+            person.play(page, video, min(plays, chance.randrange(10, 60)))
+        case ["like"]:
+            first = not person.likes.get(post, False)
+            person.like(page, post, *(first ^ bool(turn % 2) for turn in range(chance.choice((1, 1, 2, 3)))))
+        case ["reload"]:
+            person.play(page, video, min(plays, 3))  # and is gone before the answers
+            person.load(page)
+        case ["close"]:
+            person.play(page, video, min(plays, 3))
+            person.tabs.remove(page)
+            page.close()
+            person.open()
+        case ["leave"]:
+            person.play(page, video, min(plays, 3))
+            page.goto("about:blank")
+            person.load(page)
+        case ["offline"]:
+            person.context.set_offline(True)
+            person.play(page, video, min(plays, 10))
+            person.like(page, post, chance.random() < 0.5)
+            person.context.set_offline(False)
+
+
+def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
+    api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
+) -> None:
+    chance, site = random.Random(SEED), Site(api.server.origin)
+    site.head["/page"] = CLIENT % {"api": api.server.origin}
+    before = {video: dev.plays(video) for video in VIDEOS}
+    with site.server.running():
+        ann, bob = visitors(site, f"ann-{SEED}"), visitors(site, f"bob-{SEED}")
+        ann.open()
+        while (left := PLAYS - ann.played - bob.played) > 0:
+            weather(chance, chance.choice((ann, ann, bob)), left)
+        for person in (ann, bob):
+            while left := person.waiting():
+                wait_for(lambda person=person, left=left: person.waiting() < left, every_s=0.5)  # type: ignore[misc]
+    counted = sum(dev.plays(video) - before[video] for video in VIDEOS)
+    print(f"seed {SEED}: {PLAYS} plays sent, {counted} counted; requests: {dict(api.met)}")
+    assert counted == PLAYS
+    for person in (ann, bob):
+        found = {post: mine(dev, post, person.token) for post in person.likes}
+        assert found == person.likes, person.user
+    for post in POSTS:
+        number = dev.call("GET", f"/counters/hearts/{post}").body["value"]
+        assert number == len(dev.call("GET", f"/counters/hearts/{post}/children").body["children"])
+    assert set(STORM) <= set(api.met), "every fault was met"
+
+
+def mine(dev: Dev, post: str, token: str) -> Any:
+    """Whether the user is counted."""
+    return dev.call("GET", f"/counters/hearts/{post}/mine", token=token).body["present"]
+
+
+def test_the_same_with_what_one_writes_first_counts_too_often(
+    api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
+) -> None:
+    site = Site(api.server.origin)
+    site.head["/page"] = NAIVE % {"api": api.server.origin}
+    with site.server.running():
+        ann = visitors(site, "ann")
+        for _ in range(NAIVE_PLAYS // 10):
+            ann.play(ann.tabs[0], "naive", 10)
+            ann.tabs[0].wait_for_function("window.going === 0")
+    print(f"seed {SEED}: {NAIVE_PLAYS} plays sent without the client, {dev.plays('naive')} counted")
+    assert dev.plays("naive") != NAIVE_PLAYS

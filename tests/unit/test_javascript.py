@@ -1,0 +1,100 @@
+"""The client for browsers and Node (clients/js): its own tests, in Node, and the size of what the API serves."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from api import scripts
+from tests.patience import PATIENCE_S
+
+CORE_BYTES_MAX, ALL_BYTES_MAX = 4096, 6144  # as the API sends them: compressed
+
+
+def test_the_promises_of_the_client_hold_in_node() -> None:
+    tests = sorted(str(path) for path in scripts.CLIENT.glob("test/*.test.js"))
+    assert tests
+    ended = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stdout
+
+
+TSC = Path(__file__).resolve().parents[2] / "node_modules/.bin/tsc"
+A_USER = """
+import { Tally, type Outcome } from "%(client)s/tally.js";
+import { define } from "%(client)s/elements.js";
+import { folder } from "%(client)s/node.js";
+import { TallyFunctions, TallyError } from "%(client)s/lambda.js";
+
+const token = async (fresh: boolean) => (fresh ? "b" : "a");
+const tally = new Tally({ api: "https://api.example.com", user: () => "ann", token });
+new Tally({ api: "https://api.example.com", storage: folder("/var/lib/outbox") }).retry();
+const refresh: () => void = define(tally);
+const said = (outcome: Outcome): string => {
+  switch (outcome.state) {
+    case "counted": return String(outcome.replayed);
+    case "refused": return outcome.answer.detail;
+    default: return outcome.state;
+  }
+};
+export const played: Promise<string> = tally.increment("usage", "7c20", { amount: 7, signed: true }).then(said);
+tally.like("hearts", "article-1", false);
+tally.addEventListener("change", ({ detail }) => console.log(detail.entry.key, detail.outcome?.state));
+export const shown = async (): Promise<number[]> =>
+  (await tally.values(["plays:9f3a"], { fresh: true })).map((one) => ("value" in one ? one.value : NaN));
+export const liked = async () =>
+  (await tally.mine(["hearts:article-1"])).some((one) => "present" in one && one.present);
+refresh();
+export const sold = async (): Promise<boolean> => {
+  try {
+    const functions = new TallyFunctions({ prefix: "tally-" });
+    return (await functions.increment({ counter: "stock", id: "mug", amount: -1 })).replayed;
+  } catch (error) {
+    if (error instanceof TallyError) return error.retryable;
+    throw error;
+  }
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("instead", "of", "error"),
+    [
+        ("", "", ""),
+        (
+            'tally.like("hearts", 1',
+            'tally.like("hearts", "article-1"',
+            "'number' is not assignable to parameter of type 'string'",
+        ),
+    ],
+    ids=["as documented", "a wrong id"],
+)
+def test_a_users_program_is_checked_by_typescript(instead: str, of: str, error: str, tmp_path: Path) -> None:
+    program = tmp_path / "user.ts"
+    text = A_USER % {"client": scripts.CLIENT}
+    program.write_text(text.replace(of, instead) if of else text)
+    options = [
+        "--strict",
+        "--noEmit",
+        "--ignoreConfig",
+        "--target",
+        "es2022",
+        "--module",
+        "nodenext",
+        "--lib",
+        "es2023,dom",
+    ]
+    ended = subprocess.run(
+        [TSC, *options, str(program)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert (ended.returncode == 0) == (not error), ended.stdout
+    assert error in ended.stdout
+
+
+def test_the_client_is_small() -> None:
+    names = ("tally.js", "elements.js")
+    sizes = {name: len(gzip.compress(scripts.file(name).text.encode(), 9, mtime=0)) for name in names}
+    assert sizes["tally.js"] <= CORE_BYTES_MAX, sizes
+    assert sum(sizes.values()) <= ALL_BYTES_MAX, sizes

@@ -165,12 +165,7 @@ class Functions(Construct):
             retention=LOG_RETENTION,
             removal_policy=RemovalPolicy.RETAIN if self._options.keeps_data else RemovalPolicy.DESTROY,
         )
-        role = iam.Role(
-            scope,
-            "Role",
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-            description=f"What Tally's {module} function may do",
-        )
+        role = FunctionRole(scope, "Role", description=f"What Tally's {module} function may do")
         log_group.grant_write(role)
         for statement in statements(self._tables, self._needs[module]):
             role.add_to_policy(statement)
@@ -219,6 +214,26 @@ class Functions(Construct):
             **({"TALLY_SERIES_DAYS": str(self._options.series_days)} if self._options.series_days else {}),
             **({} if likers is Visible.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),
         }
+
+
+class FunctionRole(iam.Role):
+    """The role of one function, with all that it allows in itself.
+
+    CDK puts what is granted to a role into a policy beside it: one of the 500 resources of a stack, for each function.
+    """
+
+    def __init__(self, scope: Construct, id: str, *, description: str) -> None:
+        self._allowed = iam.PolicyDocument()
+        lambda_service = iam.ServicePrincipal("lambda.amazonaws.com")
+        inline = {"Allowed": self._allowed}
+        super().__init__(scope, id, assumed_by=lambda_service, description=description, inline_policies=inline)
+
+    def add_to_principal_policy(self, statement: iam.PolicyStatement) -> iam.AddToPrincipalPolicyResult:
+        self._allowed.add_statements(statement)
+        return iam.AddToPrincipalPolicyResult(statement_added=True, policy_dependable=self)
+
+    def add_to_policy(self, statement: iam.PolicyStatement) -> bool:
+        return bool(self.add_to_principal_policy(statement).statement_added)
 
 
 def _sampled(share: float) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`make cost`: runs the commands of docs/cost.md again, and writes what they print below them."""
+"""`make cost`: runs the commands of docs/cost.md again, writes what they print below them, and what strangers cost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import shlex
 from contextlib import redirect_stdout
 from pathlib import Path
 
+from declarations import Declarations
+
 from ..command import Parser
 from .command import COST
+from .strangers import worst_day
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/cost.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/cost.md"
 _RUN = re.compile(r"(?<=```console\n\$ tally )(cost.*\n)[^`]*(?=```)")
+_WORST = re.compile(r"(?<=cost up to \$)[0-9,]+(?= a day)")
 
 
 def _printed(found: re.Match[str]) -> str:
@@ -24,8 +29,9 @@ def _printed(found: re.Match[str]) -> str:
 
 
 def written(page: str) -> str:
-    """The page with what each command prints now."""
-    return _RUN.sub(_printed, page)
+    """The page with what each command prints now, and with the worst day of the counters and routes that there are."""
+    worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
+    return _RUN.sub(_printed, _WORST.sub(f"{worst:,.0f}", page))
 
 
 if __name__ == "__main__":

@@ -221,13 +221,8 @@ def _writing(template: Template) -> set[str]:
 
 
 def _inline_policies(template: Template) -> dict[str, list[Json]]:
-    found: dict[str, list[Json]] = {}
-    for id_, role in template.of_type("AWS::IAM::Role").items():
-        found[id_] = [policy["PolicyDocument"] for policy in role["Properties"].get("Policies", [])]
-    for policy in template.of_type("AWS::IAM::Policy").values():
-        for role in policy["Properties"]["Roles"]:
-            found[role["Ref"]].append(policy["Properties"]["PolicyDocument"])
-    return found
+    roles = template.of_type("AWS::IAM::Role").items()
+    return {id_: [one["PolicyDocument"] for one in role["Properties"].get("Policies", [])] for id_, role in roles}
 
 
 def _length(value: Any) -> int:

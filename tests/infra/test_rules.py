@@ -29,7 +29,8 @@ def add_many(type_: str, number: int) -> Callable[[Resources], None]:
 
 def allow_a_lot(type_: str) -> Callable[[Resources], None]:
     def change(resources: Resources) -> None:
-        [policy, *_] = [one["Properties"] for one in resources.values() if one["Type"] == type_]
+        [first, *_] = [one["Properties"] for one in resources.values() if one["Type"] == type_]
+        [policy] = first.get("Policies", [first])
         policy["PolicyDocument"]["Statement"] *= 40
 
     return change
@@ -44,7 +45,7 @@ def let_a_third_read(resources: Resources) -> None:
     [
         (add_many("AWS::SNS::Topic", 400), "resources of a stack, of 500"),
         (add_many("AWS::ApiGatewayV2::Route", 300), "routes of an API, of 300"),
-        (allow_a_lot("AWS::IAM::Policy"), "characters of all inline policies of a role"),
+        (allow_a_lot("AWS::IAM::Role"), "characters of all inline policies of a role"),
         (allow_a_lot("AWS::IAM::ManagedPolicy"), "characters of a managed policy"),
         (let_a_third_read, "3 readers of a table's stream, of 2"),
     ],

@@ -73,7 +73,7 @@ class Emulator:
 
     def client(self, service: str) -> Any:
         """A boto3 client of it. An invocation without an answer is sent again, as AWS's pollers and schedules do."""
-        attempts = 4 if service == "lambda" else 1
+        attempts = 12 if service == "lambda" else 1
         return boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.url,

@@ -7,6 +7,7 @@ test_rehearsal.py plays the rest of a stack's life, as a person does.
 from __future__ import annotations
 
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ import app
 from api.needs import PUT_RECEIPT
 from declarations import Declarations
 from stacks.names import camel
+from tally.dynamo import keys
 from tally.streams import watermark
+from tally.streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
 from tests.emulator import cdk_app
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Json, Stack, bridged, synthesize
@@ -116,7 +119,7 @@ def rolled_back(stack: Stack, assembly: Path) -> str:
 
 
 def until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
-    """Wait until every minute until then is judged. If it waits in vain, it prints the watermark."""
+    """Wait until every minute until then is judged. If it waits in vain, it prints what shows why."""
 
     def judged() -> bool:
         assert not streams.said, streams.said
@@ -127,8 +130,14 @@ def until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
         wait_for(judged, every_s=0.5)
     except AssertionError:
         print(
-            f"wanted {epoch_s:.0f}, now {time.time():.0f}:",
+            f"wanted {epoch_s:.0f}, now {time.time():.0f}; without an answer: {streams.under_way}",
             *stack.items("Ledger", watermark.JUDGE["PK"]["S"]),
+            *(
+                item
+                for consumer, table in product((ROLLUP, BOOKKEEPER), (COUNTS, RECEIPTS))
+                for item in stack.items("Ledger", keys.checkpoint_key(consumer, table, "")[0])
+            ),
+            *stack.emulator.log.read_text(errors="replace").splitlines()[-100:],
             sep="\n",
         )
         raise

@@ -236,7 +236,6 @@ def _count(waiting: dict[int, Waiting]) -> dict[int, Outcome]:
             outcomes[place] = _as_error(result)
         else:
             outcomes[place] = Answer(_body(one, result.body), one.increment.status, replayed=result.replayed)
-        # The counter that it moved: a crawler's visit counts as one of bot_visits.
         _record(one.request, outcomes[place])
     waiting.clear()
     return outcomes

@@ -31,13 +31,12 @@ from tally.dynamo.transactions import apply, apply_once
 from tally.series import hours, progress, top
 from tally.series.hours import Moved
 from tests.e2e import chromium
+from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
 from tests.e2e.dev import KEY, ROOT, Dev
 from tests.e2e.servers import Pool
 from tests.patience import PATIENCE_S, wait_for
 
 LOADED_BYTES_MAX = 150 * 1000
-AXE = Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"
-NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1280, "height": 800}
 VIDEO = "most-played"
 PAGES = {
     "overview": "#/",
@@ -50,8 +49,6 @@ PAGES = {
 LOOKED_AT = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
 LOOK = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 # Axe's findings in a line each.
-AXE_RUN = """async () => (await axe.run()).violations.map(
-    one => `${one.id}: ${one.nodes.map(node => node.html + ' ' + node.any.map(why => why.message)).join(' | ')}`)"""
 # What a browser tells of an answer that is no success: for people who debug, and no error of the page.
 NETWORK_LINE = "Failed to load resource"
 
@@ -393,10 +390,7 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark_narrow_and_wide(con
         for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "dark"), (NARROW, "light")):
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            broken = page.evaluate(AXE_RUN)
-            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                broken.append("it scrolls sideways")
-            if broken:
+            if broken := complaints(page):
                 found[f"{name}, {scheme}, {size['width']} px"] = broken
     assert found == {}
 

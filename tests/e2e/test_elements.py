@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.e2e import chromium
+from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
 from tests.e2e.dev import Dev
 
-AXE = Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"
-AXE_RUN = """async () => (await axe.run()).violations.map(
-    one => `${one.id}: ${one.nodes.map(node => node.html + ' ' + node.any.map(why => why.message)).join(' | ')}`)"""
-NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1280, "height": 800}
 LOOKED_AT = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
 LOOK = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 
@@ -163,9 +159,6 @@ def test_the_elements_are_accessible_and_fit_in_light_and_dark_narrow_and_wide(p
         for scheme in ("light", "dark"):
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            broken = page.evaluate(AXE_RUN)
-            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                broken.append("it scrolls sideways")
-            if broken:
+            if broken := complaints(page):
                 found[f"{scheme}, {size['width']} px"] = broken
     assert found == {}

@@ -72,7 +72,8 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
     for name in {"lambdas", mutation.file.parts[0]} if mutation else {"lambdas", *OTHERS}:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     files = filter(Path.is_file, ROOT.iterdir())
-    for beside in (*files, ROOT / "node_modules", ROOT / "events"):  # code looks for them beside itself
+    read = (ROOT / name for name in ("node_modules", "events", "clients"))  # code looks for them beside itself
+    for beside in (*files, *read):
         (folder / beside.name).symlink_to(beside)
     if mutation:
         mutation.apply(folder)

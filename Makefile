@@ -21,7 +21,7 @@ export AWS_CDK_DISABLE_CLI_TELEMETRY := true
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke lock audit clean
+.PHONY: help setup setup-tests dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel lock audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -148,6 +148,9 @@ cost: setup ## run the commands of docs/cost.md again, and write what they print
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
 	@PYTHONPATH=lambdas $(PY) -m cli.smoke
 
+wheel: setup ## build the distribution `tallystick` into dist/, from the files that git knows
+	@$(PY) -m release.build $(ARGS)
+
 lock: setup ## compile the pins of every requirements.in, with the hashes of their files
 	@for lock in $(LOCKS); do $(LOCK) $${lock%.txt}.in -o $$lock || exit 1; done
 
@@ -166,4 +169,4 @@ audit: setup-tests ## the known vulnerabilities of what the lock files pin, by P
 	exit $$bad
 
 clean: ## remove everything that was made, but for the local data in .tally
-	@rm -rf $(VENV) node_modules cdk.out .build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) node_modules cdk.out dist .build .pytest_cache .mypy_cache .ruff_cache .hypothesis

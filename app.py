@@ -12,14 +12,12 @@ from aws_cdk import App, Validations
 from cdk_nag import AwsSolutionsChecks
 
 from declarations import Declarations
+from home import HOME, LAMBDAS
 from stacks.bundling import Bundle, BundlingError
 from stacks.front_door import Edge
 from stacks.options import Options, OptionsError
 from stacks.tally_stack import TallyStack
 from tally.errors import ConfigurationError
-
-ROOT = Path(__file__).parent
-LAMBDAS = ROOT / "lambdas"
 
 
 def build(
@@ -34,7 +32,7 @@ def build(
     options = Options.from_context(app.node.get_all_context())
     options.check_region(*map(os.environ.get, ("CDK_DEFAULT_REGION", "CDK_DEFAULT_ACCOUNT")))  # the command says them
     declarations = Declarations.load(counters)
-    bundle = Bundle(LAMBDAS, declarations, kept_in=ROOT / ".build")
+    bundle = Bundle(LAMBDAS, declarations, kept_in=HOME / ".build")
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
     if options.cdn:
         edge = Edge(app, "TallyEdge", routes=declarations.routes, options=options)

@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
+
+from .folder import counters as counters_file
+from .folder import lambdas
 
 INTERRUPTED = 130
 BAD = 2
@@ -38,33 +40,40 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
-def _load() -> Path:
-    """Import all that a command needs, which takes half a second. Returns the folder of the app."""
-    app = Path(os.environ.get("TALLY_APP") or Path.cwd())
-    if str(app / "lambdas") not in sys.path:
-        sys.path.insert(0, str(app / "lambdas"))  # the counting core, and the app's declarations
-    for name in ("cli.commands", "declarations"):
-        importlib.import_module(name)
-    return app
+def _load() -> None:
+    """Import all that a command needs, which takes half a second."""
+    found = lambdas()
+    if found and str(found) not in sys.path:
+        sys.path.insert(0, str(found))  # the counting core, and the app's declarations
+    importlib.import_module("cli.commands")
+    importlib.import_module("declarations")
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     """Run one command."""
-    app = _load()
+    try:
+        _load()
+    except ModuleNotFoundError as error:  # the bare package is the client for other functions
+        print(f"tally: {error.name} is missing, and the command needs it: install 'tallystick[dev]'", file=sys.stderr)
+        return BAD
     from botocore.exceptions import BotoCoreError
 
     from declarations import Declarations
     from tally.errors import ConfigurationError, TallyError
+    from tally.shipped import SHIPPED
 
     from . import commands, connection
     from .terminal import CommandError
 
     try:
-        counters = Declarations.load(app / "lambdas/counters.py").counters
+        there = counters_file().is_file()  # `tally init` makes it
+        counters = Declarations.load(counters_file()).counters if there else {one.name: one for one in SHIPPED}
         given = commands.parsed(sys.argv[1:] if arguments is None else arguments, commands.parser(counters))
         command = commands.COMMANDS[given.command]
         if not command.stack or getattr(given, command.without_stack, None):
             return command.run(given)
+        if not there:
+            raise CommandError(f"{counters_file()} is missing: go to the folder of your counters, or run `tally init`")
         if given.local:
             return command.run(given, connection.local(given.port, counters))
         return command.run(given, connection.deployed(given.stack, counters))

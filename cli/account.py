@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import boto3
@@ -18,11 +19,12 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 from stacks.options import OptionsError
 
 from .connection import PATIENT
+from .folder import folder, lambdas
 from .terminal import CommandError
 
 BAD, INTERRUPTED = 2, 130
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
-SETTINGS = Path(__file__).parents[1] / "cdk.json"
+CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup` installs it into a checkout
 
 
 @dataclass(frozen=True)
@@ -125,24 +127,45 @@ class Account:
             self.client("ssm", region).get_parameter(Name=f"/cdk-bootstrap/{qualifier}/version")
         except ClientError as error:
             if error.response["Error"]["Code"] == "ParameterNotFound":
-                command = " ".join(["node_modules/.bin/cdk", "bootstrap", f"aws://{self.id}/{region}", *self.options])
+                command = " ".join(
+                    [shlex.join(cdk(shown=True)), "bootstrap", f"aws://{self.id}/{region}", *self.options]
+                )
                 raise CommandError(f"account {self.id} was never bootstrapped in {region}: run {command}") from None
 
 
 class Arguments(argparse.ArgumentParser):
-    """What `ARGS` may have for both commands."""
+    """The command line of `make deploy` and `make destroy`: what `ARGS` may have."""
 
     def __init__(self, target: str, does: str) -> None:
         super().__init__(prog=f"make {target}", description=does, allow_abbrev=False)
-        self.add_argument("--yes", action="store_true", help="do not ask")
-        self.add_argument("--profile", help="of ~/.aws/config")
-        self.add_argument("--region", help="instead of that of the environment")
-        self.add_argument("-c", "--context", action="append", type=_pair, default=[], metavar="KEY=VALUE",
-                          help="an option of Tally")  # fmt: skip
+        add_arguments(self)
 
     def error(self, message: str) -> Any:
         """Exit 2, with one line."""
         self.exit(BAD, f"tally: {message}\n")
+
+
+def add_arguments(made: argparse.ArgumentParser) -> None:
+    """Add what says where to act, and with which options."""
+    made.add_argument("--yes", action="store_true", help="do not ask")
+    made.add_argument("--profile", help="of ~/.aws/config")
+    made.add_argument("--region", help="instead of that of the environment")
+    made.add_argument("-c", "--context", action="append", type=_pair, default=[], metavar="KEY=VALUE",
+                      help="an option of Tally")  # fmt: skip
+
+
+def cdk(*, shown: bool = False) -> list[str]:
+    """The command `cdk`: that of the checkout; elsewhere the one on the PATH, or the pinned one by npx.
+
+    `shown`: for a person in that folder. Raises CommandError where Node is missing.
+    """
+    if lambdas():
+        return [CDK if shown else str(folder() / CDK)]
+    if shutil.which("node") is None:
+        raise CommandError("Node is missing, and `cdk` needs it: install Node 20 or newer")
+    if find_spec("aws_cdk") is None:
+        raise CommandError("the CDK is missing: install 'tallystick[cdk]'")
+    return ["cdk"] if shutil.which("cdk") else ["npx", "--yes", f"aws-cdk@{CDK_VERSION}"]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -154,7 +177,18 @@ def _pair(text: str) -> tuple[str, str]:
 
 def context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The context of the deployment: that of `cdk.json`, and over it that of the command line."""
-    return {**json.loads(SETTINGS.read_text())["context"], **dict(given)}
+    return {**_settings(), **dict(given)}
+
+
+def _settings() -> dict[str, Any]:
+    file = folder() / "cdk.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")).get("context", {})
+    except OSError:
+        raise CommandError(f"{file} is missing: go to the folder of your app, or run `tally init`") from None
+    except (ValueError, AttributeError):
+        raise CommandError(f"{file} is not JSON with the settings of `cdk`") from None
+    return found
 
 
 def run(command: Callable[[], int]) -> int:

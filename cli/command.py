@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from dev.base.words import DEV
 from tally.counter import Counter
 
 from . import values
@@ -60,13 +61,15 @@ class Command:
     """Whether it looks at a stack."""
     without_stack: str = ""
     """The option with which it looks at none; empty: there is no such option."""
+    passes_on: bool = False
+    """Whether it gets the options that it does not know, as `others`, for a program that it runs."""
 
     def add(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
         """Add it to the command line."""
         made = commands.add_parser(
             self.name, help=self.about, description=self.about[0].upper() + self.about[1:] + ".",
             epilog=(f"examples:\n{self.examples}\n" if self.examples else "") + EXIT_STATUS,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_on,
         )  # fmt: skip
         self.arguments(made, counters)
         if self.json:
@@ -80,10 +83,10 @@ class Command:
             made.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
         if self.stack:
             where = made.add_mutually_exclusive_group()
-            where.add_argument("--local", action="store_true", help="use a running `make dev`")
+            where.add_argument("--local", action="store_true", help=f"use a running {DEV}")
             where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=f"in AWS ({STACK_DEFAULT})")
             port = values.whole(1, 65535)
-            made.add_argument("--port", type=port, help=f"with --local: of `make dev` (PORT, or {PORT_DEFAULT})")
+            made.add_argument("--port", type=port, help=f"with --local: of {DEV} (PORT, or {PORT_DEFAULT})")
 
     def checked(self, given: argparse.Namespace) -> None:
         """Check the options together. Raises UsageError or InvalidInputError."""

@@ -7,9 +7,28 @@ from collections.abc import Sequence
 
 import shtab
 
+from dev.base.words import DEV
 from tally.errors import InvalidInputError
 
-from . import check, exports, forget, get, history, imports, receipt, repair, restore, series, shadow, status, watch
+from . import (
+    check,
+    deploy,
+    destroy,
+    dev,
+    exports,
+    forget,
+    get,
+    history,
+    imports,
+    init,
+    receipt,
+    repair,
+    restore,
+    series,
+    shadow,
+    status,
+    watch,
+)
 from .command import EXIT_STATUS, STACK_DEFAULT, Command, Counters, Parser, UsageError
 from .cost import command as cost
 from .terminal import say
@@ -54,6 +73,7 @@ PURPOSES = {
     "What is the number, and how did it move?": (get.GET, receipt.RECEIPT, series.SERIES, series.TOP, watch.WATCH),
     "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, shadow.SHADOW, exports.EXPORT),
     "Going back, and forgetting a user": (restore.RESTORE, forget.FORGET),
+    "A stack of your own": (init.INIT, dev.DEV, deploy.DEPLOY, destroy.DESTROY),
     "Without a stack": (cost.COST, HELP, COMPLETION),
 }
 COMMANDS = {command.name: command for commands in PURPOSES.values() for command in commands}
@@ -76,16 +96,20 @@ def _overview() -> str:
         "\n".join([purpose, *(f"  {command.name:12}{command.about}" for command in commands)])
         for purpose, commands in PURPOSES.items()
     ]
-    where = "`--local` looks at a running `make dev` (`--port`), `--stack NAME` at a stack in AWS"
+    where = f"`--local` looks at a running {DEV} (`--port`), `--stack NAME` at a stack in AWS"
     usage = "usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"
     return "\n\n".join([usage, *parts, f"{where} ({STACK_DEFAULT}).", EXIT_STATUS]) + "\n"
 
 
 def parsed(arguments: Sequence[str], made: Parser) -> argparse.Namespace:
     """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
-    given = made.parse_args(arguments)
+    given, others = made.parse_known_args(arguments)
+    command = COMMANDS[given.command]
+    if others and not command.passes_on:
+        made.error(f"unrecognized arguments: {' '.join(others)}")
+    given.others = others
     try:
-        COMMANDS[given.command].checked(given)
+        command.checked(given)
     except UsageError as error:
         made.error(str(error))
     except InvalidInputError as error:

@@ -15,6 +15,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
+from dev.base.words import DEV
 from tally.counter import Counter
 from tally.dynamo.client import CLIENT_CONFIG, Store
 from tally.dynamo.keys import FORMAT
@@ -59,11 +60,11 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
         objects = Objects(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
         return Stack(store, objects, counters, dict(where["outputs"]))
     except urllib.error.HTTPError as error:
-        raise CommandError(f"{url} answered {error.code}: is that `make dev`?") from None
+        raise CommandError(f"{url} answered {error.code}: is that {DEV}?") from None
     except OSError:
-        raise CommandError(f"nothing answers on port {port}: is `make dev` running? --port names another") from None
+        raise CommandError(f"nothing answers on port {port}: is {DEV} running? --port names another") from None
     except (ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException):
-        raise CommandError(f"{url} did not say where its tables are: is that `make dev`?") from None
+        raise CommandError(f"{url} did not say where its tables are: is that {DEV}?") from None
 
 
 def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
@@ -80,11 +81,9 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
     except NoCredentialsError:
-        raise CommandError(
-            "there are no AWS credentials: sign in (aws sso login) or use --local for `make dev`"
-        ) from None
+        raise CommandError(f"there are no AWS credentials: sign in (aws sso login) or use --local for {DEV}") from None
     except NoRegionError:
-        raise CommandError("there is no AWS region: set AWS_DEFAULT_REGION, or use --local for `make dev`") from None
+        raise CommandError(f"there is no AWS region: set AWS_DEFAULT_REGION, or use --local for {DEV}") from None
     except ClientError as error:
         raise CommandError(
             f"the stack {stack} cannot be read: {error.response['Error'].get('Message', error)}"

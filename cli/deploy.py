@@ -1,4 +1,4 @@
-"""`make deploy`: says what is missing at once, shows what it will do, asks, deploys, and says what to call.
+"""`make deploy`, `tally deploy`: says what is missing, shows what it will do, asks, deploys, and says what to call.
 
 The real work is done by `cdk`: it makes the assembly once, and shows and deploys that.
 """
@@ -22,16 +22,17 @@ from stacks.options import EDGE_REGION, Options
 
 from . import account, destroy
 from .account import Account, Arguments
+from .command import Command
 from .connection import check_format
 from .cost.strangers import worst_day
+from .folder import counters, lambdas
 from .terminal import CommandError, answer, check_answerable
 
-CDK = Path("node_modules/.bin/cdk")
 ASSEMBLY = Path("cdk.out")
-ROOT = Path(__file__).parents[1]
 # Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
 CONCURRENCY = 2 * 2 * 4 + 1 + 13
 UNRESERVED = 100  # AWS refuses to reserve the last hundred
+ABOUT = "deploy Tally to the account and region of your credentials"
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
 _FOLLOWED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
@@ -63,8 +64,8 @@ class Deployed(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if it is deployed, 1 if `cdk` failed or the person said no, 2 and one line if something is missing."""
-    parser = Arguments("deploy", "Deploy Tally to the account and region of your credentials.")
-    parser.add_argument("-a", "--app", help="a folder that `cdk synth` made, instead of a new one")
+    parser = Arguments("deploy", f"{ABOUT[0].upper()}{ABOUT[1:]}.")
+    _add_arguments(parser)
     given, others = parser.parse_known_args(arguments)
     return account.run(lambda: deploy(given, others))
 
@@ -73,6 +74,9 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
     """Show, ask, deploy, and say what to call. `others`: options for `cdk deploy` alone."""
     context = account.context(given.context)
     options = Options.from_context(context)
+    if options.cdn and not lambdas():
+        raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
+    account.cdk()  # what it lacks is said at once
     at = Account.found(given.profile, given.region)
     options.check_region(at.region, at.id)
     _introduce(given, context, options, at)
@@ -126,7 +130,7 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
     own = [f"{key}={value}" for key, value in context.items() if ":" not in key and "@" not in key and value]
     shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/operations.md"
     print(f"to account {at.id}, region {at.region}, as {at.who}\noptions: {shown}", flush=True)
-    declared = Declarations.load(ROOT / "lambdas/counters.py")
+    declared = Declarations.load(counters())
     for warning in warnings(options, declared, at):
         print(f"note: {warning}", flush=True)
 
@@ -229,9 +233,11 @@ def _deploy(assembly: Path, stacks: Sequence[Deployed], at: Account, others: Seq
 
 def _cdk(at: Account, *arguments: str) -> int:
     """The pinned command, for the person to see. Its exit status."""
-    command = [str(ROOT / CDK), *arguments, *at.options]
+    command = [*account.cdk(), *arguments, *at.options]
     region = {"AWS_REGION": at.region, "AWS_DEFAULT_REGION": at.region}  # it asks nobody for another one
-    return subprocess.run(command, env={**os.environ, **region}, check=False).returncode
+    # The app runs with the Python that has its packages, whether or not its environment is active.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return subprocess.run(command, env={**os.environ, **region, "PATH": path}, check=False).returncode
 
 
 def stacks_of(assembly: Path, region: str) -> list[Deployed]:
@@ -273,8 +279,8 @@ def what_to_call(stacks: Sequence[Deployed], outputs: Mapping[str, Mapping[str, 
             f"  {PLAYS.format(url=url)}\n",
             *_token(found, at),
             f"  # look at the numbers in a browser; docs/console.md says who may: {url}/console",
-            f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600",
-            f"  {at.prefix}.venv/bin/tally status --stack {shlex.quote(main.name)}",
+            *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
+            f"  {at.prefix}{'.venv/bin/' if lambdas() else ''}tally status --stack {shlex.quote(main.name)}",
         ]
     )
 
@@ -291,6 +297,25 @@ def _token(outputs: Mapping[str, str], at: Account) -> list[str]:
         f"  {token}",
     ]
 
+
+def _add_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument("-a", "--app", help="a folder that `cdk synth` made, instead of a new one")
+
+
+def _both(made: argparse.ArgumentParser, _: object) -> None:
+    account.add_arguments(made)
+    _add_arguments(made)
+
+
+DEPLOY = Command(
+    "deploy",
+    ABOUT,
+    lambda given: account.run(lambda: deploy(given, given.others)),
+    _both,
+    examples="  tally deploy -c stage=prod -c pageHosts=example.com",
+    stack=False,
+    passes_on=True,
+)
 
 if __name__ == "__main__":
     sys.exit(main())

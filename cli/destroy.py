@@ -1,4 +1,4 @@
-"""`make destroy`: says what a deleted stack keeps and where, asks, deletes it with its edge; says how to have it back.
+"""`make destroy`, `tally destroy`: says what a deleted stack keeps, asks, deletes it and its edge; says the way back.
 
 It asks CloudFormation for what is deployed, and needs no synthesis: the checkout may be another version by now.
 """
@@ -17,8 +17,11 @@ from stacks.options import EDGE_REGION, Options
 
 from . import account
 from .account import Account, Arguments
+from .command import Command
+from .folder import lambdas
 from .terminal import CommandError, answer, check_answerable, note
 
+ABOUT = "delete a deployed stack, with its edge; data of other stages than dev is kept"
 LOOK_S, LOOKS_MAX = 5, 1440  # two hours: a distribution is deleted in minutes
 _KEPT = ("Retain", "RetainExceptOnCreate")
 _KINDS = {
@@ -54,7 +57,7 @@ class Stack(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if it is deleted, 1 if it is not, 2 and one line if it cannot be."""
-    parser = Arguments("destroy", "Delete a deployed stack, with its edge. Data of other stages than dev is kept.")
+    parser = Arguments("destroy", f"{ABOUT[0].upper()}{ABOUT[1:]}.")
     given = parser.parse_args(arguments)
     return account.run(lambda: destroy(given))
 
@@ -151,10 +154,23 @@ def what_remains(stage: str, stacks: Sequence[Stack], at: Account) -> str:
         restored = "".join(f" -c tables={moment}" for moment in moments)
         lines += [
             "to have the stack back with these tables, and with the options that it had (docs/restore.md):",
-            f'  {at.prefix}make deploy ARGS="-c stage={stage}{restored} --import-existing-resources"',
+            f"  {at.prefix}{deploys(f'-c stage={stage}{restored} --import-existing-resources')}",
         ]
     return "\n".join(lines)
 
+
+def deploys(options: str) -> str:
+    """The command that deploys with these options, in this folder."""
+    return f'make deploy ARGS="{options}"' if lambdas() else f"tally deploy {options}"
+
+
+DESTROY = Command(
+    "destroy",
+    ABOUT,
+    lambda given: account.run(lambda: destroy(given)),
+    lambda made, _: account.add_arguments(made),
+    stack=False,
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import boto3
 from botocore.exceptions import ClientError
 
+from dev.base.words import DEV
 from tally.drift import restored
 from tally.drift.looks import moment
 from tally.drift.reconcile import NotProvenError
@@ -77,13 +78,13 @@ def _arguments(made: Parser, counters: Counters) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     if given.from_vault and given.local:
-        raise UsageError("--from-vault does not go with --local: `make dev` has no vault")
+        raise UsageError(f"--from-vault does not go with --local: {DEV} has no vault")
 
 
 def _restore(given: argparse.Namespace, stack: Stack | None = None) -> int:
     """Make the tables, put them right, and print what adopts them. Returns 0."""
     if given.local:
-        raise CommandError("`make dev` has no backups to restore: name a stack in AWS with --stack")
+        raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
     try:
         if stack is None:
             prefix = _restored_from_vault(given, Vault(given.from_vault))

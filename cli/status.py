@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from dev.base.words import DEV
 from tally.drift import looks
 from tally.drift.looks import Seen, moment
 from tally.errors import TallyError
@@ -48,7 +49,7 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _name(given: argparse.Namespace) -> str:
-    return "make dev" if given.local else str(given.stack)
+    return DEV.strip("`") if given.local else str(given.stack)
 
 
 def _seen(look: Callable[[Stack], Seen], stack: Stack) -> Seen:
@@ -126,7 +127,7 @@ def _subscribers(stack: Stack) -> Seen:
 def _failed_events(stack: Stack) -> Seen:
     """The asynchronous events that Lambda gave up: those that wait, and those that a person has taken out just now."""
     if not stack.status:
-        return Seen("`make dev` has no queue of them", {"messages": None})
+        return Seen(f"{DEV} has no queue of them", {"messages": None})
     queue = stack.outputs["FailedEventsUrl"]
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     sqs = boto3.client("sqs", config=PATIENT)

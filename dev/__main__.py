@@ -62,11 +62,9 @@ def run(options: Options) -> None:
     """Start everything and serve."""
     import asyncio
 
-    from .functions import runtime
     from .server import serve
     from .stack.prepared import prepared
 
-    runtime.check()
     handle(stop)
     with prepared(options) as stack:
         asyncio.run(serve(stack, say))

@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from .base.engine import Engine
 from .base.engine_file import trimming
 from .base.errors import LocalError
+from .base.options import COUNTERS
 from .base.wire import Wire
 from .functions import runtime
 from .functions.metrics import Metrics
@@ -22,8 +23,7 @@ from .functions.pool import Pool, ThrottledError
 from .gateway import console
 from .gateway.gateway import Gateway
 from .gateway.site import site
-from .stack.prepared import Stack, open_log
-from .stack.template import synthesized
+from .stack.prepared import Stack, open_log, template_of
 from .streams.positions import Positions
 from .streams.pump import Pump
 from .streams.switches import Switches
@@ -118,14 +118,14 @@ async def _watch_code(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway,
             seen = now
             for pool in pools.values():
                 pool.retire()
-            say("lambdas/ changed: the next invocations run the new code")
+            say(f"{_changing(stack)} changed: the next invocations run the new code")
             await _serve_its_routes(stack, pools, gateway, say)
 
 
 async def _serve_its_routes(stack: Stack, pools: Mapping[str, Pool], gateway: Gateway, say: Say) -> None:
     """Serve the routes that the changed code declares, such as those of a new counter."""
     try:
-        template = await asyncio.to_thread(synthesized, stack.options.app, stack.options.context)
+        template = await asyncio.to_thread(template_of, stack.options)
     except LocalError as error:
         say(f"the routes stay as they were: {error}")
         return
@@ -135,7 +135,12 @@ async def _serve_its_routes(stack: Stack, pools: Mapping[str, Pool], gateway: Ga
         say(f"the routes stay as they were: start again for the new function {new[0]}")
         return
     gateway.serve(template)
-    say(f"{len(template.routes)} routes: those of lambdas/ as it is now")
+    say(f"{len(template.routes)} routes: those of {_changing(stack)} as it is now")
+
+
+def _changing(stack: Stack) -> str:
+    """What a person changes while it runs."""
+    return COUNTERS if stack.options.packaged else "lambdas/"
 
 
 def _code_changed_at(code: Path) -> tuple[int, int]:

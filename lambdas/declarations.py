@@ -46,7 +46,12 @@ class Declarations:
         """Run the file and check what it declares. Raises ConfigurationError: it says what is wrong with which."""
         if not path.is_file():
             raise ConfigurationError(f"{path} is missing: it declares the counters")
-        module = runpy.run_path(str(path))
+        try:
+            module = runpy.run_path(str(path))
+        except ConfigurationError:
+            raise
+        except Exception as error:  # whatever a person's file raises
+            raise ConfigurationError(f"{path} does not run: {type(error).__name__}: {error}") from error
         found = module.get("COUNTERS")
         if not isinstance(found, Mapping) or not all(isinstance(counter, Counter) for counter in found.values()):
             raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import operations
-from counters import COUNTERS, PAGES
+from api.declared import PAGES
+from counters import COUNTERS
 
 if TYPE_CHECKING:
     from api.entry import Entry

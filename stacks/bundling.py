@@ -15,16 +15,16 @@ from aws_cdk import aws_lambda as lambda_
 
 from api import scripts
 from declarations import Declarations
+from home import CLIENT, PACKAGES, UPLOT
 
 SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
 # The charts of the console, and their licence: `make setup` installs them as package-lock.json pins them.
-UPLOT = Path(__file__).resolve().parents[1] / "node_modules" / "uplot"
 UPLOT_FILES = {
     "console/uPlot.iife.min.js": UPLOT / "dist" / "uPlot.iife.min.js",
     "console/uPlot.min.css": UPLOT / "dist" / "uPlot.min.css",
     "console/uPlot.LICENSE": UPLOT / "LICENSE",
 }
-CLIENT_FILES = {f"client/{name}": scripts.CLIENT / name for name in scripts.SERVED}
+CLIENT_FILES = {f"client/{name}": CLIENT / name for name in scripts.SERVED}
 COUNTERS = "counters.py"
 PYTHON_VERSION = "3.14"
 PLATFORM = "aarch64-manylinux2014"
@@ -109,7 +109,10 @@ class Bundle:
 
     def write(self, target: Path) -> None:
         """Write sources and packages for Lambda's arm64 Python to the new folder `target`. Raises BundlingError."""
-        self._install(target)
+        if PACKAGES.is_dir():  # a wheel brings them as `install` below made them
+            shutil.copytree(PACKAGES, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            install(self.requirements, target)
         for name, path in self.sources.items():
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -119,24 +122,26 @@ class Bundle:
         for path in target.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)  # Lambda reads them as another user, whatever the umask here
 
-    def _install(self, target: Path) -> None:
-        command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target)]
-        command += ["--python-platform", PLATFORM, "--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
-        command += ["--require-hashes", "--no-deps", "--requirement", str(self.requirements)]  # the pins are complete
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
-        except subprocess.CalledProcessError as error:
-            reason = " ".join(error.stderr.split()) or f"exit code {error.returncode}"
-            raise BundlingError(f"uv could not install {self.requirements}: {reason}") from None
-        except subprocess.TimeoutExpired:
-            raise BundlingError(f"uv did not install {self.requirements} within {INSTALL_TIMEOUT_S} s") from None
-        shutil.rmtree(target / "bin", ignore_errors=True)  # the packages' commands: nothing in Lambda runs them
-        for path in target.glob("*.dist-info/*"):
-            if path.name in INSTALLER_FILES:
-                path.unlink()
-
     def _openapi(self) -> str:
         """The OpenAPI document of the declarations. Imported here: it loads the core, which other synths do without."""
         from api.document import text
 
         return text(self.declarations.operations, self.declarations.counters)
+
+
+def install(requirements: Path, target: Path) -> None:
+    """Install what is pinned for Lambda's arm64 Python into the new folder `target`. Raises BundlingError."""
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target)]
+    command += ["--python-platform", PLATFORM, "--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
+    command += ["--require-hashes", "--no-deps", "--requirement", str(requirements)]  # the pins are complete
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+    except subprocess.CalledProcessError as error:
+        reason = " ".join(error.stderr.split()) or f"exit code {error.returncode}"
+        raise BundlingError(f"uv could not install {requirements}: {reason}") from None
+    except subprocess.TimeoutExpired:
+        raise BundlingError(f"uv did not install {requirements} within {INSTALL_TIMEOUT_S} s") from None
+    shutil.rmtree(target / "bin", ignore_errors=True)  # the packages' commands: nothing in Lambda runs them
+    for path in target.glob("*.dist-info/*"):
+        if path.name in INSTALLER_FILES:
+            path.unlink()

@@ -5,11 +5,15 @@ A name that is unique in an account, over all its regions, carries the region: t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from aws_cdk import Aws, Fn, Stack
+from aws_cdk import Aws, Fn, Stack, Token
 from constructs import Construct
 
+from .options import KEPT_BY_COGNITO, OptionsError
+
+BASE_MAX = 41  # AWS Backup takes 50 characters for a vault, which has nine more
 HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids
 
 
@@ -28,6 +32,21 @@ class Names:
         stack = Stack.of(scope)
         ids = [above.node.id for above in scope.node.scopes[len(stack.node.scopes) :]]
         return cls(stack.stack_name, tuple(id for id in ids if id != HIDDEN_ID))
+
+    def check(self, *, with_users: bool) -> None:
+        """Raise OptionsError for a place that some AWS service has no name for. `with_users`: a user pool is there."""
+        if Token.is_unresolved(self.stack):
+            raise OptionsError(
+                "Tally cannot be in a nested stack, whose name is not known: its tables have fixed names"
+            )
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", self.base) or len(self.base) > BASE_MAX:
+            raise OptionsError(
+                f"Tally would be {self.base!r}, by the names of its stack and of the constructs that it is in: it must"
+                f" have up to {BASE_MAX} letters, digits and hyphens, and begin with a letter"
+            )
+        for word in KEPT_BY_COGNITO if with_users else ():
+            if word in self.base.lower():
+                raise OptionsError(f"Tally would be {self.base!r}: Cognito takes no domain with {word!r} in it")
 
     @property
     def base(self) -> str:

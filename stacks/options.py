@@ -25,7 +25,7 @@ CLIENT_RATE_WINDOW_S = 300
 # https://docs.aws.amazon.com/lambda/latest/dg/snapstart.html
 NO_SNAPSHOTS = ("ap-east-2", "ap-southeast-6")
 _STAGE = "[a-z][a-z0-9-]{0,15}"
-_KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
+KEPT_BY_COGNITO = ("aws", "amazon", "cognito")  # it refuses these in the domain of a user pool, which has the stage
 _HOST = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"  # without a port, as lambdas/tally/fields.py compares it
 _NAME = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
 _CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
@@ -90,7 +90,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 def _stage(name: str, text: str) -> str:
     stage: str = _like(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(name, text)
-    for word in _KEPT_BY_COGNITO:
+    for word in KEPT_BY_COGNITO:
         if word in stage:
             raise OptionsError(f"context {name} is {stage!r}: Cognito takes no domain with {word!r} in it")
     return stage

@@ -1,17 +1,25 @@
-"""Tally, put together from its constructs, and the stack of one stage that holds it."""
+"""Tally, put together from its constructs: for a stack of a team's own, or for the stack of one stage."""
 
 from __future__ import annotations
 
-from aws_cdk import Aws, CfnOutput, Stack
+from collections.abc import Iterable
+from pathlib import Path
+
+from aws_cdk import Aws, CfnOutput, Stack, Stage, Token
+from aws_cdk import aws_apigatewayv2 as http
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from api.operation import OPEN
 from declarations import Declarations
+from home import LAMBDAS
 from tally import observe
 from tally.dynamo.keys import FORMAT
 
 from .api import Api
+from .arguments import chosen
 from .backup import Backup
 from .budget import Budget
 from .bundling import Bundle
@@ -21,9 +29,9 @@ from .failed_events import FailedEvents
 from .functions import RUNTIME, Functions
 from .metrics import OwnMetrics
 from .monitoring import Monitoring, Parts
-from .names import Names, camel, stack_name
+from .names import HIDDEN_ID, Names, camel, stack_name
 from .operator import Operator, Runbooks, operator_needs
-from .options import Options
+from .options import Options, OptionsError
 from .streams import Streams
 from .tables import Tables
 
@@ -41,19 +49,93 @@ class TallyStack(Stack):
             description="Tally: counting on DynamoDB that is right after retries, crashes and viral posts",
             termination_protection=options.keeps_data,
         )
-        Tally(self, declarations=declarations, options=options, bundle=bundle)
+        Tally(self, HIDDEN_ID, counters=declarations, options=options, bundle=bundle)
 
 
-class Tally:
+class Tally(Construct):
     """Tables, functions, HTTP API, alarms, and the outputs that name them.
 
-    `scope` is the stack, or a construct in it for a stack that holds more than Tally. Names and logical ids follow its
-    path in the stack; a construct named `Default` leaves them as they are in a stack of Tally's own.
+        tally = Tally(self, "Tally", counters="counters.py", page_hosts=["example.com"])
+        tally.grant_count(checkout)
+
+    Names and logical ids follow its path in the stack. A construct named `Default` has those of a stack of Tally's own.
+    Each has about 240 resources, and a stack may have 500.
     """
 
-    def __init__(self, scope: Construct, *, declarations: Declarations, options: Options, bundle: Bundle) -> None:
-        self._scope = scope
-        names = Names.of(scope)
+    tables: Tables
+    api: http.HttpApi
+    functions: dict[str, lambda_.Alias]
+    """Those that other functions invoke, by their names in the client."""
+    alarm_topic: sns.Topic
+    url: str
+    """Where callers find the API."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        counters: str | Path | Declarations,
+        keep_data: bool = True,
+        options: Options | None = None,
+        bundle: Bundle | None = None,
+        **given: object,
+    ) -> None:
+        """`counters`: the file that declares them, from the folder where `cdk` runs.
+
+        `keep_data`: whether tables and users outlive the stack and are protected from deletion. Without it this is like
+        the stage dev: what is cheap and slow there is so here. `given`: options by the names of their fields
+        (stacks/options.py). TallyStack has read `options` from the context, and keeps the `bundle` elsewhere.
+
+        Raises OptionsError, and ConfigurationError for wrong declarations.
+        """
+        super().__init__(scope, id)
+        declarations = counters if isinstance(counters, Declarations) else Declarations.load(Path(counters))
+        options = options or chosen(given, keep_data=keep_data)
+        bundle = bundle or Bundle(LAMBDAS, declarations, kept_in=Path(_outdir(self)))
+        options.check_region(*(None if Token.is_unresolved(one) else one for one in self._place()))
+        names = Names.of(self)
+        names.check(with_users=not options.issuer)
+        self._names = names
+        self._build(declarations, options, bundle)
+
+    def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
+        """Let a role, a function or what else has a role invoke these functions; all of them without a list.
+
+        Raises OptionsError for a function that there is not.
+        """
+        wanted = list(self.functions if functions is None else functions)
+        for name in wanted:
+            if name not in self.functions:
+                raise OptionsError(f"Tally has no function {name!r}: there are {', '.join(self.functions)}")
+        return iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=["lambda:InvokeFunction"],
+            resource_arns=[self.functions[name].function_arn for name in wanted],
+        )
+
+    def grant_count(self, function: lambda_.Function, *, variable: str = "TALLY_FUNCTIONS") -> None:
+        """Let a function count with `tally.client`, whose `from_environment` reads the variable.
+
+        Raises OptionsError if the variable is another Tally's already: the client would count there, or here.
+        """
+        marker = f"Tally:{variable}"
+        if function.node.try_find_child(marker):
+            raise OptionsError(
+                f"{function.node.path} counts with another Tally by {variable} already: give variable=… here, and the"
+                " same to Tally.from_environment(variable=…)"
+            )
+        Construct(function, marker)
+        self.grant(function)
+        arns = {name: alias.function_arn for name, alias in self.functions.items()}
+        function.add_environment(variable, Stack.of(function).to_json_string(arns))
+
+    def _place(self) -> tuple[str, str]:
+        stack = Stack.of(self)
+        return stack.region, stack.account
+
+    def _build(self, declarations: Declarations, options: Options, bundle: Bundle) -> None:
+        scope, names = self, self._names
         tables = Tables(scope, "Tables", names=names, options=options)
         dead_letters = DeadLetters(
             scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
@@ -71,6 +153,8 @@ class Tally:
         streams = Streams(scope, "Streams", declarations=declarations, tables=tables, consumers=functions.consumers)
         streams.precede(functions.writers)
         api = Api(scope, "Api", names=names, served=declarations.functions, aliases=functions.aliases, options=options)
+        self.tables, self.api, self.url = tables, api.api, api.url
+        self.functions = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN)}
         self._tell_of_console(functions, declarations, api, names, options)
         failed_events = FailedEvents(
             scope,
@@ -88,6 +172,7 @@ class Tally:
             parts=parts,
             options=options,
         )
+        self.alarm_topic = monitoring.topic
         if options.canaries:
             failed = OwnMetrics(names, declarations).by_version(observe.FAILED, functions.version)
             Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
@@ -113,7 +198,7 @@ class Tally:
     ) -> None:
         """What `/console/config.json` says; and whose tokens are those of people, to functions that scopes guard."""
         known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
-        config = Stack.of(self._scope).to_json_string({**known, "try_it": False})
+        config = Stack.of(self).to_json_string({**known, "try_it": False})
         functions.tell(["console"], "TALLY_CONSOLE", config)
         if api.users:
             guarded = [module for module, found in declarations.functions.items() if any(one.scope for one in found)]
@@ -149,17 +234,16 @@ class Tally:
             )
         for table, made in tables.by_name.items():
             self._output(f"{table.value.capitalize()}TableName", made.table_name, f"The {table.value} table")
-        invoked = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN)}
-        for module, alias in invoked.items():
+        for module, alias in self.functions.items():
             self._output(f"{camel(module)}FunctionArn", alias.function_arn, f"Invoke this for {module}")
         policy = iam.ManagedPolicy(
-            self._scope,
+            self,
             "InvokePolicy",
             description="Lets a role invoke Tally's functions",
             statements=[
                 iam.PolicyStatement(
                     actions=["lambda:InvokeFunction"],
-                    resources=[alias.function_arn for alias in invoked.values()],
+                    resources=[alias.function_arn for alias in self.functions.values()],
                 )
             ],
         )
@@ -179,4 +263,11 @@ class Tally:
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
     def _output(self, name: str, value: str, description: str) -> None:
-        CfnOutput(self._scope, name, value=value, description=description)
+        output = CfnOutput(self, name, value=value, description=description)
+        output.override_logical_id(self._names.logical_id(name))  # programs look for it
+
+
+def _outdir(scope: Construct) -> str:
+    stage = Stage.of(scope)
+    assert stage is not None
+    return stage.outdir

@@ -6,16 +6,15 @@ import io
 import re
 import shlex
 from contextlib import redirect_stdout
-from pathlib import Path
 
 from declarations import Declarations
+from home import HOME, LAMBDAS
 
 from ..command import Parser
 from .command import COST
 from .strangers import worst_day
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/cost.md"
+PAGE = HOME / "docs/cost.md"
 _RUN = re.compile(r"(?<=```console\n\$ tally )(cost.*\n)[^`]*(?=```)")
 _WORST = re.compile(r"(?<=cost up to \$)[0-9,]+(?= a day)")
 
@@ -30,7 +29,7 @@ def _printed(found: re.Match[str]) -> str:
 
 def written(page: str) -> str:
     """The page with what each command prints now, and with the worst day of the counters and routes that there are."""
-    worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
+    worst = worst_day(Declarations.load(LAMBDAS / "counters.py"), 1)
     return _RUN.sub(_printed, _WORST.sub(f"{worst:,.0f}", page))
 
 

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from . import fetched
 from .engine_file import index_stream_records
 from .errors import LocalError
 
-LOCKED, VERSION = "linux-x64", "1.2.1"  # package.json: `npm ci` fails if it lists what the registry does not serve
 READY_S_MAX = 60.0  # it takes 10 ms, and longer on a busy machine
 STOP_S_MAX = 3.0
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -24,17 +24,21 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def binary() -> Path:
-    """The engine that npm installed in this folder or one above it, or `dynoxide` on the PATH. Raises LocalError."""
+    """The engine that npm installed in this folder or one above it, `dynoxide` on the PATH, or a fetched one.
+
+    Raises LocalError.
+    """
     here = Path.cwd()
     installed = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
     for candidate in (*installed, shutil.which("dynoxide")):
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
-    how = "run `npm ci`"
-    if _platform() != LOCKED:
-        how = f"run `npm install --no-save @dynoxide/{_platform()}@{VERSION}` if npm has it"
+    if _platform() in fetched.INTEGRITY:
+        return fetched.engine(_platform())
     raise LocalError(
-        f"no DynamoDB engine for {_platform()}: {how}, put `dynoxide` on the PATH,"
+        f"no DynamoDB engine for {_platform()}:"
+        f" run `npm install --no-save @dynoxide/{_platform()}@{fetched.VERSION}` if npm has it,"
+        " put `dynoxide` on the PATH,"
         " or set AWS_ENDPOINT_URL_DYNAMODB to your own engine, such as DynamoDB Local"
     )
 
@@ -83,11 +87,12 @@ class Engine:
         """Start it and wait until it accepts connections. Raises LocalError with its last output if it does not."""
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
+        command = self.command()  # it may fetch the engine, and Ctrl-C ends that
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C in the middle would leave it behind
         try:
             try:
                 self._process = subprocess.Popen(
-                    self.command(),
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

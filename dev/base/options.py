@@ -8,11 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import LocalError
+from .words import DEV
 
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
+COUNTERS = "counters.py"
 MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and a person waits for drift to show
 MINUTE_S_MAX = 60
+VARIABLES = (
+    "AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine to use instead of the embedded one."
+    " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
+    f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
+    " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
+    " TALLY_LIKERS_VISIBLE: who sees which users like a post, anyone, signedIn or nobody (anyone)."
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,7 @@ class Options:
     """A person's choices."""
 
     app: Path
-    """The folder of the CDK app: app.py, cdk.json and lambdas/."""
+    """The folder of the CDK app: app.py, cdk.json, and lambdas/ or, with the package, counters.py."""
     port: int
     """0: any free port."""
     data: Path
@@ -34,6 +43,11 @@ class Options:
     """The endpoint of that engine's streams, if it differs."""
     context: Mapping[str, str] = field(default_factory=dict)
     """Options of the deployment, as `-c` gives them."""
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the folder has its counters alone, as `tally init` makes it: the package brings the rest."""
+        return (self.app / COUNTERS).is_file()
 
     @classmethod
     def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> Options:
@@ -59,15 +73,13 @@ class Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dev", description="Run Tally on this machine.")
+    parser = argparse.ArgumentParser(prog=DEV.strip("`"), description="Run Tally on this machine.", epilog=VARIABLES)
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command line may have."""
     parser.add_argument("--port", help="port of the HTTP API on 127.0.0.1 (PORT, or 8080; 0: any free port)")
     parser.add_argument("--data", help="folder of the data, which survive a restart (TALLY_DATA, or .tally)")
     parser.add_argument("--verbose", action="store_true", help="print the functions' logs here too")
-    parser.epilog = (
-        "AWS_ENDPOINT_URL_DYNAMODB: a DynamoDB engine to use instead of the embedded one."
-        " AWS_ENDPOINT_URL_DYNAMODB_STREAMS: the endpoint of its streams, if it differs."
-        f" TALLY_MINUTE_S: the length of a minute of the ledger in seconds, {MINUTE_S_MAX} on AWS ({MINUTE_DEFAULT_S})."
-        " TALLY_PAGE_HOSTS: count visits of these hosts only, separated by commas (any)."
-        " TALLY_LIKERS_VISIBLE: who sees which users like a post, anyone, signedIn or nobody (anyone)."
-    )
-    return parser

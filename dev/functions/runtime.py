@@ -23,9 +23,9 @@ from aiohttp import web
 
 from ..base.account import ACCOUNT, REGION
 from ..base.engine import die_with_parent
-from ..base.errors import LocalError
 from ..base.listening import stop_listening
 from ..stack.template import Function
+from . import loop
 
 INIT_S_MAX = 30.0  # Lambda allows 10 s; a laptop that is busy is slower
 PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out
@@ -66,10 +66,9 @@ class Invocation:
     """Milliseconds since 1970."""
 
 
-def check() -> None:
-    """Raise LocalError where functions cannot run: AWS's runtime client has a native part, which it builds on Linux."""
-    if find_spec("runtime_client") is None:
-        raise LocalError("functions run on Linux only, by AWS's runtime client: run `make dev` in a container of Linux")
+def client() -> tuple[str, ...]:
+    """The arguments with which Python runs AWS's runtime client. AWS makes its native part for Linux only."""
+    return ("-m", "awslambdaric") if find_spec("runtime_client") else (loop.__file__,)
 
 
 def environment(function: Function, code: Path, extra: Mapping[str, str]) -> dict[str, str]:
@@ -151,7 +150,7 @@ class Worker:
         listener = socket.create_server(("127.0.0.1", 0))
         await web.SockSite(self._runner, listener).start()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "awslambdaric", self.function.handler,
+            sys.executable, *client(), self.function.handler,
             cwd=self._variables["LAMBDA_TASK_ROOT"],
             env=self._variables | {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{listener.getsockname()[1]}"},
             stdin=asyncio.subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 from ..base.errors import LocalError
+from ..base.words import DEV
 
 LIFETIME_DEFAULT_S = 3600  # as Cognito's
 LIFETIME_S_MAX = 365 * 24 * 3600
@@ -159,6 +160,6 @@ def _key(path: Path) -> rsa.RSAPrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except ValueError:
-        raise LocalError(f"{path} is not a private key: delete it, and `make dev` makes a new one") from None
+        raise LocalError(f"{path} is not a private key: delete it, and {DEV} makes a new one") from None
     assert isinstance(key, rsa.RSAPrivateKey)
     return key

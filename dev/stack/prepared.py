@@ -18,6 +18,7 @@ from ..base.account import REGION
 from ..base.engine import Engine
 from ..base.errors import LocalError
 from ..base.options import Options
+from ..base.words import DEV
 from . import tables
 from .cloudformation import STACK
 from .template import Template, synthesized
@@ -34,16 +35,13 @@ class Stack:
     listener: socket.socket
     endpoint: str
     engine: Engine | None
+    code: Path
+    """The folder of the handlers."""
 
     @property
     def url(self) -> str:
         """The URL of the HTTP API."""
         return f"http://localhost:{self.listener.getsockname()[1]}"
-
-    @property
-    def code(self) -> Path:
-        """The folder of the handlers."""
-        return self.options.app / "lambdas"
 
     @property
     def logs(self) -> Path:
@@ -113,11 +111,30 @@ def prepared(options: Options) -> Iterator[Stack]:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(_listen(options.port)))
         stack.enter_context(_locked(options.data))
-        template = synthesized(options.app, options.context)
+        template = template_of(options)
+        code = _code(options)
         engine = None if options.endpoint else stack.enter_context(Engine(options.data / "engine.db"))
         endpoint = engine.endpoint if engine else str(options.endpoint)
         template = template.with_streams(tables.create(template.tables.values(), endpoint))
-        yield Stack(template, options, listener, endpoint, engine)
+        yield Stack(template, options, listener, endpoint, engine, code)
+
+
+def template_of(options: Options) -> Template:
+    """The stack of the app, with the routes that its code declares now. Raises LocalError."""
+    if not options.packaged:
+        return synthesized(options.app, options.context)
+    from . import packaged  # it reads what only the package brings
+
+    return packaged.template(options.app, options.context)
+
+
+def _code(options: Options) -> Path:
+    """The folder of the handlers, for the processes of the functions."""
+    if not options.packaged:
+        return options.app / "lambdas"
+    from . import packaged
+
+    return packaged.task(options.app, options.data.resolve() / "task")
 
 
 def _listen(port: int) -> socket.socket:
@@ -146,7 +163,7 @@ def _locked(data: Path) -> Iterator[None]:
         except OSError:
             lock.seek(0)
             raise LocalError(
-                f"another `make dev` (process {lock.read().strip() or '?'}) uses the data folder {data}:"
+                f"another {DEV} (process {lock.read().strip() or '?'}) uses the data folder {data}:"
                 " stop it, or set TALLY_DATA to another folder"
             ) from None
         lock.truncate(0)

@@ -13,11 +13,12 @@ from pathlib import Path
 import operations
 from counters import COUNTERS
 from declarations import OPERATIONS
+from home import HOME
 
 from . import client, document, javascript, samples
 from .operation import Operation
 
-EVENTS = Path(__file__).resolve().parents[2] / "events"
+EVENTS = HOME / "events"
 
 
 def files() -> dict[Path, str]:

@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from home import UPLOT
 from tally.errors import NotFoundError
 
 from .texts import Text
 
 MAX_AGE_S = 0  # each load asks whether a file has changed: after a deploy, no page runs with modules of two versions
 FOLDER = Path(__file__).parents[1] / "console"
-UPLOT = Path(__file__).parents[2] / "node_modules" / "uplot" / "dist"  # in a checkout; a bundle has it in FOLDER
 _PAGE = "index.html"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _CHARTS = {"uPlot.esm.js": "uPlot.iife.min.js", "uPlot.min.css": "uPlot.min.css"}
@@ -66,5 +66,5 @@ def _files() -> dict[str, Path]:
     found = {
         path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES and path.name not in _CHARTS.values()
     }
-    folder = FOLDER if (FOLDER / _CHARTS["uPlot.esm.js"]).exists() else UPLOT
+    folder = FOLDER if (FOLDER / _CHARTS["uPlot.esm.js"]).exists() else UPLOT / "dist"  # a bundle has it in FOLDER
     return found | {name: folder / kept for name, kept in _CHARTS.items()}

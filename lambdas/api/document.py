@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,7 +101,7 @@ def document(
 
 def _about(module: str) -> str:
     """The first line of a file in `operations/`."""
-    return (sys.modules[f"operations.{module}"].__doc__ or "").strip().partition("\n\n")[0]
+    return (importlib.import_module(f"operations.{module}").__doc__ or "").strip().partition("\n\n")[0]
 
 
 def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:

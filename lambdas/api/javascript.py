@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
+from home import CLIENT
+
 from .client import listed, typed
 from .operation import Field, Operation
 
-FOLDER = Path(__file__).parents[2] / "clients" / "js"
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
 _PLAIN = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
 _OPTIONAL = ("idempotency_key", "caller")
@@ -27,9 +28,9 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     methods = "".join(map(_method, found))
     types_ = "\n".join(map(_answer, answers.values()))
     return {
-        FOLDER / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
+        CLIENT / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
         f"export const KEYED = new Set([\n{keyed}]);\n",
-        FOLDER / "requests.d.ts": f"{_HEAD}{types_}\n"
+        CLIENT / "requests.d.ts": f"{_HEAD}{types_}\n"
         "/** Whether an earlier request with the same key had counted the change. */\n"
         "export interface Replayed {\n  replayed: boolean;\n}\n\n"
         f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"

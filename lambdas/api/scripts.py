@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from home import CLIENT
 from tally.errors import NotFoundError
 
 from .texts import Text
 
 MAX_AGE_S = 3600  # a new version is everywhere within the hour
 SERVED = ("beacon.js", "tally.js", "elements.js")
-CLIENT = Path(__file__).parents[2] / "clients" / "js"  # in a checkout; a bundle has them in BUNDLED
-BUNDLED = Path(__file__).parents[1] / "client"
+BUNDLED = Path(__file__).parents[1] / "client"  # where a bundle has what a checkout has in CLIENT
 TYPE = "text/javascript"
 
 

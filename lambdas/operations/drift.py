@@ -4,10 +4,11 @@ import time
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from api import needs
+from api.declared import PAGES
 from api.kinds import ANY_ID, COUNTER, Cursor, Limit, Period
 from api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from api.shapes import AsOf, Count, PeriodName, Seconds
-from counters import COUNTERS, PAGES
+from counters import COUNTERS
 from tally import fields
 from tally.counter import Counter
 from tally.counting import periods

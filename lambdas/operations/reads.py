@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
 from api import badge, kinds, needs
+from api.declared import PAGES
 from api.kinds import LISTED_TALLY, ACounter, Id, Period
 from api.operation import READS, SELDOM, Access, Answer, Call, operation
 from api.shapes import Unreadable, Value
 from api.texts import Text
-from counters import COUNTERS, PAGES
+from counters import COUNTERS
 from tally import fields
 from tally.counter import MAX_AGE_DEFAULT_S, Counter
 from tally.counting import many, periods, tallies

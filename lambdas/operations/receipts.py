@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from api import kinds, needs
+from api.declared import PAGES
 from api.kinds import ASKED_KEY, CALLER, KEY_EXAMPLE, TARGET
 from api.operation import RARE, Access, Answer, Call, operation
-from counters import PAGES
 from tally import fields
 from tally.counting import receipts
 from tally.errors import InvalidInputError, NotCommittedError

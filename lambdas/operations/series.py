@@ -4,10 +4,11 @@ import time
 from typing import Annotated, Literal, TypedDict
 
 from api import needs
+from api.declared import PAGES
 from api.kinds import COUNTER, OF_SERIES, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
 from api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from api.shapes import AsOf, Seconds
-from counters import COUNTERS, PAGES
+from counters import COUNTERS
 from tally import fields
 from tally.counter import Counter
 from tally.errors import ForbiddenError, NotFoundError

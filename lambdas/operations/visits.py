@@ -4,11 +4,11 @@ import os
 from typing import Annotated, Literal, TypedDict
 
 from api import badge, crawlers, needs, scripts
+from api.declared import PAGES
 from api.kinds import CLIENT_FILE, LISTED_PAGE, PAGE, PAGE_EXAMPLE, USER_AGENT, KeyOrBody
 from api.operation import READS, WRITES, Access, Answer, Call, operation
 from api.shapes import AsOf, Count, WhenVisible
 from api.texts import Text
-from counters import PAGES
 from tally import fields
 from tally.counting import tallies
 from tally.counting.increments import Increment

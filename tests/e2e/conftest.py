@@ -1,7 +1,12 @@
-"""One `make dev` for the tests that only call it; the others start their own. One Chromium for each module."""
+"""One `make dev` for the tests that only call it; the others start their own. One Chromium for each module.
+
+With CLIENT=hidden all of them run without the native part of AWS's runtime client, as on a Mac.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,11 @@ import pytest
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
 from tests.e2e import chromium
-from tests.e2e.dev import Dev
+from tests.e2e.dev import HIDDEN, Dev
+
+if os.environ.get("CLIENT") == "hidden":
+    os.environ.update(HIDDEN)
+    sys.modules["runtime_client"] = None  # type: ignore[assignment]  # as if it was not installed
 
 
 @pytest.fixture(scope="session")

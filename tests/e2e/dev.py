@@ -15,6 +15,8 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEY = "e2e-0123456789-0123456789"
+HIDDEN = {"PYTHONPATH": str(Path(__file__).parent / "hidden")}
+"""The variables of a `make dev` that finds no native part of AWS's runtime client."""
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,29 @@
-"""Functions under AWS's runtime client that fail, hang, die, or have many callers at once."""
+"""Functions under AWS's runtime client that fail, hang, die, or have many callers at once.
+
+Each test runs twice: with the client's native part, and as on a Mac without it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import sys
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dev.functions import pool, runtime
+from dev.functions import loop, pool, runtime
 from dev.functions.pool import Pool, ThrottledError
 from dev.stack.template import Function
 from tests.e2e.dev import running
 from tests.patience import PATIENCE_S
 
 HANDLER = """
-import os, signal, sys, time
+import logging, os, signal, sys, time
 os.chdir(os.environ["LAMBDA_TASK_ROOT"])
 print("cold start")
 def handler(event, context):
@@ -29,10 +35,17 @@ def handler(event, context):
         case "wait":
             open("waiting", "a").close()
             while not os.path.exists("free"): time.sleep(0.01)
+        case "log":
+            logging.getLogger().warning("a warning of %s", context.function_name)
+            print("a line")
+            return "logged"
+        case "not json": return {1, 2}
         case "environment": return dict(os.environ)
         case "context":
             return [context.aws_request_id, context.function_name, context.get_remaining_time_in_millis(),
-                    context.invoked_function_arn]
+                    context.invoked_function_arn, context.function_version, context.memory_limit_in_mb,
+                    context.log_group_name, context.log_stream_name, context.client_context, str(context.identity)]
+        case "echo": return event
     return os.getpid()
 """
 
@@ -41,6 +54,18 @@ def handler(event, context):
 def task_root(tmp_path: Path) -> Path:
     (tmp_path / "tried.py").write_text(HANDLER)
     return tmp_path
+
+
+@pytest.fixture(autouse=True, params=["native", "hidden"])
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "hidden":
+        hide(monkeypatch)
+
+
+def hide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the native part be missing."""
+    monkeypatch.setitem(sys.modules, "runtime_client", None)
+    assert runtime.client() == (loop.__file__,)
 
 
 def run(body: Callable[[Pool], Awaitable[None]], log: Path, *, timeout_s: float = 10, **more: Any) -> None:
@@ -88,7 +113,7 @@ def test_the_environment_is_lambdas_and_nothing_else(task_root: Path, monkeypatc
         assert found["LAMBDA_TASK_ROOT"] == str(task_root)
         assert (found["AWS_LAMBDA_FUNCTION_NAME"], found["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("tried", "256")
         assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_COUNTS_TABLE"} & found.keys()
-        request_id, name, remaining_ms, arn = await call(made, do="context")
+        request_id, name, remaining_ms, arn, *_ = await call(made, do="context")
         assert (len(request_id), name) == (36, "tried")
         assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:tried"
         assert 0 < remaining_ms <= 10_000
@@ -193,3 +218,30 @@ def test_a_second_process_is_not_started_for_callers_in_turn(task_root: Path, mo
 
     run(body, task_root / "log")
     assert (task_root / "log").read_text().count("cold start") == 1
+
+
+@pytest.mark.skipif(find_spec("runtime_client") is None, reason="AWS makes its native part for Linux only")
+@pytest.mark.parametrize("client", ["native"], indirect=True)
+def test_a_function_cannot_tell_the_two_clients_apart(task_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same events get the same answers, errors and lines of the log, but for ids, times and places."""
+
+    def transcript(name: str, *events: Any) -> tuple[list[str], str]:
+        answers = []
+
+        async def body(made: Pool) -> None:
+            answers.extend([await made.invoke(json.dumps(event).encode(), f"request-{name}") for event in events])
+
+        run(body, task_root / name)
+        told = (task_root / name).read_text()
+        return [unlike(f"{one.failed} {one.payload!r}", name) for one in answers], unlike(told, name)
+
+    def unlike(text: str, name: str) -> str:
+        """Without what differs between any two runs."""
+        text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text.replace(f"request-{name}", "REQUEST"))
+        return re.sub(r'(?<="tried", )\d+', "LEFT", text)
+
+    does: list[Any] = [{"do": what} for what in ("raise", "log", "context", "not json", "exit")]
+    does += [{"do": "echo", "text": "é\u2028", "long": "x" * 1_000_000}, ["no", "map"]]
+    native = transcript("first", *does)
+    hide(monkeypatch)
+    assert transcript("second", *does) == native

@@ -7,20 +7,16 @@ import json
 import multiprocessing
 import platform
 import shutil
-import signal
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dev.__main__ import main as local_main
-from dev.base.engine import LOCKED, VERSION, Engine
+from dev.base.engine import Engine
 from dev.base.engine_file import index_stream_records
 from dev.base.errors import LocalError
-from dev.functions import runtime
 from dev.stack import synth, tables
 from dev.stack.template import Template, Throttle, parse, read, synthesized
 from tests.patience import PATIENCE_S
@@ -232,7 +228,6 @@ def test_a_missing_node_is_an_error_only_when_it_synthesizes(checkout: Path, mon
 @pytest.mark.parametrize(
     ("system", "machine", "way"),
     [
-        ("Linux", "x86_64", "for linux-x64: run `npm ci`"),
         ("Linux", "aarch64", "for linux-arm64: run `npm install --no-save @dynoxide/linux-arm64@"),
         ("Darwin", "arm64", "for darwin-arm64: run `npm install --no-save @dynoxide/darwin-arm64@"),
     ],
@@ -247,21 +242,3 @@ def test_a_missing_engine_is_one_line_that_says_where_to_get_it(
     with pytest.raises(LocalError, match=f"no DynamoDB engine {way}") as missing:
         Engine().start()
     assert "\n" not in str(missing.value)
-
-
-def test_the_engine_that_the_hint_names_is_the_one_that_is_locked() -> None:
-    listed = json.loads((ROOT / "package.json").read_text())["optionalDependencies"]
-    assert listed == {f"@dynoxide/{LOCKED}": VERSION}
-
-
-def test_a_machine_that_cannot_run_functions_is_told_so_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["local"])
-    monkeypatch.setattr(runtime, "find_spec", lambda _: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert local_main() == 1
-    said = capsys.readouterr().err
-    assert said.startswith("tally: functions run on Linux only")
-    assert said.count("\n") == 1

@@ -90,16 +90,17 @@ def rewritten(assembly: Path, change: Callable[[Json], Json]) -> Path:
     return changed
 
 
-def rewrite(assembly: Path, change: Callable[[Json], Json]) -> None:
-    """Change the template of an assembly.
+def rewrite(assembly: Path, change: Callable[[Json], Json], id: str = "Tally") -> None:
+    """Change the template of the stack `id` of an assembly.
 
     The command uploads a template under the hash that CDK gave it, once: another template needs another hash.
     """
-    old = (assembly / TEMPLATE).read_text()
+    path = assembly / f"{id}.template.json"
+    old = path.read_text()
     new = json.dumps(change(json.loads(old)))
-    (assembly / TEMPLATE).write_text(new)
+    path.write_text(new)
     before, after = (hashlib.sha256(text.encode()).hexdigest() for text in (old, new))
-    for name in ("manifest.json", "Tally.assets.json"):
+    for name in ("manifest.json", f"{id}.assets.json"):
         text = (assembly / name).read_text()
         assert before in text, f"{name} does not name the template's hash"
         (assembly / name).write_text(text.replace(before, after))
@@ -116,8 +117,8 @@ class Answer:
 class Stack:
     """The stack that the assemblies in `folder` describe, in one emulator."""
 
-    def __init__(self, emulator: Emulator, home: Path, stage: str = "dev") -> None:
-        self.emulator, self.home, self.name = emulator, home, f"Tally-{stage}"
+    def __init__(self, emulator: Emulator, home: Path, stage: str = "dev", name: str = "") -> None:
+        self.emulator, self.home, self.name = emulator, home, name or f"Tally-{stage}"
         self.environment = emulator.environment(home)
         self.client = emulator.client
 

@@ -31,10 +31,10 @@ def synthesized(folder: Path, *paths: tuple[str, ...]) -> dict[str, Any]:
     declarations = Declarations.load(LAMBDAS / "counters.py")
     for path in paths:
         scope: Construct = stack
-        for id_ in path:
+        for id_ in path[:-1]:
             scope = Construct(scope, id_)
         bundle = Bundle(LAMBDAS, declarations, kept_in=folder)
-        Tally(scope, declarations=declarations, options=WITHOUT_CANARY, bundle=bundle)
+        Tally(scope, path[-1], counters=declarations, options=WITHOUT_CANARY, bundle=bundle)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     app.synth()
     found: dict[str, Any] = json.loads((folder / "Tally.template.json").read_text())

@@ -360,3 +360,11 @@ def test_a_batch_that_was_refused_as_a_whole_is_refused_for_each() -> None:
     assert [type(result) for result in asked.batch([requests.increment("plays", "a")] * 2)] == [
         PayloadTooLargeError
     ] * 2
+
+
+def test_who_counts_with_two_tallys_reads_each_from_its_own_variable() -> None:
+    environment = {"TALLY_FUNCTIONS": '{"reads": "a"}', "POLLS_FUNCTIONS": '{"reads": "b"}'}
+    polls = Tally.from_environment(environment, variable="POLLS_FUNCTIONS", lambda_client=object())
+    assert polls.functions == {"reads": "b"}
+    with pytest.raises(ConfigurationError, match="Neither OTHER_FUNCTIONS nor TALLY_FUNCTION_PREFIX"):
+        Tally.from_environment(environment, variable="OTHER_FUNCTIONS")

@@ -54,6 +54,8 @@ def test_a_team_s_own_file_is_loaded_and_nothing_is_written_beside_it(tmp_path: 
         (HEAD, "declares no COUNTERS"),
         (HEAD + OWN + "\nPAGES = 'utm_*'", "PAGES must be a Pages"),
         ("COUNTERS = [1]", "declares no COUNTERS"),
+        ("COUNTERS =", r"counters\.py does not run: SyntaxError: "),
+        ("import nothing_of_that_name", "does not run: ModuleNotFoundError: No module named 'nothing_of_that_name'$"),
         ("COUNTERS = {'plays': 1}", "declares no COUNTERS"),
         (HEAD + "COUNTERS = declared([PLAYS, LIKES, VISITS])", "'bot_visits': .* must list the one of tally.shipped"),
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import home
 from api import scripts
 from tests.patience import PATIENCE_S
 
@@ -15,7 +16,7 @@ CORE_BYTES_MAX, ALL_BYTES_MAX = 4096, 6144  # as the API sends them: compressed
 
 
 def test_the_promises_of_the_client_hold_in_node() -> None:
-    tests = sorted(str(path) for path in scripts.CLIENT.glob("test/*.test.js"))
+    tests = sorted(str(path) for path in home.CLIENT.glob("test/*.test.js"))
     assert tests
     ended = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stdout
@@ -73,7 +74,7 @@ export const sold = async (): Promise<boolean> => {
 )
 def test_a_users_program_is_checked_by_typescript(instead: str, of: str, error: str, tmp_path: Path) -> None:
     program = tmp_path / "user.ts"
-    text = A_USER % {"client": scripts.CLIENT}
+    text = A_USER % {"client": home.CLIENT}
     program.write_text(text.replace(of, instead) if of else text)
     options = [
         "--strict",

@@ -92,22 +92,25 @@ class Tally(Methods):
         return self.deadline_s / 3  # a lost answer leaves time for another attempt
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ, **options: Any) -> Tally:
+    def from_environment(
+        cls, environment: Mapping[str, str] = os.environ, *, variable: str = "TALLY_FUNCTIONS", **options: Any
+    ) -> Tally:
         """Read TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX for every name in FUNCTIONS.
 
-        TALLY_FUNCTION_QUALIFIER is an alias or version, with the prefix only. `options` are the other fields. Raises
+        TALLY_FUNCTION_QUALIFIER is an alias or version, with the prefix only. `variable`: where the functions are if
+        not in TALLY_FUNCTIONS, for who counts with two Tallys. `options` are the other fields. Raises
         ConfigurationError.
         """
-        if "TALLY_FUNCTIONS" in environment:
+        if variable in environment:
             try:
-                functions = json.loads(environment["TALLY_FUNCTIONS"])
+                functions = json.loads(environment[variable])
             except ValueError:
                 functions = None
             if not isinstance(functions, dict) or not all(isinstance(name, str) for name in functions.values()):
-                raise ConfigurationError("TALLY_FUNCTIONS must be a JSON object of function names or ARNs.")
+                raise ConfigurationError(f"{variable} must be a JSON object of function names or ARNs.")
             return cls(functions, **options)
         if "TALLY_FUNCTION_PREFIX" not in environment:
-            raise ConfigurationError("Neither TALLY_FUNCTIONS nor TALLY_FUNCTION_PREFIX is set.")
+            raise ConfigurationError(f"Neither {variable} nor TALLY_FUNCTION_PREFIX is set.")
         qualifier = environment.get("TALLY_FUNCTION_QUALIFIER", "")
         prefix, suffix = environment["TALLY_FUNCTION_PREFIX"], f":{qualifier}" if qualifier else ""
         return cls({name: f"{prefix}{name}{suffix}" for name in FUNCTIONS}, **options)

@@ -1,0 +1,78 @@
+"""The command `init`: a folder with counters of its own, which runs and deploys without a checkout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from home import HOME
+
+from .command import Command
+from .terminal import CommandError, say
+
+COUNTERS = '''"""The counters of this deployment. `tally dev` loads a change at once; `tally deploy` deploys it.
+
+Add a declaration to COUNTERS: the routes, the roles, the metrics and the API document follow from it.
+`help(tally.counter.Counter)` explains the fields; importing this file checks them.
+"""
+
+from tally.counter import ANYONE, Counter, declared
+from tally.shipped import BOT_VISITS, LIKES, PLAYS, VISITS
+
+SHARES = Counter(
+    "shares", prefix="ARTICLE", sort_key="SHARES", attribute="shares", delta=1, changes=ANYONE, read=ANYONE,
+    path="/articles/{id}/shares",
+)  # fmt: skip
+
+COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, SHARES])
+'''
+APP = '''"""A stack with Tally in it. `tally deploy` deploys it; options are arguments of it: `-c stage=prod`."""
+
+from aws_cdk import App, Stack
+from tally.cdk import Options, Tally
+
+app = App()
+options = Options.from_context(app.node.get_all_context())
+stack = Stack(app, "Tally", stack_name=f"Tally-{options.stage}", termination_protection=options.keeps_data)
+Tally(stack, "Default", counters="counters.py", options=options)
+app.synth()
+'''
+NEXT = """next{where}:
+  tally dev      # runs the whole stack on this machine, until Ctrl-C
+  tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
+
+
+def files() -> dict[str, str]:
+    """The text of each file, by its name. The settings of `cdk` are those that Tally is tested with."""
+    settings = json.loads((HOME / "cdk.json").read_text(encoding="utf-8")) | {"app": "python3 app.py"}
+    return {"counters.py": COUNTERS, "app.py": APP, "cdk.json": json.dumps(settings, indent=2) + "\n"}
+
+
+def _run(given: argparse.Namespace) -> int:
+    """Write the files, all or none. Raises CommandError if one is there."""
+    folder = Path(given.folder)
+    made = {folder / name: text for name, text in files().items()}
+    try:
+        there = [str(path) for path in made if os.path.lexists(path)]
+        if there:
+            raise CommandError(f"{', '.join(there)} is there already: nothing is written")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{folder} cannot hold the files: {error.strerror or error}") from None
+    say(f"wrote {', '.join(map(str, made))}")
+    say(NEXT.format(where="" if given.folder == "." else f", in {folder}"))
+    return 0
+
+
+INIT = Command(
+    "init",
+    "write counters.py, app.py and cdk.json into a folder of your own",
+    _run,
+    lambda made, counters: made.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="(this one)"),
+    examples="  tally init shop && cd shop && tally dev",
+    stack=False,
+)

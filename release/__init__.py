@@ -1,0 +1,1 @@
+"""Makes the wheel: `make wheel`."""

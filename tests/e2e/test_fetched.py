@@ -1,0 +1,144 @@
+"""The engine that a registry serves: from which one, checked, kept whole, and one line if that fails."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import os
+import platform
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from dev.base import fetched
+from dev.base.engine import binary
+from dev.base.errors import LocalError
+from tests.e2e.dev import ROOT
+
+LINE = "tally: fetching the DynamoDB engine, once, from "
+PATH = f"/@dynoxide/linux-x64/-/linux-x64-{fetched.VERSION}.tgz"
+
+
+def package(program: bytes) -> bytes:
+    """A package of npm with this program."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as files:
+        file = tarfile.TarInfo("package/dynoxide")
+        file.size = len(program)
+        files.addfile(file, io.BytesIO(program))
+    return made.getvalue()
+
+
+def sha512(content: bytes) -> str:
+    return f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
+
+
+@contextlib.contextmanager
+def serving(content: bytes) -> Iterator[str]:
+    """A registry that serves this package, by its URL."""
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == PATH else 404)
+            self.end_headers()
+            self.wfile.write(content if self.path == PATH else b"")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home and folder of a person on Linux, without npm and without an engine."""
+    for name in [name for name in os.environ if name.lower().startswith("npm_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_engine_is_fetched_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = package(b"the engine")
+    monkeypatch.setitem(fetched.INTEGRITY, "linux-x64", sha512(made))
+    with serving(made) as url:
+        (home / ".npmrc").write_text(f"; mine\nfund=false\nregistry = {url}/\n//registry.example.com/:_authToken=x\n")
+        found = binary()
+    assert capsys.readouterr().out == f"{LINE}{url}{PATH}\n"
+    assert found.read_bytes() == b"the engine"
+    assert os.access(found, os.X_OK)
+    assert binary() == found, "nothing answers any more"
+    assert capsys.readouterr().out == ""
+
+
+def test_another_content_is_refused_and_nothing_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(package(b"another engine")) as url:
+        monkeypatch.setenv("npm_config_registry", url)
+        with pytest.raises(LocalError, match="is not the engine that Tally was made with: its sha512 is another one"):
+            binary()
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_a_registry_that_does_not_answer_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(b"") as url:
+        monkeypatch.setenv("npm_config_registry", f"{url}/npm")
+        with pytest.raises(LocalError, match=r"cannot be fetched from http.*: Not Found\. Put `dynoxide` on the PATH"):
+            binary()
+    with pytest.raises(LocalError, match=r"cannot be fetched from .*Connection refused") as offline:
+        binary()
+    assert "\n" not in str(offline.value)
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_cannot_keep_it_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = package(b"the engine")
+    monkeypatch.setitem(fetched.INTEGRITY, "linux-x64", sha512(made))
+    (home / ".cache").write_text("a file")
+    with serving(made) as url:
+        monkeypatch.setenv("npm_config_registry", url)
+        with pytest.raises(LocalError, match=r"the engine cannot be kept in .*/\.cache/tally: "):
+            binary()
+
+
+@pytest.mark.parametrize(
+    ("environment", "npmrc", "asked"),
+    [
+        ({}, "", "https://registry.npmjs.org"),
+        ({}, "registry=https://a.example.com/npm/\n", "https://a.example.com/npm"),
+        ({"npm_config_registry": "https://b.example.com"}, "registry=https://a.example.com", "https://b.example.com"),
+        ({"NPM_CONFIG_REGISTRY": "https://b.example.com"}, "", "https://b.example.com"),
+        ({}, "@dynoxide:registry='https://c.example.com'\nregistry=https://a.example.com", "https://c.example.com"),
+        ({}, "no setting\n[section]\n", "https://registry.npmjs.org"),
+    ],
+)
+def test_the_registry_is_the_one_that_npm_would_ask(
+    home: Path, environment: dict[str, str], npmrc: str, asked: str
+) -> None:
+    (home / ".npmrc").write_text(npmrc)
+    assert fetched.registry({"HOME": str(home), **environment}) == asked
+
+
+def test_the_pinned_engine_is_the_one_of_the_lock_file() -> None:
+    locked = json.loads((ROOT / "package-lock.json").read_text())["packages"]
+    ours = {f"node_modules/@dynoxide/{name}": (fetched.VERSION, pinned) for name, pinned in fetched.INTEGRITY.items()}
+    assert ours == {name: (one["version"], one["integrity"]) for name, one in locked.items() if "@dynoxide/" in name}

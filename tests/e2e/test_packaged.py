@@ -1,0 +1,96 @@
+"""A folder with its counters alone, as the package's user has it: the routes and the code are those of the checkout.
+
+tests/wheel does the same with a wheel.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import home
+from cli import init
+from dev.base.errors import LocalError
+from dev.stack import packaged, synth
+from dev.stack.template import synthesized
+from tests.e2e.dev import ROOT
+
+SEATS = """
+SEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free", start=180, floor=0, path="/seats/{id}")
+COUNTERS = declared([*COUNTERS.values(), SEATS])
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a team, whose package has the template of this checkout."""
+    monkeypatch.setattr(packaged, "TEMPLATE", synth.assembly(ROOT))
+    (tmp_path / "counters.py").write_text((ROOT / "lambdas/counters.py").read_text())
+    return tmp_path
+
+
+@pytest.mark.parametrize("likers", ["anyone", "signedIn", "nobody"])
+def test_the_routes_are_those_that_the_stack_would_have(app: Path, likers: str, copied: Callable[[str], Path]) -> None:
+    with (app / "counters.py").open("a") as file:
+        file.write(SEATS)
+    checkout = copied((app / "counters.py").read_text())
+    wanted = synthesized(checkout, {"likersVisible": likers})
+    found = packaged.template(app, {"likersVisible": likers})
+    assert "POST /seats/{id}" in {route.key for route in found.routes}
+    assert {route.key: route for route in found.routes} == {route.key: route for route in wanted.routes}
+    assert (found.tables, found.mappings, found.schedules, found.cors) == (
+        wanted.tables, wanted.mappings, wanted.schedules, wanted.cors,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str], Path]:
+    """A checkout with other counters."""
+
+    def copy(counters: str) -> Path:
+        made = tmp_path / "checkout"
+        made.mkdir()
+        for name in ("app.py", "cdk.json", "requirements.txt"):
+            shutil.copy(ROOT / name, made)
+        for name in ("stacks", "lambdas"):
+            shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("node_modules", "clients"):
+            (made / name).symlink_to(ROOT / name)
+        (made / "lambdas/counters.py").write_text(counters)
+        return made
+
+    return copy
+
+
+def test_the_code_is_the_packages_with_the_counters_of_the_folder(app: Path) -> None:
+    for _ in range(2):  # a second start finds the first one's
+        task = packaged.task(app, app / ".tally/task")
+        assert (task / "counters.py").resolve() == app / "counters.py"
+        assert (task / "serve.py").resolve() == home.LAMBDAS / "serve.py"
+
+
+def test_every_function_loads_with_the_counters_that_init_writes(app: Path) -> None:
+    """They leave out what a `counters.py` may leave out."""
+    (app / "counters.py").write_text(init.files()["counters.py"])
+    loads = "import importlib, operations as o; "
+    loads += "[importlib.import_module(f'operations.{one}') for one in (*o.SERVING, *o.CONSUMERS, *o.SCHEDULES)]"
+    task = packaged.task(app, app / ".tally/task")
+    ended = subprocess.run([sys.executable, "-c", f"{loads}; import serve"], cwd=task, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_counters_that_do_not_run_are_one_line(app: Path) -> None:
+    (app / "counters.py").write_text("def")
+    with pytest.raises(LocalError, match=r"counters\.py does not run: SyntaxError: ") as wrong:
+        packaged.template(app, {})
+    assert "\n" not in str(wrong.value)
+
+
+def test_an_option_that_is_wrong_is_one_line(app: Path) -> None:
+    with pytest.raises(LocalError, match="likersVisible is 'all': it must be one of anyone, signedIn, nobody"):
+        packaged.template(app, {"likersVisible": "all"})

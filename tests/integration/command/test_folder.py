@@ -1,0 +1,128 @@
+"""A folder without a checkout: what `init` writes, and what the command says in a folder that has nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli import account, destroy, init
+from cli.__main__ import main
+from cli.terminal import CommandError
+from declarations import Declarations
+from tests.commands import one_line, ran
+from tests.environments import ROOT
+from tests.infra.conftest import BEHIND_CDN
+
+
+@pytest.fixture(autouse=True)
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The present folder: empty, and no checkout."""
+    monkeypatch.delenv("TALLY_APP", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_init_writes_counters_that_are_right(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, printed, _ = ran(capsys, "init", "shop")
+    assert (status, printed.splitlines()[0]) == (0, "wrote shop/counters.py, shop/app.py, shop/cdk.json")
+    found = Declarations.load(team / "shop/counters.py")
+    assert "POST /articles/{id}/shares" in {route.key for route in found.routes}
+    settings = json.loads((team / "shop/cdk.json").read_text())
+    assert settings["context"] == json.loads((ROOT / "cdk.json").read_text())["context"]
+
+
+@pytest.mark.parametrize("name", init.files())
+def test_init_overwrites_nothing_and_writes_all_or_nothing(
+    team: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = f"{init.files()['counters.py']}# mine"
+    (team / name).write_text(mine)
+    assert one_line(main, ["init"], capsys) == f"{name} is there already: nothing is written"
+    assert [path.name for path in team.iterdir()] == [name]
+    assert (team / name).read_text() == mine
+
+
+def test_init_into_what_is_no_folder_is_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (team / "file").touch()
+    assert one_line(main, ["init", "file"], capsys) == "file cannot hold the files: File exists"
+
+
+def test_commands_read_the_counters_of_the_folder(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_line(main, ["get", "shares", "a1", "--local"], capsys).startswith("argument COUNTER: there is no")
+    assert ran(capsys, "init")[0] == 0
+    assert one_line(main, ["get", "shares", "a1", "--local", "--port", "1"], capsys).startswith("nothing answers")
+
+
+@pytest.mark.parametrize("command", [["status"], ["get", "plays", "v", "--local"]])
+def test_a_folder_without_counters_is_one_line(
+    team: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"{team}/counters.py is missing: go to the folder of your counters, or run `tally init`"
+    assert one_line(main, command, capsys) == said
+
+
+@pytest.mark.parametrize("command", ["deploy", "destroy"])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [(None, "is missing: go to the folder of your app"), ("[", "is not JSON"), ("[]", "is not JSON")],
+)
+def test_deploy_without_settings_is_one_line(
+    team: Path, command: str, settings: str | None, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if settings is not None:
+        (team / "cdk.json").write_text(settings)
+    assert says in one_line(main, [command], capsys)
+
+
+def test_a_cdn_is_refused_and_not_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(capsys, "init")[0] == 0
+    cdn = [part for name, text in BEHIND_CDN.items() for part in ("-c", f"{name}={text}")]
+    said = one_line(main, ["deploy", *cdn], capsys)
+    assert said.startswith("a CDN is a second stack, which only a checkout of Tally has")
+
+
+def test_the_bare_package_says_what_the_command_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "cli.commands")
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    said = one_line(main, ["init"], capsys)
+    assert said == "shtab is missing, and the command needs it: install 'tallystick[dev]'"
+
+
+def test_an_option_that_nobody_knows_is_refused_by_who_passes_nothing_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_line(main, ["destroy", "--forse"], capsys) == "unrecognized arguments: --forse; --help says more"
+
+
+def test_cdk_is_the_one_on_the_path_or_the_pinned_one(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(team))
+    with pytest.raises(CommandError, match=r"^Node is missing, and `cdk` needs it"):
+        account.cdk()
+    tool(team, "node")
+    with monkeypatch.context() as bare:
+        bare.setitem(sys.modules, "aws_cdk", None)
+        with pytest.raises(CommandError, match=r"^the CDK is missing: install 'tallystick\[cdk\]'$"):
+            account.cdk()
+    pinned = json.loads((ROOT / "package.json").read_text())["dependencies"]["aws-cdk"]
+    assert account.cdk() == ["npx", "--yes", f"aws-cdk@{pinned}"]
+    assert f"npx aws-cdk@{pinned} bootstrap" in (ROOT / "docs/adopt.md").read_text()
+    tool(team, "cdk")
+    assert account.cdk() == ["cdk"]
+    monkeypatch.setenv("TALLY_APP", str(ROOT))
+    assert account.cdk() == [str(ROOT / "node_modules/.bin/cdk")]
+    assert shutil.which(account.cdk()[0])
+
+
+def tool(folder: Path, name: str) -> None:
+    (folder / name).write_text("#!/bin/sh\n")
+    (folder / name).chmod(0o755)
+
+
+def test_the_way_back_is_a_command_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert destroy.deploys("-c stage=prod") == "tally deploy -c stage=prod"
+    monkeypatch.setenv("TALLY_APP", str(ROOT))
+    assert destroy.deploys("-c stage=prod") == 'make deploy ARGS="-c stage=prod"'

@@ -1,0 +1,31 @@
+"""What docs/adopt.md shows: its files, and the commands of its sessions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.environments import ROOT
+
+PAGE = ROOT / "docs" / "adopt.md"
+
+
+def section() -> str:
+    """The text of the section for who has a CDK app."""
+    found = re.search(r"^## In your own CDK app\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    return found[1]
+
+
+def write(folder: Path) -> list[str]:
+    """Write the files of the section. Their names."""
+    files = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```", section(), re.MULTILINE | re.DOTALL))
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return list(files)
+
+
+def commands() -> list[str]:
+    """The commands of the section, in order."""
+    return re.findall(r"^\$ (.*)$", section(), re.MULTILINE)

@@ -1,0 +1,201 @@
+"""The construct in a stack of a team's own: its arguments, its grants, and the logical ids that it keeps for ever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_cdk import App, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+
+from app import LAMBDAS
+from release.cdk import OptionsError, Tally
+from stacks.arguments import ARGUMENTS, chosen
+from stacks.options import Options
+from tally.client import FUNCTIONS
+from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
+from tests.infra.template import Template
+
+COUNTERS = LAMBDAS / "counters.py"
+IDS = Path(__file__).with_name("ids.json")
+# What is lost, or called in vain, under another logical id. Each is in ids.json, which a person alone changes.
+KEPT = (
+    "AWS::DynamoDB::", "AWS::S3::Bucket", "AWS::Cognito::UserPool", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Alias",
+    "AWS::SQS::Queue", "AWS::SNS::Topic",
+)  # fmt: skip
+
+
+class Shop(Stack):
+    """A team's stack with a function that counts with two Tallys, and a role that reads."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app, "Shop")
+        self.tally = Tally(self, "Tally", counters=COUNTERS, page_hosts=["example.com"], canary=False)
+        self.polls = Tally(self, "Polls", counters=COUNTERS, keep_data=False)
+        self.checkout = function(self, "Checkout")
+        self.tally.grant_count(self.checkout)
+        self.polls.grant_count(self.checkout, variable="POLLS_FUNCTIONS")
+        self.worker = iam.Role(self, "Worker", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
+        self.tally.grant(self.worker, ["increments"])
+
+
+def function(stack: Stack, id: str) -> lambda_.Function:
+    code = lambda_.Code.from_inline("def handler(event, context): ...")
+    return lambda_.Function(stack, id, runtime=lambda_.Runtime.PYTHON_3_14, code=code, handler="index.handler")
+
+
+def app_in(folder: Path, **context: Any) -> App:
+    return App(outdir=str(folder), context={**UNBUNDLED, **context}, analytics_reporting=False)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    app = app_in(tmp_path_factory.mktemp("shop"))
+    made = Shop(app)
+    app.synth()
+    return made
+
+
+@pytest.fixture(scope="module")
+def template(shop: Shop) -> dict[str, Any]:
+    folder = Path(shop.node.root.outdir)  # type: ignore[attr-defined]
+    found: dict[str, Any] = json.loads((folder / "Shop.template.json").read_text())
+    return found
+
+
+def test_logical_ids_of_what_is_kept_are_those_of_the_list(template: dict[str, Any]) -> None:
+    """No program writes the list: another id is a new, empty table, or a name that is looked for in vain."""
+    own = {id_: made["Type"] for id_, made in template["Resources"].items() if id_.startswith("Tally")}
+    kept = {id_: type_ for id_, type_ in own.items() if type_.startswith(KEPT)}
+    outputs = sorted(id_ for id_ in template["Outputs"] if id_.startswith("Tally"))
+    assert json.loads(IDS.read_text()) == {"resources": dict(sorted(kept.items())), "outputs": outputs}
+
+
+def test_data_is_kept_unless_the_team_says_otherwise(template: dict[str, Any]) -> None:
+    resources = template["Resources"]
+    for table in ("CountsTable", "ReceiptsTable", "LedgerTable"):
+        assert resources[f"Tally{table}"]["DeletionPolicy"] == "Retain"
+        assert resources[f"Polls{table}"]["DeletionPolicy"] == "Delete"
+
+
+def test_a_function_may_count_with_both(shop: Shop, template: dict[str, Any]) -> None:
+    [found] = [
+        made
+        for id_, made in template["Resources"].items()
+        if id_.startswith("Checkout") and "Code" in made["Properties"]
+    ]
+    variables = found["Properties"]["Environment"]["Variables"]
+    assert set(variables) == {"TALLY_FUNCTIONS", "POLLS_FUNCTIONS"}
+    for variable, tally in (("TALLY_FUNCTIONS", shop.tally), ("POLLS_FUNCTIONS", shop.polls)):
+        text = json.dumps(variables[variable])
+        assert set(FUNCTIONS) <= set(tally.functions)
+        assert all(f'\\"{name}\\"' in text for name in FUNCTIONS)
+    allowed = invoked(template, "Checkout")
+    assert len(allowed) == 2 * len(shop.tally.functions)
+    assert all("Live" in target for target in allowed)
+
+
+def test_a_role_may_invoke_what_is_named_and_no_more(template: dict[str, Any]) -> None:
+    [target] = invoked(template, "Worker")
+    assert target.startswith("TallyFunctionsIncrementsLive")
+
+
+def invoked(template: dict[str, Any], whose: str) -> list[str]:
+    """The logical ids of what the policies of a role let it invoke."""
+    statements = [
+        statement
+        for id_, made in template["Resources"].items()
+        if id_.startswith(whose) and made["Type"] == "AWS::IAM::Policy"
+        for statement in made["Properties"]["PolicyDocument"]["Statement"]
+        if statement["Action"] == "lambda:InvokeFunction"
+    ]
+    lists = [statement["Resource"] for statement in statements]
+    return [one["Ref"] for found in lists for one in (found if isinstance(found, list) else [found])]
+
+
+def test_a_second_tally_on_one_variable_is_refused(shop: Shop) -> None:
+    with pytest.raises(OptionsError, match=r"Shop/Checkout counts with another Tally by TALLY_FUNCTIONS already: give"):
+        shop.polls.grant_count(shop.checkout)
+
+
+def test_a_function_that_there_is_not_is_refused(shop: Shop) -> None:
+    with pytest.raises(OptionsError, match="Tally has no function 'plays': there are "):
+        shop.tally.grant(shop.worker, ["plays"])
+
+
+def test_the_construct_named_default_is_the_stack_of_a_stage(tmp_path: Path, prod: Template) -> None:
+    app = app_in(tmp_path, **context_of_cdk_json())
+    stack = Stack(app, "Tally", stack_name="Tally-prod")
+    Tally(stack, "Default", counters=COUNTERS)
+    app.synth()
+    made = json.loads((tmp_path / "Tally.template.json").read_text())
+    assert made["Resources"].keys() == prod.resources.keys()
+    assert made["Outputs"].keys() == prod.outputs.keys()
+    different = [
+        id_
+        for id_, found in made["Resources"].items()
+        if found.get("Properties") != prod.resources[id_].get("Properties")
+    ]
+    assert different == []
+
+
+def test_options_have_the_value_that_a_context_has() -> None:
+    given = {
+        "page_hosts": ["example.com", "b.org"],
+        "log_sampling": 0.05,
+        "throttle": 1,
+        "snap_start": False,
+        "canary": None,
+    }
+    made = chosen({**given, "restored": "20261122T103000", "likers_visible": "nobody"}, keep_data=True)
+    context = {
+        "stage": "prod", "pageHosts": "example.com,b.org", "logSampling": "0.05", "throttle": "1", "snapStart": "false",
+        "tables": "Tally-prod-20261122T103000", "likersVisible": "nobody",
+    }  # fmt: skip
+    assert made == Options.from_context(context)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"page_host": ["a"]}, "page_host is no option of Tally: there are keep_data, issuer, "),
+        ({"stage": "prod"}, "stage is no option of Tally: "),
+        ({"cdn": True}, "cdn is no option of Tally: "),
+        ({"page_hosts": ["a/b"]}, "page_hosts has 'a/b': give hosts like example.com, or * alone for any"),
+        (
+            {"page_hosts": {"a": 1}},
+            "page_hosts is {'a': 1}: it must be text, a number, True, False, or a list of texts",
+        ),
+        ({"warm_writes": 3}, "warm_writes is '3': it must be a whole number from 4000 to 10000000"),
+        ({"issuer": "https://a.b/"}, "issuer and audience go together: give both, or neither for a Cognito user pool"),
+        ({"domain_name": "api.example.com"}, "domain_name and certificate_arn go together: give both, or neither"),
+        ({"restored": "x"}, "restored has 'Tally-prod-x': give what `tally restore` prints, Tally-STAGE-MOMENT"),
+    ],
+)
+def test_what_is_wrong_is_said_by_argument(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionsError) as refused:
+        chosen(given, keep_data=True)
+    assert str(refused.value).startswith(says)
+    assert "context" not in str(refused.value)
+
+
+def test_each_argument_is_a_documented_setting() -> None:
+    page = (LAMBDAS.parent / "docs/operations.md").read_text()
+    for name in ARGUMENTS.values():
+        assert f"`{name}`" in page
+
+
+@pytest.mark.parametrize(
+    ("stack_name", "id_", "says"),
+    [
+        ("Shop-of-a-company-with-a-long-name", "Tally-of-us", "it must have up to 41 letters, digits and hyphens"),
+        ("Shop", "My Tally", "it must have up to 41 letters, digits and hyphens"),
+        ("Aws-shop", "Tally", "Cognito takes no domain with 'aws' in it"),
+    ],
+)
+def test_a_name_that_a_service_refuses_is_refused_here(tmp_path: Path, stack_name: str, id_: str, says: str) -> None:
+    with pytest.raises(OptionsError, match=says):
+        Tally(Stack(app_in(tmp_path), "Shop", stack_name=stack_name), id_, counters=COUNTERS)

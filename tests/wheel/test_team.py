@@ -1,0 +1,146 @@
+"""A team with nothing but the wheel: what docs/adopt.md shows, the rules of cdk-nag, and the next version."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from release import build
+from tests.infra.conftest import context_of_cdk_json
+from tests.wheel import page
+from tests.wheel.conftest import installed, run
+
+pytestmark = pytest.mark.long
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys, tally
+found = [one.name for one in pkgutil.walk_packages(tally.__path__, "tally.") if not one.name.endswith("__main__")]
+names = [name for name in found if not name.startswith("tally._home")]
+for name in names:
+    importlib.import_module(name)
+own = ("api", "operations", "counters", "declarations", "home", "stacks", "cli", "dev")
+assert not [name for name in sys.modules if name.partition(".")[0] in own]
+print(len(names))
+"""
+TWO = """
+import sys
+from aws_cdk import App, Stack, Validations
+from cdk_nag import AwsSolutionsChecks
+from tally.cdk import Tally
+app = App()
+stack = Stack(app, "Shop")
+Tally(stack, "Tally", counters="counters.py")
+Tally(stack, "Polls", counters="counters.py", keep_data=False, canary=False)
+if "broken" in sys.argv:
+    from aws_cdk.aws_s3 import Bucket
+    Bucket(stack, "Open")
+Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+app.synth()
+"""
+COUNTS_NOTHING = (
+    "import tally.client, sys; assert not any('aws_cdk' in name or 'powertools' in name for name in sys.modules)"
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, wheel: Path, python: Path) -> Path:
+    """The folder of the page's app, with an environment as the page makes it."""
+    page.write(tmp_path)
+    return tmp_path
+
+
+def template(shop: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((shop / "cdk.out/Shop.template.json").read_text())
+    return found
+
+
+def cut_off(*command: str) -> list[str]:
+    """The command without a network, where the kernel allows that."""
+    alone = ["unshare", "--map-root-user", "--net"]
+    possible = shutil.which("unshare") and not subprocess.run([*alone, "true"], capture_output=True).returncode
+    return [*(alone if possible else []), *command]
+
+
+def test_the_page_leads_to_a_stack_without_a_network(shop: Path, wheel: Path) -> None:
+    *preparing, synth, invoke = page.commands()
+    assert synth == "cdk synth --quiet"
+    assert invoke.startswith("aws lambda invoke ")
+    finding = {"UV_FIND_LINKS": str(wheel.parent)}
+    for command in preparing:
+        run("sh", "-c", command, cwd=shop, variables=finding)
+    run(*cut_off(*synth.split()), cwd=shop)
+    own = template(shop)
+    keys = json.dumps([made["Properties"] for made in own["Resources"].values() if made["Type"] == "AWS::IAM::Role"])
+    assert '"FLIGHT#*"' in keys
+    assert "USER#" not in keys  # a counter of the repository, not of the shop
+    [bundle] = (shop / "cdk.out").glob("lambdas-*")
+    assert (bundle / "counters.py").read_text() == (shop / "counters.py").read_text()
+    assert '"seats"' in (bundle / "operations/openapi.json").read_text()
+    assert (bundle / "aws_lambda_powertools").is_dir()
+    assert (bundle / "console/uPlot.iife.min.js").is_file()
+    assert not list(bundle.rglob("__pycache__"))
+
+
+def test_every_module_of_the_package_imports(shop: Path, python: Path) -> None:
+    assert int(run(str(python), "-c", IMPORT_ALL, cwd=shop).stdout) > 150
+
+
+def test_two_in_a_stack_break_no_rule_with_and_without_feature_flags(shop: Path, python: Path) -> None:
+    (shop / "two.py").write_text(TWO)
+    for flags in ({}, context_of_cdk_json()):
+        variables = {"CDK_OUTDIR": str(shop / "cdk.out"), "CDK_CONTEXT_JSON": json.dumps(flags)}
+        run(str(python), "two.py", cwd=shop, variables=variables)
+        made = template(shop)["Resources"]
+        assert 400 < len(made) < 500
+        assert {"TallyCountsTable", "PollsCountsTable"} <= made.keys()
+        broken = run(str(python), "two.py", "broken", cwd=shop, check=False, variables=variables)
+        assert broken.returncode != 0
+
+
+def test_the_client_alone_needs_boto3_alone(tmp_path: Path, wheel: Path) -> None:
+    """With the oldest boto3 that the package takes."""
+    alone = installed(tmp_path / "alone", str(wheel), "boto3==1.40.0")
+    run(str(alone), "-c", COUNTS_NOTHING, cwd=tmp_path)
+    listed = run("uv", "pip", "list", "--python", str(alone), "--format", "json", cwd=tmp_path).stdout
+    names = {one["name"]: one["version"] for one in json.loads(listed)}
+    assert names["boto3"] == "1.40.0"
+    assert not {"aws-cdk-lib", "aws-lambda-powertools"} & names.keys()
+
+
+def test_the_next_version_changes_code_alone(shop: Path, python: Path, wheel: Path, tmp_path_factory: Any) -> None:
+    """A wheel with one handler changed: what differs in the template are the code and the versions of the functions."""
+    checkout, out = tmp_path_factory.mktemp("next"), tmp_path_factory.mktemp("dist")
+    build.exported(checkout)
+    handler = checkout / "lambdas/operations/holds.py"
+    handler.write_text(handler.read_text() + "\n# changed\n")
+    run("git", "init", "--quiet", cwd=checkout)
+    run(sys.executable, "-m", "release.build", "--out", str(out), cwd=checkout)
+    [changed] = out.glob("*.whl")
+    before, after = (stable(shop, python, folder(one, shop / name)) for one, name in ((wheel, "n"), (changed, "n+1")))
+    assert before.keys() == after.keys()
+    assert {part for id_ in before for part in before[id_] if before[id_][part] != after[id_][part]} == {"Code"}
+
+
+def folder(wheel: Path, target: Path) -> Path:
+    """The wheel's files, to be found before the package that is installed."""
+    shutil.unpack_archive(wheel, target, "zip")
+    return target
+
+
+def stable(shop: Path, python: Path, package: Path) -> dict[str, Any]:
+    """The properties of each resource of the shop by its id, without what names the version of the code."""
+    variables = {"CDK_OUTDIR": str(shop / "cdk.out"), "PYTHONPATH": str(package)}
+    run(str(python), "app.py", cwd=shop, variables=variables)
+    text = re.sub(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}", r"\1", json.dumps(template(shop)))
+    [version] = set(re.findall(r'"TALLY_VERSION": "(\w+)"', text))
+    return {
+        id_: made.get("Properties", {})
+        for id_, made in json.loads(text.replace(version, "VERSION"))["Resources"].items()
+    }

@@ -13,7 +13,7 @@ OF_ENGINE := $(if $(ENGINE),.build/dynamodb-local/.ready)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
 $(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
 endif
-LOCKS := requirements.txt lambdas/requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/old_numbers)
+LOCKS := requirements.txt lambdas/requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/old_numbers tests/other_tools)
 CDK := node_modules/.bin/cdk
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
@@ -118,7 +118,7 @@ openapi: setup ## print the OpenAPI document
 generate: setup-tests ## write what follows from the operations: the samples in events/ and the typed client
 	@PYTHONPATH=lambdas $(PY) -m api
 
-pictures: setup-tests ## take the pictures of README.md and docs/: the console and the dashboard, with the demo's data
+pictures: setup-tests ## take the pictures of README.md and docs/: the console and the dashboard, with a day of a real log
 	@PYTHONPATH=lambdas $(PY) -m tests.make_pictures
 
 fuzz: setup-tests ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document

@@ -164,6 +164,17 @@ def test_the_sample_consumer_counts_each_message_once_however_often_it_is_delive
     assert (tally.get_counter("plays", "9f3a")["value"], tally.get_counter("plays", "77aa")["value"]) == (2, 1)
 
 
+def test_the_function_that_other_tools_deploy_counts_a_play_once(
+    tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = example("play/play", tally, monkeypatch)
+    event = {"video": "9f3a", "id": "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"}
+    assert play.handler(event, None) == {"video": "9f3a", "replayed": False}
+    fake.faults = [LOST]
+    assert play.handler(event, None) == {"video": "9f3a", "replayed": True}
+    assert tally.get_counter("plays", "9f3a")["value"] == 1
+
+
 def test_the_sample_checkout_sells_once_what_is_paid_and_gives_back_what_is_not_or_too_late(
     tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:

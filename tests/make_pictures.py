@@ -1,18 +1,22 @@
-"""`make pictures` replays the demo's log on a server of its own and takes the pictures of README.md and docs/.
+"""`make pictures` takes the pictures of README.md and docs/, in Chromium.
 
-The console is taken in Chromium, once its charts of the ten most visited pages have the log's counts. The dashboard is
-drawn from the template, with the numbers that the functions reported meanwhile; a widget without a number says so.
-`made-of.json` beside the pictures says of which console and which dashboard they are.
+The console is taken with a day of a real log (pictured_day.py), once its charts of the ten most visited pages have the
+log's counts. The first screen, *Try it* and the dashboard are of a second, new stack. The dashboard is drawn from the
+template, with the numbers that its functions reported while the demo's log was replayed; a widget without a number says
+so. `made-of.json` beside the pictures says of which console and which dashboard they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -25,27 +29,32 @@ sys.path.insert(0, str(Path.cwd() / "lambdas"))
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 import app
-from dev.base.engine import free_port
-from dev.demo.__main__ import APP, LOG, served
+from dev.demo.__main__ import APP, LOG
 from dev.demo.replay import replay
 from dev.demo.report import complaints, report
 from dev.demo.weblog import read_log
+from dev.running import Dev, bare_environment
 from tests.e2e import chromium
+from tests.engines import MEMORY
 from tests.infra.template import Json, Template
+from tests.pictured_day import CALLED, EDIT, EDITED, MINUTE_S, PLAYED, Filled, fill
+from tests.pictured_day import LOG as DAY
 
 FOLDER = APP / "docs/pictures"
 MADE_OF = FOLDER / "made-of.json"
 OVERVIEW, TALLY, DASHBOARD = "console-overview.webp", "console-tally.webp", "dashboard.webp"
-NEW, EDIT, DRIFT, RECEIPT = "console-new.webp", "console-edit.webp", "console-drift.webp", "console-receipt.webp"
-PICTURES = (OVERVIEW, TALLY, DASHBOARD, NEW, EDIT, DRIFT, RECEIPT)
+NEW, TRIED, RECEIPT = "console-new.webp", "console-edit.webp", "console-receipt.webp"
+DRIFT, REPAIRED = "console-drift.webp", "console-repaired.webp"
+PICTURES = (OVERVIEW, TALLY, DASHBOARD, NEW, TRIED, DRIFT, REPAIRED, RECEIPT)
 CONSOLE = APP / "lambdas/console"
 VIEW = ViewportSize(width=1120, height=860)
-WAIT_MS = 60_000.0  # the first answers of functions on a busy machine
+WAIT_MS = 120_000.0  # the first answers of functions on a busy machine
+MOST = 10  # the most visited pages: their charts are compared with the log
 QUALITY = 0.6
 KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"  # of a play
 NOTE = (
-    "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s. AWS's own metrics and"
-    " the alarms are in AWS only."
+    "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s, and of a number that"
+    " somebody edited by hand. AWS's own metrics and the alarms are in AWS only."
 )
 # Playwright takes PNG and JPEG: Chromium itself makes WebP of it, at a third of the size.
 _TO_WEBP = """async ([png, quality]) => {
@@ -66,10 +75,10 @@ h3 { font-size: 13px; margin: 0 0 4px } p { margin: 0; color: #5b6068 }
 
 
 def digests(dashboard: Json) -> dict[str, str]:
-    """What the pictures are made of: the files of the console, and the questions and widgets of the dashboard."""
+    """What the pictures are made of: the console's files, the dashboard's questions and widgets, and the log's day."""
     console = b"".join(path.name.encode() + path.read_bytes() for path in sorted(CONSOLE.iterdir()) if path.is_file())
     titles = [widget["properties"].get("title") or widget["properties"]["markdown"] for widget in dashboard["widgets"]]
-    parts = {"console": console, "dashboard": json.dumps(titles).encode()}
+    parts = {"console": console, "dashboard": json.dumps(titles).encode(), "day": DAY.read_bytes()}
     return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
 
 
@@ -115,7 +124,7 @@ def _lines(properties: Json, found: dict[Any, Json]) -> Iterator[str]:
 
 def save(page: Page, name: str) -> None:
     """The page as it is seen, or the whole of a page that has no end in sight."""
-    png = base64.b64encode(page.screenshot(full_page=name == DASHBOARD, animations="disabled")).decode()
+    png = base64.b64encode(page.screenshot(full_page=name in (OVERVIEW, DASHBOARD), animations="disabled")).decode()
     assert page.context.browser
     blank = page.context.browser.new_page()  # without the console's policy
     webp = base64.b64decode(blank.evaluate(_TO_WEBP, [png, QUALITY]))
@@ -123,17 +132,42 @@ def save(page: Page, name: str) -> None:
     print(f"tally: docs/pictures/{name}, {len(webp):,} bytes", file=sys.stderr)
 
 
-def take(browser: Browser, url: str, most: dict[str, int]) -> None:
-    """The console with a day of the log. Raises AssertionError if a chart's sum is not the log's count of its page."""
-    page = _signed_in(browser, url)
+def take_day(browser: Browser, server: Dev, filled: Filled) -> None:
+    """The console with a day of the log: a drift, its repair, and then the rest.
+
+    Raises AssertionError if a number is not that of the day: the log's count of a page, the calls, the plays.
+    """
+    page = _signed_in(browser, server.url, filled.zone)
+    expect(page.locator(".verdict")).to_contain_text("Needs a person: drift.", timeout=WAIT_MS)  # nothing else
+    page.goto(f"{server.url}/console#/drift")
+    expect(page.locator("#page")).to_contain_text("1 tally, 1 confirmed", timeout=WAIT_MS)
+    _settled(page)
+    save(page, DRIFT)
+    _repair(server)
+    page.goto(f"{server.url}/console#/tally/plays/{EDITED}")
+    expect(page.locator(".now")).to_contain_text("Right, judged up to", timeout=WAIT_MS)
+    expect(page.locator(".live")).to_have_text(f"{PLAYED[EDITED]:,}")
+    expect(page.locator(".legend")).to_contain_text("Repair of", timeout=WAIT_MS)
+    _settled(page)
+    save(page, REPAIRED)
+    page.goto(f"{server.url}/console#/")
+    expect(page.locator(".verdict")).to_contain_text("All is well", timeout=WAIT_MS)
+    for client, number in CALLED.items():
+        expect(page.locator(".leaders li").filter(has_text=client)).to_contain_text(f"{number:,}")
     _settled(page)
     save(page, OVERVIEW)
-    for visited, number in reversed(most.items()):
-        page.goto(f"{url}/console#/tally/visits/{quote(visited, safe='')}")
+    for visited, number in reversed(filled.visits.most_common(MOST)):
+        page.goto(f"{server.url}/console#/tally/visits/{quote(visited, safe='')}")
         expect(page.locator("h1")).to_have_text(visited)
         expect(page.locator(".moves .sum strong")).to_have_text(f"{number:,}", timeout=WAIT_MS)
     _settled(page)
     save(page, TALLY)
+
+
+def _repair(server: Dev) -> None:
+    """As the console's command says. Raises CalledProcessError if something is left."""
+    given = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT}", "--yes"]
+    subprocess.run([sys.executable, "-m", "cli", "repair", *given, "plays", EDITED], cwd=APP, check=True)
 
 
 def take_new(browser: Browser, url: str) -> None:
@@ -145,19 +179,14 @@ def take_new(browser: Browser, url: str) -> None:
 
 
 def take_edit(browser: Browser, url: str) -> None:
-    """A number that somebody edits by hand, the sentence under it, and the receipt of one of its changes."""
+    """A number that somebody edits by hand, and the receipt of one of its changes."""
     page = _signed_in(browser, url)
     page.goto(f"{url}/console#/try")
     page.get_by_role("button", name="Edit a number by 50").click()
     steps = page.get_by_role("list", name="Steps: A number that somebody edits").locator("> li")
     expect(steps.filter(has_text="It drifts")).to_contain_text("55 stored, 5 accepted, +50", timeout=WAIT_MS)
     steps.first.scroll_into_view_if_needed()
-    save(page, EDIT)
-    page.goto(f"{url}/console#/drift")
-    page.locator(".drifts a").first.click()
-    expect(page.locator(".now")).to_contain_text("55 stored, 5 accepted: drifts by +50", timeout=WAIT_MS)
-    _settled(page)
-    save(page, DRIFT)
+    save(page, TRIED)
     change = Request(f"{url}/counters/plays/9f3a/increments", headers={"Idempotency-Key": KEY}, method="POST")
     with urlopen(change):
         page.goto(f"{url}/console#/tally/plays/9f3a")
@@ -171,10 +200,10 @@ def take_edit(browser: Browser, url: str) -> None:
     save(page, RECEIPT)
 
 
-def _signed_in(browser: Browser, url: str) -> Page:
-    """The overview, as somebody with a name sees it."""
+def _signed_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
+    """The overview, as somebody with a name sees it in this time zone."""
     page = browser.new_page(
-        viewport=VIEW, device_scale_factor=2, color_scheme="light", locale="en-GB", timezone_id="UTC"
+        viewport=VIEW, device_scale_factor=2, color_scheme="light", locale="en-GB", timezone_id=zone
     )
     page.set_default_timeout(WAIT_MS)
     page.goto(f"{url}/console")
@@ -192,28 +221,46 @@ def _settled(page: Page) -> None:
     expect(page.locator("#page .error")).to_have_count(0)
 
 
+@contextlib.contextmanager
+def _serving(data: Path, **environment: str) -> Iterator[Dev]:
+    """A `make dev` on this data folder, while the block runs. Raises LocalError if it does not start."""
+    server = Dev(APP, data, "--port", "0", environment=bare_environment(**environment))
+    try:
+        yield server.wait_until_ready()
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def _browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright, chromium.launch(playwright) as browser:
+        yield browser
+
+
 def main() -> int:
     """Take all pictures. Returns 1 if the demo fails."""
-    port = free_port()
     dashboard = synthesized()
-    url = f"http://localhost:{port}"
     FOLDER.mkdir(exist_ok=True)
-    with served(port):
-        with sync_playwright() as playwright, chromium.launch(playwright) as browser:
-            take_new(browser, url)
-        outcome = asyncio.run(replay(read_log(APP / LOG), port, 8))
-        hours = outcome.hours
-        if outcome.differing or not hours or hours.took_s is None or hours.differing:  # late is no matter here
-            print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
-            return 1
-        with sync_playwright() as playwright, chromium.launch(playwright) as browser:
-            take(browser, url, dict(hours.log))
-            with urlopen(f"{url}/dev/metrics") as answer:
-                reported = json.load(answer)["metrics"]
-            page = browser.new_page(viewport=VIEW, device_scale_factor=2)
-            page.set_content(drawn(dashboard, reported))
-            save(page, DASHBOARD)
-            take_edit(browser, url)
+    memory = MEMORY if MEMORY.is_dir() else None  # the engine waits for a disk at each write
+    with tempfile.TemporaryDirectory(prefix="tally-pictures-", dir=memory) as folder:
+        filled = fill(APP, Path(folder, "day"), time.time())
+        minute = {"TALLY_MINUTE_S": str(MINUTE_S)}
+        with _serving(Path(folder, "day"), **minute) as server, _browser() as browser:
+            take_day(browser, server, filled)
+        with _serving(Path(folder, "new")) as server:
+            with _browser() as browser:
+                take_new(browser, server.url)
+            outcome = asyncio.run(replay(read_log(APP / LOG), server.port, 8, quick=True))
+            if outcome.differing:  # late is no matter here
+                print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
+                return 1
+            with _browser() as browser:
+                take_edit(browser, server.url)
+                with urlopen(f"{server.url}/dev/metrics") as answer:
+                    reported = json.load(answer)["metrics"]
+                page = browser.new_page(viewport=VIEW, device_scale_factor=2)
+                page.set_content(drawn(dashboard, reported))
+                save(page, DASHBOARD)
     MADE_OF.write_text(json.dumps(digests(dashboard), indent=2) + "\n")
     return 0
 

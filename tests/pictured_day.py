@@ -1,0 +1,200 @@
+"""A day that `make pictures` shows: the page views of a real day, and what made-up users did meanwhile.
+
+The functions of `make dev` go by the machine's clock, and series need hours. So the day is counted before `make dev`
+starts, into its data folder: by the deployed core, consumers and sweep, in this process, in virtual time. It ends at
+most an hour ago. Nothing here writes a number itself, but for one edit by hand, which Tally is there to find.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import random
+import secrets
+import time
+from collections import Counter as Tallied
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from counters import CALLS, LIKES, PAGES, PLAYS, VISITS
+from dev.base.engine_file import trim
+from dev.base.options import Options
+from dev.demo.weblog import SITE
+from dev.stack.prepared import prepared
+from dev.streams.delivery import Record, Stream
+from tally import fields
+from tally.counter import Counter
+from tally.counting import children, increments, periods, posts, tallies
+from tally.counting.increments import Increment
+from tally.drift import judge
+from tally.dynamo.client import Call, Store
+from tally.dynamo.shards import Shards
+from tally.series import hours
+from tally.settings import Settings
+from tally.streams import watermark
+from tests.contexts import Context
+from tests.invariants.simulation import Clock, TimedWire, seeded
+from tests.invariants.stream_model import TABLES
+from tests.invariants.streaming import CONSUMERS, Tables
+
+LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
+SEED = 1995
+HOUR_S, DAY_S = 3600, 24 * 3600
+MINUTE_S = 5  # of the ledger: each costs three calls here, and `make dev` needs eight for a repair
+STAMP_S = MINUTE_S / 2  # between two looks at the streams: a stamp is late by less than a minute of the ledger
+STEP_S = 600  # between two sweeps: a sweep judges all minutes that are closed by then
+LAST_STEPS_S = 20  # at the end, so that little is left for `make dev`
+LAST_STEPS = 9
+NAMES = ("ana", "ben", "chloe", "dev", "elif", "femi", "goran", "hana", "ivo", "jun", "kofi", "lena", "mika", "noor")
+LIKED = {"sts-69-crew": 214, "endeavour-rollout": 131, "apollo-13-diary": 78, "winvn-tips": 40, "pad-39a-photos": 12}
+PLAYED = {"sts-71-landing": 318, "sts-70-liftoff": 164, "apollo-11-eagle": 97, "skylab-tour": 31}
+CALLED = {"mission-control": 940, "press-site": 412, "school-42": 87}  # of 1,000 a day
+EDITED, EDIT_S, EDIT = "sts-71-landing", 11.4 * HOUR_S, 250  # the video, the time of the log's day, the amount
+
+
+class Filled(NamedTuple):
+    """What was counted: the page views by page, and when the day began (epoch seconds, a whole hour)."""
+
+    visits: Tallied[str]
+    began_s: int
+
+    @property
+    def zone(self) -> str:
+        """The time zone in which it is the log's time of day."""
+        behind = self.began_s % DAY_S // HOUR_S
+        return f"Etc/GMT+{behind}" if behind <= 12 else f"Etc/GMT-{24 - behind}"
+
+
+class Day(Tables):
+    """The tables of a stack, and what its streams hold that no consumer has got."""
+
+    def __init__(self, store: Store, wire: TimedWire, clock: Clock, shards: Shards, file: Path) -> None:
+        super().__init__(store, wire)
+        self.clock, self._shards, self._file = clock, shards, file
+        self._own: dict[str, Stream] = {table: Stream(wire, self.name(table)) for table in TABLES}
+        self._waiting: dict[str, list[Record]] = {table: [] for table in TABLES}
+
+    def note(self) -> None:
+        """Take the records of what was just written: they were made now. The engine stamps them with its own clock."""
+        for table in TABLES:
+            for record in self._own[table].new():
+                made = record["dynamodb"] | {"ApproximateCreationDateTime": int(self.clock())}
+                self._waiting[table].append(record | {"dynamodb": made})
+
+    def step(self) -> None:
+        """Deliver what waits, what the rollup writes too, and sweep."""
+        self.note()
+        done = dict[str, int]()
+        for table in TABLES * 2:
+            records, self._waiting[table] = self._waiting[table], []
+            for consumer in CONSUMERS:
+                self.delivery(consumer, table, self._own[table].shard, records).all(Context())
+            if records:
+                done[self.name(table)] = int(records[-1]["dynamodb"]["SequenceNumber"])
+            self.note()
+        while not trim(self._file, done):  # else each write takes longer than the one before
+            pass
+        self._sweep()
+        self.note()
+
+    def _sweep(self) -> None:
+        """As operations/sweep does it each minute."""
+        seen, now_s = watermark.read(self.store), self.clock()
+        watermark.renew(self.store, self._shards, seen, now_s)
+        judge.judge(self.store, seen, now_s, until_s=float("inf"))
+        hours.sum_up(self.store, watermark.judged(self.store), until_s=float("inf"))
+
+    def edit(self, counter: Counter, id_: str, amount: int) -> None:
+        """Edit a number by hand, around Tally."""
+        self.raw.update_item(
+            TableName=self.name("counts"),
+            Key=tallies.key(counter, id_, 0),
+            UpdateExpression="ADD #number :amount",
+            ExpressionAttributeNames={"#number": counter.attribute},
+            ExpressionAttributeValues={":amount": {"N": str(amount)}},
+        )
+
+
+def fill(app: Path, data: Path, now_s: float) -> Filled:
+    """Count the day into the data folder of a `make dev` that does not run, up to now. Raises LocalError."""
+    views = read_views()
+    began_s = int(now_s - views[-1][0]) // HOUR_S * HOUR_S
+    options = Options(app=app, port=0, data=data, endpoint=None, page_hosts="*", minute_s=MINUTE_S)
+    clock = Clock(began_s)
+    with _day(options, clock) as day, seeded(clock, SEED), contextlib.redirect_stdout(io.StringIO()):  # metrics
+        due_s = noted_s = float(began_s)
+        for at_s, what in sorted(_events(day, views, began_s), key=lambda event: event[0]):
+            while at_s >= due_s:
+                clock.now_s = due_s
+                day.step()
+                due_s += STEP_S
+            if at_s - noted_s >= STAMP_S:
+                day.note()
+                noted_s = at_s
+            clock.now_s = at_s
+            what()
+        day.note()
+        for left in reversed(range(LAST_STEPS)):
+            clock.now_s = max(clock.now_s, now_s - left * LAST_STEPS_S)
+            day.step()
+    assert not day.bucket.objects, "a dead letter"
+    return Filled(Tallied(_page(path) for _, path in views), began_s)
+
+
+@contextlib.contextmanager
+def _day(options: Options, clock: Clock) -> Iterator[Day]:
+    """The tables of a stack that nothing else runs on, with the settings of its sweep."""
+    with prepared(options) as stack:
+        assert stack.engine is not None
+        assert stack.engine.db_path is not None
+        settings = Settings.from_environment({**stack.template.functions["sweep"].environment, **stack.variables})
+        arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
+        with contextlib.closing(TimedWire(stack.engine.port, clock)) as wire:
+            store = Store(wire, settings)  # type: ignore[arg-type]
+            yield Day(store, wire, clock, Shards(arns, lambda: wire), stack.engine.db_path)
+
+
+def read_views() -> list[tuple[int, str]]:
+    """The second of the day and the path of each page view, in order."""
+    lines = gzip.decompress(LOG.read_bytes()).decode().splitlines()
+    return [(int(at), path) for at, path in (line.split("\t") for line in lines)]
+
+
+def _page(path: str) -> str:
+    return fields.page(SITE + path, "url", PAGES)
+
+
+def _events(day: Day, views: Sequence[tuple[int, str]], began_s: int) -> Iterator[tuple[float, Callable[[], object]]]:
+    """What happens, and when. Users come as the page views do. Calls are of the last day of UTC, as a quota is."""
+    chance, store = random.Random(SEED), day.store
+    times = [began_s + at for at, _ in views]
+    today = [at for at in times if at // DAY_S == times[-1] // DAY_S]
+    for at, path in views:
+        yield began_s + at, partial(_count, store, VISITS, _page(path), "visit")
+    for video, number in PLAYED.items():
+        yield from ((at, partial(_count, store, PLAYS, video, "increment")) for at in chance.choices(times, k=number))
+    for client, number in CALLED.items():
+        yield from ((at, partial(_count, store, CALLS, client, "increment")) for at in chance.choices(today, k=number))
+    for post, number in LIKED.items():
+        yield began_s, partial(posts.write_post, Call(store, "ana"), LIKES, post, f"All about {post}.")
+        users = chance.sample([f"{name}-{more}" for name in NAMES for more in range(40)], number)
+        for user, at in zip(users, chance.choices(times, k=number), strict=True):
+            yield at, partial(_like, store, post, user)
+    yield began_s + EDIT_S, partial(day.edit, PLAYS, EDITED, EDIT)
+
+
+def _count(store: Store, counter: Counter, id_: str, operation: str) -> None:
+    """Count one, as the function of this operation does."""
+    tally, key = periods.tally_id(counter, id_, time.time()), secrets.token_hex(12)
+    body = (
+        {"counted": True} if counter is VISITS else {"counter": counter.name, **periods.shown(tally), "counted": True}
+    )
+    target = None if counter is VISITS else f"{counter.name}/{id_}"
+    increments.count(Call(store), Increment(counter, tally, 1, operation, key, body, receipt_target=target))
+
+
+def _like(store: Store, post: str, user: str) -> None:
+    children.set_child(Call(store, user), LIKES, post, user, True)

@@ -68,11 +68,16 @@ def local(given: int | None, counters: Mapping[str, Counter]) -> Stack:
 
 
 def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
-    """A stack in the account and region of the credentials. Raises CommandError if it cannot be read."""
+    """A stack in the account and region of the credentials. Raises CommandError if it cannot be read.
+
+    `stack` may name a Tally in a stack that has two: `Shop/Polls`.
+    """
     try:
-        described: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=stack)
+        name, _, place = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
+        described: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [found] = described["Stacks"]
-        outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
+        named = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
+        outputs = _of_tally(stack, place.replace("/", ""), named)
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
@@ -88,6 +93,20 @@ def deployed(stack: str, counters: Mapping[str, Counter]) -> Stack:
         raise CommandError(
             f"the stack {stack} cannot be read: {error.response['Error'].get('Message', error)}"
         ) from None
+
+
+def _of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str]:
+    """The outputs of one Tally, by their names in a stack of its own. A construct puts its id before each.
+
+    `id_`: the construct's; empty for the only one. Raises CommandError if there are several.
+    """
+    one = next(iter(_TABLES.values()))
+    ids = [name.removesuffix(one) for name in outputs if name.endswith(one)]
+    if not id_ and len(ids) > 1:
+        named = " or ".join(f"{stack}/{found}" for found in sorted(ids) if found)
+        raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {named}")
+    id_ = id_ or "".join(ids)
+    return {name.removeprefix(id_): value for name, value in outputs.items() if name.startswith(id_)}
 
 
 def tables(names: Mapping[str, str], region: str) -> Store:

@@ -289,6 +289,11 @@ def deployed(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None) ->
 TABLES = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName"), "no-such-table")
 
 
+def of(construct: str, **settings: str) -> dict[str, str]:
+    """The outputs of a construct with this id."""
+    return {f"{construct}{name}": value for name, value in (TABLES | {"Format": str(keys.FORMAT)} | settings).items()}
+
+
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
@@ -299,8 +304,9 @@ TABLES = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName
             f"the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs",
         ),
         (TABLES | {"Format": str(keys.FORMAT)}, ""),
+        (of("Tally") | of("Polls"), "the stack Tally-dev has 2 Tallys: give --stack Tally-dev/Polls or Tally-dev/Tally"),
     ],
-    ids=["that is not there", "of another app", "of another format", "whose tables are not there"],
+    ids=["that is not there", "of another app", "of another format", "whose tables are not there", "with two Tallys"],
 )
 def test_another_stack_is_one_line(
     outputs: dict[str, str] | None, said: str, monkeypatch: pytest.MonkeyPatch, engine: Engine,
@@ -309,6 +315,24 @@ def test_another_stack_is_one_line(
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     deployed(monkeypatch, outputs)
     assert said in one_line(main, ["check"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "stack"),
+    [
+        (of("Tally"), "Shop"),
+        (of("Tally", CountsTableName="another") | of("Polls"), "Shop/Polls"),
+        (of("VotesPolls") | of("Tally", CountsTableName="another"), "Shop/Votes/Polls"),
+    ],
+    ids=["alone", "named", "in another construct"],
+)
+def test_a_tally_in_a_teams_own_stack_is_read(
+    outputs: dict[str, str], stack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed(monkeypatch, outputs | {"CheckoutName": "checkout"})
+    found = connection.deployed(stack, {})
+    assert found.store.settings.counts_table == "no-such-table"
+    assert found.outputs.keys() == TABLES.keys() | {"Format"} | ({"CheckoutName"} & outputs.keys())
 
 
 def http(body: str) -> str:

@@ -53,9 +53,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     """Run one command."""
     try:
         _load()
-    except ModuleNotFoundError as error:  # the bare package is the client for other functions
-        print(f"tally: {error.name} is missing, and the command needs it: install 'tallystick[dev]'", file=sys.stderr)
-        return BAD
+    except ModuleNotFoundError as error:
+        return _bare(sys.argv[1:] if arguments is None else arguments, str(error.name))
     from botocore.exceptions import BotoCoreError
 
     from declarations import Declarations
@@ -94,6 +93,21 @@ def _run(arguments: Sequence[str] | None) -> int:
             " (TALLY_TRACEBACK=1 shows where)",
             file=sys.stderr,
         )
+    return BAD
+
+
+def _bare(arguments: Sequence[str], missing: str) -> int:
+    """Run `init` in the bare package, which is the client for other functions and lacks what other commands need."""
+    from . import init
+    from .terminal import CommandError
+
+    try:
+        if list(arguments[:1]) == ["init"]:
+            return init.bare(arguments[1:])
+        reason = f"{missing} is missing, and the command needs it: install 'tallystick[dev]'"
+    except CommandError as error:
+        reason = str(error)
+    print(f"tally: {reason}", file=sys.stderr)
     return BAD
 
 

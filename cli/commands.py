@@ -68,12 +68,15 @@ COMPLETION = Command(
     examples=_HOW_TO_COMPLETE,
     stack=False,
 )
+INIT = Command(
+    "init", init.ABOUT, init.init, init.add_arguments, examples="  tally init shop && cd shop && tally dev", stack=False
+)
 PURPOSES = {
     "Is all well, and if not, what repairs it?": (status.STATUS, check.CHECK, repair.REPAIR, history.HISTORY),
     "What is the number, and how did it move?": (get.GET, receipt.RECEIPT, series.SERIES, series.TOP, watch.WATCH),
     "Numbers from elsewhere, and to elsewhere": (imports.IMPORT, shadow.SHADOW, exports.EXPORT),
     "Going back, and forgetting a user": (restore.RESTORE, forget.FORGET),
-    "A stack of your own": (init.INIT, dev.DEV, deploy.DEPLOY, destroy.DESTROY),
+    "A stack of your own": (INIT, dev.DEV, deploy.DEPLOY, destroy.DESTROY),
     "Without a stack": (cost.COST, HELP, COMPLETION),
 }
 COMMANDS = {command.name: command for commands in PURPOSES.values() for command in commands}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from home import HOME
 
-from .command import Command
-from .terminal import CommandError, say
+from .terminal import CommandError
 
+ABOUT = "write counters.py, app.py and cdk.json into a folder of your own"
 COUNTERS = '''"""The counters of this deployment. `tally dev` loads a change at once; `tally deploy` deploys it.
 
 Add a declaration to COUNTERS: the routes, the roles, the metrics and the API document follow from it.
@@ -50,7 +51,12 @@ def files() -> dict[str, str]:
     return {"counters.py": COUNTERS, "app.py": APP, "cdk.json": json.dumps(settings, indent=2) + "\n"}
 
 
-def _run(given: argparse.Namespace) -> int:
+def add_arguments(made: argparse.ArgumentParser, _: object = None) -> None:
+    """Add the folder."""
+    made.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="(this one)")
+
+
+def init(given: argparse.Namespace) -> int:
     """Write the files, all or none. Raises CommandError if one is there."""
     folder = Path(given.folder)
     made = {folder / name: text for name, text in files().items()}
@@ -63,16 +69,15 @@ def _run(given: argparse.Namespace) -> int:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{folder} cannot hold the files: {error.strerror or error}") from None
-    say(f"wrote {', '.join(map(str, made))}")
-    say(NEXT.format(where="" if given.folder == "." else f", in {folder}"))
+    print(f"wrote {', '.join(map(str, made))}")
+    print(NEXT.format(where="" if given.folder == "." else f", in {folder}"))
     return 0
 
 
-INIT = Command(
-    "init",
-    "write counters.py, app.py and cdk.json into a folder of your own",
-    _run,
-    lambda made, counters: made.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="(this one)"),
-    examples="  tally init shop && cd shop && tally dev",
-    stack=False,
-)
+def bare(arguments: Sequence[str]) -> int:
+    """`uvx tallystick init [FOLDER]`: the package without what other commands need. Raises CommandError."""
+    parser = argparse.ArgumentParser(prog="tallystick init", description=f"{ABOUT[0].upper()}{ABOUT[1:]}.")
+    add_arguments(parser)
+    ended = init(parser.parse_args(arguments))
+    print("The command `tally` comes with: uv tool install 'tallystick[cdk,dev]'")
+    return ended

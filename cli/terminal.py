@@ -9,9 +9,10 @@ import sys
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tqdm import tqdm  # type: ignore[import-untyped]
+if TYPE_CHECKING:
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
 
 class CommandError(Exception):
@@ -71,7 +72,14 @@ class Look(NamedTuple):
 def bar(things: Iterable[Any] | None, unit: str, does: str, total: int | None = None) -> tqdm[Any]:
     """The things, with a progress bar on stderr if that is a terminal; without things, a bar to move by hand."""
     hidden = not sys.stderr.isatty()
-    return tqdm(things, does, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
+    return _tqdm()(things, does, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
+
+
+def _tqdm() -> Any:
+    """Imported here: the bare package writes a first folder without it."""
+    from tqdm import tqdm
+
+    return tqdm
 
 
 def show(given: argparse.Namespace, body: object, line: str) -> None:
@@ -86,13 +94,13 @@ def draws(given: argparse.Namespace) -> bool:
 
 def say(line: str) -> None:
     """Print a result."""
-    with tqdm.external_write_mode(file=sys.stdout):
+    with _tqdm().external_write_mode(file=sys.stdout):
         print(line, flush=True)
 
 
 def note(line: str) -> None:
     """Print a note."""
-    with tqdm.external_write_mode(file=sys.stderr):
+    with _tqdm().external_write_mode(file=sys.stderr):
         print(f"tally: {line}", file=sys.stderr, flush=True)
 
 

@@ -114,6 +114,21 @@ def test_the_client_alone_needs_boto3_alone(tmp_path: Path, wheel: Path) -> None
     assert not {"aws-cdk-lib", "aws-lambda-powertools"} & names.keys()
 
 
+def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path, wheel: Path) -> None:
+    """`uvx tallystick init`."""
+    command = str(installed(tmp_path / "alone", str(wheel)).with_name("tallystick"))
+    said = run(command, "init", "shop", cwd=tmp_path).stdout
+    assert "uv tool install 'tallystick[cdk,dev]'" in said
+    assert {path.name for path in (tmp_path / "shop").iterdir()} == {"counters.py", "app.py", "cdk.json"}
+    for arguments, reason in (
+        (["init", "shop"], "is there already: nothing is written"),
+        (["status"], "is missing, and the command needs it: install 'tallystick[dev]'"),
+    ):
+        refused = run(command, *arguments, cwd=tmp_path, check=False)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert re.fullmatch(f"tally: .*{re.escape(reason)}\n", refused.stderr), refused.stderr
+
+
 def test_the_next_version_changes_code_alone(shop: Path, python: Path, wheel: Path, tmp_path_factory: Any) -> None:
     """A wheel with one handler changed: what differs in the template are the code and the versions of the functions."""
     checkout, out = tmp_path_factory.mktemp("next"), tmp_path_factory.mktemp("dist")

@@ -304,7 +304,10 @@ def of(construct: str, **settings: str) -> dict[str, str]:
             f"the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs",
         ),
         (TABLES | {"Format": str(keys.FORMAT)}, ""),
-        (of("Tally") | of("Polls"), "the stack Tally-dev has 2 Tallys: give --stack Tally-dev/Polls or Tally-dev/Tally"),
+        (
+            of("Tally") | of("Polls"),
+            "the stack Tally-dev has 2 Tallys: give --stack Tally-dev/Polls or Tally-dev/Tally",
+        ),
     ],
     ids=["that is not there", "of another app", "of another format", "whose tables are not there", "with two Tallys"],
 )

@@ -90,7 +90,7 @@ def test_the_bare_package_says_what_the_command_needs(
 ) -> None:
     monkeypatch.delitem(sys.modules, "cli.commands")
     monkeypatch.setitem(sys.modules, "shtab", None)
-    said = one_line(main, ["init"], capsys)
+    said = one_line(main, ["status"], capsys)
     assert said == "shtab is missing, and the command needs it: install 'tallystick[dev]'"
 
 

@@ -85,7 +85,7 @@ def _begins(item: pytest.Item) -> int | None:
     match item.path.parent.name:
         case "e2e":
             return 0 if "dev" in getattr(item, "fixturenames", ()) else 2
-        case "emulator" | "infra":
+        case "emulator" | "infra" | "wheel":
             return 1
         case _:
             return None

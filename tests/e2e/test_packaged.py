@@ -34,6 +34,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("likers", ["anyone", "signedIn", "nobody"])
 def test_the_routes_are_those_that_the_stack_would_have(app: Path, likers: str, copied: Callable[[str], Path]) -> None:
     with (app / "counters.py").open("a") as file:

@@ -32,12 +32,14 @@ def files(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
 
+@pytest.mark.long
 def test_nothing_but_tally_is_at_the_top(files: dict[str, bytes]) -> None:
     assert {name.partition("/")[0] for name in files} == {"tally", "tallystick-0.1.0.dist-info"}
     assert {name.partition("/")[0] for name in files if "/_home/" in name} == {"tally"}
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in files)
 
 
+@pytest.mark.long
 def test_each_file_is_one_of_the_checkout(files: dict[str, bytes]) -> None:
     """As it is, but for the modules of the rooms, whose imports are rewritten."""
     found = {name: path for name in files if name.startswith("tally/") and (path := source(name))}
@@ -47,6 +49,7 @@ def test_each_file_is_one_of_the_checkout(files: dict[str, bytes]) -> None:
         assert rewrites or files[name] == (ROOT / path).read_bytes(), name
 
 
+@pytest.mark.long
 def test_each_room_is_there_and_a_teams_own_counters_are_not(files: dict[str, bytes]) -> None:
     known = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     wanted = [path for path in known if path.startswith(("stacks/", "cli/", "dev/", "lambdas/", "clients/js/"))]
@@ -57,6 +60,7 @@ def test_each_room_is_there_and_a_teams_own_counters_are_not(files: dict[str, by
     assert "tally/_home/lambdas/counters.py" not in files
 
 
+@pytest.mark.long
 def test_the_packages_of_the_functions_and_the_template_are_there(files: dict[str, bytes]) -> None:
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "lambdas/requirements.txt").read_text(), re.MULTILINE)
     have = {
@@ -67,6 +71,7 @@ def test_the_packages_of_the_functions_and_the_template_are_there(files: dict[st
     assert not any(name.endswith(".so") for name in files)
 
 
+@pytest.mark.long
 def test_nothing_names_this_machine(files: dict[str, bytes]) -> None:
     for name, content in files.items():
         assert str(ROOT).encode() not in content, name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-NEW = "counters.py"
+from dev.base.options import COUNTERS
 
 
 def folder() -> Path:
@@ -21,4 +21,4 @@ def lambdas() -> Path | None:
 
 def counters() -> Path:
     """The file that declares the counters. Elsewhere than in a checkout it is beside app.py."""
-    return (lambdas() or folder()) / NEW
+    return (lambdas() or folder()) / COUNTERS

@@ -22,7 +22,10 @@ from .template import Authorizer, Route, Template, Throttle, read
 
 
 def task(app: Path, folder: Path) -> Path:
-    """Make `folder` anew as a function finds its code: links to the sources, the packages and the app's counters."""
+    """Write the folder of the functions' code anew, and return it.
+
+    It has links to the package's sources, to the functions' packages, and to the app's counters.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     linked = {path.name: path for one in (PACKAGES, LAMBDAS) if one.is_dir() for path in one.iterdir()}

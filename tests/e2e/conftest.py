@@ -1,4 +1,6 @@
-"""One `make dev` for the tests that only call it; the others start their own. One Chromium for each module.
+"""One `make dev` for the tests that only call it; the others start their own.
+
+What runs in Chromium is in the long tier.
 
 With CLIENT=hidden all of them run without the native part of AWS's runtime client, as on a Mac.
 """
@@ -22,7 +24,14 @@ if os.environ.get("CLIENT") == "hidden":
     sys.modules["runtime_client"] = None  # type: ignore[assignment]  # as if it was not installed
 
 
-@pytest.fixture(scope="session")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One Chromium for each module: its start and its pages cost as much as a hundred other tests."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(scope="package")  # at rest it takes a tenth of a core
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     started = Dev(tmp_path_factory.mktemp("dev") / "data")
     try:

@@ -67,6 +67,7 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     assert again.visits(PAGE)[0] == 11
 
 
+@pytest.mark.long
 def test_a_machine_without_the_clients_native_part_runs_all_of_it(start: Start) -> None:
     """As a Mac has it (dev/functions/loop.py). `CLIENT=hidden make test ARGS=tests/e2e` runs every test so."""
     dev = start(**HIDDEN).wait_until_ready()
@@ -153,6 +154,7 @@ def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
     assert not running(below)
 
 
+@pytest.mark.long
 def test_another_engine_and_its_streams_serve(start: Start) -> None:
     with Engine() as engine:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()

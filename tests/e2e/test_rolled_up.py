@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
 
 from dev.stack import tables
@@ -93,6 +94,7 @@ def redrive(dev: Dev) -> tuple[int, list[str]]:
     return ran.returncode, [line for line in ran.stdout.splitlines() if not line.startswith("waits ")]
 
 
+@pytest.mark.long
 def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(start: Start) -> None:
     dev = start().wait_until_ready()
     where = dev.call("GET", "/dev/stack").body

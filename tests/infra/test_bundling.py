@@ -114,6 +114,7 @@ def test_a_teams_own_counters_replace_those_in_the_sources(tmp_path: Path) -> No
     assert made.digest() != BUNDLE.digest()
 
 
+@pytest.mark.long
 def test_the_sources_need_no_python_newer_than_the_tests_have() -> None:
     """The tests run on 3.11, the functions on 3.14: a feature in between would be untested."""
     sources = [str(path) for path in BUNDLE.sources.values() if path.suffix == ".py"]

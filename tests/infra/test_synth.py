@@ -34,6 +34,7 @@ def test_cdk_nag_is_really_asked(tmp_path: Path) -> None:
     assert "AwsSolutions-SQS4" in report
 
 
+@pytest.mark.long
 def test_cfn_lint_finds_nothing(dev: Template, behind_cdn: Template, edge: Template) -> None:
     paths = [str(template.path) for template in (dev, behind_cdn, edge)]
     command = [str(Path(sys.executable).with_name("cfn-lint")), *paths]
@@ -41,6 +42,7 @@ def test_cfn_lint_finds_nothing(dev: Template, behind_cdn: Template, edge: Templ
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+@pytest.mark.long
 def test_another_process_synthesizes_the_same_template_byte_for_byte(dev: Template, tmp_path: Path) -> None:
     """With another hash seed: the order of a set must not show."""
     variables = {

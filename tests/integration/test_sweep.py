@@ -257,6 +257,7 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke
     assert invoke.direct("get_drift", cursor="!")["status"] == 400
 
 
+@pytest.mark.long
 def test_a_quiet_sweep_takes_what_the_calculator_bills(
     ledger: Ledger, meter: Meter, capsys: pytest.CaptureFixture[str]
 ) -> None:

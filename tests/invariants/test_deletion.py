@@ -32,6 +32,7 @@ from tally.errors import (
 )
 from tests.invariants.judged import Deployment
 from tests.invariants.world import Shard, World, killed, meanwhile
+from tests.tiers import in_long
 
 FOREVER = float("inf")
 ID = "p"
@@ -445,7 +446,7 @@ def test_shards_of_a_declaration_that_had_more_are_removed_too(family: Family) -
     family.ended()
 
 
-@pytest.mark.parametrize("lost", [None, faults.LOSE_RESPONSE], ids=["answered", "lost"])
+@pytest.mark.parametrize("lost", [faults.LOSE_RESPONSE, *in_long([None])])
 @pytest.mark.parametrize("there", [True, False], ids=["put", "removed"])
 def test_changes_of_children_at_any_moment_of_a_removal_leave_nothing(
     family: Family, there: bool, lost: faults.Fault | None
@@ -478,6 +479,7 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_nothing(
 
 
 @only_likes
+@pytest.mark.long
 def test_removal_costs_what_the_docs_say(family: Family) -> None:
     family.judged.post(16)
     with family.world.capacity() as measured:

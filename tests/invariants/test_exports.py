@@ -18,6 +18,7 @@ from tally.dynamo.client import Call, Store
 from tests.commands import Command
 from tests.integration.command.numbers import judged as judge
 from tests.invariants.judged import Deployment
+from tests.tiers import in_long
 
 NEXT = re.compile(r"the next one: --changes-since (\S+)")
 
@@ -30,9 +31,9 @@ def exported(command: Command, *more: str, counter: str = "plays") -> tuple[dict
     return {row["id"]: int(row["value"]) for row in csv.DictReader(io.StringIO(out))}, NEXT.findall(err)[0]
 
 
-@pytest.mark.parametrize("stalled", [(), (2, 3), (1, 2, 3, 4, 5)], ids=["calm", "a stall", "a long stall"])
+@pytest.mark.parametrize("stalled", [[2, 3], *in_long([[], [1, 2, 3, 4, 5]])], ids=str)
 def test_a_warehouse_that_takes_the_changes_has_every_number(
-    judged: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str], stalled: tuple[int, ...]
+    judged: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str], stalled: list[int]
 ) -> None:
     """Some changes are rolled up: hours later, if the rollup stands still."""
     command = Command(judged.store, tmp_path, capsys)

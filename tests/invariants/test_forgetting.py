@@ -25,6 +25,7 @@ from tally.dynamo.client import Call
 from tally.streams import dead_letters
 from tests.invariants.judged import LIKES, Deployment
 from tests.invariants.world import World, killed, meanwhile
+from tests.tiers import in_long
 
 USER = "auth0|7c20"
 QUOTED = fields.user(USER, "user")
@@ -165,7 +166,7 @@ def test_user_is_forgotten_while_others_like_and_unlike(judged: Deployment, run:
     judged.even()
 
 
-@pytest.mark.parametrize("at", [0, 2, 5])
+@pytest.mark.parametrize("at", [2, *in_long([0, 5])])
 def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, run: Run, world: World, at: int) -> None:
     leave_traces(judged)
     with killed(judged.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
@@ -272,6 +273,7 @@ def test_wrong_command_line_gets_one_line(run: Run, arguments: tuple[str, ...], 
     assert (code, out, message in err, err.count("\n")) == (2, "", True, 1)
 
 
+@pytest.mark.long
 def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: World) -> None:
     """40 read units for 1,000 likes where ids are UUIDs, and one for each bucket of holds."""
     post = str(uuid.uuid4())

@@ -18,6 +18,7 @@ from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests.invariants.threads import at_once
 from tests.invariants.world import LAST, POST, SOME_OF_ALL, InTurn, World, meanwhile, persist
+from tests.tiers import in_long
 
 TALLY = counters.LIKES.partition_start + POST
 LIKED = {"present": True}
@@ -194,7 +195,7 @@ def test_retired_counter_takes_no_child_and_a_retry_from_before_is_answered(worl
     assert (world.likes(), len(world.receipts())) == ((1, {"ann"}), 1)
 
 
-@pytest.mark.parametrize("family", [counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("family", [counters.LIKES, *in_long([counters.MEMBERS])])
 def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(world: World, family: Counter) -> None:
     """Also with two devices of one user against each other, on many shards, with and without keys."""
     world.write_post()

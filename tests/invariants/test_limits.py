@@ -19,6 +19,7 @@ from tally.errors import (
 from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
 from tests.invariants.threads import at_once
 from tests.invariants.world import meanwhile, persist
+from tests.tiers import in_long
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
@@ -27,7 +28,7 @@ BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDIT
 LOSSES = {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}}
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["no faults", "10 % of answers lost"])
+@pytest.mark.parametrize("lost", [True, *in_long([False])])
 def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(counting: Counting, lost: bool) -> None:
     counting.stock(100)
     counting.world.proxy.strip_tokens = lost

@@ -24,6 +24,7 @@ from tests.invariants.processes import interrupted
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
 from tests.invariants.streaming import LONG, NOW_S, StreamWorld
 from tests.invariants.threads import at_once
+from tests.tiers import in_long
 
 
 def aside(stream: StreamWorld) -> None:
@@ -124,8 +125,8 @@ def set_aside(world: Deployment, consumers: str) -> None:
     world.run(8)
 
 
-@pytest.mark.parametrize("off_s", [0, 240, 3600, -3600])
-@pytest.mark.parametrize("consumers", ["rollup", "rollup and bookkeeper"])
+@pytest.mark.parametrize("off_s", [3600, *in_long([0, 240, -3600])])
+@pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *in_long(["rollup"])])
 def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: str, off_s: int) -> None:
     """j9: it was booked on the laptop's minute. That was confirmed drift, and its repair made a right number wrong."""
     with deployed() as world:
@@ -140,7 +141,7 @@ def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: 
         assert world.drifts() == {}
 
 
-@pytest.mark.parametrize("consumers", ["rollup", "rollup and bookkeeper"])
+@pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *in_long(["rollup"])])
 def test_a_redrive_that_hangs_until_its_minute_is_judged_asks_for_another_one(consumers: str) -> None:
     with deployed() as world:
         set_aside(world, consumers)

@@ -41,6 +41,7 @@ from tally.streams.segments import Booked
 from tests.invariants.processes import Crash, Watched, killed
 from tests.invariants.stream_records import SHARD, book, record
 from tests.invariants.streaming import StreamWorld
+from tests.tiers import in_long
 
 H = 500_000  # an hour since 1970
 M = 4 * H  # its first minute: here an hour has four, so that there is less to read
@@ -255,7 +256,7 @@ def test_half_of_the_time_is_left_to_write_what_was_read(store: Store, monkeypat
     assert progress.read(store).through == M + 2, "two minutes, and then one of the two that are left"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *in_long([1])])
 def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +468,7 @@ def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
     assert series(store) == {H: 10}
 
 
+@pytest.mark.long
 def test_a_tally_and_hour_costs_one_write_unit_and_its_part_of_the_pages(store: Store) -> None:
     """1,000 tallies in two hours of four parts: at most 1.1 WCU for each tally and hour in which it moved."""
     fold(store, M - 1)

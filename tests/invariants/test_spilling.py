@@ -26,6 +26,7 @@ from tally.dynamo.keys import Item, pair_of
 from tally.errors import ChangeRefusedError, NotFoundError, StoreBusyError, StoreUnreachableError
 from tests.invariants.threads import at_once
 from tests.invariants.world import POST, VIDEO, World, meanwhile, persist
+from tests.tiers import in_long
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
@@ -418,7 +419,7 @@ def test_a_pack_that_gets_through_closes_the_breaker_of_its_tally(world: World, 
     assert world.play("next")[0]["visible"] == "now"
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *in_long([2, 3])])
 def test_batches_that_come_twice_at_once_and_fail_and_spill_lose_and_double_nothing(world: World, seed: int) -> None:
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.seeded(seed, {"TransactWriteItems": SOME_OF_ALL, "PutItem": SOME_LOST})

@@ -29,9 +29,11 @@ from tests.contexts import Context
 from tests.invariants.processes import Crash, Watched, interrupted, killed
 from tests.invariants.stream_records import MINUTE, heartbeat, like, play, record
 from tests.invariants.streaming import CONSUMERS, LONG, StreamWorld
+from tests.tiers import in_long
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
-NETWORK_SCHEDULES = SCHEDULES // 6
+QUICK = SCHEDULES if "SCHEDULES" in os.environ else 12
+"""`make test` runs these."""
 TURNS_MAX = 400  # of a schedule; the longest takes about a hundred
 CRASHED = "crashed"
 
@@ -253,7 +255,7 @@ def streamed() -> tuple[str, ...]:
     return ()
 
 
-@pytest.mark.parametrize("seed", range(SCHEDULES))
+@pytest.mark.parametrize("seed", [*range(QUICK), *in_long(range(QUICK, SCHEDULES))])
 def test_each_record_takes_effect_exactly_once(stream: StreamWorld, seed: int) -> None:
     run(stream, seed)
 
@@ -271,7 +273,7 @@ NETWORK = {
 NETWORK["GetItem"] = {faults.TRUNCATE: 0.05, faults.FAIL_BEFORE: 0.05, faults.THROTTLE: 0.05}
 
 
-@pytest.mark.parametrize("seed", range(1000, 1000 + NETWORK_SCHEDULES))
+@pytest.mark.parametrize("seed", [*range(QUICK // 6), *in_long(range(QUICK // 6, SCHEDULES // 6))])
 def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
     lossy: StreamWorld, proxy: FaultProxy, seed: int
 ) -> None:

@@ -19,6 +19,7 @@ from tally.dynamo import contention, transactions
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
 from tally.dynamo.contention import THROTTLED_S, Breaker
 from tally.errors import StoreBusyError
+from tests.tiers import in_long
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -137,7 +138,7 @@ def test_a_single_write_is_sent_again_after_throttling_and_not_after_a_conflict(
 # Tally in it
 
 
-@pytest.mark.parametrize("counter", [counters.PLAYS, counters.LIKES], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("counter", [counters.LIKES, *in_long([counters.PLAYS])])
 def test_heat_is_written_alone_and_nothing_fails(counter: Any) -> None:
     hot = simulate(Heat(counter, 1000, 3.0))
     assert (hot["failed"], hot["off by"]) == (0, 0)

@@ -19,6 +19,7 @@ from tally.errors import ConfigurationError, StoreBusyError
 from tally.streams import lineage, watermark
 from tally.streams.lineage import Look
 from tally.streams.watermark import Watermark
+from tests.tiers import in_long
 
 
 class Shard(NamedTuple):
@@ -379,7 +380,7 @@ def test_a_ledger_of_another_format_is_neither_read_nor_written(abreast: Stack) 
     assert "noted" not in abreast.noted()
 
 
-@pytest.mark.parametrize("stalled", [0, 10])
+@pytest.mark.parametrize("stalled", [10, *in_long([0])])
 @pytest.mark.parametrize("restored_ago", [None, 1, 4, 99])
 def test_judge_starts_once_the_first_sweeps_minute_is_closed_with_the_first_one_of_the_tables_life(
     stack: Stack, stalled: int, restored_ago: int | None

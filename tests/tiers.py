@@ -1,0 +1,14 @@
+"""The two tiers of cases: `make test` runs the first of a kind, `make test-all` the others too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def in_long(cases: Iterable[Any]) -> list[Any]:
+    """These cases of a parametrized test, for the long tier only. A tuple is a case of several parameters."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*each, marks=pytest.mark.long) for each in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
@@ -30,6 +31,7 @@ import pytest
 from botocore.config import Config
 
 from dev.base.engine import Engine
+from dev.base.sync_wire import SyncWire
 from tally.dynamo import client as dynamo
 from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.settings import Settings
@@ -140,10 +142,10 @@ def streamed() -> tuple[str, ...]:
 @pytest.fixture
 def settings(client: DynamoDBClient, streamed: tuple[str, ...]) -> Settings:
     """The settings of a test, with tables of its own that are there and empty."""
-    return fresh_tables(client, streamed)
+    return fresh_tables(client.meta.endpoint_url, streamed)
 
 
-def fresh_tables(client: DynamoDBClient, streamed: tuple[str, ...] = ()) -> Settings:
+def fresh_tables(endpoint: str, streamed: tuple[str, ...] = ()) -> Settings:
     """The settings of new, empty tables."""
     number = next(_numbers)
     made = Settings.from_environment(
@@ -154,14 +156,18 @@ def fresh_tables(client: DynamoDBClient, streamed: tuple[str, ...] = ()) -> Sett
             "TALLY_PAGE_HOSTS": "*",
         }
     )
-    create_tables(client.meta.endpoint_url, made, streamed)
+    create_tables(endpoint, made, streamed)
     return made
 
 
 @pytest.fixture
-def store(engine: Engine, settings: Settings) -> Store:
-    """With a client of its own, on which a test may register."""
-    return Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
+def store(engine: Engine, settings: Settings, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """With a client of its own, which costs a fifth of the SDK's; `pytest.mark.sdk`: the SDK's."""
+    if request.node.get_closest_marker("sdk"):
+        yield Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
+        return
+    with contextlib.closing(SyncWire(engine.port)) as wire:
+        yield Store(wire, settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ _STREAMS = {"DescribeStream", "GetShardIterator", "GetRecords"}
 class SyncWire:
     """A client of the engine at this port: `get_item`, `transact_write_items`, `get_records` …
 
-    Answers are those of boto3, but for times: they are numbers of seconds, as Lambda passes them on. An error is
-    botocore's ClientError. A lost connection is an error.
+    Answers are those of boto3, but for times: they are numbers of seconds, as Lambda passes them on. Of an answer's
+    headers they have the date. An error is botocore's ClientError. A lost connection is an error.
     """
 
     def __init__(self, port: int) -> None:
@@ -59,25 +59,27 @@ class SyncWire:
         service = "DynamoDBStreams_20120810" if operation in _STREAMS else "DynamoDB_20120810"
         body = json.dumps(parameters, default=_base64).encode()
         connection.sendall((_HEAD % (f"{service}.{operation}", len(body))).encode() + body)
-        status, content = _received(connection)
+        status, date, content = _received(connection)
         answer = json.loads(content, object_hook=_bytes)
         if status == 200:
+            answer["ResponseMetadata"] = {"HTTPHeaders": {"date": date}}
             return answer  # type: ignore[no-any-return]
         code, message = answer.pop("__type").rpartition("#")[2], answer.pop("message", answer.pop("Message", ""))
         error: Any = {**answer, "Error": {"Code": code, "Message": message}}
         raise ClientError(error, operation)
 
 
-def _received(connection: socket.socket) -> tuple[int, bytes]:
-    """The status of an answer, and its body."""
+def _received(connection: socket.socket) -> tuple[int, str, bytes]:
+    """The status of an answer, its date, and its body."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += _more(connection)
     head, _, body = got.partition(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+    fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
+    length = int(fields[b"content-length"])
     while len(body) < length:
         body += _more(connection)
-    return int(head.split(b" ", 2)[1]), body
+    return int(head.split(b" ", 2)[1]), fields.get(b"date", b"").decode(), body
 
 
 def _more(connection: socket.socket) -> bytes:

@@ -77,6 +77,7 @@ def test_who_has_the_script_is_told_so(invoke: Invoke) -> None:
 # People and crawlers
 
 
+@pytest.mark.sdk
 def test_people_and_crawlers_are_counted_apart_and_read_in_one_query(invoke: Invoke, store: Store) -> None:
     for number, agent in enumerate([FIREFOX, GOOGLEBOT, GOOGLEBOT, FIREFOX, FIREFOX]):
         body = {"url": PAGE, "key": f"{events.KEY}-{number}"}

@@ -11,6 +11,7 @@ from api.operation import Access, Route
 from bench.watch import Meter
 from tests import events
 
+pytestmark = pytest.mark.sdk
 Invoke = Callable[..., dict[str, Any]]
 READS = [one for one in events.routes().values() if one.access is Access.ANYONE and one.method == "GET"]
 

@@ -24,6 +24,7 @@ from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
 if TYPE_CHECKING:
     pass
 
+pytestmark = pytest.mark.sdk
 MINUTE = 1795251612 // 60  # of the samples
 DONE: dict[str, Any] = {"state": {}, "batchItemFailures": []}
 TALLIES: dict[str, dict[tuple[str, str], int]] = {

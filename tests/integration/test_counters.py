@@ -223,6 +223,7 @@ def test_operations_that_leave_receipts_can_be_asked_for() -> None:
     assert set(KEYED_OPERATIONS) == {one.name for one in OPERATIONS if one.keyed} == {one[1] for one in KEYED}
 
 
+@pytest.mark.sdk
 def test_many_receipts_are_asked_for_at_once_in_one_read(invoke: Invoke, store: Store) -> None:
     keys = {"k" * 30: "plays/v1", "l" * 30: "plays/v2", "m" * 30: "plays/v3"}
     for key, target in list(keys.items())[:2]:

@@ -130,6 +130,7 @@ def test_a_batch_whose_entries_are_refused_raises_nothing(invoke: Invoke) -> Non
     assert [result["status"] for result in answer["results"]] == [200, 400]
 
 
+@pytest.mark.sdk
 def test_the_retry_of_a_batch_that_raised_counts_what_failed_and_replays_the_rest(invoke: Invoke, store: Store) -> None:
     """What Lambda does with an asynchronous invocation: the same event again."""
     attempts = []

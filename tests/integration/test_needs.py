@@ -44,6 +44,7 @@ from tests.invariants.streaming import Bucket
 if TYPE_CHECKING:
     pass
 
+pytestmark = pytest.mark.sdk
 TRANSACTION_ACTIONS = {
     "Put": "PutItem",
     "Update": "UpdateItem",

@@ -21,6 +21,7 @@ from api.operation import Field, Operation, Route
 from cli import smoke
 from counters import COUNTERS
 from declarations import OPERATIONS
+from dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
 from tests import events
@@ -60,10 +61,10 @@ def steady(body: Any) -> Any:
 
 @pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: route.id)
 def test_a_sample_succeeds_and_is_answered_alike_over_http_and_directly(
-    route: Route, invoke: Invoke, store: Store
+    route: Route, invoke: Invoke, store: Store, engine: Engine
 ) -> None:
     """`invoke` holds each answer against the document."""
-    other = Invoke(Store(store.client, fresh_tables(store.client)))
+    other = Invoke(Store(store.client, fresh_tables(engine.endpoint)))
     answer = invoke(samples.http(route, COUNTERS, **prepared(invoke, route.operation.name)))
     direct = other(samples.direct(route, COUNTERS, **prepared(other, route.operation.name)))
     assert answer["statusCode"] in route.operation.success, answer["body"]

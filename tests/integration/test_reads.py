@@ -24,6 +24,7 @@ from tests import events
 from tests.contexts import Context
 from tests.integration.conftest import Invoke
 
+pytestmark = pytest.mark.sdk
 VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
 TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, read="anyone")
 DECLARED = declared([*COUNTERS.values(), VIEWS, TESTED])

@@ -16,6 +16,7 @@ import counters
 from cli import imports
 from cli.terminal import CommandError
 from dev import faults
+from dev.base.engine import Engine
 from tally.counter import Counter
 from tally.counting import children, increments, periods, posts, tallies
 from tally.counting import imports as chunks
@@ -118,6 +119,7 @@ def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Command)
     assert counted(store, lines)
 
 
+@pytest.mark.sdk
 def test_another_content_under_the_name_of_a_run_counts_nothing(store: Store, run: Command) -> None:
     lines = videos("o")
     move = ("plays", "--run", "move")
@@ -143,6 +145,7 @@ def test_a_run_ends_before_its_first_receipts_go(store: Store, run: Command, mon
     assert value(store, PLAYS, "long0") == 0
 
 
+@pytest.mark.sdk
 def test_run_is_not_repeated_when_its_receipts_are_gone(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,7 +450,7 @@ def test_a_number_that_is_set_in_a_period_goes_with_it(store: Store) -> None:
 
 
 def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
-    store: Store, run: Command, tmp_path: Path
+    store: Store, run: Command, tmp_path: Path, engine: Engine
 ) -> None:
     call, big = Call(store), 3 * 10**9
     for shard, amount in ((0, big), (3, 7)):
@@ -462,7 +465,7 @@ def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
         for user in users:
             children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)
     children.set_child(Call(store, "shop"), counters.MEMBERS, "acme", "auth0%7C7", True, {}, None)
-    other = replace(run, store=Store(store.client, fresh_tables(store.client, ("counts", "receipts"))))
+    other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
     for post in ("p", "empty"):
         posts.write_post(Call(other.store, "author"), LIKES, post, "hello")
     for name, form in itertools.product(counters.COUNTERS, ("csv", "jsonl")):

@@ -6,6 +6,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 import counters
 from tally.counting import tallies
 from tally.drift import recount
@@ -167,7 +169,7 @@ class Crowded(Watched):
             if len(parameters["TransactItems"]) > 3:
                 reasons: Any = [{"Code": "TransactionConflict"}] * len(parameters["TransactItems"])
                 error: Any = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": reasons}
-                raise self._client.exceptions.TransactionCanceledException(error, name)
+                raise ClientError(error, name)
             return real(**parameters)
 
         return write

@@ -160,13 +160,13 @@ def shared_world(engine: Engine, client: DynamoDBClient) -> Iterator[World]:
     with FaultProxy(engine.endpoint) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setattr(contention, "BACKOFF_FIRST_S", 0.0002)
         with contextlib.closing(dynamodb_client(endpoint_url=proxy.endpoint)) as through:
-            yield World(Store(through, fresh_tables(client)), proxy, client)
+            yield World(Store(through, fresh_tables(client.meta.endpoint_url)), proxy, client)
 
 
 def begin(world: World, *, strip_tokens: bool) -> Model:
     """Make tables for the next program, and calm everything down; one post is there."""
     world.store = replace(
-        world.store, settings=fresh_tables(world.raw, ("counts",)), spread=Spread(), breaker=Breaker()
+        world.store, settings=fresh_tables(world.raw.meta.endpoint_url, ("counts",)), spread=Spread(), breaker=Breaker()
     )
     world.proxy.plan, world.proxy.strip_tokens = faults.no_faults, strip_tokens
     world.proxy.forget()

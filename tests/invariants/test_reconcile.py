@@ -420,7 +420,7 @@ def test_edit_that_is_undone_within_its_minute_proves_no_later_one(world: Deploy
     assert (world.tally(), world.drifts()) == (3, {})
 
 
-@pytest.mark.parametrize("how", ["undone", *in_long(["repaired"])])
+@pytest.mark.parametrize("how", ["repaired", "undone"])
 def test_count_that_comes_to_the_same_for_another_reason_repairs_nothing(
     world: Deployment, reconciler: Reconciler, how: str
 ) -> None:
@@ -474,7 +474,7 @@ def test_unlike_of_a_like_that_is_under_way_is_no_difference(world: Deployment, 
     assert world.tally() == 3
 
 
-@pytest.mark.parametrize("shard", [7, *in_long([0, 1])])
+@pytest.mark.parametrize("shard", [0, *in_long([1, 7])])
 def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
     world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:

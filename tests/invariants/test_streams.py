@@ -42,7 +42,6 @@ from tests.invariants.streaming import (
     Context,
     StreamWorld,
 )
-from tests.tiers import in_long
 
 OTHER_SHARD = "shardId-4"
 
@@ -92,7 +91,7 @@ def test_a_tally_is_stamped_with_the_minute_of_the_records_whatever_the_clocks_o
     assert {item["nonce"]["S"][0] for item in stream.scan("counts")} == {tallies.ROLLED_UP}
 
 
-@pytest.mark.parametrize(("days", "writes"), [(0, 2), (1, 2), *in_long([(9, 1000)])])
+@pytest.mark.parametrize(("days", "writes"), [(0, 2), (1, 2), (9, 1000)])
 def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_other(
     stream: StreamWorld, days: int, writes: int
 ) -> None:

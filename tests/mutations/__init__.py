@@ -87,7 +87,7 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
     command += ["-o", f"pythonpath={folder} {folder / 'lambdas'} {ROOT}", *(f"tests/{test}.py" for test in tests)]
     for tier in TIERS if mutation else TIERS[:1]:
         if failed := _failing([*command, "-m", tier]):
-            return f"{failed} ({tier})"
+            return f"{failed} (the long tier)" if tier == "long" else failed
     return ""
 
 

@@ -184,5 +184,6 @@ def test_what_is_written_alone_is_tried_for_longer_than_what_is_not(hub: Hub, ta
             transactions.put(Call(store, deadline_s=hub.now_s + 8), {"Put": put("x")})
         return hub.now_s - started_s
 
-    assert statistics.mean(run(hub, *((0, failing) for _ in range(20)))) > contention.RETRY_S_MAX + 1  # 5.4 +- 0.1
+    took_s = statistics.mean(run(hub, *((0, failing) for _ in range(20))))
+    assert took_s > contention.RETRY_S_MAX + 2.5  # 7.0 +- 0.2, and 3.9 +- 0.2 for what is not
     assert contention.ALONE_RETRY_S_MAX < CALL_TIME_DEFAULT_S

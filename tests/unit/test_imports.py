@@ -27,6 +27,7 @@ def test_hot_handlers_are_functions_and_heavy_modules_are_installed_here() -> No
 
 
 def test_garbage_collection_goes_on_without_what_a_cold_start_made() -> None:
+    gc.unfreeze()  # the tests' own
     dynamodb_client(**LOCAL).close()
     assert gc.isenabled()
     assert gc.get_freeze_count() > 10_000

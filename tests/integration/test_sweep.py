@@ -258,6 +258,7 @@ def test_drift_is_answered_a_page_at_a_time(store: Store, ledger: Ledger, invoke
 
 
 @pytest.mark.long
+@pytest.mark.sdk
 def test_a_quiet_sweep_takes_what_the_calculator_bills(
     ledger: Ledger, meter: Meter, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -469,6 +469,7 @@ def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.sdk
 def test_a_tally_and_hour_costs_one_write_unit_and_its_part_of_the_pages(store: Store) -> None:
     """1,000 tallies in two hours of four parts: at most 1.1 WCU for each tally and hour in which it moved."""
     fold(store, M - 1)

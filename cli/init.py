@@ -63,7 +63,7 @@ def init(given: argparse.Namespace) -> int:
     try:
         there = [str(path) for path in made if os.path.lexists(path)]
         if there:
-            raise CommandError(f"{', '.join(there)} is there already: nothing is written")
+            raise CommandError(f"nothing is written: there already is {', '.join(there)}")
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in made.items():
             path.write_text(text, encoding="utf-8")

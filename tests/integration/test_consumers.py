@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +20,6 @@ from tests import events
 from tests.contexts import Context
 from tests.integration.test_needs import Recorder
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.sdk
 MINUTE = 1795251612 // 60  # of the samples

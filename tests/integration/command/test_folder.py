@@ -41,7 +41,7 @@ def test_init_overwrites_nothing_and_writes_all_or_nothing(
 ) -> None:
     mine = f"{init.files()['counters.py']}# mine"
     (team / name).write_text(mine)
-    assert one_line(main, ["init"], capsys) == f"{name} is there already: nothing is written"
+    assert one_line(main, ["init"], capsys) == f"nothing is written: there already is {name}"
     assert [path.name for path in team.iterdir()] == [name]
     assert (team / name).read_text() == mine
 

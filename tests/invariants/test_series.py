@@ -367,6 +367,14 @@ def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store:
     assert series(store, asked=paris) == {midnight - 25: 1, midnight - 1: 14}
 
 
+@pytest.mark.parametrize("now_s", [3600 * H, 3600 * H + 0.5, 3600 * H + 1, 3600 * H + 3599.9])
+def test_a_range_without_an_end_has_the_hour_that_runs_from_its_first_moment(now_s: float) -> None:
+    assert range_of(HOUR, None, None, None, now_s) == Range(HOUR, H - 23, H + 1)
+    assert range_of(HOUR, 3600 * H, None, None, now_s) == Range(HOUR, H, H + 1)
+    midnight_s = now_s - 3600 * (H % 24)
+    assert range_of(DAY, int(midnight_s), None, None, midnight_s) == Range(DAY, H - H % 24, H - H % 24 + 24)
+
+
 def test_a_range_that_is_too_long_empty_or_of_an_odd_zone_is_refused() -> None:
     for by, from_s, to_s, zone in (
         (HOUR, 7200, 3600, None), (HOUR, 0, 3600 * 2401, None), (DAY, 0, 3600, "Asia/Kolkata"), (DAY, 0, 3600, "Mars/X")

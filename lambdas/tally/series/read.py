@@ -137,12 +137,12 @@ def _repairs(call: Call, counter: Counter, id_: str, asked: Range) -> Iterator[d
 
 
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> Range:
-    """The range that a caller asks for: by default the last day of hours, or the last month of days.
+    """The range that a caller asks for: by default the last day of hours, or the last month of days, to now.
 
     Raises InvalidInputError for a range that is empty or has too many points, for a time zone that is not known, and
     for days of which one does not begin with an hour of UTC.
     """
-    end = -(-int(now_s if to_s is None else to_s) // HOUR_S)
+    end = int(now_s) // HOUR_S + 1 if to_s is None else -(-to_s // HOUR_S)
     span = HOURS_DEFAULT if by == HOUR else 24 * DAYS_DEFAULT
     asked = Range(by, end - span if from_s is None else from_s // HOUR_S, end, _zone(zone))
     if asked.first >= asked.end:

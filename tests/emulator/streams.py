@@ -57,6 +57,8 @@ class Streams:
         mappings = template.parse(document).mappings
         self.said: list[str] = []
         """What the pump had to report: a failed or throttled invocation."""
+        self.delivered: dict[str, dict[str, str]] = {}
+        """By table and mapping, the sequence number of the last record that is done."""
         self._mappings = [
             replace(mapping, table=resources[mapping.table.removeprefix(f"{STACK}-")][1]) for mapping in mappings
         ]
@@ -97,7 +99,8 @@ class Streams:
     async def _run(self) -> None:
         async with Wire(self._url, self._url) as wire:
             pools = cast("dict[str, Pool]", self._aliases)
-            await Pump(self._mappings, pools, wire, Positions(None), self.said.append).run()
+            pump = Pump(self._mappings, pools, wire, Positions(None), self.said.append, progress=self.delivered)
+            await pump.run()
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def rolled_back(stack: Stack, assembly: Path) -> str:
 
 
 def until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
-    """Wait until every minute until then is judged. If it waits in vain, it prints what shows why."""
+    """Wait until every minute until then is judged. If it waits in vain, the error says what shows why."""
 
     def judged() -> bool:
         assert not streams.said, streams.said
@@ -128,17 +128,24 @@ def until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
 
     try:
         wait_for(judged, every_s=0.5)
-    except AssertionError:
-        print(
-            f"wanted {epoch_s:.0f}, now {time.time():.0f}; without an answer: {streams.under_way}",
-            *stack.items("Ledger", watermark.JUDGE["PK"]["S"]),
-            *(
-                item
-                for consumer, table in product((ROLLUP, BOOKKEEPER), (COUNTS, RECEIPTS))
-                for item in stack.items("Ledger", keys.checkpoint_key(consumer, table, "")[0])
-            ),
-            *stack.emulator.log.read_text(errors="replace").splitlines()[-100:],
-            sep="\n",
+    except AssertionError as error:
+        checkpoints = (
+            item
+            for consumer, table in product((ROLLUP, BOOKKEEPER), (COUNTS, RECEIPTS))
+            for item in stack.items("Ledger", keys.checkpoint_key(consumer, table, "")[0])
+        )
+        log = stack.emulator.log.read_text(errors="replace").splitlines()
+        error.add_note(
+            "\n".join(
+                str(line)
+                for line in (
+                    *[line for line in log if '"_aws"' not in line][-60:],
+                    *stack.items("Ledger", watermark.JUDGE["PK"]["S"]),
+                    *checkpoints,
+                    f"wanted {epoch_s:.0f}, now {time.time():.0f}; without an answer: {streams.under_way}",
+                    f"delivered: {streams.delivered}",
+                )
+            )
         )
         raise
 

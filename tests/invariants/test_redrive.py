@@ -96,7 +96,7 @@ def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(st
     assert stream.redrive() == ["applied"]
     (first, _, entries), (second, name, redriven) = sorted(stream.segments())
     assert entries == redriven == [Booked("plays", "v", "", 1, 0)]
-    assert (first, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#{SHARD}#1#1")
+    assert (first, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1#1")
     assert began <= second <= int(time.time() // 60)
 
 

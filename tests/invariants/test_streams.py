@@ -185,12 +185,19 @@ def test_a_poison_record_becomes_a_dead_letter_and_holds_up_nothing(stream: Stre
         after = [] if place in ("last", "alone") else [play(at, video) for at in range(51, 61)]
         assert stream.deliver("rollup", "receipts", shard, [*before, bad, *after]) is None
         assert stream.tallies().get(("plays", video), 0) == len(before) + len(after)
-        kept = json.loads(stream.bucket.objects[f"rollup/{shard}/50.json"])
+        kept = json.loads(stream.bucket.objects[f"rollup/receipts/{shard}/50.json"])
         assert kept["record"]["dynamodb"]["SequenceNumber"] == "50"
         assert (kept["consumer"], kept["table"], kept["shard"]) == ("rollup", "receipts", shard)
         assert kept["reason"]
         assert stream.checkpoint("rollup", "receipts", shard)["sequence"] == str(50 + len(after))
     assert len(stream.rows("DEADLETTER")) == len(POISON)
+
+
+def test_dead_letters_of_two_streams_are_two_though_shard_and_number_are_the_same(stream: StreamWorld) -> None:
+    for table in ("receipts", "counts"):
+        assert stream.deliver("bookkeeper", table, SHARD, [record(50, "INSERT", {"NewImage": None})]) is None
+    kept = [json.loads(body)["table"] for body in stream.bucket.objects.values()]
+    assert (kept, len(stream.rows("DEADLETTER"))) == (["receipts", "counts"], 2)
 
 
 def test_records_without_a_sequence_number_become_dead_letters_once_and_are_never_applied(stream: StreamWorld) -> None:

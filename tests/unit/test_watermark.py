@@ -72,10 +72,15 @@ class Stack:
         sequence: int = 9,
         note: int = 9,
         heartbeat: str = "k",
+        table: str = "",
     ) -> None:
-        """The checkpoint of a consumer, or of both, in a shard. 0 and empty: it has passed no such record."""
+        """The checkpoint of a consumer, or of both, in a shard. 0 and empty: it has passed no such record.
+
+        Without a table the shard's first letter names it.
+        """
+        table = table or ("receipts" if shard[0] == "r" else "counts")
         for name in [consumer] if consumer else CONSUMERS:
-            item = keys.key(*keys.checkpoint_key(name, "receipts" if shard[0] == "r" else "counts", shard))
+            item = keys.key(*keys.checkpoint_key(name, table, shard))
             item |= {"sequence": {"S": str(sequence)}, "through": {"N": str(int(NOW_S - ago_s))}}
             item |= {"heartbeat": {"S": heartbeat}} if heartbeat else {}
             item |= {"note": {"S": str(note)}} if note else {}
@@ -274,6 +279,22 @@ def test_leaf_without_a_key_is_sent_that_of_the_shard_before_it_and_random_ones_
     assert "old" in counts
     assert len(counts) == 1 + 2 * 8, "others in each sweep: what all miss at once is not missed for ever"
     assert len(stack.heartbeats("receipts")) == 2 * 8
+
+
+def test_shard_of_the_same_name_in_the_other_stream_is_another_shard(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DynamoDB promises different ids within one stream only. An emulator had the same one in both: judging stopped."""
+    stack.streams.trees = {table: [Shard("same")] for table in TABLES}
+    stack.mark("same", table="counts")
+    stack.mark("same", 200, table="receipts", heartbeat="")
+    stack.sweep(NOW_S)
+    assert stack.heartbeats("counts") == {"k"}
+    assert len(stack.heartbeats("receipts")) == watermark.HEARTBEATS_GUESSED
+    stack.mark("same", 200, table="counts", heartbeat="")
+    monkeypatch.setattr(stack.streams, "records_after", lambda table, *_: [[RECORD] * (table == "counts")])
+    look = stack.look()
+    assert [ago_s(look.passed_s("bookkeeper", table)) for table in TABLES] == [200, 60]
 
 
 @pytest.mark.parametrize("quiet", [False, True])

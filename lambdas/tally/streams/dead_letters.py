@@ -104,14 +104,14 @@ def keep(
     `name`: the sequence number, or a substitute. A record without a time comes first: it may be the oldest one. Raises
     StoreUnreachableError.
     """
-    object_key = f"{consumer}/{shard}/{name}.json"
+    object_key = f"{consumer}/{table}/{shard}/{name}.json"
     reason = reason[:REASON_CHARACTERS_MAX]
     objects.put(object_key, {"consumer": consumer, "table": table, "shard": shard, "reason": reason, "record": record})
     values: items.Values = {"object": object_key, "reason": reason, "table": table, "at": int(time.time())}
     made_s = 0
     with suppress(UnreadableError):
         made_s = int(created_s(cast("Record", record)))
-    sort_key = f"{keys.dead_letter(consumer)}{made_s:010}#{shard}#{name}"
+    sort_key = f"{keys.dead_letter(consumer)}{made_s:010}#{table}#{shard}#{name}"
     return items.put(call.store.settings.ledger_table, keys.key(keys.DEAD_LETTER_KEY, sort_key), values)
 
 

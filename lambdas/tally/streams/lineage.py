@@ -60,7 +60,8 @@ class Checkpoint(NamedTuple):
 class Look:
     """The shard trees, by table, and the checkpoints, by consumer, table and shard. The trees were listed first.
 
-    `reached`: the leaves that a heartbeat of this sweep reaches. `peeks`: whether records may be left in a leaf.
+    `reached`: the leaves that a heartbeat of this sweep reaches. `peeks`: whether records may be left in a leaf. Both
+    name the table, too: DynamoDB promises different ids within one stream only.
     """
 
     store: Store
@@ -68,8 +69,8 @@ class Look:
     listed_s: float
     trees: Mapping[str, Tree]
     marks: Mapping[tuple[str, str, str], Checkpoint]
-    reached: set[str] = field(default_factory=set)
-    peeks: dict[str, bool] = field(default_factory=dict)
+    reached: set[tuple[str, Line]] = field(default_factory=set)
+    peeks: dict[tuple[str, Line], bool] = field(default_factory=dict)
 
     @cached_property
     def leaves(self) -> dict[str, list[Line]]:
@@ -100,7 +101,7 @@ class Look:
 
     def quiet(self, table: str, leaf: Line) -> bool:
         """Whether no heartbeat reaches a leaf, and no record has come for a while."""
-        return leaf[0] not in self.reached and self._through_s(BOOKKEEPER, table, leaf) < self._before_s(QUIET)
+        return (table, leaf) not in self.reached and self._through_s(BOOKKEEPER, table, leaf) < self._before_s(QUIET)
 
     def _mark(self, consumer: str, table: str, id_: str) -> Checkpoint:
         return self.marks.get((consumer, table, id_), Checkpoint())
@@ -137,14 +138,15 @@ class Look:
 
     def _left(self, table: str, leaf: Line) -> bool:
         """Whether a record may be left for the bookkeeper in a leaf, or before it up to a shard that it has begun."""
-        if leaf[0] not in self.peeks:
-            self.peeks[leaf[0]] = False
+        if (table, leaf) not in self.peeks:
+            left = False
             for id_ in leaf:
                 sequence = self._mark(BOOKKEEPER, table, id_).sequence
-                self.peeks[leaf[0]] |= id_ in self.trees[table] and self._any(table, id_, sequence)
+                left |= id_ in self.trees[table] and self._any(table, id_, sequence)
                 if sequence:
                     break
-        return self.peeks[leaf[0]]
+            self.peeks[table, leaf] = left
+        return self.peeks[table, leaf]
 
     def _any(self, table: str, id_: str, sequence: str | None) -> bool:
         try:

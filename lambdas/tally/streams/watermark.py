@@ -174,7 +174,7 @@ def _send(found: Look, now_s: float) -> None:
         for leaf in leaves:
             own, before = found.heartbeats(table, leaf)
             if own and _sent(found.store, table, own, now_s):
-                found.reached.add(leaf[0])
+                found.reached.add((table, leaf))
                 continue
             if before and not own:
                 tried.add(before)

@@ -14,6 +14,7 @@ from cli.connection import Stack
 from dev import faults
 from dev.faults import FaultProxy
 from tally.counting import tallies
+from tally.dynamo import queries
 from tally.dynamo.client import Call
 from tally.errors import StoreBusyError, StoreUnreachableError
 from tally.streams import dead_letters
@@ -102,14 +103,16 @@ def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(st
 
 @pytest.mark.parametrize("judged_before", [1, 0, -9])
 def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_next(
-    stream: StreamWorld, judged_before: int
+    stream: StreamWorld, judged_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aside(stream)
-    stream.put_judged(int(time.time() // 60) - judged_before)
+    minute = int(time.time() // 60)
+    monkeypatch.setattr(queries, "clock_s", lambda *_: 60 * minute)  # it does not end meanwhile
+    stream.put_judged(minute - judged_before)
     with pytest.raises(StoreBusyError):
         stream.redrive()
     assert len(stream.marked()["rollup"]) == 2
-    stream.put_judged(int(time.time() // 60) - 2)
+    stream.put_judged(minute - 2)
     assert stream.redrive() == ["applied"] * 2
 
 

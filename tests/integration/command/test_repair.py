@@ -24,6 +24,14 @@ def _judged(store: Store) -> None:
     judged(store)
 
 
+@pytest.fixture
+def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a minute nor a day ends during the test."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+
+
+@pytest.mark.usefixtures("_one_moment")
 def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
     until = clock(60 * (watermark.judged(store) + 1), UTC, time.time()) + " UTC"
@@ -204,6 +212,7 @@ def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, stor
     assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
 
 
+@pytest.mark.usefixtures("_one_moment")
 def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
     post(store, "off", off_by=5)
@@ -223,11 +232,11 @@ def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, sto
     assert "repaired usage x" in out
 
 
+@pytest.mark.usefixtures("_one_moment")
 def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(
-    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+    run: Run, store: Store
 ) -> None:
     now_s = time.time()
-    monkeypatch.setattr(time, "time", lambda: now_s)  # no midnight comes between
     today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
     today = f"7c20#{today}"
     for target in (today, f"7c20#{later}"):

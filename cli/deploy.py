@@ -21,12 +21,12 @@ from declarations import Declarations
 from stacks.options import EDGE_REGION, Options
 
 from . import account, destroy
-from .account import Account, Arguments
-from .command import Command
+from .account import Account
+from .command import Command, Counters, Parser
 from .connection import check_format
 from .cost.strangers import worst_day
 from .folder import counters, lambdas
-from .terminal import CommandError, answer, check_answerable
+from .terminal import CommandError, agreed, check_answerable
 
 ASSEMBLY = Path("cdk.out")
 # Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
@@ -62,16 +62,9 @@ class Deployed(NamedTuple):
     """The form of what it stores; empty for the edge."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if it is deployed, 1 if `cdk` failed or the person said no, 2 and one line if something is missing."""
-    parser = Arguments("deploy", f"{ABOUT[0].upper()}{ABOUT[1:]}.")
-    _add_arguments(parser)
-    given, others = parser.parse_known_args(arguments)
-    return account.run(lambda: deploy(given, others))
-
-
-def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
-    """Show, ask, deploy, and say what to call. `others`: options for `cdk deploy` alone."""
+def deploy(given: argparse.Namespace) -> int:
+    """Show, ask, deploy, and say what to call. 0 if it is deployed, 1 if `cdk` failed or the person said no."""
+    others: Sequence[str] = given.others  # options for `cdk deploy` alone
     context = account.context(given.context)
     options = Options.from_context(context)
     if options.cdn and not lambdas():
@@ -111,7 +104,7 @@ def deploy(given: argparse.Namespace, others: Sequence[str]) -> int:
             _check_tables(at, stacks[0])
     if _cdk(at, "diff", "--app", str(assembly), *importing):
         return 1
-    if not given.yes and answer("Deploy this? [y/N] ").lower() not in ("y", "yes"):
+    if not agreed(given, "Deploy this?"):
         print("nothing is deployed")
         return 1
     if running:
@@ -165,7 +158,7 @@ def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[
     if options.keeps_data and not options.alarm_email:
         yield "no address gets the alarms by mail: -c alarmEmail=… names one; or subscribe to the topic yourself"
     told = "a budget tells you" if options.budget_usd else "no budget tells you: -c budgetUsd=50 -c budgetEmail=… does"
-    usd = worst_day(declared, options.throttle_share)
+    usd = worst_day(declared, options.throttle)
     yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day; {told}"
 
 
@@ -184,7 +177,7 @@ def _cleared(given: argparse.Namespace, at: Account, failed: Sequence[Deployed])
         if left:
             print(f"the deploy below makes others in place of these, so you may delete them:\n{''.join(left)}", end="")
     print(f"the stack is deleted first. These tables stay, and are adopted: {', '.join(tables) or 'none'}", flush=True)
-    if not given.yes and answer("Delete it, and deploy again? [y/N] ").lower() not in ("y", "yes"):
+    if not agreed(given, "Delete it, and deploy again?"):
         print("nothing is deleted, and nothing is deployed")
         return None
     for stack in reversed(failed):  # an edge before what it leads to
@@ -298,24 +291,26 @@ def _token(outputs: Mapping[str, str], at: Account) -> list[str]:
     ]
 
 
-def _add_arguments(made: argparse.ArgumentParser) -> None:
+def _arguments(made: Parser, counters: Counters) -> None:
+    account.add_arguments(made, counters)
     made.add_argument("-a", "--app", help="a folder that `cdk synth` made, instead of a new one")
-
-
-def _both(made: argparse.ArgumentParser, _: object) -> None:
-    account.add_arguments(made)
-    _add_arguments(made)
 
 
 DEPLOY = Command(
     "deploy",
     ABOUT,
-    lambda given: account.run(lambda: deploy(given, given.others)),
-    _both,
+    account.checked(deploy),
+    _arguments,
     examples="  tally deploy -c stage=prod -c pageHosts=example.com",
     stack=False,
     passes_on=True,
 )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`make deploy`."""
+    return account.make(DEPLOY, arguments)
+
 
 if __name__ == "__main__":
     sys.exit(main())

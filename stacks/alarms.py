@@ -34,6 +34,11 @@ class Alarm:
     """How missing data counts. NOT_BREACHING: nothing happened, so nothing is wrong."""
     compare: cloudwatch.ComparisonOperator = ABOVE
 
+    def described(self, of: str | None) -> tuple[str, str]:
+        """Its name and its text. `of` names its subject if there are several alarms of the kind."""
+        name, says = (f"{self.name}-{of}", f"{self.says} ({of})") if of else (self.name, self.says)
+        return name, f"{says}. What to do: {PAGE}#alarm-{self.name}"
+
 
 # IGNORE: missing data from the sweep or a consumer means that it stopped, not that all is well. The alarm keeps its
 # state, and `sweep` or `iterator-age` reports the silence. Those two are MISSING: the heartbeat keeps every function
@@ -81,9 +86,8 @@ ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Ala
 def watched(
     names: Names, metric: cloudwatch.Metric | cloudwatch.MathExpression, alarm: Alarm, *, of: str | None = None
 ) -> CustomMetricWithAlarm:
-    """The metric with its alarm. `of` names its subject if there are several alarms of the kind."""
-    name = f"{alarm.name}-{of}" if of else alarm.name
-    about = f"{alarm.says} ({of})" if of else alarm.says
+    """The metric with its alarm."""
+    name, description = alarm.described(of)
     threshold = CustomThreshold(
         threshold=alarm.threshold,
         comparison_operator=alarm.compare,
@@ -91,7 +95,7 @@ def watched(
         datapoints_to_alarm=alarm.periods,
         treat_missing_data_override=alarm.missing,
         alarm_name_override=names.alarm(name),
-        alarm_description_override=f"{about}. What to do: {PAGE}#alarm-{alarm.name}",
+        alarm_description_override=description,
         override_annotation_label=f"alarm: {alarm.name}",
         override_annotation_visibility=of is None,  # several lines of one kind would overlap
     )

@@ -114,7 +114,7 @@ class Api(Construct):
     def busiest_per_s(self, *, writes: bool = False) -> int:
         """How many requests a second the route with the highest throttle takes. `writes`: of those that change."""
         found = [route for route in self._shown if route.operation.writes or not writes]
-        return max(route.throttle.at(self._options.throttle_share).rate_per_s for route in found)
+        return max(route.throttle.at(self._options.throttle).rate_per_s for route in found)
 
     def _authorizer(self) -> http.IHttpRouteAuthorizer:
         if self._options.issuer:
@@ -189,7 +189,7 @@ class Api(Construct):
                 "ThrottlingBurstLimit": throttle.burst,
             }
             for route in shown
-            for throttle in [route.throttle.at(self._options.throttle_share)]
+            for throttle in [route.throttle.at(self._options.throttle)]
         }
         stage.node.add_dependency(*routes)  # a stage may only name routes that exist
         return stage

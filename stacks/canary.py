@@ -71,12 +71,12 @@ class Canary(Construct):
     def _alarm(self, metric: cloudwatch.Metric, *, of: str | None = None) -> cloudwatch.Alarm:
         """The alarm on a metric of new code. `of`: the function, if it is of one."""
         kind = alarms.NEW_CODE
-        name, says = (f"{kind.name}-{of}", f"{kind.says} ({of})") if of else (kind.name, kind.says)
+        name, description = kind.described(of)
         made = cloudwatch.Alarm(
             self,
             f"{camel(of or '')}Failing",
             alarm_name=self._names.alarm(name),
-            alarm_description=f"{says}. What to do: {alarms.PAGE}#alarm-{kind.name}",
+            alarm_description=description,
             actions_enabled=True,
             metric=metric,
             threshold=kind.threshold,

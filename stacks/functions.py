@@ -101,9 +101,9 @@ class Functions(Construct):
         alias = self._function(
             module,
             ", ".join(dict.fromkeys(route.operation.name for route in found)),
-            environment={**_sampled(options.logged_share), **self._hosts(found)},
-            snapshot=options.snapshots and busy,
-            traced=options.traced != "off",
+            environment={**_sampled(options.log_sampling), **self._hosts(found)},
+            snapshot=options.snap_start and busy,
+            traced=options.tracing != "off",
         )
         if busy:
             self.busy[module] = alias
@@ -157,7 +157,7 @@ class Functions(Construct):
         traced: bool | None = None,
     ) -> lambda_.Alias:
         """`traced`: None is the same as for all that no caller waits for."""
-        traced = self._options.traced == "all" if traced is None else traced
+        traced = self._options.tracing == "all" if traced is None else traced
         scope = Construct(self, camel(module))
         log_group = logs.LogGroup(
             scope,

@@ -17,6 +17,7 @@ from tally import observe
 from .names import Names
 
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
+Resource = lambda_.Alias | dynamodb.Table | http.HttpApi
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def summed(metric: cloudwatch.Metric) -> cloudwatch.Metric:
 
 
 def of(
-    resource: lambda_.Alias | dynamodb.Table | http.HttpApi,
+    resource: Resource,
     name: str,
     statistic: str = "Sum",
     *,
@@ -103,38 +104,23 @@ def errors_of_new_code(alias: lambda_.Alias) -> cloudwatch.Metric:
 
 def failed(api: http.HttpApi) -> cloudwatch.MathExpression:
     """The percentage of HTTP requests that failed, in five minutes."""
-    return cloudwatch.MathExpression(
-        expression="100 * failed / requests",
-        using_metrics={
-            "failed": of(api, "5xx", period=FIVE_MINUTES, label="failed"),
-            "requests": of(api, "Count", period=FIVE_MINUTES, label="requests"),
-        },
-        period=FIVE_MINUTES,
-        label="5xx",
-    )
+    return _made("100 * failed / requests", "5xx", failed=(api, "5xx"), requests=(api, "Count"))
 
 
 def written(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpression:
     """The write units of all tables, in five minutes."""
-    return cloudwatch.MathExpression(
-        expression=" + ".join(tables),
-        using_metrics={
-            name: of(table, "ConsumedWriteCapacityUnits", period=FIVE_MINUTES, label=name)
-            for name, table in tables.items()
-        },
-        period=FIVE_MINUTES,
-        label="all tables",
-    )
+    units = {name: (table, "ConsumedWriteCapacityUnits") for name, table in tables.items()}
+    return _made(" + ".join(tables), "all tables", **units)
 
 
 def ended_well(alias: lambda_.Alias) -> cloudwatch.MathExpression:
     """How many runs of a function ended without an error, in five minutes."""
-    return cloudwatch.MathExpression(
-        expression="runs - failed",
-        using_metrics={
-            "runs": of(alias, "Invocations", period=FIVE_MINUTES, label="runs"),
-            "failed": of(alias, "Errors", period=FIVE_MINUTES, label="failed"),
-        },
-        period=FIVE_MINUTES,
-        label="ended well",
-    )
+    return _made("runs - failed", "ended well", runs=(alias, "Invocations"), failed=(alias, "Errors"))
+
+
+def _made(expression: str, label: str, **metrics: tuple[Resource, str]) -> cloudwatch.MathExpression:
+    """A number that is made of AWS's metrics, over five minutes."""
+    using = {
+        name: of(resource, metric, period=FIVE_MINUTES, label=name) for name, (resource, metric) in metrics.items()
+    }
+    return cloudwatch.MathExpression(expression=expression, using_metrics=using, period=FIVE_MINUTES, label=label)

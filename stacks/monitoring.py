@@ -178,7 +178,7 @@ class Monitoring(Construct):
         api = self._parts.api.api
         p99 = metrics.of(api, "Latency", "p99", label="p99")
         # Without snapshots cold starts alone would set the alarm off.
-        latency: Shown = watched(self._names, p99, alarms.LATENCY) if self._options.snapshots else p99
+        latency: Shown = watched(self._names, p99, alarms.LATENCY) if self._options.snap_start else p99
         self._section(
             "Callers",
             "Are callers answered, and fast?",

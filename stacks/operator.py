@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from aws_cdk import Acknowledgment, ArnFormat, Stack, Validations
 from aws_cdk import aws_iam as iam
@@ -22,33 +21,27 @@ from .functions import statements
 from .tables import Tables
 
 
-@dataclass(frozen=True)
-class Runbooks:
-    """What docs/operations.md tells an operator to do beside the command `tally`."""
+def runbooks(
+    failed_events: sqs.Queue, mappings: Sequence[lambda_.CfnEventSourceMapping], sweep: lambda_.Alias, topic: sns.Topic
+) -> list[iam.PolicyStatement]:
+    """What allows what docs/operations.md tells an operator to do beside the command `tally`.
 
-    failed_events: sqs.Queue
-    mappings: Sequence[lambda_.CfnEventSourceMapping]
-    sweep: lambda_.Alias
-    topic: sns.Topic
-
-    def statements(self) -> list[iam.PolicyStatement]:
-        """What allows it. Counting again what was given up takes `InvokePolicy`."""
-        return [
-            iam.PolicyStatement(
-                actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
-                resources=[self.failed_events.queue_arn],
-            ),
-            # The first takes no other resource. The second is asked for the alarms of one topic, so for any name.
-            iam.PolicyStatement(
-                actions=["lambda:ListEventSourceMappings", "cloudwatch:DescribeAlarms"], resources=["*"]
-            ),
-            iam.PolicyStatement(
-                actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
-                resources=[mapping.attr_event_source_mapping_arn for mapping in self.mappings],
-            ),
-            iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[self.sweep.function_arn]),
-            counting_subscribers(self.topic),
-        ]
+    Counting again what was given up takes `InvokePolicy`.
+    """
+    return [
+        iam.PolicyStatement(
+            actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
+            resources=[failed_events.queue_arn],
+        ),
+        # The first takes no other resource. The second is asked for the alarms of one topic, so for any name.
+        iam.PolicyStatement(actions=["lambda:ListEventSourceMappings", "cloudwatch:DescribeAlarms"], resources=["*"]),
+        iam.PolicyStatement(
+            actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
+            resources=[mapping.attr_event_source_mapping_arn for mapping in mappings],
+        ),
+        iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[sweep.function_arn]),
+        counting_subscribers(topic),
+    ]
 
 
 def operator_needs(counters: Mapping[str, Counter]) -> Needs:
@@ -88,7 +81,7 @@ class Operator(Construct):
         needs: Iterable[Need],
         tables: Tables,
         dead_letters: DeadLetters,
-        runbooks: Runbooks,
+        beside: Sequence[iam.PolicyStatement],
     ) -> None:
         super().__init__(scope, id)
         stack = Stack.of(self)
@@ -117,7 +110,7 @@ class Operator(Construct):
                 ),
                 # Without this S3 answers "forbidden" for a missing object, and a redrive could not see that it is gone.
                 iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
-                *runbooks.statements(),
+                *beside,
             ],
         )
         self._acknowledge(stack, dead_letters)

@@ -206,15 +206,15 @@ class Options:
     # Callers may rely on 24 hours. The rollup keeps what is written alone for 8 days: a receipt must not outlive that.
     receipt_ttl_hours: int | None = _option("receiptTtlHours", _whole(24, 168), None)
     """How long a receipt lives, and so how long a retry is recognised; None: 24 hours."""
-    snap_start: bool | None = _option("snapStart", _yes_no, None)
+    snap_start: bool = _option("snapStart", _yes_no, None)
     """Whether the functions that callers wait for start from a snapshot, which AWS bills; None: not in dev."""
-    canary: bool | None = _option("canary", _yes_no, None)
+    canary: bool = _option("canary", _yes_no, None)
     """Whether a tenth of the calls goes to new code first, and back if it fails; None: not in dev."""
-    throttle: float | None = _option("throttle", _like(r"1|0?\.[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
+    throttle: float = _option("throttle", _like(r"1|0?\.[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that its callers get, all together; None: all, but a tenth in dev."""
-    tracing: str | None = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), None)
+    tracing: str = _option("tracing", _one_of({which: which for which in ("callers", "all", "off")}), None)
     """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`); None: `callers` in dev."""
-    log_sampling: float | None = _option(
+    log_sampling: float = _option(
         "logSampling", _like(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
     )
     """The share of the invocations that log their successes. Errors and refusals always are. None: all in dev."""
@@ -231,32 +231,19 @@ class Options:
     backup_to: str = _option("backupTo", _vault, "")
     """The vault of AWS Backup, in another region or account, that gets copies of the tables."""
 
-    @property
-    def snapshots(self) -> bool:
-        """Whether functions start from snapshots."""
-        return self.stage != DEV if self.snap_start is None else self.snap_start
-
-    @property
-    def canaries(self) -> bool:
-        """Whether new code gets a tenth of the calls first."""
-        return self.stage != DEV if self.canary is None else self.canary
-
-    @property
-    def throttle_share(self) -> float:
-        """The share of each route's throttle."""
-        return self.throttle or (DEV_THROTTLE if self.stage == DEV else 1)
-
-    @property
-    def traced(self) -> str:
-        """Which functions X-Ray traces. Lambda traces 5 % of the calls, which costs more than it shows in prod."""
-        return self.tracing or ("callers" if self.stage == DEV else "off")
-
-    @property
-    def logged_share(self) -> float:
-        """The share of the invocations that log their successes."""
-        if self.log_sampling is None:
-            return 1 if self.stage == DEV else LOGGED_SHARE
-        return self.log_sampling
+    def __post_init__(self) -> None:
+        """Choose by the stage where nothing is chosen."""
+        dev = self.stage == DEV
+        by_stage = {
+            "snap_start": not dev,
+            "canary": not dev,
+            "throttle": DEV_THROTTLE if dev else 1,
+            "tracing": "callers" if dev else "off",  # Lambda traces 5 % of the calls: dear in prod for what it shows
+            "log_sampling": 1 if dev else LOGGED_SHARE,
+        }
+        for name, value in by_stage.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     @property
     def keeps_data(self) -> bool:
@@ -286,7 +273,7 @@ class Options:
     def check_region(self, region: str | None, account: str | None = None) -> None:
         """Refuse a region that is not the certificate's, has no snapshots, or loses its backups with itself. None: not
         known. Raises OptionsError."""
-        if region in NO_SNAPSHOTS and self.snapshots:
+        if region in NO_SNAPSHOTS and self.snap_start:
             raise OptionsError(f"Lambda has no SnapStart in {region}: give snapStart=false")
         if region and self.certificate_arn and region != self.region:
             raise OptionsError(

@@ -30,7 +30,7 @@ from .functions import RUNTIME, Functions
 from .metrics import OwnMetrics
 from .monitoring import Monitoring, Parts
 from .names import HIDDEN_ID, Names, camel, stack_name
-from .operator import Operator, Runbooks, operator_needs
+from .operator import Operator, operator_needs, runbooks
 from .options import Options, OptionsError
 from .streams import Streams
 from .tables import Tables
@@ -173,7 +173,7 @@ class Tally(Construct):
             options=options,
         )
         self.alarm_topic = monitoring.topic
-        if options.canaries:
+        if options.canary:
             failed = OwnMetrics(names, declarations).by_version(observe.FAILED, functions.version)
             Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
         if options.budget_usd:
@@ -187,7 +187,7 @@ class Tally(Construct):
             needs=operator_needs(declarations.counters),
             tables=tables,
             dead_letters=dead_letters,
-            runbooks=Runbooks(failed_events.queue, streams.mappings, functions.unattended["sweep"], monitoring.topic),
+            beside=runbooks(failed_events.queue, streams.mappings, functions.unattended["sweep"], monitoring.topic),
         )
         self._name_what_is_deployed(functions, declarations, options)
         self._name_what_callers_use(tables, functions, api, options)

@@ -8,6 +8,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -29,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-from .request import Request, key, sends
+from .request import Request, sends
 '''
 
 
@@ -102,36 +103,29 @@ def _function(operation: Operation) -> str:
     arguments += [f"{one.argument}: {_taken(operation, one)} | None = None" for one in optional if one.name != "caller"]
     arguments += ["idempotency_key: str | None = None"] if operation.keyed else []
     arguments += ["caller: str | None = None"]
-    plain = [one for one in operation.fields if one.name not in ("idempotency_key", "caller")]
-    fields = sorted(map(_sent, plain), key=lambda sent: sent.startswith("**"))
-    fields = (["idempotency_key=key(idempotency_key)"] if operation.keyed else []) + fields
-    answer = " | ".join(_hint(one) for one in [operation.answer])
     raised = ", ".join(error.__name__ for error in operation.raises)
     said = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
-    sent = ", ".join([f'"{operation.module}", "{operation.name}", caller', *fields])
     return (
-        f"def {operation.name}({', '.join(arguments)}) -> Request[{answer}]:\n{_quoted(said)}\n"
-        f"    return Request.of({sent})\n"
+        f"def {operation.name}({', '.join(arguments)}) -> Request[{_hint(operation.answer)}]:\n"
+        f'{_quoted(said)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
     )
 
 
-def _sent(field: Field) -> str:
-    """A field as an argument of `Request.of`."""
-    listed = field.kind.many_max or field.name == "changes"
-    value = f"list({field.argument})" if listed else field.argument
-    return f'**{{"{field.name}": {value}}}' if keyword.iskeyword(field.name) else f"{field.name}={value}"
-
-
-def _taken(operation: Operation, field: Field) -> str:
-    """The type of an argument: an event has counters by their names, and `counter:id` in one string."""
+def taken(operation: Operation, field: Field, *, texts: str, objects: str) -> str:
+    """The type of an argument: an event has counters by their names, and `counter:id` in one string. `texts`,
+    `objects`: what a client calls a list of these.
+    """
     hint = typing.get_type_hints(operation.function, include_extras=True)[field.argument]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         hint = typing.get_args(hint)[0]
     plain = typing.get_args(hint)[0]
     if typing.get_origin(plain) is list:
         [one] = typing.get_args(plain)
-        return "Iterable[Mapping[str, Any]]" if typing.get_origin(one) is dict else "Iterable[str]"
+        return objects if typing.get_origin(one) is dict else texts
     return "str" if plain is Counter or typing.get_origin(plain) is tuple else str(plain.__name__)
+
+
+_taken = partial(taken, texts="Iterable[str]", objects="Iterable[Mapping[str, Any]]")
 
 
 def _quoted(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from home import CLIENT
 
-from .client import listed, typed
+from .client import listed, taken, typed
 from .operation import Field, Operation
 
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
@@ -56,16 +56,9 @@ def _method(operation: Operation) -> str:
 
 
 def _member(operation: Operation, field: Field) -> str:
-    """A field of an event: it has counters by their names, and `counter:id` in one string."""
-    hint = typing.get_type_hints(operation.function, include_extras=True)[field.argument]
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        hint = typing.get_args(hint)[0]
-    [plain, *_] = typing.get_args(hint)
-    taken = _PLAIN.get(plain.__name__, "string")
-    if typing.get_origin(plain) is list:
-        [one] = typing.get_args(plain)
-        taken = "Record<string, unknown>[]" if typing.get_origin(one) is dict else "string[]"
-    return f"{field.name}{'' if field.required else '?'}: {taken};"
+    """A field of an event."""
+    kind = taken(operation, field, texts="string[]", objects="Record<string, unknown>[]")
+    return f"{field.name}{'' if field.required else '?'}: {_PLAIN.get(kind, kind)};"
 
 
 def _type(hint: Any) -> str:

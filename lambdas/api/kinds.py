@@ -1,6 +1,7 @@
 """The kinds of fields. A kind is one object: its check, its schema, its words and its example.
 
-The checks are those of `tally/fields.py`. An operation annotates its arguments with the types below.
+Checks that the command and the counting core use too are those of `tally/fields.py`. An operation annotates its
+arguments with the types below.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 from tally import fields
 from tally.counter import AMOUNT_MAX, Counter
-from tally.errors import CallerError, InvalidInputError, PreconditionRequiredError
+from tally.errors import CallerError, InvalidInputError, NotFoundError, PreconditionRequiredError
 from tally.pages import Pages
 
 Schema = dict[str, Any]
@@ -109,8 +110,52 @@ def _form(form: re.Pattern[str]) -> Schema:
     return {"type": "string", "pattern": f"^({form.pattern})$"}
 
 
-def _whole(least: int, most: int) -> Schema:
-    return {"type": "integer", "minimum": least, "maximum": most}
+def _whole(least: int, most: int, words: str, example: Any) -> Kind:
+    """A whole number."""
+
+    def check(value: object, field: str, _: Context) -> int:
+        return fields.whole(value, field, least, most)
+
+    return Kind(check, {"type": "integer", "minimum": least, "maximum": most}, words, example)
+
+
+def _size(most: int, default: int, words: str, example: int) -> Kind:
+    """How long a list is: a number, or digits in a query."""
+
+    def check(value: object, field: str, _: Context) -> int:
+        digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value)
+        return fields.whole(int(digits[0]) if digits else value, field, 1, most)
+
+    return Kind(check, {"type": "integer", "minimum": 1, "maximum": most, "default": default}, words, example)
+
+
+def _free(longest: int, words: str, example: str, unit: str = "bytes") -> Kind:
+    """Text of any form, up to a length."""
+
+    def check(value: object, field: str, _: Context) -> str:
+        return fields.string(value, field, longest, unit)
+
+    return Kind(check, _string(1, longest), words, example)
+
+
+def _formed(form: re.Pattern[str], schema: Schema, must: str, words: str, example: str) -> Kind:
+    """Text of a form."""
+
+    def check(value: object, field: str, _: Context) -> str:
+        given = fields.string(value, field)
+        if not form.fullmatch(given):
+            raise InvalidInputError(f"{field} must be {must}.", field=field)
+        return given
+
+    return Kind(check, schema, words, example)
+
+
+def _hold(value: object, field: str, _: Context) -> str:
+    """The id of a hold. Raises NotFoundError for one that Tally cannot have made."""
+    given = fields.string(value, field)
+    if not fields.HOLD_FORM.fullmatch(given):
+        raise NotFoundError("There is no such hold.", field=field)
+    return given
 
 
 def many(kind: Kind, most: int) -> Kind:
@@ -122,7 +167,10 @@ def choice(*choices: str, words: str = "One of these.") -> Kind:
     """One of a few names. The first one is the example."""
 
     def check(value: object, field: str, _: Context) -> str:
-        return fields.choice(value, field, choices)
+        name = fields.string(value, field)
+        if name not in choices:
+            raise InvalidInputError(f"{field} must be one of: {', '.join(choices)}.", field=field)
+        return name
 
     return Kind(check, {"type": "string", "enum": list(choices)}, words, choices[0])
 
@@ -133,7 +181,7 @@ def _any_amount(asked: Asked) -> Counter:
 
 
 def _counter(value: object, field: str, context: Context) -> Counter:
-    return fields.counter(value, field, context.counters)
+    return fields.declared(fields.string(value, field), field, context.counters)
 
 
 def _changes(asked: Asked) -> Schema:
@@ -195,12 +243,7 @@ KEY = Kind(
 # A page that is left sends by `navigator.sendBeacon`, which takes no headers.
 KEY_OR_BODY = replace(KEY, words=f"{KEY.words} In the header, or as `key` in the body.", body_wire="key")
 ASKED_KEY = replace(KEY, words="The key of the change.", source=Source.QUERY, wire="key", many_max=100)
-TEXT = Kind(
-    _plain(fields.text),
-    _string(1, fields.TEXT_BYTES_MAX),
-    f"At most {fields.TEXT_BYTES_MAX} bytes in UTF-8.",
-    "Hello",
-)
+TEXT = _free(fields.TEXT_BYTES_MAX, f"At most {fields.TEXT_BYTES_MAX} bytes in UTF-8.", "Hello", "bytes in UTF-8")
 PAGE = Kind(lambda value, field, context: fields.page(value, field, context.pages), _PAGE, _URL, PAGE_EXAMPLE)
 LISTED_PAGE = Kind(
     lambda value, field, context: fields.listed_page(value, field, context.pages, context.page_hosts),
@@ -209,25 +252,20 @@ LISTED_PAGE = Kind(
     PAGE_EXAMPLE,
     knows_hosts=True,
 )
-LIMIT = Kind(
-    _plain(fields.page_size),
-    _whole(1, fields.PAGE_SIZE_MAX) | {"default": fields.PAGE_SIZE_DEFAULT},
-    "How many entries a page has.",
-    fields.PAGE_SIZE_DEFAULT,
-)
+LIMIT = _size(fields.PAGE_SIZE_MAX, fields.PAGE_SIZE_DEFAULT, "How many entries a page has.", fields.PAGE_SIZE_DEFAULT)
 CURSOR = Kind(
     _plain(fields.cursor),
     _string(2, fields.CURSOR_CHARACTERS_MAX, fields.CURSOR_FORM),
     "The `cursor` of the page before.",
     fields.to_cursor("auth0%7C7c20"),
 )
-AMOUNT = Kind(
-    _plain(fields.amount),
-    _whole(-AMOUNT_MAX, AMOUNT_MAX),
+AMOUNT = _whole(
+    -AMOUNT_MAX,
+    AMOUNT_MAX,
     "By how much. For a counter with a fixed step: that step, or leave it out.",
     lambda asked: _any_amount(asked).delta or 1,
 )
-VALUE = Kind(_plain(fields.amount), _whole(-AMOUNT_MAX, AMOUNT_MAX), "The value to set.", 98)
+VALUE = _whole(-AMOUNT_MAX, AMOUNT_MAX, "The value to set.", 98)
 CHANGES = Kind(
     _plain(fields.changes),
     _changes,
@@ -241,13 +279,8 @@ VISIBLE = choice(
     words="`soon`: one receipt for all of them, which is added up within seconds. Only for counters without limits and"
     " without a version.",
 )
-HELD_AMOUNT = Kind(_plain(fields.held_amount), _whole(1, AMOUNT_MAX), "How much to take.", 2)
-TTL = Kind(
-    _plain(fields.ttl),
-    _whole(1, fields.HOLD_TTL_MAX_S),
-    "For how many seconds. Then the hold expires and gives the amount back.",
-    600,
-)
+HELD_AMOUNT = _whole(1, AMOUNT_MAX, "How much to take.", 2)
+TTL = _whole(1, fields.HOLD_TTL_MAX_S, "For how many seconds. Then the hold expires and gives the amount back.", 600)
 VERSION = Kind(
     _plain(fields.version),
     {"type": "string", "pattern": f"^{fields.ETAG_FORM.pattern}$"},
@@ -256,7 +289,7 @@ VERSION = Kind(
     source=Source.HEADER,
     wire="If-Match",
 )
-HOLD = Kind(_plain(fields.hold), _form(fields.HOLD_FORM), "The `hold` from the answer.", HOLD_EXAMPLE)
+HOLD = Kind(_hold, _form(fields.HOLD_FORM), "The `hold` from the answer.", HOLD_EXAMPLE)
 NAME = Kind(
     _plain(fields.child),
     _string(1, fields.USER_BYTES_MAX),
@@ -279,17 +312,17 @@ TALLY = Kind(
 )
 LISTED_TALLY = replace(TALLY, knows_hosts=True)
 OF_SERIES = replace(TALLY, words="`counter:id`, as `plays:9f3a`; a counter alone is all of its numbers together.")
-TARGET = Kind(
-    _plain(fields.target),
-    _string(1, fields.PAGE_BYTES_MAX),
+TARGET = _free(
+    fields.PAGE_BYTES_MAX,
     "What was changed: `counter/id`, a page's URL, or `changes` for many together."
     f" At most {fields.PAGE_BYTES_MAX} bytes.",
     "plays/9f3a",
 )
 ANY_ID = replace(TARGET, words="The id of what is counted; of `visits` the page's URL.", example="7c20")
-PERIOD = Kind(
-    _plain(fields.period),
+PERIOD = _formed(  # whether the counter has such periods, and whether there is this one, is checked later
+    fields.PERIOD_FORM,
     _string(4, 16, fields.PERIOD_FORM),
+    "a period, like 2026-11-22, 2026-W47 or 2026-11",
     "Of a counter with periods: the minute (`2026-11-22T14:05`), hour, day, week (`2026-W47`), month or year that you"
     " ask for. Without it: the current one.",
     "2026-11-22",
@@ -312,24 +345,20 @@ TIME = Kind(
     "2026-07-30",
 )
 UNTIL = replace(TIME, example="2026-07-31")
-ZONE = Kind(
-    _plain(fields.short),
-    _string(1, fields.SHORT_CHARACTERS_MAX),
+ZONE = _free(
+    64,  # the longest has 32
     "The time zone of the days; UTC without one. Its days must begin with an hour of UTC.",
     "Europe/Berlin",
+    "characters",
 )
-SPAN = Kind(
-    _plain(fields.span),
+SPAN = _formed(
+    fields.SPAN_FORM,
     {"type": "string", "pattern": f"^{fields.SPAN_FORM.pattern}$"},
+    "2026-11, 2026-11-22 or 2026-11-22T13",
     "An hour `2026-07-31T13`, a day `2026-07-31` or a month `2026-07`, as `by` says. In UTC.",
     "2026-07-31T13",
 )
-TOP_SIZE = Kind(
-    _plain(fields.top_size),
-    _whole(1, fields.TOP_SIZE_MAX) | {"default": fields.TOP_SIZE_MAX},
-    "How many ids the list has at most.",
-    10,
-)
+TOP_SIZE = _size(fields.TOP_SIZE_MAX, fields.TOP_SIZE_MAX, "How many ids the list has at most.", 10)
 FILE = replace(ID, words="The name of the file.", example="app.js")
 CLIENT_FILE = replace(FILE, example="tally.js")
 

@@ -1,7 +1,7 @@
 """What an operation is: a function, with all that follows from it.
 
     @operation(
-        "GET /counters/{counter}/{id}", access="read", throttle=READS, alias="GET {path}",
+        "GET /counters/{counter}/{id}", access=Access.READ, as_counter="read", throttle=READS, alias="GET {path}",
         needs=lambda counters: on(counters, "Query"),
         raises=[NotFoundError],
         example={"counter": "stock", "id": "7c20", "value": 98, "version": 7},
@@ -27,14 +27,13 @@ from types import ModuleType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from tally.counter import Counter
-from tally.dynamo.client import Call
+from tally.dynamo.client import Call as Call
 from tally.errors import CallerError, TallyError
 
 from .kinds import Kind, Source
 from .needs import NOTHING, Needs
 from .texts import Text
 
-BODY_BYTES_MAX = 16 * 1024  # of an HTTP request, where the operation does not say otherwise
 OPEN = "_open"
 """The end of the name of a function that serves strangers, where another one of the same module may change more."""
 
@@ -101,8 +100,53 @@ class Field:
     required: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Operation:
+@dataclass(eq=False, repr=False, kw_only=True)
+class Facts:
+    """What a declaration says of an operation."""
+
+    access: Access
+    throttle: Throttle
+    needs: Callable[[Sequence[Counter]], Needs] = lambda _: NOTHING
+    """What it needs of the tables, for the counters that its function serves."""
+    as_counter: str = ""
+    """`changes` or `read`: the field of a counter that says who else may use it. Empty: nobody else."""
+    opens: Throttle | None = None
+    """The throttle of each route for one counter that more callers may use than `access` says; None: `throttle`."""
+    alias: str = ""
+    """The form of a counter's short route, such as `POST {path}`; empty if it has none."""
+    alias_of: Callable[[Counter], bool] = lambda _: True
+    """Whether a counter has that short route."""
+    raises: Sequence[type[TallyError]] = ()
+    """The errors that not every operation has."""
+    refuses: Callable[[Counter], CallerError | None] = lambda _: None
+    """Why it does not work on this counter; None if it does."""
+    example: Any = None
+    success: Sequence[int] = (200,)
+    """The statuses of its successful answers."""
+    counts: bool = False
+    """Whether it changes a number. Metrics then show which of its answers were replayed or refused."""
+    media_type: str = "application/json"
+    cached: bool = False
+    """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
+    any_query: bool = False
+    body_bytes_max: int = 16 * 1024  # of an HTTP request
+    names_users: bool = False
+    smoke: Sequence[int] = ()
+    """The statuses that the smoke test expects of its sample; none: those of success."""
+
+
+@dataclass(eq=False, repr=False)
+class operation(Facts):
+    """Declares the operation of a function. Raises TypeError for a field without a kind."""
+
+    at: str
+    """Method and path."""
+
+    def __call__(self, function: Callable[..., Any]) -> Operation:
+        return Operation(self, function)
+
+
+class Operation(Facts):
     """One thing that Tally does. `@operation` makes it of a function."""
 
     function: Callable[..., Any]
@@ -112,40 +156,21 @@ class Operation:
     """The file in `operations/`, which is a Lambda function."""
     method: str
     path: str
-    access: Access
-    as_counter: str
-    """`changes` or `read`: the field of a counter that says who else may use it. Empty: nobody else."""
-    throttle: Throttle
-    opens: Throttle
-    """The throttle of each route for one counter that more callers may use than `access` says."""
-    alias: str
-    """The form of a counter's short route, such as `POST {path}`; empty if it has none."""
-    alias_of: Callable[[Counter], bool]
-    """Whether a counter has that short route."""
     fields: tuple[Field, ...]
     answer: Any
     """The type of its answer: a TypedDict, a union of some, or Text."""
-    needs: Callable[[Sequence[Counter]], Needs]
-    """What it needs of the tables, for the counters that its function serves."""
-    raises: tuple[type[TallyError], ...]
-    """The errors that not every operation has."""
-    refuses: Callable[[Counter], CallerError | None]
-    """Why it does not work on this counter; None if it does."""
-    example: Any
-    success: tuple[int, ...]
-    """The statuses of its successful answers."""
-    counts: bool
-    """Whether it changes a number. Metrics then show which of its answers were replayed or refused."""
     increments: bool
     """Whether the entry counts what its function returns."""
-    media_type: str
-    cached: bool
-    """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
-    any_query: bool
-    body_bytes_max: int
-    names_users: bool
-    smoke: tuple[int, ...]
-    """The statuses that the smoke test expects of its sample."""
+
+    def __init__(self, declared: operation, function: Callable[..., Any]) -> None:
+        vars(self).update(vars(declared))
+        self.function, self.name = function, function.__name__
+        self.module = function.__module__.rpartition(".")[2]
+        self.method, _, self.path = declared.at.partition(" ")
+        self.fields = tuple(_fields(function, self.method, self.path))
+        self.answer, self.increments = _answer(function)
+        self.counts = declared.counts or self.increments
+        self.smoke = declared.smoke or declared.success
 
     def __call__(self, call: Call, **fields: Any) -> Any:
         """Call its function, with fields that are checked."""
@@ -207,7 +232,7 @@ class Operation:
             fixed = {"counter": counter.name}
             if self.opened(counter):
                 path = self.path.replace("{counter}", counter.name)
-                found.append(Route(self, self.method, path, access, self.opens, fixed))
+                found.append(Route(self, self.method, path, access, self.opens or self.throttle, fixed))
             if self.alias and counter.path and self.alias_of(counter):
                 method, _, form = self.alias.partition(" ")
                 path = form.replace("{path}", counter.path)
@@ -262,7 +287,7 @@ class Route:
         return self.operation.cached and self.access is Access.ANYONE
 
     @property
-    def statuses(self) -> tuple[int, ...]:
+    def statuses(self) -> Sequence[int]:
         """Those of its successful answers."""
         return (*self.operation.success, 304) if self.cached else self.operation.success
 
@@ -283,70 +308,6 @@ class Route:
         if not self.operation.names_users or self.access is not Access.ANYONE or likers is Visible.ANYONE:
             return self
         return replace(self, access=Access.SIGNED_IN) if likers is Visible.SIGNED_IN else None
-
-
-def operation(
-    at: str,
-    *,
-    access: Access | str,
-    throttle: Throttle,
-    needs: Callable[[Sequence[Counter]], Needs] = lambda _: NOTHING,
-    opens: Throttle | None = None,
-    alias: str = "",
-    alias_of: Callable[[Counter], bool] = lambda _: True,
-    raises: Sequence[type[TallyError]] = (),
-    refuses: Callable[[Counter], CallerError | None] = lambda _: None,
-    example: Any = None,
-    success: Sequence[int] = (200,),
-    counts: bool = False,
-    media_type: str = "application/json",
-    cached: bool = False,
-    any_query: bool = False,
-    body_bytes_max: int = BODY_BYTES_MAX,
-    names_users: bool = False,
-    smoke: Sequence[int] = (),
-) -> Callable[[Callable[..., Any]], Operation]:
-    """Declare the operation of a function. `at`: method and path. The fields of Operation say the rest.
-
-    `access` is an Access, or the field of a counter that says who may: `changes` (else a caller with the scope
-    tally/write) or `read` (else one with tally/read). Raises TypeError for a field without a kind.
-    """
-    method, _, path = at.partition(" ")
-    by_default = {"changes": Access.WRITE, "read": Access.READ}
-    general = by_default[access] if isinstance(access, str) else access
-
-    def declare(function: Callable[..., Any]) -> Operation:
-        answer, is_increment = _answer(function)
-        return Operation(
-            function=function,
-            name=function.__name__,
-            module=function.__module__.rpartition(".")[2],
-            method=method,
-            path=path,
-            access=general,
-            as_counter=access if isinstance(access, str) else "",
-            throttle=throttle,
-            opens=opens or throttle,
-            alias=alias,
-            alias_of=alias_of,
-            fields=tuple(_fields(function, method, path)),
-            answer=answer,
-            needs=needs,
-            raises=tuple(raises),
-            refuses=refuses,
-            example=example,
-            success=tuple(success),
-            counts=counts or is_increment,
-            increments=is_increment,
-            media_type=media_type,
-            cached=cached,
-            any_query=any_query,
-            body_bytes_max=body_bytes_max,
-            names_users=names_users,
-            smoke=tuple(smoke or success),
-        )
-
-    return declare
 
 
 def _answer(function: Callable[..., Any]) -> tuple[Any, bool]:
@@ -420,25 +381,3 @@ def served_by(name: str, routes: Iterable[Route], counters: Mapping[str, Counter
         return list(counters.values())
     found = {one.name: one for route in routes for one in route.served(counters)}
     return [one for one in found.values() if one.changes != "service" or one.read != "service"]
-
-
-__all__ = [
-    "OPEN",
-    "RARE",
-    "READS",
-    "SELDOM",
-    "WRITES",
-    "Access",
-    "Answer",
-    "Call",
-    "Field",
-    "Operation",
-    "Route",
-    "Throttle",
-    "Visible",
-    "functions",
-    "of_file",
-    "of_function",
-    "operation",
-    "served_by",
-]  # fmt: skip

@@ -1,14 +1,11 @@
-"""JSON Schema of an answer's type, for the API document: a TypedDict, with what its docstrings say of it.
+"""JSON Schema of an answer's type, for the API document: a TypedDict, with what docstring and annotations say of it.
 
 Schemas are open, so that clients keep working when an answer gains a member. Tests close them before they compare.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
-import sys
 import types
 import typing
 from typing import Annotated, Any, Literal, NotRequired
@@ -70,30 +67,10 @@ _ORIGINS: dict[str, Any] = {}
 
 
 def _object(kind: Any, named: dict[str, Schema]) -> Schema:
-    words = _words(kind)
     properties, required = {}, []
     for member, hint in typing.get_type_hints(kind, include_extras=True).items():
         optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` does not see it in a future annotation
-        one = schema(typing.get_args(hint)[0] if optional else hint, named)
-        said = {"description": words[member]} if member in words else {}
-        properties[member] = {**one, **said}
+        properties[member] = schema(typing.get_args(hint)[0] if optional else hint, named)
         required += [] if optional else [member]
     about = " ".join((inspect.getdoc(kind) or "").split())
     return {"description": about, "type": "object", "properties": properties, "required": required}
-
-
-def _words(kind: Any) -> dict[str, str]:
-    """The docstrings below the members of a class, and of those that it extends."""
-    found: dict[str, str] = {}
-    for one in (*getattr(kind, "__orig_bases__", ()), kind):
-        if not typing.is_typeddict(one):
-            continue
-        try:
-            tree = ast.parse(inspect.getsource(sys.modules[one.__module__]))
-        except OSError:  # no source, as for a type that a call made
-            continue
-        classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == one.__name__)
-        for member, following in itertools.pairwise(getattr(next(classes, None), "body", ())):  # none: a call made it
-            if isinstance(member, ast.AnnAssign) and isinstance(following, ast.Expr):
-                found[ast.unparse(member.target)] = " ".join(str(ast.literal_eval(following.value)).split())
-    return found

@@ -1,11 +1,9 @@
 /** Charts by uPlot: bars of a series, large with axes or small without. Colours are those of the style sheet. */
 
-import { count, inUtc, number, short, signed, timeText } from "./format.js";
+import { count, DAY_S, HOUR_S, inUtc, number, short, signed, sumOf, timeText } from "./format.js";
 import { make } from "./parts.js";
 import uPlot from "./uPlot.esm.js";
 
-const HOUR_S = 3600;
-const DAY_S = 24 * HOUR_S;
 const WHOLE = Array.from({ length: 40 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // between two lines
 const charts = new Set(); // those on the page
 
@@ -112,7 +110,6 @@ function marks(plot, repairs) {
 /** The chart in a sentence. */
 function spoken(points, by) {
   if (!points.length) return "An empty chart.";
-  const sum = points.reduce((all, point) => all + point.value, 0);
   const most = points.reduce((best, point) => (point.value > best.value ? point : best));
-  return `Bar chart of ${count(points.length, by)}: ${number(sum)} in all, most of them ${timeText(most.from, by)} (${signed(most.value)}).`;
+  return `Bar chart of ${count(points.length, by)}: ${number(sumOf(points))} in all, most of them ${timeText(most.from, by)} (${signed(most.value)}).`;
 }

@@ -1,7 +1,7 @@
 /** The tallies that drift: by how much, since when, judged up to when, and the command that repairs each. */
 
 import { count, signed, time } from "./format.js";
-import { command, fullId, make, panel, repairCommand, state, tallyLink } from "./parts.js";
+import { command, empty, fullId, make, panel, repairCommand, state, tallyLink } from "./parts.js";
 
 const DRIFT_S = 30;
 const PAGE_SIZE = 50;
@@ -56,13 +56,7 @@ function list(context) {
   };
   const draw = ({ rows, more: isMore }) => {
     if (!rows.length)
-      return make(
-        "p.empty",
-        {},
-        make("strong", {}, "Nothing drifts."),
-        make("br"),
-        make("span.quiet", {}, "Every tally that was judged is what was accepted."),
-      );
+      return empty("Nothing drifts.", "Every tally that was judged is what was accepted.");
     const confirmed = rows.filter((row) => row.confirmed).length;
     return [
       make(

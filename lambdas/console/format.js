@@ -22,11 +22,15 @@ const STYLES = {
 };
 const zone = { utc: false };
 
+export const HOUR_S = 3600;
+export const DAY_S = 24 * HOUR_S;
+
 export const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 export const number = (value) => NUMBER.format(value);
 export const signed = (value) => SIGNED.format(value);
 export const short = (value) => SHORT.format(value);
 export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
+export const sumOf = (points) => points.reduce((all, point) => all + point.value, 0);
 export const inUtc = () => zone.utc;
 
 /** The zone in which times are shown now, by its name. */

@@ -1,15 +1,14 @@
 /** The overview: whether all is well, each counter's last day, and a form that opens any tally. */
 
 import { bars } from "./chart.js";
-import { count, number, signed, time } from "./format.js";
-import { command, fullId, make, panel, state, tallyLink } from "./parts.js";
+import { count, HOUR_S, number, signed, sumOf, time } from "./format.js";
+import { command, fullId, make, panel, share, state, tallyLink } from "./parts.js";
 
 const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
 const KEY = crypto.randomUUID(); // one for the page: the panel is drawn again and again
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
-const HOUR_S = 3600;
 const HEADS = { true: "All is well", false: "Something needs a person", null: "Nobody can tell of every part" };
 const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
 
@@ -138,7 +137,6 @@ function card(context, counter, moves) {
     return { total, top };
   };
   const draw = ({ total, top }) => {
-    const sum = total.series.reduce((all, point) => all + point.value, 0);
     const empty = !total.series.some((point) => point.value);
     const moved = !empty || top.top.length > 0;
     made.classList.toggle("still", !moved);
@@ -157,7 +155,7 @@ function card(context, counter, moves) {
       make(
         "p.sum",
         {},
-        make("strong", {}, total.as_of === null ? "–" : signed(sum)),
+        make("strong", {}, total.as_of === null ? "–" : signed(sumOf(total.series))),
         make("span.quiet", {}, total.as_of === null ? "" : [" up to ", time(total.as_of, "hours")]),
       ),
       spark,
@@ -172,25 +170,22 @@ function card(context, counter, moves) {
     everyS: COUNTERS_S,
     load,
     draw,
+    tools: make("span.quiet.kind", {}, about),
   });
-  made.querySelector(".head").append(make("span.quiet.kind", {}, about));
   return made;
 }
 
 function leaders(name, top) {
   if (!top.top.length) return make("p.quiet", {}, "No tally on the day's list yet.");
   const most = top.top[0].value;
-  const row = (one) => {
-    const share = make("span.share", { "aria-hidden": "true" });
-    share.style.inlineSize = `${(100 * one.value) / most}%`;
-    return make(
+  const row = (one) =>
+    make(
       "li",
       {},
       make("a", { href: tallyLink(name, fullId(one)), title: fullId(one) }, fullId(one)),
       make("span.figure", {}, number(one.value)),
-      share,
+      share(one.value / most),
     );
-  };
   return make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
 }
 

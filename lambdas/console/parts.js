@@ -27,6 +27,17 @@ const STATES = { ok: "ok", wrong: "needs a person", unknown: "cannot tell" };
 /** How a part of the stack is, in a word. `state`: as `GET /status` says it. */
 export const state = (state = "unknown") => make("span", { class: `state ${state}` }, STATES[state] ?? state, " ");
 
+/** What a card says that has nothing to show. */
+export const empty = (head, words) =>
+  make("p.empty", {}, make("strong", {}, head), make("br"), make("span.quiet", {}, words));
+
+/** A bar behind a row: its part of the largest one, by the style of that side. */
+export function share(part) {
+  const made = make("span.share", { "aria-hidden": "true" });
+  made.style.inlineSize = `${100 * part}%`;
+  return made;
+}
+
 /** A table with a caption. `heads`: text, or `[text, class]`. Cells are text or elements. */
 export function table(caption, heads, rows, name = "table") {
   const classes = heads.map((head) => (Array.isArray(head) ? head[1] : ""));
@@ -137,18 +148,18 @@ let panels = 0;
  * A card that loads itself, keeps what it had while it cannot, and says so.
  *
  * `load()` gives the data. `draw(data)` gives the elements, or null if the card draws itself; it is called when the data
- * has changed. `everyS`: seconds between two loads.
+ * has changed. `everyS`: seconds between two loads. `tools`: elements beside the title.
  */
-export function panel(context, { title, kind = "", level = 2, everyS = 60, load, draw, waiting = "Loading…" }) {
+export function panel(context, { title, kind = "", level = 2, everyS = 60, load, draw, tools = null }) {
   const id = `panel-${++panels}`;
   const aged = make("span.aged");
   const heading = make(`h${level}`, { id }, title);
-  const note = make("div.note", { role: "status" }, make("p.quiet.loading", {}, waiting));
+  const note = make("div.note", { role: "status" }, make("p.quiet.loading", {}, "Loading…"));
   const body = make("div.body");
   const section = make(
     "section",
     { class: `card ${kind}`.trim(), "aria-labelledby": id },
-    make("div.head", {}, heading, aged),
+    make("div.head", {}, heading, aged, tools),
     note,
     body,
   );

@@ -2,7 +2,7 @@
 
 import { Failure } from "./api.js";
 import { bars } from "./chart.js";
-import { count, dayZone, inUtc, number, signed, time, timeText, zoneName } from "./format.js";
+import { count, DAY_S, dayZone, HOUR_S, inUtc, number, signed, sumOf, time, timeText, zoneName } from "./format.js";
 import { receipts } from "./receipts.js";
 import { choice, command, make, panel, repairCommand, table, tool } from "./parts.js";
 
@@ -10,8 +10,6 @@ const VALUE_S = 2;
 const DETAILS_S = 15;
 const SERIES_S = 60;
 const SPOKEN_S = 30; // between two announcements of the live number
-const HOUR_S = 3600;
-const DAY_S = 24 * HOUR_S;
 const WINDOWS = { hour: 24 * HOUR_S, day: 30 * DAY_S };
 const HOW = { ledger: "by its drift", recount: "by its children", rebuild: "by its receipts" };
 
@@ -98,8 +96,6 @@ function right(value, details) {
 /** Up to when a number that shows soon is complete. */
 const dated = (asOf) => (asOf ? [" Every change accepted by ", time(asOf, "clock"), " is in it."] : []);
 
-const sumOf = (points) => points.reduce((all, point) => all + point.value, 0);
-
 /** The chart by hour and by day, with the same numbers as a table. */
 function chart(context, counter, id) {
   const { api, signal } = context;
@@ -146,7 +142,6 @@ function chart(context, counter, id) {
       ),
     ];
   };
-  const body = panel(context, { title: "How it moved", kind: "moves", everyS: SERIES_S, load, draw });
   const move = (step) => {
     back = Math.max(0, back + step);
     later.turn(back > 0);
@@ -159,11 +154,9 @@ function chart(context, counter, id) {
     [by, back] = [value, 0];
     move(0);
   };
-  body
-    .querySelector(".head")
-    .append(
-      make("div.tools", {}, choice("Bars", "by", { hour: "By hour", day: "By day" }, by, chosen), earlier, later),
-    );
+  const spans = choice("Bars", "by", { hour: "By hour", day: "By day" }, by, chosen);
+  const tools = make("div.tools", {}, spans, earlier, later);
+  const body = panel(context, { title: "How it moved", kind: "moves", everyS: SERIES_S, load, draw, tools });
   context.zone.addEventListener("change", () => body.run(), { signal });
   return body;
 }

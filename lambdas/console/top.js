@@ -1,7 +1,7 @@
 /** The tallies of a counter that moved most in an hour, a day or a month. */
 
 import { number, time, timeText } from "./format.js";
-import { choice, fullId, make, panel, table, tallyLink, tool } from "./parts.js";
+import { choice, empty, fullId, make, panel, share, table, tallyLink, tool } from "./parts.js";
 
 const TOP_S = 60;
 const LIMIT = 100;
@@ -33,22 +33,10 @@ export async function show(root, context, counter = "plays") {
     where.replaceChildren(...(shown ? words(shown, by) : []));
     at = shown;
     if (!shown)
-      return make(
-        "p.empty",
-        {},
-        make("strong", {}, "Nothing is on a list yet."),
-        make("br"),
-        make("span.quiet", {}, "A new stack needs some minutes."),
-      );
+      return empty("Nothing is on a list yet.", "A new stack needs some minutes.");
     if (!found.top.length)
       return [
-        make(
-          "p.empty",
-          {},
-          make("strong", {}, "Nothing moved up."),
-          make("br"),
-          make("span.quiet", {}, "No tally of this counter is on the list of this span."),
-        ),
+        empty("Nothing moved up.", "No tally of this counter is on the list of this span."),
         asOf(found),
       ];
     const most = found.top[0].value;
@@ -80,18 +68,9 @@ export async function show(root, context, counter = "plays") {
     [by, span, newest] = [value, null, null];
     card.run();
   };
-  const card = panel(context, { title: counter, kind: "tops", everyS: TOP_S, load, draw });
-  card
-    .querySelector(".head")
-    .append(
-      make(
-        "div.tools",
-        {},
-        choice("Span", "span", { hour: "Hour", day: "Day", month: "Month" }, by, chosen),
-        earlier,
-        later,
-      ),
-    );
+  const spans = choice("Span", "span", { hour: "Hour", day: "Day", month: "Month" }, by, chosen);
+  const tools = make("div.tools", {}, spans, earlier, later);
+  const card = panel(context, { title: counter, kind: "tops", everyS: TOP_S, load, draw, tools });
   card.querySelector(".head").after(where);
   root.append(make("h1", { tabindex: -1 }, "Top"), counters(context, counter), card);
 }
@@ -121,9 +100,3 @@ function error(most) {
 }
 
 const asOf = (found) => (found.as_of ? make("p.quiet", {}, "As of ", time(found.as_of, "minute"), ".") : null);
-
-function share(part) {
-  const made = make("span.share", { "aria-hidden": "true" });
-  made.style.inlineSize = `${100 * part}%`;
-  return made;
-}

@@ -163,7 +163,8 @@ def get_child(call: Call, *, counter: ACounter, id: Id, name: Name) -> Answer[Ch
 
 @operation(
     "GET /counters/{counter}/{id}/children",
-    access="read",
+    access=Access.READ,
+    as_counter="read",
     throttle=SELDOM,
     refuses=_no_children,
     needs=lambda counters: needs.on(counters, "Query", "GetItem"),

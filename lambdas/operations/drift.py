@@ -33,8 +33,10 @@ class Drifting(TypedDict):
     period: NotRequired[PeriodName]
     drift: int
     since: Seconds
-    confirmed: bool
-    """Some of it has stood for five minutes that Tally has judged: a repair takes that back."""
+    confirmed: Annotated[
+        bool,
+        {"description": "Some of it has stood for five minutes that Tally has judged: a repair takes that back."},
+    ]
 
 
 class Drifts(TypedDict):

@@ -24,8 +24,13 @@ class Health(TypedDict):
 
     status: Literal["ok"]
     version: str
-    receipts_live_s: Annotated[dict[str, int], {"additionalProperties": {"type": "integer", "minimum": 1}}]
-    """For how many seconds at least Tally recognises a key, by counter."""
+    receipts_live_s: Annotated[
+        dict[str, int],
+        {
+            "additionalProperties": {"type": "integer", "minimum": 1},
+            "description": "For how many seconds at least Tally recognises a key, by counter.",
+        },
+    ]
 
 
 class OpenApi(TypedDict):

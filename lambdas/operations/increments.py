@@ -31,10 +31,10 @@ class Counted(TypedDict):
     counted: Literal[True]
     visible: WhenVisible
     period: NotRequired[PeriodName]
-    number: NotRequired[int]
-    """Of a numbered counter: the number that only this change took."""
-    last: NotRequired[bool]
-    """Of a numbered counter: whether no number is left after it."""
+    number: NotRequired[
+        Annotated[int, {"description": "Of a numbered counter: the number that only this change took."}]
+    ]
+    last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether no number is left after it."}]]
     value: NotRequired[NewValue]
 
 
@@ -80,7 +80,8 @@ def _needs_to_move(counters: Sequence[Counter]) -> needs.Needs:
 
 @operation(
     "POST /counters/{counter}/{id}/increments",
-    access="changes",
+    access=Access.WRITE,
+    as_counter="changes",
     throttle=WRITES,
     opens=SELDOM,
     alias="POST {path}",

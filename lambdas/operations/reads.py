@@ -37,7 +37,8 @@ def _by_url(counter: Counter) -> CallerError | None:
 
 @operation(
     "GET /counters/{counter}/{id}",
-    access="read",
+    access=Access.READ,
+    as_counter="read",
     throttle=READS,
     opens=SELDOM,  # many counters may be open to strangers
     alias="GET {path}",

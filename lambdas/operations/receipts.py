@@ -27,8 +27,7 @@ class Receipt(TypedDict):
     target: str
     key: str
     state: Literal["counted", "unknown"]
-    answer: NotRequired[dict[str, Any]]
-    """The answer of that time. It names no child."""
+    answer: NotRequired[Annotated[dict[str, Any], {"description": "The answer of that time. It names no child."}]]
 
 
 class Receipts(TypedDict):

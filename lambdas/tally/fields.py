@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import sys
 from collections.abc import Mapping
 from urllib.parse import quote, unquote, urlsplit
 
@@ -31,7 +32,6 @@ PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
 TOP_SIZE_MAX = 100
 TIME_S_MAX = 10**11 - 1  # eleven digits; a calendar goes on for long after it
-SHORT_CHARACTERS_MAX = 64  # the longest time zone has 32
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
 # The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
 # Not `.` nor `..`: clients and proxies take these path segments away (RFC 3986, section 5.2.4).
@@ -54,21 +54,24 @@ PAGE_FORM = re.compile(
 _FLAGS = {"true": True, "false": False}
 
 
-def _text(value: object, field: str) -> str:
+def string(value: object, field: str, longest: int = sys.maxsize, unit: str = "bytes") -> str:
+    """Text that is not empty, and has `longest` bytes in UTF-8 at most, or characters."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{field} must be a string.", field=field)
     if not value:
         raise InvalidInputError(f"{field} must not be empty.", field=field)
     try:
-        value.encode()
+        encoded = value.encode()
     except UnicodeEncodeError:
         raise InvalidInputError(f"{field} holds half a surrogate pair: it is not valid Unicode.", field=field) from None
+    if len(value if unit == "characters" else encoded) > longest:
+        raise InvalidInputError(f"{field} is longer than {longest} {unit}.", field=field)
     return value
 
 
 def identifier(value: object, field: str) -> str:
     """An id that becomes part of a key: 1 to 128 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
-    text = _text(value, field)
+    text = string(value, field)
     if len(text) > ID_CHARACTERS_MAX or not ID_FORM.fullmatch(text):
         but = ", and not a dot or two" if text in (".", "..") else ""
         raise InvalidInputError(
@@ -79,7 +82,7 @@ def identifier(value: object, field: str) -> str:
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
     """The caller's name for one change: 1 to 255 visible ASCII characters but commas; at least 22 if anonymous."""
-    text = _text(value, field)
+    text = string(value, field)
     shortest = ANONYMOUS_KEY_CHARACTERS_MIN if anonymous else 1
     if not shortest <= len(text) <= KEY_CHARACTERS_MAX:
         raise InvalidInputError(
@@ -92,7 +95,7 @@ def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
 
 def user(value: object, field: str) -> str:
     """A JWT's `sub`, percent-encoded: `auth0|123` becomes `auth0%7C123`, at most 512 bytes."""
-    quoted = quote(_text(value, field), safe="")
+    quoted = quote(string(value, field), safe="")
     if len(quoted) > USER_BYTES_MAX:
         raise InvalidInputError(f"{field} is longer than {USER_BYTES_MAX} bytes, percent-encoded.", field=field)
     return quoted
@@ -110,14 +113,6 @@ def user_name(quoted: str) -> str:
     return unquote(quoted)
 
 
-def text(value: object, field: str) -> str:
-    """Free text of 1 to 10,240 bytes in UTF-8."""
-    checked = _text(value, field)
-    if len(checked.encode()) > TEXT_BYTES_MAX:
-        raise InvalidInputError(f"{field} is longer than {TEXT_BYTES_MAX} bytes in UTF-8.", field=field)
-    return checked
-
-
 def page(value: object, field: str, pages: Pages) -> str:
     """A page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user, at most 1,024 bytes.
 
@@ -126,7 +121,7 @@ def page(value: object, field: str, pages: Pages) -> str:
     """
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
-    raw = _text(value, field)
+    raw = string(value, field)
     if len(raw.encode()) > PAGE_BYTES_MAX or not PAGE_FORM.fullmatch(raw):
         raise InvalidInputError(
             f"{field} must be an absolute http or https URL of at most {PAGE_BYTES_MAX} bytes without spaces.",
@@ -166,18 +161,9 @@ def counted_id(
     return page(value, field, pages) if page_hosts is None else listed_page(value, field, pages, page_hosts)
 
 
-def page_size(value: object, field: str) -> int:
-    """How many entries a page of a listing has: 1 to 1,000, 50 by default; a number, or digits in a string."""
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= PAGE_SIZE_MAX:
-        raise InvalidInputError(f"{field} must be a whole number from 1 to {PAGE_SIZE_MAX}.", field=field)
-    return value
-
-
 def cursor(value: object, field: str) -> str:
     """The user, percent-encoded, after whom a listing continues; from the opaque form that `to_cursor` makes."""
-    opaque = _text(value, field)
+    opaque = string(value, field)
     try:
         quoted = base64.b64decode(opaque.encode("ascii") + b"=" * (-len(opaque) % 4), altchars=b"-_", validate=True)
         user_quoted = quoted.decode("ascii")
@@ -194,8 +180,8 @@ def to_cursor(user_quoted: str) -> str:
 
 
 def amount(value: object, field: str) -> int:
-    """A whole number within ±10^9; no booleans, no floats."""
-    return _whole(value, field, -AMOUNT_MAX, AMOUNT_MAX)
+    """A whole number within ±10^9."""
+    return whole(value, field, -AMOUNT_MAX, AMOUNT_MAX)
 
 
 def step(counter: Counter, given: int | None, field: str) -> int:
@@ -217,17 +203,8 @@ def changes(value: object, field: str) -> list[dict[str, object]]:
     return value
 
 
-def held_amount(value: object, field: str) -> int:
-    """How much a hold takes: a whole number from 1 to 10^9."""
-    return _whole(value, field, 1, AMOUNT_MAX)
-
-
-def ttl(value: object, field: str) -> int:
-    """How long a hold is held, in seconds: 1 to 604,800 (a week)."""
-    return _whole(value, field, 1, HOLD_TTL_MAX_S)
-
-
-def _whole(value: object, field: str, least: int, most: int) -> int:
+def whole(value: object, field: str, least: int, most: int) -> int:
+    """A whole number from `least` to `most`; no booleans, no floats."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidInputError(f"{field} must be a whole number from {least} to {most}.", field=field)
     return value
@@ -236,20 +213,7 @@ def _whole(value: object, field: str, least: int, most: int) -> int:
 def version(value: object, field: str) -> int:
     """The version in an `ETag`, `"7"`, or as a number."""
     found = ETAG_FORM.fullmatch(value) if isinstance(value, str) else None
-    return _whole(int(found[1]) if found else value, field, 0, 10**15)
-
-
-def hold(value: object, field: str) -> str:
-    """The id of a hold. Raises NotFoundError for one that Tally cannot have made."""
-    text = _text(value, field)
-    if not HOLD_FORM.fullmatch(text):
-        raise NotFoundError("There is no such hold.", field=field)
-    return text
-
-
-def counter(value: object, field: str, counters: Mapping[str, Counter]) -> Counter:
-    """A declared counter by its name. Raises NotFoundError."""
-    return declared(_text(value, field), field, counters)
+    return whole(int(found[1]) if found else value, field, 0, 10**15)
 
 
 def declared(name: str, field: str, counters: Mapping[str, Counter]) -> Counter:
@@ -266,40 +230,10 @@ def closed(counter: Counter, **members: str) -> ForbiddenError | None:
     return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.", **members)
 
 
-def choice(value: object, field: str, choices: tuple[str, ...]) -> str:
-    """One of a few names."""
-    name = _text(value, field)
-    if name not in choices:
-        raise InvalidInputError(f"{field} must be one of: {', '.join(choices)}.", field=field)
-    return name
-
-
-def target(value: object, field: str) -> str:
-    """The target of a change: an id, `counter/id`, or a page."""
-    text = _text(value, field)
-    if len(text.encode()) > PAGE_BYTES_MAX:
-        raise InvalidInputError(f"{field} is longer than {PAGE_BYTES_MAX} bytes.", field=field)
-    return text
-
-
 def tally(value: object, field: str) -> tuple[str, str]:
     """The counter and the id in `counter:id`, neither of them checked: a wrong one is refused for itself."""
-    text = _text(value, field)
-    if len(text.encode()) > TALLY_BYTES_MAX:
-        raise InvalidInputError(f"{field} is longer than {TALLY_BYTES_MAX} bytes.", field=field)
-    name, _, id_ = text.partition(":")
+    name, _, id_ = string(value, field, TALLY_BYTES_MAX).partition(":")
     return name, id_
-
-
-def period(value: object, field: str) -> str:
-    """The name of a period: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11` or `2026`.
-
-    Whether the counter has such periods, and whether there is this one, is checked later.
-    """
-    text = _text(value, field)
-    if not PERIOD_FORM.fullmatch(text):
-        raise InvalidInputError(f"{field} must be a period, like 2026-11-22, 2026-W47 or 2026-11.", field=field)
-    return text
 
 
 def flag(value: object, field: str) -> bool:
@@ -322,7 +256,7 @@ def time(value: object, field: str) -> int:
     """A time in epoch seconds: a number, or ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`); without an offset UTC."""
     from datetime import UTC, datetime
 
-    given = str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value, field)
+    given = str(value) if isinstance(value, int) and not isinstance(value, bool) else string(value, field)
     try:
         if not TIME_FORM.fullmatch(given):
             raise ValueError(given)
@@ -337,26 +271,3 @@ def time(value: object, field: str) -> int:
         raise InvalidInputError(
             f"{field} must be a time: 2026-11-22, 2026-11-22T13:00Z, or seconds since 1970.", field=field
         ) from None
-
-
-def span(value: object, field: str) -> str:
-    """A month, a day or an hour of UTC: `2026-11`, `2026-11-22`, `2026-11-22T13`."""
-    text = _text(value, field)
-    if not SPAN_FORM.fullmatch(text):
-        raise InvalidInputError(f"{field} must be 2026-11, 2026-11-22 or 2026-11-22T13.", field=field)
-    return text
-
-
-def short(value: object, field: str) -> str:
-    """A short text, such as the name of a time zone."""
-    text = _text(value, field)
-    if len(text) > SHORT_CHARACTERS_MAX:
-        raise InvalidInputError(f"{field} is longer than {SHORT_CHARACTERS_MAX} characters.", field=field)
-    return text
-
-
-def top_size(value: object, field: str) -> int:
-    """How many tallies a top list shows: 1 to 100; a number, or digits in a string."""
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}", value):
-        value = int(value)
-    return _whole(value, field, 1, TOP_SIZE_MAX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import sys
@@ -26,21 +27,15 @@ from tests.contexts import Context
 from tests.integration.conftest import Invoke
 
 PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": events.KEY}
-
-
-def entry_on(store: Store, function: str = "increments_open") -> Entry:
-    return serve.entry(function, store)
+HTTP_PLAY = events.http("increment_plays_short", idempotency_key=events.KEY)
 
 
 def doing(store: Store, function: Callable[..., Any]) -> Entry:
     """The entry of an increment that does this instead."""
     [*_, route] = [one for one in events.routes().values() if one.operation.name == "increment"]
-    operation = replace(route.operation, function=function)
+    operation = copy.copy(route.operation)
+    operation.function = function
     return Entry([operation], [replace(route, operation=operation)], COUNTERS, PAGES, store)
-
-
-def http_play() -> dict[str, Any]:
-    return events.http("increment_plays_short", idempotency_key=events.KEY)
 
 
 class _Stdout:
@@ -58,40 +53,33 @@ def logs_to_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observe.logger.registered_handler, "stream", _Stdout())
 
 
-def emf(printed: str) -> list[dict[str, Any]]:
-    """The metrics among the lines that an invocation printed."""
+def emf(printed: str, metrics: bool = True) -> list[dict[str, Any]]:
+    """The metrics among the lines that an invocation printed, or the others."""
     lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    return [line for line in lines if "_aws" in line]
+    return [line for line in lines if ("_aws" in line) == metrics]
 
 
 def logs(printed: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    return [line for line in lines if "_aws" not in line]
+    return emf(printed, metrics=False)
 
 
 def test_replays_and_refusals_are_metered_by_stack_never_by_item_and_first_answers_are_not(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    invoke({"batch": [PLAY, PLAY, {**PLAY, "id": "#"}]})
-    (line,) = emf(capsys.readouterr().out)
-    assert (line["service"], line["Replayed"], line["Refused"]) == (observe.SERVICE, [1.0], [1.0])
+    two = [{"counter": "plays", "id": "9f3a"}, {"counter": "usage", "id": "7c20", "amount": 1}]
+    many = events.direct("change", changes=two)  # one request in the metrics
+    for batch in ([PLAY, PLAY, {**PLAY, "id": "#"}], [many, many, many | {"changes": [7, {"counter": []}]}]):
+        invoke({"batch": batch})
+        (line,) = emf(capsys.readouterr().out)
+        assert (line["service"], line["Replayed"], line["Refused"]) == (observe.SERVICE, [1.0], [1.0])
     (directive,) = line["_aws"]["CloudWatchMetrics"]
     assert (directive["Namespace"], directive["Dimensions"]) == ("Tally", [["service"]])
-
-
-def test_many_changes_are_one_request_in_the_metrics(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
-    two = [{"counter": "plays", "id": "9f3a"}, {"counter": "usage", "id": "7c20", "amount": 1}]
-    event = events.direct("change", changes=two)
-    nothing_left = {"changes": [{"counter": "stock", "id": "mug", "amount": -1}], "idempotency_key": "order"}
-    invoke({"batch": [event, event, event | nothing_left, event | {"changes": [7, {"counter": []}]}]})
-    (line,) = emf(capsys.readouterr().out)
-    assert (line["Replayed"], line["Refused"]) == ([1.0], [2.0])
 
 
 def test_a_log_line_carries_the_correlation_id_of_its_request(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    invoke(http_play())
+    invoke(HTTP_PLAY)
     invoke(PLAY)
     http, direct = logs(capsys.readouterr().out)
     assert (http["correlation_id"], http["operation"], http["status"]) == ("JKJaXmPLvHcESHA=", "increment", 200)
@@ -108,26 +96,28 @@ def dead_store(settings: Settings) -> Store:
 def test_a_store_that_is_away_is_503_over_http_and_in_a_batch_and_raised_so_that_lambda_sends_it_again(
     dead_store: Store,
 ) -> None:
-    answer = entry_on(dead_store)(http_play(), Context())
+    answer = serve.entry("increments_open", dead_store)(HTTP_PLAY, Context())
     assert answer["statusCode"] == 503
     assert answer["headers"]["retry-after"] == "1"
     document = events.body_of(answer)
     assert document["type"].endswith(":unreachable")
     assert document["request_id"] == "JKJaXmPLvHcESHA="
-    answer = entry_on(dead_store)({"batch": [PLAY]}, Context())
+    answer = serve.entry("increments_open", dead_store)({"batch": [PLAY]}, Context())
     assert [result["status"] for result in answer["results"]] == [503]
     with pytest.raises(StoreUnreachableError):
-        entry_on(dead_store)(PLAY, Context())
+        serve.entry("increments_open", dead_store)(PLAY, Context())
+    assert serve.entry("health", dead_store)(events.http("health"), Context())["statusCode"] == 503
 
 
-def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it(dead_store: Store) -> None:
+def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it_and_not_for_refusals(
+    dead_store: Store, invoke: Invoke
+) -> None:
     with pytest.raises(StoreUnreachableError, match=r"^2 of 3 entries are to be sent again\. The first: "):
-        entry_on(dead_store)({"batch": [PLAY, {**PLAY, "id": "#"}, PLAY], "on_failure": "raise"}, Context())
-
-
-def test_a_batch_whose_entries_are_refused_raises_nothing(invoke: Invoke) -> None:
-    answer = invoke({"batch": [PLAY, {**PLAY, "id": "#"}], "on_failure": "raise"})
-    assert [result["status"] for result in answer["results"]] == [200, 400]
+        serve.entry("increments_open", dead_store)(
+            {"batch": [PLAY, {**PLAY, "id": "#"}, PLAY], "on_failure": "raise"}, Context()
+        )
+    refused = invoke({"batch": [PLAY, {**PLAY, "id": "#"}], "on_failure": "raise"})
+    assert [result["status"] for result in refused["results"]] == [200, 400]
 
 
 @pytest.mark.sdk
@@ -159,8 +149,8 @@ def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine
     settings = Settings.from_environment(names)
     store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
     with pytest.raises(StoreRefusedError):
-        entry_on(store)(PLAY, Context())
-    assert entry_on(store, "reads")(events.http("get_counter_plays_short"), Context())["statusCode"] == 503
+        serve.entry("increments_open", store)(PLAY, Context())
+    assert serve.entry("reads", store)(events.http("get_counter_plays_short"), Context())["statusCode"] == 503
 
 
 def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
@@ -169,7 +159,7 @@ def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
     def broken(call: Call, **_: Any) -> Any:
         raise KeyError("secret")
 
-    answer = doing(store, broken)(http_play(), Context())
+    answer = doing(store, broken)(HTTP_PLAY, Context())
     assert answer["statusCode"] == 500
     assert "secret" not in answer["body"]
     assert any("secret" in str(line.get("exception")) for line in logs(capsys.readouterr().out))
@@ -182,25 +172,6 @@ def test_a_bug_raises_so_that_lambda_sends_the_event_again_and_then_keeps_it(sto
 
     with pytest.raises(TallyError, match="Tally failed"):
         doing(store, broken)(event, Context())
-
-
-def test_what_is_the_codes_own_fault_is_metered_by_its_version(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By this a deployment of new code is taken back. What a caller has to correct says nothing of the code."""
-
-    def failing(call: Call, *, id: str, **_: Any) -> Any:
-        raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]
-
-    doing(store, failing)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, Context())
-    entry_on(store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
-    found = [line for line in emf(capsys.readouterr().out) if "Failed" in line]
-    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], observe.CODE)]
-
-
-def test_health_tells_whether_the_store_answers(invoke: Invoke, dead_store: Store) -> None:
-    assert events.body_of(invoke.http("health"))["status"] == "ok"
-    assert entry_on(dead_store, "health")(events.http("health"), Context())["statusCode"] == 503
 
 
 @pytest.fixture
@@ -227,21 +198,27 @@ def test_successes_are_sampled_by_invocation(
     store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None], lot: float, logged: list[int]
 ) -> None:
     sampled(lot)
-    answers = entry_on(store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, Context())["results"]
+    answers = serve.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, Context())["results"]
     assert [answer["status"] for answer in answers] == [200, 200]
     printed = capsys.readouterr().out
     assert [line["status"] for line in logs(printed)] == logged
 
 
-def test_refusals_failures_and_bugs_are_never_sampled(
+def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_are_metered_by_its_version(
     store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None]
 ) -> None:
+    """By this a deployment of new code is taken back. What a caller has to correct says nothing of the code."""
+
     def fail(call: Call, *, id: str, **_: Any) -> Any:
         raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]
 
     sampled(0.06)
     doing(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, Context())
-    lines = logs(capsys.readouterr().out)
+    serve.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, Context())
+    printed = capsys.readouterr().out
+    found = [line for line in emf(printed) if "Failed" in line]
+    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], observe.CODE)]
+    lines = logs(printed)[:-1]
     assert [line["status"] for line in lines if line["message"] == "answered"] == [400, 503, 500]
     assert [line["message"] for line in lines] == ["answered", "failed", "answered", "bug", "answered"]
     assert {line["level"] for line in lines} == {"WARNING", "ERROR"}
@@ -249,6 +226,6 @@ def test_refusals_failures_and_bugs_are_never_sampled(
 
 def test_a_play_logs_what_the_calculator_bills(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """AWS bills the bytes of every line. Those of API Gateway and Lambda come on top."""
-    assert entry_on(store)(http_play(), Context())["statusCode"] == 200
+    assert serve.entry("increments_open", store)(HTTP_PLAY, Context())["statusCode"] == 200
     [answer] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert len(answer) + units.EVENT == pytest.approx(units.ANSWER_LINE, rel=0.15)

@@ -152,9 +152,7 @@ class Tally(Methods):
         return [results[place] for place in range(len(requests))]
 
     def _send_together(self, function: str, chunk: Mapping[int, Request[T]], end_s: float) -> dict[int, T | TallyError]:
-        results: dict[int, T | TallyError] = {}
-        for place in chunk:
-            results[place] = StoreBusyError("No time was left to send this.")
+        results: dict[int, T | TallyError] = dict.fromkeys(chunk, StoreBusyError("No time was left to send this."))
         patience, left = _Patience(end_s, self._attempt_s), dict(chunk)
         while left and patience.has_time():
             answered = self._attempt(function, left)

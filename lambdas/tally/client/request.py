@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
@@ -33,10 +33,12 @@ class Request(Generic[T_co]):
     fields: Mapping[str, Any]
 
     @classmethod
-    def of(cls, function: str, operation: str, caller: str | None, **fields: object) -> Request[T_co]:
-        """The request with the fields that are given."""
-        given = {name: value for name, value in fields.items() if value is not None}
-        return cls(function, operation, caller, given)
+    def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
+        """The request with the arguments that are given, and a key if it takes one."""
+        given = {name.rstrip("_"): _plain(value) for name, value in arguments.items() if value is not None}
+        if "idempotency_key" in arguments:
+            given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # nobody guesses it
+        return cls(function, operation, given.pop("caller", None), given)
 
     @property
     def idempotency_key(self) -> str | None:
@@ -49,9 +51,9 @@ class Request(Generic[T_co]):
         return cast(T_co, {**reply.body, **more})
 
 
-def key(given: str | None) -> str:
-    """The key that is given, or a new one that nobody guesses."""
-    return secrets.token_urlsafe(18) if given is None else given
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 class Sender(Protocol):

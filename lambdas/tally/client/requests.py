@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-from .request import Request, key, sends
+from .request import Request, sends
 
 
 class Counted(TypedDict):
@@ -369,16 +369,7 @@ def increment(
     caller: str | None = None,
 ) -> Request[Counted]:
     """Move a counter. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
-    return Request.of(
-        "increments",
-        "increment",
-        caller,
-        idempotency_key=key(idempotency_key),
-        counter=counter,
-        id=id,
-        amount=amount,
-        value=value,
-    )
+    return Request.of("increments", "increment", locals())
 
 
 def set_counter(
@@ -387,16 +378,7 @@ def set_counter(
     """Set a counter that has not moved. Raises NotFoundError, LimitReachedError, CounterRetiredError,
     PreconditionFailedError, PreconditionRequiredError.
     """
-    return Request.of(
-        "increments",
-        "set_counter",
-        caller,
-        idempotency_key=key(idempotency_key),
-        counter=counter,
-        id=id,
-        value=value,
-        version=version,
-    )
+    return Request.of("increments", "set_counter", locals())
 
 
 def change(
@@ -407,24 +389,22 @@ def change(
     caller: str | None = None,
 ) -> Request[Changed]:
     """Move many counters together. Raises LimitReachedError, CounterRetiredError."""
-    return Request.of(
-        "changes", "change", caller, idempotency_key=key(idempotency_key), changes=list(changes), visible=visible
-    )
+    return Request.of("changes", "change", locals())
 
 
 def get_counter(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Value]:
     """The value of a counter. Raises NotFoundError."""
-    return Request.of("reads", "get_counter", caller, counter=counter, id=id, period=period)
+    return Request.of("reads", "get_counter", locals())
 
 
 def get_tallies(of: Iterable[str], *, caller: str | None = None) -> Request[Values]:
     """Many numbers that anyone may read."""
-    return Request.of("reads", "get_tallies", caller, of=list(of))
+    return Request.of("reads", "get_tallies", locals())
 
 
 def get_any_tallies(of: Iterable[str], *, caller: str | None = None) -> Request[Values]:
     """Many numbers of any counters."""
-    return Request.of("reads", "get_any_tallies", caller, of=list(of))
+    return Request.of("reads", "get_any_tallies", locals())
 
 
 def put_child(
@@ -437,16 +417,7 @@ def put_child(
     caller: str | None = None,
 ) -> Request[ChangedChild]:
     """Put a child, which then counts. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
-    return Request.of(
-        "children",
-        "put_child",
-        caller,
-        idempotency_key=key(idempotency_key),
-        counter=counter,
-        id=id,
-        name=name,
-        value=value,
-    )
+    return Request.of("children", "put_child", locals())
 
 
 def delete_child(
@@ -459,28 +430,19 @@ def delete_child(
     caller: str | None = None,
 ) -> Request[ChangedChild]:
     """Remove a child, which then counts no more. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
-    return Request.of(
-        "children",
-        "delete_child",
-        caller,
-        idempotency_key=key(idempotency_key),
-        counter=counter,
-        id=id,
-        name=name,
-        value=value,
-    )
+    return Request.of("children", "delete_child", locals())
 
 
 def get_child(counter: str, id: str, name: str, *, caller: str | None = None) -> Request[Child]:
     """Whether a child counts. Raises NotFoundError."""
-    return Request.of("children", "get_child", caller, counter=counter, id=id, name=name)
+    return Request.of("children", "get_child", locals())
 
 
 def list_children(
     counter: str, id: str, *, limit: int | None = None, cursor: str | None = None, caller: str | None = None
 ) -> Request[Children]:
     """The children that count, a page at a time. Raises NotFoundError."""
-    return Request.of("children", "list_children", caller, counter=counter, id=id, limit=limit, cursor=cursor)
+    return Request.of("children", "list_children", locals())
 
 
 def put_mine(
@@ -489,9 +451,7 @@ def put_mine(
     """Be counted yourself, as by a like. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
     ForbiddenError.
     """
-    return Request.of(
-        "children", "put_mine", caller, idempotency_key=key(idempotency_key), counter=counter, id=id, value=value
-    )
+    return Request.of("children", "put_mine", locals())
 
 
 def delete_mine(
@@ -500,96 +460,85 @@ def delete_mine(
     """Be counted no more, as by an unlike. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
     ForbiddenError.
     """
-    return Request.of(
-        "children", "delete_mine", caller, idempotency_key=key(idempotency_key), counter=counter, id=id, value=value
-    )
+    return Request.of("children", "delete_mine", locals())
 
 
 def get_mine(counter: str, id: str, *, caller: str | None = None) -> Request[Child]:
     """Whether you are counted. Raises NotFoundError, ForbiddenError."""
-    return Request.of("children", "get_mine", caller, counter=counter, id=id)
+    return Request.of("children", "get_mine", locals())
 
 
 def list_mine(of: Iterable[str], *, caller: str | None = None) -> Request[Mine]:
     """Which of these count you."""
-    return Request.of("children", "list_mine", caller, of=list(of))
+    return Request.of("children", "list_mine", locals())
 
 
 def remove_parent(counter: str, id: str, *, caller: str | None = None) -> Request[Removed]:
     """Remove an id with all its children. Raises NotFoundError, CounterRetiredError."""
-    return Request.of("children", "remove_parent", caller, counter=counter, id=id)
+    return Request.of("children", "remove_parent", locals())
 
 
 def hold(
     counter: str, id: str, amount: int, ttl_s: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Held]:
     """Take an amount and hold it. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
-    return Request.of(
-        "holds",
-        "hold",
-        caller,
-        idempotency_key=key(idempotency_key),
-        counter=counter,
-        id=id,
-        amount=amount,
-        ttl_s=ttl_s,
-    )
+    return Request.of("holds", "hold", locals())
 
 
 def commit_hold(counter: str, id: str, hold: str, *, caller: str | None = None) -> Request[Settled]:
     """Keep the amount of a hold. Raises NotFoundError, HoldSettledError."""
-    return Request.of("holds", "commit_hold", caller, counter=counter, id=id, hold=hold)
+    return Request.of("holds", "commit_hold", locals())
 
 
 def release_hold(counter: str, id: str, hold: str, *, caller: str | None = None) -> Request[Settled]:
     """Give back the amount of a hold. Raises NotFoundError, HoldSettledError, LimitReachedError."""
-    return Request.of("holds", "release_hold", caller, counter=counter, id=id, hold=hold)
+    return Request.of("holds", "release_hold", locals())
 
 
 def put_post(id: str, body: str, *, caller: str | None = None) -> Request[Post]:
     """Create a post, or edit your own. Raises ForbiddenError, EditConflictError, ParentRemovedError."""
-    return Request.of("posts", "put_post", caller, id=id, body=body)
+    return Request.of("posts", "put_post", locals())
 
 
 def get_post(id: str, *, caller: str | None = None) -> Request[Post]:
     """A post with its likes. Raises NotFoundError."""
-    return Request.of("posts", "get_post", caller, id=id)
+    return Request.of("posts", "get_post", locals())
 
 
 def delete_post(id: str, *, caller: str | None = None) -> Request[RemovedPost]:
     """Delete your own post. Raises NotFoundError, ForbiddenError."""
-    return Request.of("posts", "delete_post", caller, id=id)
+    return Request.of("posts", "delete_post", locals())
 
 
 def visit(
     url: str, *, user_agent: str | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[Visited]:
     """Count a visit. Raises ForbiddenError."""
-    return Request.of("visits", "visit", caller, idempotency_key=key(idempotency_key), url=url, user_agent=user_agent)
+    return Request.of("visits", "visit", locals())
 
 
 def get_visits(url: str, *, caller: str | None = None) -> Request[Visits]:
     """How often a page was visited."""
-    return Request.of("visits", "get_visits", caller, url=url)
+    return Request.of("visits", "get_visits", locals())
 
 
 def get_receipts(of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None) -> Request[Receipts]:
     """Did these anonymous changes count?. Raises NotCommittedError."""
-    return Request.of("receipts", "get_receipts", caller, of=of, target=list(target), key=list(key))
+    return Request.of("receipts", "get_receipts", locals())
 
 
 def get_own_receipts(
     of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
 ) -> Request[Receipts]:
     """Did these changes of mine count?. Raises NotCommittedError."""
-    return Request.of("receipts", "get_own_receipts", caller, of=of, target=list(target), key=list(key))
+    return Request.of("receipts", "get_own_receipts", locals())
 
 
 def get_any_receipts(
     of: str, target: Iterable[str], key: Iterable[str], *, caller: str | None = None
 ) -> Request[Receipts]:
     """Did these changes of a caller count?. Raises NotCommittedError."""
-    return Request.of("receipts", "get_any_receipts", caller, of=of, target=list(target), key=list(key))
+    return Request.of("receipts", "get_any_receipts", locals())
 
 
 def get_series(
@@ -602,7 +551,7 @@ def get_series(
     caller: str | None = None,
 ) -> Request[Series]:
     """A number by the hour or by the day. Raises NotFoundError, ForbiddenError."""
-    return Request.of("series", "get_series", caller, of=of, by=by, to=to, tz=tz, **{"from": from_})
+    return Request.of("series", "get_series", locals())
 
 
 def get_any_series(
@@ -615,41 +564,41 @@ def get_any_series(
     caller: str | None = None,
 ) -> Request[Series]:
     """A number of any counter by the hour or by the day. Raises NotFoundError."""
-    return Request.of("series", "get_any_series", caller, of=of, by=by, to=to, tz=tz, **{"from": from_})
+    return Request.of("series", "get_any_series", locals())
 
 
 def get_top(
     counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
 ) -> Request[Top]:
     """What moved most in an hour, a day or a month. Raises NotFoundError, ForbiddenError."""
-    return Request.of("series", "get_top", caller, counter=counter, by=by, span=span, limit=limit)
+    return Request.of("series", "get_top", locals())
 
 
 def get_any_top(
     counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
 ) -> Request[Top]:
     """What moved most of any counter. Raises NotFoundError."""
-    return Request.of("series", "get_any_top", caller, counter=counter, by=by, span=span, limit=limit)
+    return Request.of("series", "get_any_top", locals())
 
 
 def get_drift(*, limit: int | None = None, cursor: str | None = None, caller: str | None = None) -> Request[Drifts]:
     """The numbers that drift, a page at a time."""
-    return Request.of("drift", "get_drift", caller, limit=limit, cursor=cursor)
+    return Request.of("drift", "get_drift", locals())
 
 
 def get_details(counter: str, id: str, *, period: str | None = None, caller: str | None = None) -> Request[Details]:
     """One number: its shards, its drift, who repaired it, and how much of it was imported. Raises NotFoundError."""
-    return Request.of("drift", "get_details", caller, counter=counter, id=id, period=period)
+    return Request.of("drift", "get_details", locals())
 
 
 def get_status(*, caller: str | None = None) -> Request[Status]:
     """Whether all is well."""
-    return Request.of("drift", "get_status", caller)
+    return Request.of("drift", "get_status", locals())
 
 
 def health(*, caller: str | None = None) -> Request[Health]:
     """Whether Tally reaches its store."""
-    return Request.of("health", "health", caller)
+    return Request.of("health", "health", locals())
 
 
 class Methods:

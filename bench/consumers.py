@@ -60,33 +60,34 @@ def measure(quick: bool) -> Rows:
 
 def edge_cost(minute: int, apart_s: float) -> int:
     """Transactions to roll up PLAYS plays of one video in one batch, of the two seconds around a minute's begin."""
-    chance, batch, sent = random.Random(SEED), receipts(PLAYS, 1), list[str]()
+    chance, batch = random.Random(SEED), receipts(PLAYS, 1)
     for number, record in enumerate(batch):
         made_s = minute * 60 - 1 + 2 * number / PLAYS
         record["dynamodb"]["ApproximateCreationDateTime"] = made_s
         stamped_s = made_s + chance.uniform(-apart_s, apart_s) / 2
         record["dynamodb"]["NewImage"]["at"] = {"N": str(int(stamped_s // 60))}
+    return _rolled_up(batch, 1)[0]
+
+
+def rollup_cost(videos: int) -> float:
+    """Write units to roll up PLAYS plays of so many videos, in one batch."""
+    return _rolled_up(receipts(PLAYS, videos), videos)[1]
+
+
+def _rolled_up(batch: list[Record], videos: int) -> tuple[int, float]:
+    """The transactions and the write units to roll up these plays of so many videos, in one batch."""
+    sent: list[str] = []
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         clients.store.client.meta.events.register(
             "before-send.dynamodb.TransactWriteItems", lambda event_name, **_: sent.append(event_name)
         )
-        deliver(clients, rollup.CONSUMER, "receipts", batch)
-        counted = clients.counted("video-0")
-    assert counted == PLAYS, f"{counted} rolled up of {PLAYS}"
-    return len(sent)
-
-
-def rollup_cost(videos: int) -> float:
-    """Write units to roll up PLAYS plays of so many videos, in one batch."""
-    with fresh_engine() as endpoint:
-        clients = clients_of(endpoint)
         meter = Meter(clients.store.client)
-        deliver(clients, rollup.CONSUMER, "receipts", receipts(PLAYS, videos))
-        units = meter.write_units
+        deliver(clients, rollup.CONSUMER, "receipts", batch)
+        cost = len(sent), meter.write_units
         counted = sum(clients.counted(f"video-{number}") for number in range(videos))
-        assert counted == PLAYS, f"{counted} rolled up of {PLAYS}"
-    return units
+    assert counted == PLAYS, f"{counted} rolled up of {PLAYS}"
+    return cost
 
 
 def receipts(number: int, videos: int) -> list[Record]:

@@ -10,17 +10,15 @@ import random
 import time
 from uuid import UUID
 
-from dev.streams.delivery import BATCH_RECORDS
 from operations.sweep import RESERVE_S, SERIES_SHARE
 from tally.dynamo.client import Store
-from tally.dynamo.transactions import apply_once
 from tally.series import hours, progress
 from tally.series.progress import Progress
 from tally.streams import segments
-from tally.streams.fold import BUCKETS
 
-from .clients import SETTINGS, clients_of, fresh_engine
+from .clients import clients_of, fresh_engine
 from .consumers import SEED, Rows
+from .judging import put
 
 HOUR = 495_000
 FIRST = 60 * HOUR
@@ -49,8 +47,5 @@ def _fill(store: Store, tallies: int) -> None:
     chance = random.Random(SEED)
     ids = [str(UUID(int=chance.getrandbits(128))) for _ in range(tallies)]
     for part in range(1, 4):
-        minute = FIRST + part * hours.PART - 1
-        for number, first in enumerate(range(0, tallies, BATCH_RECORDS)):
-            entries = [segments.Booked("plays", id_, "", 1, 1) for id_ in ids[first : first + BATCH_RECORDS]]
-            apply_once(store, [segments.write(SETTINGS, minute, number % BUCKETS, f"r#{number}", entries, time.time())])
+        put(store, FIRST + part * hours.PART - 1, "r", [segments.Booked("plays", id_, "", 1, 1) for id_ in ids])
     hours._note(store, Progress(), Progress(FIRST, FIRST - 1, HOUR))

@@ -125,7 +125,7 @@ class Soak:
                     watch.look()
                     watch.trim(shards)
                     bar.n = watch.accepted.operations
-                    bar.set_postfix(off=watch.off, faults=_faults(stage), kills=players.kills)
+                    bar.set_postfix(off=watch.off, faults=sum(_faults(stage.folder).values()), kills=players.kills)
                 time.sleep(TICK_S)
         if any(process.exitcode for process in crowd):
             raise RuntimeError(f"a worker failed: see {stage.folder}/worker-*.log")
@@ -151,13 +151,8 @@ class Soak:
     def _report(
         self, watch: Watch, players: troupe.Troupe, found: verdict.Found, said: list[str], took_s: float
     ) -> int:
-        for complaint in said[: verdict.COMPLAINTS_MAX]:
-            print(f"tally: {complaint}")
-        if len(said) > verdict.COMPLAINTS_MAX:
-            print(f"tally: and {len(said) - verdict.COMPLAINTS_MAX} more")
-        accepted = watch.accepted
-        faults = json.loads((self._folder / "faults.json").read_text())
-        kinds = {name: count for name, count in sorted(faults.items()) if name != "NONE"}
+        _complain(said)
+        accepted, kinds = watch.accepted, _faults(self._folder)
         print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in kinds.items())}")
         print(
             f"{watch.judged:,} minutes of {self._minute_s} s judged, {watch.looks:,} looks, {watch.passing:,} passing"
@@ -213,9 +208,18 @@ def _shards(stage: Stage) -> dict[str, str]:
         return {table: Stream(wire, f"soak-{table}").shard for table in STREAMED}
 
 
-def _faults(stage: Stage) -> int:
-    path = stage.folder / "faults.json"
-    return sum(count for name, count in json.loads(path.read_text()).items() if name != "NONE") if path.exists() else 0
+def _faults(folder: Path) -> dict[str, int]:
+    """How many requests have met which fault so far."""
+    path = folder / "faults.json"
+    counts = json.loads(path.read_text()) if path.exists() else {}
+    return {name: count for name, count in sorted(counts.items()) if name != "NONE"}
+
+
+def _complain(said: Sequence[str]) -> None:
+    for complaint in said[: verdict.COMPLAINTS_MAX]:
+        print(f"tally: {complaint}")
+    if len(said) > verdict.COMPLAINTS_MAX:
+        print(f"tally: and {len(said) - verdict.COMPLAINTS_MAX} more")
 
 
 def _check(folder: Path) -> int:
@@ -224,8 +228,7 @@ def _check(folder: Path) -> int:
     with engine(folder) as running:
         found = verdict.everything(Stage(folder, 0, 1, running.endpoint))
     said = verdict.complaints(accepted, found)
-    for complaint in said:
-        print(f"tally: {complaint}")
+    _complain(said)
     print(f"{accepted.operations:,} operations compared: {len(said)} off")
     return int(bool(said))
 

@@ -109,9 +109,9 @@ def _deliver(way: Delivery, chance: random.Random) -> None:
         size = BATCH_RECORDS
 
 
-def sweep(stage: Stage) -> None:
+def sweep(stage: Stage, name: str) -> None:
     """Be the schedule of the sweep, until killed: one each minute of the ledger."""
-    become(stage, "sweep")
+    become(stage, name)
     from operations import sweep as function
 
     swept = function.Sweep()  # it makes its client

@@ -27,11 +27,9 @@ STRUCK_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or f
 FROZEN_SHARE = 0.25  # the others are killed
 DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or away after a kill: often longer than a drift is confirmed in
 AT_ONCE_SHARE = 0.6  # of the killed start again at once
-ROLES: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
-    "rollup": (deliveries.consume, ("rollup",)),
-    "bookkeeper": (deliveries.consume, ("bookkeeper",)),
-    "sweep": (deliveries.sweep, ()),
-}
+ROLES: dict[str, Callable[[Stage, str], None]] = {
+    "rollup": deliveries.consume, "bookkeeper": deliveries.consume, "sweep": deliveries.sweep,
+}  # fmt: skip
 _context = multiprocessing.get_context("forkserver")
 
 
@@ -69,8 +67,7 @@ def fail(stage: Stage, ready: Connection, calm: Event) -> None:
 def begin_proxies(stage: Stage) -> tuple[Stage, Any, Any]:
     """Start the proxies: the stage with their endpoints, their process, and the event that ends the faults."""
     (here, there), calm = _context.Pipe(), _context.Event()
-    process = _context.Process(target=fail, args=(stage, there, calm), daemon=True)
-    process.start()
+    process = _begun(fail, stage, there, calm)
     if not here.poll(START_S_MAX):
         raise TimeoutError("the proxies do not start")
     return here.recv(), process, calm
@@ -78,13 +75,14 @@ def begin_proxies(stage: Stage) -> tuple[Stage, Any, Any]:
 
 def begin_workers(stage: Stage, count: int, operations: int) -> list[Any]:
     """Start the workers, which share the operations."""
-    shares = [operations * (at + 1) // count - operations * at // count for at in range(count)]
-    made = [
-        _context.Process(target=workers.work, args=(stage, at, share), daemon=True) for at, share in enumerate(shares)
-    ]
-    for process in made:
-        process.start()
-    return made
+    shares = workers.shares(operations, count)
+    return [_begun(workers.work, stage, number, share) for number, share in enumerate(shares)]
+
+
+def _begun(target: Callable[..., None], *arguments: Any) -> Any:
+    process = _context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
 
 
 @dataclass
@@ -104,9 +102,7 @@ class Troupe:
             self._start(role)
 
     def _start(self, role: str) -> None:
-        target, arguments = ROLES[role]
-        self._running[role] = _context.Process(target=target, args=(self.stage, *arguments), daemon=True)
-        self._running[role].start()
+        self._running[role] = _begun(ROLES[role], self.stage, role)
 
     def turn(self, now_s: float, *, strikes: bool) -> None:
         """Start again what was down, and strike if it is time. `now_s`: on the monotonic clock."""

@@ -82,6 +82,11 @@ class Stores(NamedTuple):
     plain: Store
 
 
+def shares(operations: int, count: int) -> list[int]:
+    """So many changes, shared by `count`."""
+    return [operations * (at + 1) // count - operations * at // count for at in range(count)]
+
+
 def work(stage: Stage, number: int, operations: int) -> None:
     """Make so many changes, and end when each has its final answer."""
     become(stage, f"worker-{number}")
@@ -94,9 +99,9 @@ def work(stage: Stage, number: int, operations: int) -> None:
             with lock:
                 file.write(line(note))
 
-        share = [operations * (at + 1) // THREADS - operations * at // THREADS for at in range(THREADS)]
         clients = [Client(stage, f"{number}-{at}", stores, write) for at in range(THREADS)]
-        threads = [threading.Thread(target=one.run, args=(most,)) for one, most in zip(clients, share, strict=True)]
+        most = shares(operations, THREADS)
+        threads = [threading.Thread(target=one.run, args=(share,)) for one, share in zip(clients, most, strict=True)]
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
@@ -115,9 +120,9 @@ class Client:
         self._chance = random.Random(f"{stage.seed}/{name}")
         self._numbers = itertools.count()
         self._begun = self._most = 0
-        self._waiting: list[tuple[float, int, Wish]] = []
-        """What is sent at which time, again or for the first time; on the monotonic clock."""
-        self._repeats: list[tuple[float, int, Wish, Body]] = []
+        self._waiting: list[tuple[float, int, Wish, Body | None]] = []
+        """What is sent at which time, again or for the first time; on the monotonic clock. With the body of its answer,
+        if it has one: then it must have the same again."""
         self._pairs = [
             wishes.Entry(counter, parent, child=f"{name}-{user}")
             for counter, parents in FAMILIES.items()
@@ -136,7 +141,7 @@ class Client:
             while self._begun < most:
                 if not self._send_due():
                     self._something(most - self._begun)
-            while self._waiting or self._repeats:
+            while self._waiting:
                 if not self._send_due():
                     self._hurry()
         except BaseException as error:
@@ -146,26 +151,26 @@ class Client:
     def _hurry(self) -> None:
         """Nothing more will come: send now what waits for later, but for what must wait."""
         now_s = time.monotonic()
-        self._waiting = [(max(wish.late_until_s, 0), number, wish) for _, number, wish in self._waiting]
+        self._waiting = [
+            (wish.late_until_s if body is None else 0.0, number, wish, body) for _, number, wish, body in self._waiting
+        ]
         heapq.heapify(self._waiting)
-        self._repeats = [(0, *rest) for _, *rest in self._repeats]  # type: ignore[misc]
-        if self._waiting and self._waiting[0][0] > now_s:
+        if self._waiting[0][0] > now_s:
             time.sleep(min(0.1, self._waiting[0][0] - now_s))
 
     def _send_due(self) -> bool:
         """Send one change that is due; whether there was one."""
-        now_s = time.monotonic()
-        if self._repeats and self._repeats[0][0] <= now_s:
-            _, _, wish, body = heapq.heappop(self._repeats)
+        if not self._waiting or self._waiting[0][0] > time.monotonic():
+            return False
+        _, _, wish, body = heapq.heappop(self._waiting)
+        if body is None:
+            self._send(wish)
+        else:
             self._repeat(wish, body)
-            return True
-        if self._waiting and self._waiting[0][0] <= now_s:
-            self._send(heapq.heappop(self._waiting)[2])
-            return True
-        return False
+        return True
 
-    def _later(self, wish: Wish, after_s: float) -> None:
-        heapq.heappush(self._waiting, (time.monotonic() + after_s, next(self._numbers), wish))
+    def _later(self, wish: Wish, after_s: float, body: Body | None = None) -> None:
+        heapq.heappush(self._waiting, (time.monotonic() + after_s, next(self._numbers), wish, body))
 
     def _key(self) -> str:
         return f"{self._stage.seed:06}-{self._name}-{next(self._numbers):09}"
@@ -296,8 +301,7 @@ class Client:
         if note.what == notes.HELD:
             self._settle_later(wish.entries[0], note.more)
         if wish.key and self._chance.random() < REPEATED_SHARE:
-            at_s = time.monotonic() + self._chance.uniform(0, LONG_S)
-            heapq.heappush(self._repeats, (at_s, next(self._numbers), wish, body))
+            self._later(wish, self._chance.uniform(0, LONG_S), body)
 
     def _changed(self, wish: Wish, body: Body, there: bool) -> None:
         """A child is put or removed. Without a key, it is left alone until no late copy can change it again.

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 from . import fetched
 from .engine_file import index_stream_records
@@ -143,8 +142,7 @@ class Engine:
         try:
             self._process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
         if self._process.stderr:
             self._process.stderr.close()
         self._process = None
@@ -152,7 +150,5 @@ class Engine:
     def __enter__(self) -> Engine:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -6,7 +6,6 @@ import json
 import secrets
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .plans import Fault, Kind
@@ -21,26 +20,6 @@ _WORDS = {
 _STATUS_LINES = {400: "400 Bad Request", 500: "500 Internal Server Error"}
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An error: its HTTP status and its document."""
-
-    status: int
-    document: Mapping[str, Any]
-
-    def wire(self) -> bytes:
-        """The bytes of the response."""
-        body = json.dumps(self.document).encode()
-        head = (
-            f"HTTP/1.1 {_STATUS_LINES[self.status]}\r\n"
-            "content-type: application/x-amz-json-1.0\r\n"
-            f"x-amzn-requestid: {secrets.token_hex(26).upper()}\r\n"
-            f"x-amz-crc32: {zlib.crc32(body)}\r\n"
-            f"content-length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
-
-
 class Cause(NamedTuple):
     """Why one write was cancelled, and the item that a failed condition found."""
 
@@ -48,21 +27,20 @@ class Cause(NamedTuple):
     item: Mapping[str, Any] | None = None
 
 
-def error(status: int, code: str, message: str, **more: Any) -> Answer:
-    """An error of DynamoDB."""
-    return Answer(status, {"__type": _SHAPES + code, "message": message, **more})
-
-
-def throttled() -> Answer:
-    """The error of a table that receives more writes than its throughput."""
-    return error(
-        400,
-        "ProvisionedThroughputExceededException",
-        "The level of configured provisioned throughput for the table was exceeded.",
+def error(status: int, code: str, message: str, **more: Any) -> bytes:
+    """The response with an error of DynamoDB."""
+    body = json.dumps({"__type": _SHAPES + code, "message": message, **more}).encode()
+    head = (
+        f"HTTP/1.1 {_STATUS_LINES[status]}\r\n"
+        "content-type: application/x-amz-json-1.0\r\n"
+        f"x-amzn-requestid: {secrets.token_hex(26).upper()}\r\n"
+        f"x-amz-crc32: {zlib.crc32(body)}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
     )
+    return head.encode() + body
 
 
-def cancelled(request: bytes, causes: Mapping[int, Cause]) -> Answer:
+def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
     """A cancelled TransactWriteItems: one reason for each write, with `causes` at their places (-1: the last)."""
     reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
     for place, cause in causes.items():
@@ -76,23 +54,21 @@ def cancelled(request: bytes, causes: Mapping[int, Cause]) -> Answer:
 
 def made_up(fault: Fault, operation: str, body: bytes) -> bytes | None:
     """The answer for a request that the proxy does not forward; None for no answer."""
-    answer: Answer
     match fault.kind:
         case Kind.FAIL_BEFORE:
-            answer = error(500, "InternalServerError", "injected before the write")
+            return error(500, "InternalServerError", "injected before the write")
         case Kind.THROTTLE:
-            answer = throttled()
+            words = _WORDS["ProvisionedThroughputExceeded"]
+            return error(400, "ProvisionedThroughputExceededException", words)
         case Kind.CONFLICT if operation != "TransactWriteItems":
-            answer = error(400, "TransactionConflictException", "Transaction is ongoing for the item")
+            return error(400, "TransactionConflictException", _WORDS["TransactionConflict"])
         case Kind.CONFLICT:
-            answer = cancelled(body, {fault.at: Cause("TransactionConflict")})
+            return cancelled(body, {fault.at: Cause("TransactionConflict")})
         case Kind.THROTTLED_TRANSACTION:
-            answer = cancelled(body, {fault.at: Cause("ThrottlingError")})
+            return cancelled(body, {fault.at: Cause("ThrottlingError")})
         case Kind.MIXED:
             refusal = Cause("ConditionalCheckFailed", json.loads(fault.item))
-            answer = cancelled(body, {fault.at: Cause(fault.code), fault.refused_at: refusal})
+            return cancelled(body, {fault.at: Cause(fault.code), fault.refused_at: refusal})
         case Kind.ANSWER:
-            answer = error(400, fault.code, "injected before the write")
-        case _:
-            return None
-    return answer.wire()
+            return error(400, fault.code, "injected before the write")
+    return None

@@ -295,9 +295,9 @@ class _Client(_Messages):
         if fault and fault.kind is Kind.LATE_ANSWER:
             await asyncio.sleep(fault.delay_s)
         if fault and fault.kind is Kind.FAIL_AFTER:
-            return error(500, "InternalServerError", "injected after the write").wire()
+            return error(500, "InternalServerError", "injected after the write")
         if fault and fault.kind is Kind.ANSWER_AFTER:
-            return error(400, fault.code, "injected after the write").wire()
+            return error(400, fault.code, "injected after the write")
         return answer
 
 

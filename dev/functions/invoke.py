@@ -38,20 +38,22 @@ class Invoke:
             return web.Response(status=204)
         if kind not in {"RequestResponse", "Event"}:
             return _error(400, "InvalidParameterValueException", f"Unknown invocation type {kind[:64]!r}")
+        largest = EVENT_BYTES_MAX if kind == "Event" else PAYLOAD_BYTES_MAX
         try:
             payload = await request.read() or b"{}"
-            largest = EVENT_BYTES_MAX if kind == "Event" else PAYLOAD_BYTES_MAX
             if len(payload) > largest:
-                return _too_large(largest)
+                raise web.HTTPRequestEntityTooLarge(largest, len(payload))
             json.loads(payload)
         except web.HTTPRequestEntityTooLarge:
-            return _too_large(PAYLOAD_BYTES_MAX)
+            return _error(413, "RequestTooLargeException", f"Request must be smaller than {largest} bytes")
         except (ValueError, RecursionError) as error:
             reason = f"Could not parse request body into json: {error}"
             return _error(400, "InvalidRequestContentException", reason)
         request_id = str(uuid.uuid4())
         if kind == "Event":
-            self._start(pool, payload, request_id)
+            task = asyncio.create_task(self._in_background(pool, payload, request_id))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
             return web.Response(status=202, headers={"x-amzn-requestid": request_id})
         return await _respond(pool, payload, request_id)
 
@@ -62,11 +64,6 @@ class Invoke:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-
-    def _start(self, pool: Pool, payload: bytes, request_id: str) -> None:
-        task = asyncio.create_task(self._in_background(pool, payload, request_id))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
 
     async def _in_background(self, pool: Pool, payload: bytes, request_id: str) -> None:
         """Run it, and retry it twice."""
@@ -104,7 +101,3 @@ def _function_name(named: str) -> str:
 def _error(status: int, kind: str, message: str) -> web.Response:
     body = {"Type": "User", "Message": message, "message": message}
     return web.json_response(body, status=status, headers={"x-amzn-errortype": kind})
-
-
-def _too_large(bytes_max: int) -> web.Response:
-    return _error(413, "RequestTooLargeException", f"Request must be smaller than {bytes_max} bytes")

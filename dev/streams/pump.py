@@ -21,7 +21,6 @@ from ..functions.pool import Pool, ThrottledError
 from ..stack.mappings import StreamMapping
 from .batches import Buffer, Record, Verdict, halves, judge
 from .positions import Place, Positions
-from .switches import Switches
 
 POLL_S = 0.15  # between two reads of a shard that had no more; a batch then waits for its window
 LOOK_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
@@ -32,6 +31,22 @@ RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer mus
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth
 _TRIMMED = "TrimmedDataAccessException"  # of a position, or only when its iterator is used
 Say = Callable[[str], None]
+
+
+class Switches(dict[str, asyncio.Event]):
+    """By mapping: it delivers while its event is set. All are at the start: `make dev` keeps nothing of it."""
+
+    def __missing__(self, mapping: str) -> asyncio.Event:
+        self.set(mapping, True)
+        return self[mapping]
+
+    def set(self, mapping: str, enabled: bool) -> None:
+        """Enable or disable a mapping. An invocation that runs ends as it would have."""
+        event = self.setdefault(mapping, asyncio.Event())
+        if enabled:
+            event.set()
+        else:
+            event.clear()
 
 
 @dataclass
@@ -173,7 +188,7 @@ class Reader:
         except WireError as error:
             if error.kind != _TRIMMED:
                 raise
-            self._iterator, self._pauses = await self._horizon(), True
+            self._iterator, self._pauses = await self._iterator_at(ShardIteratorType="TRIM_HORIZON"), True
             return
         records = answer.get("Records", [])
         self._buffer.add((handed(record, self._arn) for record in records), time.time())
@@ -186,22 +201,18 @@ class Reader:
 
     async def _start(self) -> str:
         """An iterator at the position, or at the horizon if the engine has trimmed the position away."""
-        named = {"StreamArn": self._stream, "ShardId": self._shard}
-        position = self._buffer.read_to
-        if position:
-            after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": position}
+        if position := self._buffer.read_to:
             try:
-                answer = await self._pump.wire.call("streams", "GetShardIterator", **named, **after)
-                return str(answer["ShardIterator"])
+                return await self._iterator_at(ShardIteratorType="AFTER_SEQUENCE_NUMBER", SequenceNumber=position)
             except WireError as error:
                 if error.kind != _TRIMMED:
                     raise
-        return await self._horizon()
+        return await self._iterator_at(ShardIteratorType="TRIM_HORIZON")
 
-    async def _horizon(self) -> str:
-        """An iterator at the oldest record that the engine still has."""
-        at = {"StreamArn": self._stream, "ShardId": self._shard, "ShardIteratorType": "TRIM_HORIZON"}
-        answer = await self._pump.wire.call("streams", "GetShardIterator", **at)
+    async def _iterator_at(self, **where: str) -> str:
+        """An iterator there; TRIM_HORIZON is the oldest record that the engine still has."""
+        named = {"StreamArn": self._stream, "ShardId": self._shard, **where}
+        answer = await self._pump.wire.call("streams", "GetShardIterator", **named)
         return str(answer["ShardIterator"])
 
     async def _drain(self) -> None:
@@ -222,7 +233,7 @@ class Reader:
         pending: deque[Sequence[Record]] = deque([batch] if batch else [])
         failures = 0
         while pending:
-            await self._pump.switches.wait(self._mapping.name)
+            await self._pump.switches[self._mapping.name].wait()
             records = pending.popleft()
             verdict = await self._invoke(records)
             if verdict.done:

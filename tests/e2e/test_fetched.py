@@ -110,23 +110,11 @@ def test_a_registry_that_does_not_answer_is_one_line(home: Path, monkeypatch: py
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
-def test_a_folder_that_cannot_keep_it_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = package(b"the engine")
-    monkeypatch.setitem(fetched.INTEGRITY, "linux-x64", sha512(made))
-    (home / ".cache").write_text("a file")
-    with serving(made) as url:
-        monkeypatch.setenv("npm_config_registry", url)
-        with pytest.raises(LocalError, match=r"the engine cannot be kept in .*/\.cache/tally: "):
-            binary()
-
-
 @pytest.mark.parametrize(
     ("environment", "npmrc", "asked"),
     [
         ({}, "", "https://registry.npmjs.org"),
-        ({}, "registry=https://a.example.com/npm/\n", "https://a.example.com/npm"),
         ({"npm_config_registry": "https://b.example.com"}, "registry=https://a.example.com", "https://b.example.com"),
-        ({"NPM_CONFIG_REGISTRY": "https://b.example.com"}, "", "https://b.example.com"),
         ({}, "@dynoxide:registry='https://c.example.com'\nregistry=https://a.example.com", "https://c.example.com"),
         ({}, "no setting\n[section]\n", "https://registry.npmjs.org"),
     ],

@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 import bench.__main__ as command
-from bench import ROOT, designs
+from bench import ROOT
 from bench.claims import BARE, MEASURES, NOW, SOON, Claim, Measure
-from bench.clients import clients_of, fresh_engine
 from bench.designs import PLAIN_ADD, POWERTOOLS
-from bench.watch import Crasher, CrashError, Meter
-from dev.faults import LOSE_RESPONSE, FaultProxy, script
 
 pytestmark = pytest.mark.long  # it tests a tool
 
@@ -45,17 +42,6 @@ def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
     assert errors["read-modify-write"] < 0 < errors[POWERTOOLS.name]
 
 
-@pytest.mark.parametrize(
-    ("how", "bound", "held"),
-    [
-        ("≤", 4, True), ("≤", 3.9, False), ("≥", 4, True), ("≥", 4.1, False), ("=", 4, True), ("=", 5, False),
-        ("<", 4.1, True), ("<", 4, False), (">", 3.9, True), (">", 4, False),
-    ],
-)  # fmt: skip
-def test_a_claim_is_judged_by_its_bound(how: str, bound: float, held: bool) -> None:
-    assert Claim("one", "WCU", how, bound).holds(ROWS) is held
-
-
 def test_the_exit_status_says_whether_all_claims_held(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -70,30 +56,3 @@ def test_the_exit_status_says_whether_all_claims_held(
     printed = capsys.readouterr()
     assert printed.err == "tally: does not hold: one: µs\n"
     assert "NOT HELD" in printed.out
-
-
-def test_the_meter_counts_what_the_sdk_repeats() -> None:
-    with fresh_engine() as endpoint, FaultProxy(endpoint, script({"UpdateItem": [LOSE_RESPONSE]})) as proxy:
-        clients = clients_of(proxy.endpoint)
-        meter = Meter(clients.plain)
-        play = PLAIN_ADD.make(clients, "video")
-        play("key")
-        assert (meter.requests, meter.write_units) == (2, 1)
-        assert clients.counted("video") == 2
-
-
-@pytest.mark.parametrize(("write", "counted"), [(1, 0), (2, 1)])
-def test_a_crash_between_powertools_writes_leaves_the_play_in_progress(
-    monkeypatch: pytest.MonkeyPatch, write: int, counted: int
-) -> None:
-    monkeypatch.setattr(designs, "INVOCATION_S", 3600.0)
-    with fresh_engine() as endpoint:
-        clients = clients_of(endpoint)
-        crasher = Crasher(clients.plain)
-        play = POWERTOOLS.make(clients, "video")
-        crasher.arm(write)
-        with pytest.raises(CrashError):
-            play("key")
-        assert clients.counted("video") == counted
-        with pytest.raises(Exception, match="already in progress"):
-            play("key")

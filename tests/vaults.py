@@ -13,11 +13,27 @@ from typing import Any
 
 import boto3
 
+from tally.dynamo.keys import Item
+
 ACCOUNT, REGION = "210987654321", "us-west-2"
 NAME = "tally-copies"
 VAULT = f"arn:aws:backup:{REGION}:{ACCOUNT}:backup-vault:{NAME}"
 SOURCE = "arn:aws:dynamodb:eu-west-1:123456789012:table/Tally-prod"
 TABLES = ("counts", "receipts", "ledger")
+
+
+def table_of(client: Any, name: str, items: list[Item]) -> None:
+    """A table as AWS Backup makes it of a copy: with the items, and without any of the settings."""
+    names = [key for key in ("PK", "SK", "id") if key in items[0]]
+    client.create_table(
+        TableName=name, BillingMode="PAY_PER_REQUEST",
+        KeySchema=[
+            {"AttributeName": key, "KeyType": kind} for key, kind in zip(names, ("HASH", "RANGE"), strict=False)
+        ],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in names],
+    )  # fmt: skip
+    for item in items:
+        client.put_item(TableName=name, Item=item)
 
 
 class Vault:

@@ -175,14 +175,6 @@ class Stack:
             if event["ResourceStatus"] in ("CREATE_FAILED", "UPDATE_FAILED")
         }
 
-    def updated(self, type_: str) -> list[str]:
-        """The logical ids of a type, in the order in which the last deploys have updated them."""
-        return [
-            event["LogicalResourceId"]
-            for event in reversed(self._events())
-            if (event["ResourceType"], event["ResourceStatus"]) == (type_, "UPDATE_COMPLETE")
-        ]
-
     def _events(self) -> list[Json]:
         """What CloudFormation has done, the last first."""
         pages = self.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=self.name)

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-import sys
 import time
-import urllib.request
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.emulator import stack as stacks
 from tests.emulator.stack import Stack, bridged
-from tests.patience import PATIENCE_S
 
 KEY = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
-PLAY_TWICE = """
-import importlib, json, sys, types
-sys.path[:0] = [sys.argv[1]]
-import boto3
-before = set(sys.modules)
-handler = importlib.import_module("serve").increments
-event = {"operation": "increment", "counter": "plays", "id": "bundle", "idempotency_key": "0123456789abcdefghijkl"}
-context = types.SimpleNamespace(aws_request_id="r", get_remaining_time_in_millis=lambda: 10_000)
-answers = [handler(event, context)["replayed"] for _ in range(2)]
-files = [getattr(sys.modules[name], "__file__", None) or "" for name in set(sys.modules) - before]
-print("RESULT" + json.dumps({"answers": answers, "files": files}))
-"""
-RUNTIME = ("boto3", "snapshot_restore_py", "botocore", "s3transfer", "dateutil", "urllib3", "six")
 
 
 @contextmanager
@@ -50,8 +31,6 @@ def begin(stack: Stack, assembly: Path) -> None:
         notes.append(f"{deployed(stack, assembly)} resources")
     with step("plays by alias and HTTP; no token: 401"):
         play(stack)
-    with step("plays from the uploaded bundle alone"):
-        play_from_the_bundle(stack, stack.home / "bundle")
     with step("cdk deploy without changes"):
         again = stack.deploy(assembly)
         assert again.returncode == 0
@@ -82,25 +61,3 @@ def play(stack: Stack) -> None:
     token = stack.user_token()
     assert stack.call("PUT", "/posts/a91f", post, token).status == 201
     assert stack.call("GET", "/drift", token=token).status == 403, "a person's token has no scope of the counters"
-
-
-def play_from_the_bundle(stack: Stack, folder: Path) -> None:
-    """The handler from the uploaded zip, with the deployed environment: beside it only what Lambda's runtime brings."""
-    function = stack.client("lambda").get_function(FunctionName=stack.outputs["IncrementsFunctionArn"])
-    with (
-        urllib.request.urlopen(function["Code"]["Location"]) as code,
-        zipfile.ZipFile(io.BytesIO(code.read())) as zipped,
-    ):
-        zipped.extractall(folder)
-    variables = {**stack.environment, **function["Configuration"]["Environment"]["Variables"]}
-    run = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", PLAY_TWICE, str(folder)], env=variables, cwd=folder, capture_output=True,
-        text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    [line] = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
-    result = json.loads(line.removeprefix("RESULT"))
-    assert result["answers"] == [False, True]
-    packages = [Path(file).parts for file in result["files"] if "site-packages" in file]
-    beside = {parts[parts.index("site-packages") + 1].removesuffix(".py") for parts in packages}
-    assert beside <= set(RUNTIME), beside - set(RUNTIME)

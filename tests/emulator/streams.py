@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,18 +30,13 @@ class Alias:
 
     def __init__(self, client: Any, arn: str) -> None:
         self._client, self._arn = client, arn
-        self.under_way: list[float] = []
-        """When its invocations without an answer began, on the monotonic clock."""
 
     async def invoke(self, payload: bytes) -> Outcome:
         """One invocation through the alias."""
         return await asyncio.to_thread(self._invoke, payload)
 
     def _invoke(self, payload: bytes) -> Outcome:
-        began_s = time.monotonic()
-        self.under_way.append(began_s)
         answer = self._client.invoke(FunctionName=self._arn, Payload=payload)
-        self.under_way.remove(began_s)
         return Outcome(answer["Payload"].read(), failed="FunctionError" in answer)
 
 
@@ -57,20 +51,12 @@ class Streams:
         mappings = template.parse(document).mappings
         self.said: list[str] = []
         """What the pump had to report: a failed or throttled invocation."""
-        self.delivered: dict[str, dict[str, str]] = {}
-        """By table and mapping, the sequence number of the last record that is done."""
         self._mappings = [
             replace(mapping, table=resources[mapping.table.removeprefix(f"{STACK}-")][1]) for mapping in mappings
         ]
         client = stack.client("lambda")
         self._aliases = {name: Alias(client, stack.alias(name)) for name in {one.function for one in mappings}}
         self._url = stack.emulator.url
-
-    @property
-    def under_way(self) -> dict[str, list[str]]:
-        """By function, for how long its invocations have had no answer."""
-        now_s = time.monotonic()
-        return {name: [f"{now_s - at_s:.0f} s" for at_s in one.under_way] for name, one in self._aliases.items()}
 
     @contextmanager
     def running(self) -> Iterator[Streams]:
@@ -99,7 +85,7 @@ class Streams:
     async def _run(self) -> None:
         async with Wire(self._url, self._url) as wire:
             pools = cast("dict[str, Pool]", self._aliases)
-            pump = Pump(self._mappings, pools, wire, Positions(None), self.said.append, progress=self.delivered)
+            pump = Pump(self._mappings, pools, wire, Positions(None), self.said.append)
             await pump.run()
 
 

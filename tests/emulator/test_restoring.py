@@ -30,7 +30,7 @@ from tests.emulator.steps import step
 from tests.emulator.streams import Streams, swept
 from tests.emulator.traffic import Traffic
 from tests.patience import wait_for
-from tests.vaults import VAULT, Vault
+from tests.vaults import VAULT, Vault, table_of
 
 pytestmark = pytest.mark.long
 
@@ -62,10 +62,7 @@ def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         counted_on(stack, second, prefix)
         with step("destroyed, deployed again"):
             before = numbers(stack, prefix)
-            stack.client("cloudformation").update_termination_protection(
-                StackName=stack.name, EnableTerminationProtection=False
-            )
-            stack.destroy("-c stage=prod")
+            destroy(stack)
             deploy(stack, second, adopting=True)
             assert numbers(stack, prefix) == before
             assert stack.call("GET", "/videos/busy/plays").body["value"] == before["plays"][0]
@@ -78,16 +75,13 @@ def test_the_runbook_of_a_lost_region(tmp_path: Path, monkeypatch: pytest.Monkey
         for name, value in stack.environment.items():
             monkeypatch.setenv(name, value)
         copies: dict[str, list[Item]] = {}
-        vault = Vault(lambda copy, target: made(stack, copies[copy], target), REGION)
+        vault = Vault(lambda copy, target: table_of(stack.client("dynamodb"), target, copies[copy]), REGION)
         with traffic(stack, first) as counting, step("copied under traffic"):
             counting.wait_for("visits", 40)
             older(stack)
             copies |= copied(stack, stack.name, vault)
         with step("the stack is lost"):
-            stack.client("cloudformation").update_termination_protection(
-                StackName=stack.name, EnableTerminationProtection=False
-            )
-            stack.destroy("-c stage=prod")
+            destroy(stack)
         with step("tally restore --from-vault") as notes:
             prefix = restored_from_vault(vault, monkeypatch)
             found = numbers(stack, prefix)
@@ -119,6 +113,12 @@ def deploy(stack: Stack, assembly: Path, *, adopting: bool = False) -> None:
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
 
 
+def destroy(stack: Stack) -> None:
+    cloudformation = stack.client("cloudformation")
+    cloudformation.update_termination_protection(StackName=stack.name, EnableTerminationProtection=False)
+    stack.destroy("-c stage=prod")
+
+
 def restored(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Restore under traffic, while the consumers are behind; how the new tables' names begin."""
     for name, value in stack.environment.items():
@@ -147,21 +147,6 @@ def copied(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]]:
         copies[vault.copies[-1]["RecoveryPointArn"]] = scan(stack, f"{prefix}-{table}")
         time.sleep(SWEPT_S)
     return copies
-
-
-def made(stack: Stack, items: list[Item], target: str) -> None:
-    """A table as AWS Backup makes it of a copy: with the items, and without any of the settings."""
-    client = stack.client("dynamodb")
-    names = [name for name in ("PK", "SK", "id") if name in items[0]]
-    client.create_table(
-        TableName=target, BillingMode="PAY_PER_REQUEST",
-        KeySchema=[
-            {"AttributeName": name, "KeyType": kind} for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
-        ],
-        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
-    )  # fmt: skip
-    for item in items:
-        client.put_item(TableName=target, Item=item)
 
 
 def restored_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from counters import COUNTERS
 from declarations import OPERATIONS
 from tally.dynamo.client import Store
 from tests import documented, events
+from tests.commands import ran
 from tests.contexts import Context
 
 Event = dict[str, Any]
@@ -68,6 +70,12 @@ class Invoke:
         answer = self.direct("get_counter", counter=counter, id=id, **fields)
         assert answer["status"] == 200, answer
         return dict(answer["body"])
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command `tally`: its status, what it printed, and what it said beside it."""
+    return partial(ran, capsys)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import counters
 from api.operation import SELDOM, WRITES, Access
 from counters import COUNTERS
-from declarations import OPERATIONS, Declarations
+from declarations import Declarations
 from tally.counter import ANYONE, CALLER, Counter, declared
 from tally.dynamo.client import Store
 from tally.errors import ConfigurationError
@@ -57,9 +57,6 @@ def test_the_routes_of_a_counter_follow_from_its_declaration() -> None:
     found = {name: (one.access, one.key) for name, one in ROUTES.items() if one.operation.name in names}
     assert found == ACCESS
     assert len({route.key for route in ROUTES.values()}) == len(ROUTES)
-
-
-def test_an_open_route_is_for_many_counters_and_so_slower_than_the_general_one_unless_it_is_a_counters_own() -> None:
     throttles = {name: ROUTES[name].throttle for name in ("increment", "increment_plays", "increment_plays_short")}
     assert throttles == {"increment": WRITES, "increment_plays": SELDOM, "increment_plays_short": WRITES}
 
@@ -147,9 +144,3 @@ def test_a_path_that_is_taken_is_one_clear_error(path: str, other: str) -> None:
 
     with pytest.raises(ConfigurationError, match=f"^counter 'clash': .*{other}"):
         declare()
-
-
-def test_every_operation_has_a_route_and_every_route_a_function() -> None:
-    assert {route.operation.name for route in DECLARED.routes} == {one.name for one in OPERATIONS}
-    served = [route.id for routes in DECLARED.functions.values() for route in routes]
-    assert sorted(served) == sorted(ROUTES)

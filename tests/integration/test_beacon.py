@@ -26,12 +26,6 @@ FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
 
 
-def visited(invoke: Invoke, url: str = PAGE) -> tuple[int, int]:
-    body = invoke.direct("get_visits", url=url)["body"]
-    assert (body["counter"], body["id"]) == ("visits", url)
-    return body["value"], body["bots"]
-
-
 def counted(store: Store, url: str = PAGE) -> tuple[int, int]:
     """The visits that are counted, by people and by crawlers: their receipts, which the rollup adds up."""
     receipts = [
@@ -45,7 +39,7 @@ def counted(store: Store, url: str = PAGE) -> tuple[int, int]:
 # The script
 
 
-def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> None:
+def test_the_script_is_served_to_be_cached_and_compressed_for_who_takes_that(invoke: Invoke) -> None:
     answer = invoke.http("get_client_file", file="beacon.js", headers=GZIP)
     headers = answer["headers"]
     assert (answer["statusCode"], headers["content-type"]) == (200, "text/javascript; charset=utf-8")
@@ -55,22 +49,16 @@ def test_the_script_is_served_to_be_cached_and_compressed(invoke: Invoke) -> Non
     sent = base64.b64decode(answer["body"])
     assert len(sent) < 1024
     assert gzip.decompress(sent).decode() == SCRIPT
-
-
-@pytest.mark.parametrize("accepted", ["", "br", "gzip; q=0.000", "x-gzip"])
-def test_who_takes_no_gzip_gets_the_script_as_it_is(accepted: str, invoke: Invoke) -> None:
-    answer = invoke.http("get_client_file", file="beacon.js", headers={"accept-encoding": accepted})
-    assert (answer["body"], answer["isBase64Encoded"]) == (SCRIPT, False)
-    assert "content-encoding" not in answer["headers"]
-
-
-def test_who_has_the_script_is_told_so(invoke: Invoke) -> None:
-    tag = invoke.http("get_client_file", file="beacon.js", headers=GZIP)["headers"]["etag"]
-    for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
-        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": sent})
+    for accepted in ("", "br", "gzip; q=0.000", "x-gzip"):
+        plain = invoke.http("get_client_file", file="beacon.js", headers={"accept-encoding": accepted})
+        assert (plain["body"], plain["isBase64Encoded"]) == (SCRIPT, False)
+        assert "content-encoding" not in plain["headers"]
+    tag = headers["etag"]
+    for known in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": known})
         assert (answer["statusCode"], answer["body"], answer["headers"]["etag"]) == (304, "", tag)
-    for sent in ('"other"', "", "W/"):
-        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": sent})
+    for other in ('"other"', "", "W/"):
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": other})
         assert answer["statusCode"] == 200
 
 
@@ -85,13 +73,18 @@ def test_people_and_crawlers_are_counted_apart_and_read_in_one_query(invoke: Inv
         assert (answer["statusCode"], events.body_of(answer)) == (202, {"counted": True, "visible": "soon"})
     assert counted(store) == (3, 2)
     assert store.client.scan(TableName=store.settings.counts_table)["Items"] == []
-    for sort_key, attribute in (("VISITS", "visits"), ("BOTS", "bot_visits")):
+    for sort_key, attribute, number in (("VISITS", "visits", "9"), ("BOTS", "bot_visits", "5")):
         key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": sort_key}}
-        store.client.put_item(TableName=store.settings.counts_table, Item={**key, attribute: {"N": "9"}})
+        store.client.put_item(TableName=store.settings.counts_table, Item={**key, attribute: {"N": number}})
     asked: list[str] = []
     store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: asked.append(params))
-    assert visited(invoke) == (9, 9)
+    body = invoke.direct("get_visits", url=PAGE)["body"]
+    assert (body["counter"], body["id"], body["value"], body["bots"]) == ("visits", PAGE, 9, 5)
     assert [query["TableName"] for query in asked].count(store.settings.counts_table) == 1  # one Query
+    badge = invoke.http("get_visits_badge")
+    assert "<title>visits: 9</title>" in badge["body"]
+    assert badge["headers"]["cache-control"] == "public, max-age=60"
+    assert "default-src 'none'" in badge["headers"]["content-security-policy"]
 
 
 def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: Invoke, store: Store) -> None:
@@ -99,17 +92,12 @@ def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: I
     replayed = [invoke({**visit, "user_agent": agent})["replayed"] for agent in (GOOGLEBOT, FIREFOX, GOOGLEBOT)]
     assert replayed == [False, True, True]
     assert counted(store) == (0, 1)
-
-
-def test_a_request_without_a_user_agent_is_a_crawlers_and_another_lambdas_is_not(invoke: Invoke, store: Store) -> None:
-    without = events.http("visit")
+    without = events.http("visit", idempotency_key=f"{events.KEY}-2")
     del without["headers"]["user-agent"]
     invoke(without)
-    assert counted(store) == (0, 1)
-    invoke({**events.direct("visit"), "idempotency_key": f"{events.KEY}-2"})
-    assert counted(store) == (1, 1)
-    invoke({**events.direct("visit"), "idempotency_key": f"{events.KEY}-3", "user_agent": ""})
-    assert counted(store) == (1, 2)
+    assert counted(store) == (0, 2), "a request that does not say what it is, is a crawler's"
+    invoke({**visit, "idempotency_key": f"{events.KEY}-3"})
+    assert counted(store) == (1, 2), "and that of another Lambda is a person's"
 
 
 def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
@@ -154,18 +142,3 @@ def test_the_list_is_read_when_it_is_needed_or_before_a_snapshot_is_taken(start:
     }  # fmt: skip
     run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == str(ready)
-
-
-# The badge
-
-
-def test_the_badge_shows_what_people_visited(invoke: Invoke, store: Store) -> None:
-    for sort_key, attribute, number in (("VISITS", "visits", "1"), ("BOTS", "bot_visits", "5")):
-        key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": sort_key}}
-        store.client.put_item(TableName=store.settings.counts_table, Item={**key, attribute: {"N": number}})
-    answer = invoke.http("get_visits_badge")
-    assert (answer["statusCode"], answer["headers"]["content-type"]) == (200, "image/svg+xml; charset=utf-8")
-    assert answer["headers"]["cache-control"] == "public, max-age=60"
-    assert "default-src 'none'" in answer["headers"]["content-security-policy"]
-    assert "<title>visits: 1</title>" in answer["body"]
-    assert invoke(events.direct("get_visits_badge"))["body"]["text"] == answer["body"]

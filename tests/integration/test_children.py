@@ -36,15 +36,6 @@ def test_a_heart_needs_no_post_and_counts_each_caller_once(invoke: Invoke) -> No
     assert events.body_of(invoke.http("get_counter_hearts", id="home"))["value"] == 1
 
 
-def test_a_late_retry_with_a_key_repeats_no_like_that_was_removed_since(invoke: Invoke) -> None:
-    page: dict[str, Any] = {"counter": "hearts", "id": "home", "caller": "ann"}
-    first = invoke.direct("put_mine", **page, idempotency_key="first")
-    invoke.direct("delete_mine", **page)
-    again = invoke.direct("put_mine", **page, idempotency_key="first")
-    assert (again["replayed"], again["body"]) == (True, first["body"])
-    assert not present(invoke, "hearts", "home", "ann")
-
-
 def test_whose_children_callers_are_is_answered_together_with_what_is_wrong(invoke: Invoke) -> None:
     invoke.direct("put_post", **POST)
     for counter in ("likes", "hearts"):

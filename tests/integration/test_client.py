@@ -119,21 +119,6 @@ def test_a_batch_of_250_goes_100_at_a_time_and_counts_each(tally: Tally, fake: F
     assert tally.get_counter("plays", "9f3a")["value"] == 250
 
 
-@pytest.mark.parametrize("fault", [LOST, THROTTLED, CRASHED, BUSY_ENTRY])
-def test_a_batch_of_which_answers_are_lost_or_busy_counts_each_entry_once(
-    fault: str, tally: Tally, fake: FakeLambda
-) -> None:
-    fake.faults = [fault]
-    plays = [requests.increment("plays", "9f3a") for _ in range(5)]
-    results = tally.batch([*plays, requests.increment(*MUG, amount=-1)])
-    replayed = {LOST: [True] * 5, CRASHED: [True] * 5, BUSY_ENTRY: [False, True, False, False, False]}
-    assert [result["replayed"] for result in results if isinstance(result, dict)] == replayed.get(fault, [False] * 5)
-    assert isinstance(results[5], errors.LimitReachedError)
-    again = fake.events[1]["batch"]
-    assert again == (fake.events[0]["batch"][1:2] if fault == BUSY_ENTRY else fake.events[0]["batch"])
-    assert tally.get_counter("plays", "9f3a")["value"] == 5
-
-
 def example(name: str, tally: Tally, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A sample consumer, loaded as Lambda would, then given this test's Tally."""
     monkeypatch.setenv("TALLY_FUNCTION_PREFIX", "")

@@ -17,11 +17,6 @@ from tests.integration.conftest import Invoke
 POOL = "https://tally.auth.example.com"
 
 
-def got(invoke: Invoke, file: str, **headers: str) -> dict[str, Any]:
-    """The answer to a GET of one file."""
-    return invoke.http("get_console_file", file=file, headers=headers)
-
-
 def text(answer: dict[str, Any]) -> str:
     body: str = answer["body"]
     return gzip.decompress(base64.b64decode(body)).decode() if answer["isBase64Encoded"] else body
@@ -47,13 +42,14 @@ def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether
     names = {path.name for path in console.FOLDER.iterdir()} - {"index.html"} | {"uPlot.esm.js", "uPlot.min.css"}
     assert {"app.js", "signin.js"} < names
     for name in names:
-        answer = got(invoke, name)
+        answer = invoke.http("get_console_file", file=name)
         kind = "text/css" if name.endswith(".css") else "text/javascript"
         assert (answer["statusCode"], answer["headers"]["content-type"]) == (200, f"{kind}; charset=utf-8"), name
         assert answer["headers"]["cache-control"] == "public, max-age=0"
         assert answer["headers"]["x-content-type-options"] == "nosniff"
         assert answer["headers"]["cross-origin-resource-policy"] == "same-origin"
-        again = got(invoke, name, **{"if-none-match": answer["headers"]["etag"]})
+        known = {"if-none-match": answer["headers"]["etag"]}
+        again = invoke.http("get_console_file", file=name, headers=known)
         assert (again["statusCode"], again["body"]) == (304, "")
 
 
@@ -63,17 +59,13 @@ def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether
         ("overview.mjs", 404),
         ("index.html", 404),
         ("uPlot.LICENSE", 404),
-        ("...", 404),
         ("..", 400),
         ("../counters.py", 400),
-        ("..\\counters.py", 400),
-        ("/etc/passwd", 400),
         ("app.js\0", 400),
-        ("", 400),
     ],
 )
 def test_nothing_else_is_served(invoke: Invoke, file: str, status: int) -> None:
-    answer = got(invoke, file)
+    answer = invoke.http("get_console_file", file=file)
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
     assert answer["headers"]["x-content-type-options"] == "nosniff"
 
@@ -105,12 +97,9 @@ def test_a_token_of_the_console_reads_nothing_private_in_a_strangers_hands(guard
     assert events.body_of(answer)["detail"] == "You are not in the group operators of this stack's user pool."
 
 
-@pytest.mark.parametrize("groups", ["[operators]", "[staff operators]", "operators", ["staff", "operators"]])
-def test_an_operator_reads_with_it(guarded: Invoke, groups: object) -> None:
-    assert read_by(guarded, **{"client_id": CONSOLE_CLIENT, "cognito:groups": groups})["statusCode"] == 200
-
-
-def test_programs_and_the_tokens_of_another_issuer_need_no_group(guarded: Invoke, invoke: Invoke) -> None:
+def test_operators_programs_and_who_has_a_token_of_another_issuer_read_with_it(guarded: Invoke, invoke: Invoke) -> None:
+    for groups in ("[operators]", "[staff operators]", "operators", ["staff", "operators"]):
+        assert read_by(guarded, **{"client_id": CONSOLE_CLIENT, "cognito:groups": groups})["statusCode"] == 200
     assert read_by(guarded, client_id="a-program")["statusCode"] == 200
     assert read_by(guarded)["statusCode"] == 200
     assert read_by(invoke, client_id=CONSOLE_CLIENT)["statusCode"] == 200, "this deployment has no pool of its own"

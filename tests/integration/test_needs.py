@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -40,9 +40,6 @@ from tests.integration.command.numbers import drifts, edit, judged
 from tests.integration.conftest import Invoke
 from tests.invariants import stream_records
 from tests.invariants.streaming import Bucket
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.sdk
 TRANSACTION_ACTIONS = {

@@ -223,8 +223,6 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
 
 
 BOUNDS = [
-    ("put_post", {"body": "x" * 10_241}, 400, "invalid-input", "body"),
-    ("put_post", {"raw": '{"body": "\\ud800"}'}, 400, "invalid-input", "body"),
     ("put_post", {"raw": b'{"body": "\xff"}'}, 400, "invalid-input", None),
     ("put_post", {"headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type", None),
     ("put_post", {"sub": "ü" * 200}, 400, "invalid-input", "caller"),
@@ -235,7 +233,6 @@ BOUNDS = [
     ("change", {"changes": [{"counter": "plays", "id": "a"}] * 1001}, 413, "payload-too-large", "changes"),
     ("change", {"changes": [{"counter": "plays", "id": str(n)} for n in range(91)]}, 413,
      "payload-too-large", "changes"),
-    ("put_child", {"name": "ü" * 86}, 400, "invalid-input", "name"),
     ("put_child", {"counter": "usage"}, 400, "invalid-input", "counter"),
     ("increment", {"counter": "members"}, 400, "invalid-input", "counter"),
     ("increment", {"counter": "visits"}, 400, "invalid-input", "counter"),

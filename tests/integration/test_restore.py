@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import boto3
@@ -23,41 +22,27 @@ from moto.dynamodb.models.table import RestoredPITTable
 import counters
 from cli import restore
 from tally.counting import receipts, tallies
-from tally.dynamo.client import Call, Store, dynamodb_client
+from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT
 from tally.dynamo.transactions import put_receipt
 from tally.settings import Settings
 from tally.streams import watermark
-from tests.commands import ran
+from tests.conftest import create_tables
 from tests.events import KEY
+from tests.integration.command.numbers import Run
+from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
 WHO = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
 WHEN = datetime.now(UTC).replace(microsecond=0)
 PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
-TABLES = {"Counts": ("PK", "SK"), "Receipts": ("id",), "Ledger": ("PK", "SK")}
-Run = Callable[..., tuple[int, str, str]]
 
 
 def template() -> str:
-    """The tables of a stack, as far as moto makes them."""
-    resources: dict[str, Any] = {}
-    for name, keys in TABLES.items():
-        properties: dict[str, Any] = {
-            "TableName": f"Tally-prod-{name.lower()}",
-            "KeySchema": [
-                {"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
-            ],
-            "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in keys],
-            "BillingMode": "PAY_PER_REQUEST",
-            "DeletionProtectionEnabled": True,
-        }
-        if name != "Ledger":
-            properties["StreamSpecification"] = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
-        resources[name] = {"Type": "AWS::DynamoDB::Table", "Properties": properties}
-    values = {f"{name}TableName": {"Ref": name} for name in TABLES} | {"Format": str(FORMAT)}
+    """A stack that names its tables. Its tables are made beside it."""
+    values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES} | {"Format": str(FORMAT)}
     outputs = {name: {"Value": value} for name, value in values.items()}
-    return json.dumps({"Resources": resources, "Outputs": outputs})
+    return json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": outputs})
 
 
 @pytest.fixture
@@ -65,9 +50,11 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The stack Tally-prod, with a page that lacks two visits."""
     with mock_aws():
         boto3.client("cloudformation").create_stack(StackName="Tally-prod", TemplateBody=template())
+        create_tables(None, store("Tally-prod").settings, ("counts", "receipts"))
         client: Any = boto3.client("dynamodb")
         for name in TABLES:
-            table = f"Tally-prod-{name.lower()}"
+            table = f"Tally-prod-{name}"
+            client.update_table(TableName=table, DeletionProtectionEnabled=True)
             ttl = {"Enabled": True, "AttributeName": "expiration"}
             client.update_time_to_live(TableName=table, TimeToLiveSpecification=ttl)
             how = {"PointInTimeRecoveryEnabled": True}
@@ -88,29 +75,25 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client
 
 
-def store(prefix: str) -> Store:
-    names = {f"TALLY_{name.upper()}_TABLE": f"{prefix}-{name.lower()}" for name in TABLES}
-    return Store(dynamodb_client(), Settings.from_environment(names))
+def store(prefix: str, region: str = "eu-west-1") -> Store:
+    names = {f"TALLY_{name.upper()}_TABLE": f"{prefix}-{name}" for name in TABLES}
+    return Store(boto3.client("dynamodb", region_name=region), Settings.from_environment(names))
 
 
-def count(tables: Store) -> None:
+def count(tables: Store, noted_s: int = 1) -> None:
+    """Two visits that are not rolled up yet, and a ledger that began three days ago."""
     call = Call(tables)
     for number in range(2):
         stamp = receipts.stamp(call, receipts.Keyed("visit", PAGE, f"{KEY}{number}", {}))
         facts = tallies.facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))
         put_receipt(call, stamp.alone(call, {}, **facts))
-    judge = watermark.JUDGE | {"began": {"N": str(int(time.time()) - 3 * 24 * 3600)}, "noted": {"N": "1"}}
+    judge = watermark.JUDGE | {"began": {"N": str(int(time.time()) - 3 * 24 * 3600)}, "noted": {"N": str(noted_s)}}
     tables.client.put_item(TableName=tables.settings.ledger_table, Item=judge)
 
 
 def moto_tables() -> dict[str, Any]:
     found: dict[str, Any] = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID]["eu-west-1"].tables
     return found
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return partial(ran, capsys)
 
 
 def visits(tables: Store) -> int:
@@ -122,16 +105,16 @@ def test_it_makes_new_tables_puts_them_right_and_says_how_to_adopt_them(aws: Any
     code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
     assert out.splitlines() == [
         "put right visits https://example.com/a: +2 (0 to 2), by rebuild",
-        *[f"ready    {PREFIX}-{name.lower()}" for name in TABLES],
+        *[f"ready    {PREFIX}-{name}" for name in TABLES],
         f'adopt    make deploy ARGS="-c stage=prod -c tables={PREFIX} --import-existing-resources"',
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
     ]
     assert code == 0
     assert (visits(store(PREFIX)), visits(store("Tally-prod"))) == (2, 0), "what is live is not touched"
     for name in TABLES:
-        old, new = (facts(aws, f"{each}-{name.lower()}") for each in ("Tally-prod", PREFIX))
+        old, new = (facts(aws, f"{each}-{name}") for each in ("Tally-prod", PREFIX))
         assert new == old
-        assert old["stream"] == (None if name == "Ledger" else "NEW_AND_OLD_IMAGES")
+        assert old["stream"] == (None if name == "ledger" else "NEW_AND_OLD_IMAGES")
 
 
 def facts(client: Any, name: str) -> dict[str, Any]:
@@ -174,7 +157,7 @@ def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, m
 def test_a_ledger_that_has_a_stream_beside_it_is_left_alone(aws: Any, run: Run) -> None:
     """A stack has adopted these tables: what looks missing is on its way."""
     for name in TABLES:
-        names = {"SourceTableName": f"Tally-prod-{name.lower()}", "TargetTableName": f"{PREFIX}-{name.lower()}"}
+        names = {"SourceTableName": f"Tally-prod-{name}", "TargetTableName": f"{PREFIX}-{name}"}
         aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
     on = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=on)
@@ -190,7 +173,7 @@ def test_a_moment_beyond_the_backups_is_refused_before_anything_is_made(aws: Any
     assert len(aws.list_tables()["TableNames"]) == 3
 
 
-def test_a_table_of_another_origin_is_not_taken(aws: Any, run: Run) -> None:
+def test_a_table_of_another_origin_or_moment_is_not_taken(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"{PREFIX}-ledger"
     keys: Any = {"KeySchema": [{"AttributeName": "PK", "KeyType": "HASH"}]}
     aws.create_table(TableName=name, AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
@@ -198,14 +181,11 @@ def test_a_table_of_another_origin_is_not_taken(aws: Any, run: Run) -> None:
     said = f"tally: there is a table {name} that this command has not made: choose another second\n"
     assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", said)
     assert len(aws.list_tables()["TableNames"]) == 4
-
-
-def test_a_table_of_another_moment_is_not_taken(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"SourceTableName": "Tally-prod-ledger", "TargetTableName": f"{PREFIX}-ledger"}
+    aws.delete_table(TableName=name)
+    names = {"SourceTableName": "Tally-prod-ledger", "TargetTableName": name}
     aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
     earlier = property(lambda _: WHEN.timestamp() - 1, lambda *_: None)
     monkeypatch.setattr(RestoredPITTable, "restore_date_time", earlier, raising=False)
-    said = f"tally: there is a table {PREFIX}-ledger that this command has not made: choose another second\n"
     assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", said)
 
 

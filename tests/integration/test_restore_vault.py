@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,19 +14,15 @@ import boto3
 import pytest
 from moto import mock_aws
 
-import counters
 from cli import restore, vault
 from cli.restore import OF_TEMPLATE
-from tally.counting import receipts, tallies
 from tally.drift import rows
-from tally.dynamo.client import Call, Store
-from tally.dynamo.transactions import put_receipt
-from tally.settings import Settings
+from tally.dynamo.client import Store
 from tally.streams import watermark
-from tests.commands import ran
-from tests.events import KEY
-from tests.integration.test_restore import PAGE, TABLES, Run, facts, stopped_once
-from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault
+from tests.conftest import create_tables
+from tests.integration.command.numbers import Run
+from tests.integration.test_restore import count, facts, stopped_once, store, visits
+from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
 
 MADE_S = int(time.time()) // 86400 * 86400
 TO = "2100-01-01T00:00:00Z"
@@ -36,33 +31,17 @@ WHO = ("--to", TO, "--by", "ann", "--why", "the region is lost", "--stack", "Tal
 COMMAND = ("restore", "--from-vault", VAULT, *WHO)
 
 
-def store(prefix: str, region: str) -> Store:
-    names = {f"TALLY_{name.upper()}_TABLE": f"{prefix}-{name.lower()}" for name in TABLES}
-    client = boto3.client("dynamodb", region_name=region)
-    return Store(client, Settings.from_environment(names))
-
-
-def create(client: Any, name: str) -> None:
-    kinds = zip(TABLES[name.rpartition("-")[2].capitalize()], ("HASH", "RANGE"), strict=False)
-    shape = [{"AttributeName": key, "KeyType": kind} for key, kind in kinds]
-    attributes = [{"AttributeName": one["AttributeName"], "AttributeType": "S"} for one in shape]
-    client.create_table(TableName=name, KeySchema=shape, AttributeDefinitions=attributes, BillingMode="PAY_PER_REQUEST")
-
-
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
     """Copies of a stack with a page that lacks two visits, made in another region."""
     with mock_aws():
         old = boto3.client("dynamodb", region_name="eu-west-1")
-        for name in TABLES:
-            create(old, f"Tally-prod-{name.lower()}")
-        count(store("Tally-prod", "eu-west-1"))
+        create_tables(None, store("Tally-prod").settings)
+        fill(store("Tally-prod"))
 
         def made(copy: str, target: str) -> None:
             new = boto3.client("dynamodb", region_name=REGION)
-            create(new, target)
-            for item in old.scan(TableName=f"Tally-prod-{target.rpartition('-')[2]}")["Items"]:
-                new.put_item(TableName=target, Item=item)
+            table_of(new, target, old.scan(TableName=f"Tally-prod-{target.rpartition('-')[2]}")["Items"])
 
         elsewhere = Vault(made)
         monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=elsewhere.client))
@@ -71,23 +50,15 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
         yield elsewhere
 
 
-def count(tables: Store) -> None:
-    call, now_s, names = Call(tables), int(time.time()), tables.settings
-    for number in range(2):
-        stamp = receipts.stamp(call, receipts.Keyed("visit", PAGE, f"{KEY}{number}", {}))
-        put_receipt(call, stamp.alone(call, {}, **tallies.facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))))
-    judge = {"began": {"N": str(now_s - 3 * 24 * 3600)}, "noted": {"N": str(MADE_S + 130)}}
-    tables.client.put_item(TableName=names.ledger_table, Item=watermark.JUDGE | judge)
+def fill(tables: Store) -> None:
+    """Visits that are not rolled up, a drift, and the heartbeats that say up to when each table was written."""
+    names = tables.settings
+    count(tables, noted_s=MADE_S + 130)
     drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
     tables.client.put_item(TableName=names.ledger_table, Item=rows.key("plays", "9f3a") | drift)
     for table, at_s in ((watermark.COUNTS, MADE_S), (watermark.RECEIPTS, MADE_S + 60)):
         write = watermark.heartbeat(names, table, "a", at_s)["Put"]
         tables.client.put_item(TableName=write["TableName"], Item=write["Item"])
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return partial(ran, capsys)
 
 
 def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault, run: Run) -> None:
@@ -107,24 +78,20 @@ def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault,
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
     ]
     assert code == 0
-    assert tallies.read(Call(store(PREFIX, REGION)), counters.VISITS, PAGE) == 2
+    assert visits(store(PREFIX, REGION)) == 2
+    copies = [one["RecoveryPointArn"] for one in aws.copies[len(OF_TEMPLATE) : 2 * len(OF_TEMPLATE)]]
+    assert [(asked["RecoveryPointArn"], asked["Metadata"]["targetTableName"]) for asked in aws.asked] == [
+        (copy, f"{PREFIX}-{table}") for copy, table in zip(copies, OF_TEMPLATE, strict=True)
+    ]
+    for asked in aws.asked:
+        assert asked["Metadata"]["encryptionType"] == "Default"
+        assert asked["IamRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/service-role/AWSBackupDefaultServiceRole"
     client = boto3.client("dynamodb", region_name=REGION)
     for table, wanted in OF_TEMPLATE.items():
         found = facts(client, f"{PREFIX}-{table}")
         assert found["stream"] == (None if table == "ledger" else "NEW_AND_OLD_IMAGES")
         assert found["ttl"] == {"TimeToLiveStatus": "ENABLED", "AttributeName": wanted.ttl_attribute}
         assert (found["backups"], found["protected"]) == ("ENABLED", True)
-
-
-def test_each_job_is_asked_for_the_table_and_the_key_of_the_template(aws: Vault, run: Run) -> None:
-    aws.copy(MADE_S)
-    assert run(*COMMAND)[0] == 0
-    assert [(asked["RecoveryPointArn"], asked["Metadata"]["targetTableName"]) for asked in aws.asked] == [
-        (copy["RecoveryPointArn"], f"{PREFIX}-{table}") for copy, table in zip(aws.copies, OF_TEMPLATE, strict=True)
-    ]
-    for asked in aws.asked:
-        assert asked["Metadata"]["encryptionType"] == "Default"
-        assert asked["IamRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/service-role/AWSBackupDefaultServiceRole"
 
 
 def test_the_same_command_continues_and_starts_no_second_job(
@@ -140,7 +107,7 @@ def test_the_same_command_continues_and_starts_no_second_job(
         job |= {"Status": "COMPLETED"}
     code, out, _ = run(*COMMAND)
     assert (code, "put right" in out, len(aws.asked)) == (0, False, 3)
-    assert tallies.read(Call(store(PREFIX, REGION)), counters.VISITS, PAGE) == 2
+    assert visits(store(PREFIX, REGION)) == 2
 
 
 def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault, run: Run) -> None:
@@ -154,7 +121,7 @@ def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault
 
 def test_tables_that_another_made_are_not_taken(aws: Vault, run: Run) -> None:
     aws.copy(MADE_S)
-    create(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger")
+    table_of(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.JUDGE])
     said = f"tally: there is a table {PREFIX}-ledger that this command has not made: choose another time\n"
     assert run(*COMMAND)[::2] == (2, said)
 

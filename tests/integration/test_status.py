@@ -22,12 +22,12 @@ from dev.base.engine import Engine
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
 from tally.streams import watermark
-from tests.commands import ran
-from tests.integration.command.numbers import drifts
+from tests.integration.command.numbers import Run, drifts
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
 MINUTE_S = 60
+STATUS = ("status", "--stack", "Tally-prod")
 
 
 class Deployed:
@@ -41,7 +41,6 @@ class Deployed:
         self.refuses = False
         """Whether CloudWatch refuses the caller."""
         self.failed_events = 0
-        self.subscribers = {"SubscriptionsConfirmed": "1", "SubscriptionsPending": "0"}
         self.judge(judged_s=240, known_s=70)
 
     def judge(self, judged_s: float, known_s: float) -> None:
@@ -54,9 +53,7 @@ class Deployed:
 
     def client(self, service: str) -> Any:
         """A client that answers once, and fails for parameters that AWS does not know."""
-        made = boto3.session.Session().client(
-            service, region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x"
-        )
+        made = boto3.session.Session().client(service, region_name="eu-west-1")
         stubber = Stubber(made)
         if service == "cloudwatch" and self.refuses:
             stubber.add_client_error("describe_alarms", "AccessDenied", "User ann is not authorized", 403)
@@ -64,7 +61,8 @@ class Deployed:
             listed = [{"AlarmName": name, "StateValue": state} for name, state in self.alarms.items()]
             stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"ActionPrefix": TOPIC})
         elif service == "sns":
-            stubber.add_response("get_topic_attributes", {"Attributes": self.subscribers}, {"TopicArn": TOPIC})
+            heard = {"SubscriptionsConfirmed": "1", "SubscriptionsPending": "0"}
+            stubber.add_response("get_topic_attributes", {"Attributes": heard}, {"TopicArn": TOPIC})
         else:
             names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
             found = {"Attributes": dict(zip(names, (str(self.failed_events), "0"), strict=True))}
@@ -105,12 +103,8 @@ def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> D
     return made
 
 
-def run(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
-    return ran(capsys, "status", "--stack", "Tally-prod", *options)
-
-
-def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys)
+def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, run: Run) -> None:
+    code, out, err = run(*STATUS)
     assert (code, err) == (0, ""), out
     assert out.splitlines()[-1] == "all is well"
     for said in ("0123456789ab on python3.14, UPDATE_COMPLETE", "plays, likes, visits", "0 of 2 in alarm, 1 without",
@@ -144,8 +138,6 @@ def test_make_dev_has_the_counters_that_it_runs_now(monkeypatch: pytest.MonkeyPa
         ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),
         ("alarms", lambda stack: stack.alarms.update({"Tally-prod-sweep": "ALARM"}), "1 of 2 in alarm, 1 without data:"
          " Tally-prod-sweep"),
-        ("subscribers", lambda stack: stack.subscribers.update(SubscriptionsConfirmed="0", SubscriptionsPending="1"),
-         "nobody hears of alarms; 1 not confirmed yet"),
         ("lag", lambda stack: stack.judge(judged_s=240, known_s=601), "bookkeeper 10 minutes ago"),
         ("judged", lambda stack: stack.judge(judged_s=1300, known_s=70), "minutes ago"),
         ("drift", lambda stack: drifts(stack.store, "likes", "p", 5), "1 confirmed, 0 not yet: likes p +5"),
@@ -153,10 +145,10 @@ def test_make_dev_has_the_counters_that_it_runs_now(monkeypatch: pytest.MonkeyPa
     ],
 )  # fmt: skip
 def test_what_needs_a_person_is_1_and_named(
-    deployed: Deployed, capsys: pytest.CaptureFixture[str], part: str, breaks: Callable[[Deployed], object], said: str
+    deployed: Deployed, run: Run, part: str, breaks: Callable[[Deployed], object], said: str
 ) -> None:
     breaks(deployed)
-    code, out, _ = run(capsys)
+    code, out, _ = run(*STATUS)
     assert code == 1
     [line] = [line for line in out.splitlines() if line.startswith("wrong")]
     assert line.split(maxsplit=1)[1].startswith(part)
@@ -165,16 +157,14 @@ def test_what_needs_a_person_is_1_and_named(
     assert out.splitlines()[-1] == f"needs a person: {part}; {more}docs/operations.md says what to do"
 
 
-def test_what_cannot_be_told_is_2_and_what_is_wrong_goes_before_it(
-    deployed: Deployed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_told_is_2_and_what_is_wrong_goes_before_it(deployed: Deployed, run: Run) -> None:
     deployed.refuses = True
-    code, out, err = run(capsys)
+    code, out, err = run(*STATUS)
     assert (code, err, "all is well" in out) == (2, "tally: cannot tell: alarms\n", False)
     [line] = [line for line in out.splitlines() if line.startswith("unknown")]
     assert line.split(maxsplit=2)[1:] == ["alarms", "User ann is not authorized"]
     deployed.failed_events = 1
-    code, out, err = run(capsys, "--json")
+    code, out, err = run(*STATUS, "--json")
     assert (code, err) == (1, "tally: cannot tell: alarms\n")
     [document] = map(json.loads, out.splitlines())
     assert (document["stack"], document["well"]) == ("Tally-prod", False)

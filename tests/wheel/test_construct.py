@@ -13,7 +13,7 @@ from aws_cdk import aws_lambda as lambda_
 
 from app import LAMBDAS
 from release.cdk import OptionsError, Tally
-from stacks.arguments import ARGUMENTS, chosen
+from stacks.arguments import chosen
 from stacks.options import Options
 from tally.client import FUNCTIONS
 from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
@@ -72,13 +72,9 @@ def test_logical_ids_of_what_is_kept_are_those_of_the_list(template: dict[str, A
     kept = {id_: type_ for id_, type_ in own.items() if type_.startswith(KEPT)}
     outputs = sorted(id_ for id_ in template["Outputs"] if id_.startswith("Tally"))
     assert json.loads(IDS.read_text()) == {"resources": dict(sorted(kept.items())), "outputs": outputs}
-
-
-def test_data_is_kept_unless_the_team_says_otherwise(template: dict[str, Any]) -> None:
-    resources = template["Resources"]
     for table in ("CountsTable", "ReceiptsTable", "LedgerTable"):
-        assert resources[f"Tally{table}"]["DeletionPolicy"] == "Retain"
-        assert resources[f"Polls{table}"]["DeletionPolicy"] == "Delete"
+        assert template["Resources"][f"Tally{table}"]["DeletionPolicy"] == "Retain"
+        assert template["Resources"][f"Polls{table}"]["DeletionPolicy"] == "Delete", "keep_data=False"
 
 
 def test_a_function_may_count_with_both(shop: Shop, template: dict[str, Any]) -> None:
@@ -116,12 +112,9 @@ def invoked(template: dict[str, Any], whose: str) -> list[str]:
     return [one["Ref"] for found in lists for one in (found if isinstance(found, list) else [found])]
 
 
-def test_a_second_tally_on_one_variable_is_refused(shop: Shop) -> None:
+def test_a_second_tally_on_one_variable_and_a_function_that_there_is_not_are_refused(shop: Shop) -> None:
     with pytest.raises(OptionsError, match=r"Shop/Checkout counts with another Tally by TALLY_FUNCTIONS already: give"):
         shop.polls.grant_count(shop.checkout)
-
-
-def test_a_function_that_there_is_not_is_refused(shop: Shop) -> None:
     with pytest.raises(OptionsError, match="Tally has no function 'plays': there are "):
         shop.tally.grant(shop.worker, ["plays"])
 
@@ -180,12 +173,6 @@ def test_what_is_wrong_is_said_by_argument(given: dict[str, Any], says: str) -> 
         chosen(given, keep_data=True)
     assert str(refused.value).startswith(says)
     assert "context" not in str(refused.value)
-
-
-def test_each_argument_is_a_documented_setting() -> None:
-    page = Path(__file__).parents[2].joinpath("docs/operations.md").read_text()
-    for name in ARGUMENTS.values():
-        assert f"`{name}`" in page
 
 
 @pytest.mark.parametrize(
